@@ -1,0 +1,61 @@
+"""Everything that can go wrong, as one line that a person can act on, and its exit code."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the process tells the shell."""
+
+    DONE = 0
+    INTERNAL = 1
+    USAGE = 2
+    NOT_READABLE = 3
+    DOES_NOT_FIT = 4
+    UNSUPPORTED = 5
+    INTERRUPTED = 130
+
+
+class MrsError(Exception):
+    """An error meant for a person: what happened, where, and what to try.
+
+    `str(error)` is one line, `what (where): hint`, with the absent parts left out.
+    """
+
+    exit_code = ExitCode.INTERNAL
+
+    def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
+        self.what = what
+        self.where = where
+        self.hint = hint
+        text = f"{what} ({where})" if where else what
+        super().__init__(f"{text}: {hint}" if hint else text)
+
+
+class UsageError(MrsError):
+    """The command line or a request asks for something that makes no sense."""
+
+    exit_code = ExitCode.USAGE
+
+
+class NotReadable(MrsError):
+    """A model, or a file of it, is missing, truncated or malformed."""
+
+    exit_code = ExitCode.NOT_READABLE
+
+
+class DoesNotFit(MrsError):
+    """The devices lack `missing_bytes` of memory."""
+
+    exit_code = ExitCode.DOES_NOT_FIT
+
+    def __init__(self, what: str, *, missing_bytes: int, where: str = "", hint: str = "") -> None:
+        super().__init__(what, where=where, hint=hint)
+        self.missing_bytes = missing_bytes
+
+
+class Unsupported(MrsError):
+    """A model, format or feature that is known for what it is and cannot be run."""
+
+    exit_code = ExitCode.UNSUPPORTED

@@ -1,0 +1,93 @@
+"""How each weight format stores numbers: block elements, block bytes, names. No torch.
+
+A format is what a tensor's bytes mean, wherever they lie: the plain types of safetensors and
+the block types of GGUF (ggml) are entries of one table. Rows are stored one after another and
+a row is a whole number of blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+
+@dataclass(frozen=True)
+class Format:
+    """One storage format.
+
+    `block_elements` numbers take `block_bytes` bytes. `ggml_type` is its number in GGUF files,
+    or None for types that only safetensors knows.
+    """
+
+    name: str
+    block_elements: int
+    block_bytes: int
+    ggml_type: int | None = None
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether numbers share a block, so that rows must be cut at block boundaries."""
+        return self.block_elements > 1
+
+    @property
+    def bits_per_weight(self) -> float:
+        return 8 * self.block_bytes / self.block_elements
+
+    def size_bytes(self, shape: tuple[int, ...]) -> int:
+        """Bytes of a tensor of that shape (last dimension = row); ValueError if a row is cut."""
+        row_elements = shape[-1] if shape else 1
+        if row_elements % self.block_elements:
+            raise ValueError(
+                f"rows of {row_elements} are no whole number of {self.name} blocks "
+                f"({self.block_elements})"
+            )
+        return prod(shape) // self.block_elements * self.block_bytes
+
+
+def _table(*rows: tuple[str, int, int, int | None]) -> dict[str, Format]:
+    return {row[0]: Format(*row) for row in rows}
+
+
+#: Every known format by its name; the names are those of GGUF where it has one.
+FORMATS: dict[str, Format] = _table(
+    ("F32", 1, 4, 0),
+    ("F16", 1, 2, 1),
+    ("BF16", 1, 2, 30),
+    ("F64", 1, 8, 28),
+    ("F8_E4M3", 1, 1, None),
+    ("F8_E5M2", 1, 1, None),
+    ("I8", 1, 1, 24),
+    ("I16", 1, 2, 25),
+    ("I32", 1, 4, 26),
+    ("I64", 1, 8, 27),
+    ("U8", 1, 1, None),
+    ("BOOL", 1, 1, None),
+    ("Q4_0", 32, 18, 2),
+    ("Q4_1", 32, 20, 3),
+    ("Q5_0", 32, 22, 6),
+    ("Q5_1", 32, 24, 7),
+    ("Q8_0", 32, 34, 8),
+    ("Q8_1", 32, 40, 9),
+    ("Q2_K", 256, 84, 10),
+    ("Q3_K", 256, 110, 11),
+    ("Q4_K", 256, 144, 12),
+    ("Q5_K", 256, 176, 13),
+    ("Q6_K", 256, 210, 14),
+    ("Q8_K", 256, 292, 15),
+    ("IQ2_XXS", 256, 66, 16),
+    ("IQ2_XS", 256, 74, 17),
+    ("IQ3_XXS", 256, 98, 18),
+    ("IQ1_S", 256, 50, 19),
+    ("IQ4_NL", 32, 18, 20),
+    ("IQ3_S", 256, 110, 21),
+    ("IQ2_S", 256, 82, 22),
+    ("IQ4_XS", 256, 136, 23),
+    ("IQ1_M", 256, 56, 29),
+    ("TQ1_0", 256, 54, 34),
+    ("TQ2_0", 256, 66, 35),
+    ("MXFP4", 32, 17, 39),
+)
+
+GGML_FORMATS: dict[int, Format] = {
+    f.ggml_type: f for f in FORMATS.values() if f.ggml_type is not None
+}
