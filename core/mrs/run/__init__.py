@@ -1,0 +1,1 @@
+"""Generate tokens with a loaded model."""

@@ -1,0 +1,67 @@
+"""What happens while a model loads and answers, as values that a renderer can show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True)
+class LoadProgress:
+    """`done_bytes` of the `total_bytes` that `device` will hold are in place."""
+
+    device: str
+    done_bytes: int
+    total_bytes: int
+
+
+OnProgress = Callable[[LoadProgress], None]
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Token counts and times of one reply.
+
+    `cached_tokens` of the `prompt_tokens` came from a cache and cost nothing. `prompt_s` is the
+    time to the first token, `completion_s` the time of all further tokens.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    prompt_s: float
+    completion_s: float
+
+    @property
+    def prompt_tokens_per_s(self) -> float:
+        return _rate(self.prompt_tokens - self.cached_tokens, self.prompt_s)
+
+    @property
+    def completion_tokens_per_s(self) -> float:
+        """The first token belongs to the prompt's time, so it does not count here."""
+        return _rate(self.completion_tokens - 1, self.completion_s)
+
+
+def _rate(tokens: int, seconds: float) -> float:
+    return tokens / seconds if tokens > 0 and seconds > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class TextDelta:
+    """More text of the reply: whole characters, never a part of one."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The reply's last event."""
+
+    reason: FinishReason
+    usage: Usage
+
+
+Event = TextDelta | Finished

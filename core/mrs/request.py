@@ -1,0 +1,78 @@
+"""What a person asks for: which model, on which devices, how to sample. Plain values, no work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypedDict
+
+Container = Literal["safetensors", "gguf"]
+
+
+class Message(TypedDict):
+    """One turn of a conversation, as chat templates see it."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Where a model comes from.
+
+    `model_id` is a hub id, a local folder, a `.gguf` file, or `demo`. `filenames` names GGUF
+    files; `token_source` is spelled as on the command line (`cache`, `env:NAME`, …).
+    """
+
+    model_id: str
+    container: Container
+    filenames: tuple[str, ...] = ()
+    revision: str = "main"
+    token_source: str = "cache"
+    cache_path: str | None = None
+    tokenizer_json: str | None = None
+    tokenizer_model_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen; the defaults are those of a chat.
+
+    `temperature` 0 takes the most likely token. `top_k` None or 0, `top_p` 1 and `min_p` 0 switch
+    their filter off, as do penalties of 0 (`repetition_penalty` 1).
+    """
+
+    temperature: float = 0.1
+    top_k: int | None = 32
+    top_p: float = 0.1
+    min_p: float = 0.05
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.1
+    presence_penalty: float = 0.1
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """Everything that decides how a model is planned and loaded.
+
+    `layer_map` and `isq` are kept as written, so that errors can quote them. `max_seq_len` and
+    `max_batch_size` are hints for planning, never limits of a run.
+    """
+
+    source: ModelSource
+    arch: str | None = None
+    dtype: Literal["auto", "bf16", "f16", "f32"] = "auto"
+    isq: str | None = None
+    layer_map: str | None = None
+    cpu: bool = False
+    seed: int | None = None
+    kv_cache: bool = True
+    prefix_cache_n: int = 16
+    max_seqs: int = 16
+    max_seq_len: int = 4096
+    max_batch_size: int = 1
+    chat_template: str | None = None
+    jinja_explicit: str | None = None
+    thinking: bool | None = None
+    devices: tuple[str, ...] = ()
