@@ -86,6 +86,8 @@ FORMATS: dict[str, Format] = _table(
     ("TQ1_0", 256, 54, 34),
     ("TQ2_0", 256, 66, 35),
     ("MXFP4", 32, 17, 39),
+    ("NVFP4", 64, 36, 40),
+    ("Q1_0", 128, 18, 41),
 )
 
 GGML_FORMATS: dict[int, Format] = {

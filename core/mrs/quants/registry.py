@@ -1,0 +1,93 @@
+"""Decode any stored format to numbers and encode numbers to the formats we can write.
+
+Both work in chunks, so that the scratch stays bounded whatever the size of the tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from mrs.errors import Unsupported
+from mrs.formats import Format
+from mrs.quants import fp4, iq, k_quants, legacy, plain, ternary
+
+_Blocks = Callable[[torch.Tensor], torch.Tensor]
+
+#: From blocks (N, block_bytes) to float32 (N, block_elements).
+DECODERS: dict[str, _Blocks] = {
+    **legacy.DECODERS,
+    **k_quants.DECODERS,
+    **iq.DECODERS,
+    **ternary.DECODERS,
+    **fp4.DECODERS,
+}
+
+#: From float32 (N, block_elements) to blocks (N, block_bytes).
+ENCODERS: dict[str, _Blocks] = {**legacy.ENCODERS}
+
+#: Numbers decoded at a time: on a CPU the temporaries of a chunk stay in its caches.
+_CHUNK_ELEMENTS = {"cpu": 1 << 16, "cuda": 1 << 24}
+
+
+def _chunk_blocks(device: torch.device, block_elements: int) -> int:
+    return _CHUNK_ELEMENTS.get(device.type, 1 << 22) // block_elements
+
+
+def decode(
+    blocks: torch.Tensor, format: Format, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """The numbers that bytes of a format stand for, on the device where the bytes lie.
+
+    `blocks`: uint8 (..., row_bytes) -> (..., row_elements) of `dtype`, computed in float32.
+    Errors: Unsupported for a format that has no decoder; ValueError if rows cut a block.
+    """
+    if format.name in plain.DTYPES:
+        return plain.view_plain(blocks, format.name).to(dtype)
+    if (decoder := DECODERS.get(format.name)) is None:
+        raise Unsupported(f"cannot decode {format.name} weights")
+    *outer, row_bytes = blocks.shape
+    if row_bytes % format.block_bytes:
+        raise ValueError(f"rows of {row_bytes} bytes cut {format.name} blocks")
+    row_elements = row_bytes // format.block_bytes * format.block_elements
+    decoded = torch.empty(*outer, row_elements, dtype=dtype, device=blocks.device)
+    source = blocks.reshape(-1, format.block_bytes)
+    target = decoded.view(-1, format.block_elements)
+    step = _chunk_blocks(blocks.device, format.block_elements)
+    for some, into in zip(torch.split(source, step), torch.split(target, step), strict=True):
+        into.copy_(decoder(some))
+    return decoded
+
+
+def encode(weights: torch.Tensor, format: Format) -> torch.Tensor:
+    """Quantize rows of weights, on the device where they lie.
+
+    `weights`: float (..., row_elements) -> uint8 (..., row_bytes).
+    Errors: Unsupported for a format that has no encoder; ValueError if rows cut a block.
+    """
+    if format.name in ("F32", "F16", "BF16"):
+        return weights.to(plain.DTYPES[format.name]).contiguous().view(torch.uint8)
+    if (encoder := ENCODERS.get(format.name)) is None:
+        raise Unsupported(f"cannot quantize to {format.name}")
+    *outer, row_elements = weights.shape
+    row_bytes = format.size_bytes((row_elements,))
+    encoded = torch.empty(*outer, row_bytes, dtype=torch.uint8, device=weights.device)
+    source = weights.reshape(-1, format.block_elements)
+    target = encoded.view(-1, format.block_bytes)
+    step = _chunk_blocks(weights.device, format.block_elements)
+    for some, into in zip(torch.split(source, step), torch.split(target, step), strict=True):
+        into.copy_(encoder(some.float()))
+    return encoded
+
+
+def requantize(blocks: torch.Tensor, stored: Format, wanted: Format) -> torch.Tensor:
+    """Blocks of one format in another, a few rows at a time: uint8 (rows, row_bytes) both."""
+    rows, row_bytes = blocks.shape
+    row_elements = row_bytes // stored.block_bytes * stored.block_elements
+    wanted_bytes = wanted.size_bytes((row_elements,))
+    encoded = torch.empty(rows, wanted_bytes, dtype=torch.uint8, device=blocks.device)
+    step = max(1, _chunk_blocks(blocks.device, row_elements))
+    for some, into in zip(torch.split(blocks, step), torch.split(encoded, step), strict=True):
+        into.copy_(encode(decode(some, stored), wanted))
+    return encoded

@@ -1,0 +1,34 @@
+"""Decode ggml's ternary blocks TQ1_0 and TQ2_0: 256 numbers in {-1, 0, 1} times a half scale."""
+
+from __future__ import annotations
+
+import torch
+
+from mrs.quants.bits import half, planes
+
+
+def _trits(packed: torch.Tensor, group: int, count: int) -> torch.Tensor:
+    """Base-3 digits of bytes that hold `digits / 3**5` in 256ths, most significant first.
+
+    Multiplying by a power of three modulo 256 drops the leading digits; times three, the next
+    one stands above the byte. Runs of `group` bytes give all first digits, then all second ones.
+    """
+    powers = torch.tensor([3**i for i in range(count)], device=packed.device, dtype=torch.uint8)
+    runs = packed.reshape(len(packed), -1, 1, group) * powers.view(1, 1, count, 1)
+    return ((runs.short() * 3) >> 8).reshape(len(packed), -1)
+
+
+def decode_tq1_0(blocks: torch.Tensor) -> torch.Tensor:
+    digits = (
+        _trits(blocks[:, :32], 32, 5),
+        _trits(blocks[:, 32:48], 16, 5),
+        _trits(blocks[:, 48:52], 4, 4),
+    )
+    return half(blocks[:, 52:54]) * (torch.cat(digits, 1) - 1).float()
+
+
+def decode_tq2_0(blocks: torch.Tensor) -> torch.Tensor:
+    return half(blocks[:, 64:66]) * (planes(blocks[:, :64], 32, 2).float() - 1)
+
+
+DECODERS = {"TQ1_0": decode_tq1_0, "TQ2_0": decode_tq2_0}
