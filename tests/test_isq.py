@@ -25,13 +25,13 @@ def test_names_and_bits(text: str, name: str) -> None:
 
 @pytest.mark.parametrize("text", ["hqq4", "HQQ8", "fp8"])
 def test_known_but_not_available(text: str) -> None:
-    with pytest.raises(Unsupported, match=f"--isq {text} is not available.*q4k"):
+    with pytest.raises(Unsupported, match=rf"--isq {text} is not available.*q4k"):
         parse_isq(text)
 
 
 @pytest.mark.parametrize("text", ["", "7", "1", "q4", "q4_k_m", "gptq", "4bits", "q8k"])
 def test_unknown_values_list_the_choices(text: str) -> None:
-    with pytest.raises(UsageError, match="q4_0.*q6k.*8"):
+    with pytest.raises(UsageError, match=r"q4_0.*q6k.*8"):
         parse_isq(text)
 
 
@@ -72,6 +72,17 @@ def test_rows_that_every_block_cuts(level: str) -> None:
     assert chosen is BF16
     assert reason is not None
     assert "left as BF16" in reason
+
+
+def test_what_is_already_smaller_stays() -> None:
+    for stored in ("Q4_K", "Q3_K", "IQ4_NL", "MXFP4"):
+        chosen, reason = isq_format("matrix", (64, 512), FORMATS["Q4_K"], FORMATS[stored])
+        assert chosen is FORMATS[stored]
+        assert (reason is None) == (stored == "Q4_K")
+    assert isq_format("matrix", (64, 512), FORMATS["Q4_K"], FORMATS["Q6_K"]) == (
+        FORMATS["Q4_K"],
+        None,
+    )
 
 
 def test_every_choice_divides_its_rows() -> None:

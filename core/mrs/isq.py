@@ -70,11 +70,16 @@ def isq_format(
 
     `role` is a parameter's role (`matrix`, `embedding`, `head` or `vector`), `shape` ends with
     the row, `stored` is the format it has now, which vectors keep without a reason being given.
-    Embedding and head get one step more precision.
+    Embedding and head get one step more precision. What is stored in as few bits already stays:
+    quantizing it again would only lose.
     """
     if role == "vector":
         return stored, None
     wanted = FORMATS[_ONE_STEP_MORE[level.name]] if role in ("embedding", "head") else level
+    if stored == wanted:
+        return stored, None
+    if stored.is_quantized and stored.bits_per_weight <= wanted.bits_per_weight:
+        return stored, f"already {stored.name}"
     row = shape[-1]
     if row % wanted.block_elements == 0:
         return wanted, None
