@@ -1,0 +1,69 @@
+"""Keys and values of the last `window` tokens, for sliding-window layers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mrs.cache.growing import GrowingCache
+
+
+class RotatingCache:
+    """Remembers the last `window` tokens and room for one chunk of new ones.
+
+    Tokens stay in order: when the buffer of `window + chunk` cells is full, the last `window - 1`
+    move to its front, which costs one copy of the window for every `chunk` tokens. Until it has
+    rolled over it can be rewound anywhere; afterwards only back to tokens that it still holds with
+    their whole window.
+    """
+
+    def __init__(
+        self,
+        kv_heads: int,
+        key_dim: int,
+        value_dim: int,
+        *,
+        window: int,
+        chunk: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self._window = window
+        self._dropped = 0
+        self._cells = GrowingCache(
+            kv_heads, key_dim, value_dim, capacity=window + chunk, dtype=dtype, device=device
+        )
+
+    @property
+    def length(self) -> int:
+        return self._dropped + self._cells.length
+
+    @property
+    def nbytes(self) -> int:
+        return self._cells.nbytes
+
+    @property
+    def device(self) -> torch.device:
+        return self._cells.device
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        tokens = k.shape[1]
+        if self._cells.length + tokens > self._cells.capacity:
+            self._dropped += self._cells.keep_last(self._window - 1)
+        keys, values = self._cells.append(k, v)
+        seen = min(self._cells.length, self._window - 1 + tokens)
+        return keys[:, -seen:], values[:, -seen:]
+
+    def can_rewind_to(self, length: int) -> bool:
+        if not 0 <= length <= self.length:
+            return False
+        return (
+            self._dropped == 0
+            or length == self.length
+            or (length - self._dropped >= self._window - 1)
+        )
+
+    def rewind(self, length: int) -> None:
+        if not self.can_rewind_to(length):
+            raise ValueError(f"cannot rewind {self.length} tokens to {length}: the window moved on")
+        self._cells.rewind(length - self._dropped)

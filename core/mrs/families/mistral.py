@@ -1,0 +1,25 @@
+"""Mistral: Llama with an optional sliding window and a free head size."""
+
+from __future__ import annotations
+
+from mrs.families.config import Config
+from mrs.families.family import Family
+from mrs.families.parts import (
+    decoder,
+    layer_count,
+    read_attention,
+    read_mlp,
+    read_norm,
+    read_window,
+)
+from mrs.families.spec import Layer, ModelSpec
+
+
+def read(config: Config) -> ModelSpec:
+    norm = read_norm(config)
+    attention = read_attention(config, window=read_window(config))
+    layer = Layer(attention, read_mlp(config), norm)
+    return decoder(config, "mistral", [layer] * layer_count(config), norm)
+
+
+FAMILY = Family("mistral", read, gguf_rope_interleaved=True)

@@ -1,0 +1,59 @@
+"""What most checkpoints call the parts of a decoder: slot -> module name in the file.
+
+A slot is this project's name of a part. `.weight` or `.bias` is appended; layer slots are
+prefixed with the table's `layer` entry. Where a file keeps several parts in one tensor, a family
+names the joint slot (`mixer.qkv`, `ffn.gate_up`) and the parts are its rows, in order.
+"""
+
+from __future__ import annotations
+
+SAFETENSORS: dict[str, str] = {
+    "embedding": "model.embed_tokens",
+    "norm": "model.norm",
+    "head": "lm_head",
+    "layer": "model.layers.{layer}.",
+    "mixer.norm": "input_layernorm",
+    "mixer.q": "self_attn.q_proj",
+    "mixer.k": "self_attn.k_proj",
+    "mixer.v": "self_attn.v_proj",
+    "mixer.o": "self_attn.o_proj",
+    "mixer.q_norm": "self_attn.q_norm",
+    "mixer.k_norm": "self_attn.k_norm",
+    "mixer.post_norm": "post_attention_layernorm",
+    "ffn.norm": "post_attention_layernorm",
+    "ffn.gate": "mlp.gate_proj",
+    "ffn.up": "mlp.up_proj",
+    "ffn.down": "mlp.down_proj",
+    "ffn.post_norm": "post_feedforward_layernorm",
+}
+
+GGUF: dict[str, str] = {
+    "embedding": "token_embd",
+    "norm": "output_norm",
+    "head": "output",
+    "rope.factors": "rope_freqs",
+    "layer": "blk.{layer}.",
+    "mixer.norm": "attn_norm",
+    "mixer.q": "attn_q",
+    "mixer.k": "attn_k",
+    "mixer.v": "attn_v",
+    "mixer.o": "attn_output",
+    "mixer.q_norm": "attn_q_norm",
+    "mixer.k_norm": "attn_k_norm",
+    "mixer.post_norm": "post_attention_norm",
+    "ffn.norm": "ffn_norm",
+    "ffn.gate": "ffn_gate",
+    "ffn.up": "ffn_up",
+    "ffn.down": "ffn_down",
+    "ffn.post_norm": "post_ffw_norm",
+}
+
+#: Slots that a file may keep as one tensor: joint slot -> its parts, in row order.
+JOINT: dict[str, tuple[str, ...]] = {
+    "mixer.qkv": ("mixer.q", "mixer.k", "mixer.v"),
+    "ffn.gate_up": ("ffn.gate", "ffn.up"),
+}
+
+#: Tensors that files carry and no run needs: buffers that are computed from the config, and the
+#: head of a model that says its head is its embedding.
+IGNORED_SUFFIXES = (".rotary_emb.inv_freq", ".attn.masked_bias", ".attn.bias", "lm_head.weight")

@@ -1,0 +1,76 @@
+"""The parts that most families share, read from their usual config keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mrs.families.config import Config, read_rope
+from mrs.families.spec import Attention, Layer, Mlp, ModelSpec, Norm, Rope
+
+
+def read_norm(config: Config, key: str = "rms_norm_eps", default: float = 1e-6) -> Norm:
+    return Norm(eps=config.number(key, default))
+
+
+def read_heads(config: Config) -> tuple[int, int, int]:
+    """(heads, kv_heads, head_dim); head_dim is hidden / heads where the config is silent."""
+    heads = config.positive("num_attention_heads")
+    head_dim = config.positive("head_dim", config.positive("hidden_size") // heads)
+    return heads, config.positive("num_key_value_heads", heads), head_dim
+
+
+def read_attention(config: Config, rope: Rope | None = None, **changes: Any) -> Attention:
+    """Grouped attention scaled by 1/sqrt(head_dim); `changes` are fields that differ."""
+    heads, kv_heads, head_dim = read_heads(config)
+    fields: dict[str, Any] = {"scale": head_dim**-0.5, "rope": rope, **changes}
+    if "rope" not in changes and rope is None:
+        fields["rope"] = read_rope(config, head_dim)
+    return Attention(heads, kv_heads, head_dim, **fields)
+
+
+def read_mlp(config: Config, **changes: Any) -> Mlp:
+    fields: dict[str, Any] = {"activation": config.activation(), **changes}
+    return Mlp(config.positive("intermediate_size"), **fields)
+
+
+def read_window(config: Config) -> int | None:
+    """The sliding window, None where every layer sees everything."""
+    return config.positive("sliding_window") if config.has("sliding_window") else None
+
+
+def decoder(
+    config: Config, family: str, layers: Sequence[Layer], norm: Norm, **changes: Any
+) -> ModelSpec:
+    """A whole model around its layers; `changes` are ModelSpec fields that differ."""
+    fields: dict[str, Any] = {"tied_head": config.flag("tie_word_embeddings", False), **changes}
+    return ModelSpec(
+        family=family,
+        vocab_size=config.positive("vocab_size"),
+        hidden_size=config.positive("hidden_size"),
+        layers=tuple(layers),
+        norm=norm,
+        context_tokens=config.positive("max_position_embeddings", 2048),
+        **fields,
+    )
+
+
+def layer_count(config: Config) -> int:
+    return config.positive("num_hidden_layers")
+
+
+def windows(config: Config) -> list[int | None]:
+    """Each layer's sliding window, from `layer_types` where given.
+
+    Without it, a window that is in use (`use_sliding_window`) covers the layers from
+    `max_window_layers` on.
+    """
+    count = layer_count(config)
+    if config.has("use_sliding_window") and not config.flag("use_sliding_window"):
+        return [None] * count
+    window = read_window(config)
+    if config.has("layer_types"):
+        types = config.sequence("layer_types")
+        return [window if kind == "sliding_attention" else None for kind in types[:count]]
+    first = config.whole("max_window_layers", 0)
+    return [window if layer >= first else None for layer in range(count)]

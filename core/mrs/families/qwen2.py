@@ -1,0 +1,20 @@
+"""Qwen 2 and 2.5: Llama with biases on q, k and v; a window on the upper layers, if any."""
+
+from __future__ import annotations
+
+from mrs.families.config import Config
+from mrs.families.family import Family
+from mrs.families.parts import decoder, read_attention, read_mlp, read_norm, windows
+from mrs.families.spec import Layer, ModelSpec
+
+
+def read(config: Config) -> ModelSpec:
+    norm, mlp = read_norm(config), read_mlp(config)
+    layers = [
+        Layer(read_attention(config, qkv_bias=True, window=window), mlp, norm)
+        for window in windows(config)
+    ]
+    return decoder(config, "qwen2", layers, norm)
+
+
+FAMILY = Family("qwen2", read, gguf_arch="qwen2")

@@ -1,0 +1,25 @@
+"""Qwen 3: every head of q and k is normalized before rope."""
+
+from __future__ import annotations
+
+from mrs.families.config import Config
+from mrs.families.family import Family
+from mrs.families.parts import decoder, read_attention, read_mlp, read_norm, windows
+from mrs.families.spec import Layer, ModelSpec
+
+
+def read(config: Config) -> ModelSpec:
+    norm, mlp = read_norm(config), read_mlp(config)
+    bias = config.flag("attention_bias", False)
+    layers = [
+        Layer(
+            read_attention(config, qk_norm=norm, qkv_bias=bias, out_bias=bias, window=window),
+            mlp,
+            norm,
+        )
+        for window in windows(config)
+    ]
+    return decoder(config, "qwen3", layers, norm)
+
+
+FAMILY = Family("qwen3", read, gguf_arch="qwen3")

@@ -1,0 +1,164 @@
+"""What a model is made of, in numbers: the one description that planner and loader both read.
+
+A `ModelSpec` is a list of layers; a layer mixes tokens (attention, …) and then transforms each
+token (a feed-forward part). Every part is a small frozen value, so two layers of one kind compare
+equal and a plan can count them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Activation = Literal["silu", "gelu", "gelu_tanh"]
+
+
+@dataclass(frozen=True)
+class Norm:
+    """`rms` or `layer` normalization over the last dimension, always computed in float32."""
+
+    eps: float
+    kind: Literal["rms", "layer"] = "rms"
+    bias: bool = False
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """How rotary frequencies are stretched beyond the trained length.
+
+    `kind` names the rule; `values` are its parameters as the config spells them, sorted by name.
+    `factors`/`long_factors` divide the frequencies one by one (longrope, or GGUF's rope factors).
+    """
+
+    kind: Literal["linear", "llama3", "yarn", "dynamic", "longrope", "factors"]
+    values: tuple[tuple[str, float], ...] = ()
+    factors: tuple[float, ...] = ()
+    long_factors: tuple[float, ...] = ()
+
+    def get(self, name: str, default: float) -> float:
+        return dict(self.values).get(name, default)
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary position embedding of the first `dim` numbers of each head.
+
+    Pairs are (i, i + dim/2); with `interleaved`, (2i, 2i + 1).
+    """
+
+    dim: int
+    base: float
+    scaling: RopeScaling | None = None
+    interleaved: bool = False
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Softmax attention with grouped heads.
+
+    `window` limits a query to itself and the `window - 1` tokens before it. `softcap` squashes
+    scores, `sinks` adds one learned score a head to the softmax's denominator. `qk_norm` is
+    applied to every head, or with `qk_norm_whole` to all heads' numbers at once, before rope.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    rope: Rope | None
+    window: int | None = None
+    softcap: float | None = None
+    qk_norm: Norm | None = None
+    qk_norm_whole: bool = False
+    qkv_bias: bool = False
+    out_bias: bool = False
+    sinks: bool = False
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """down(activation(gate(x)) * up(x)), or without a gate down(activation(up(x)))."""
+
+    intermediate: int
+    activation: Activation = "silu"
+    gated: bool = True
+    bias: bool = False
+
+
+Mixer = Attention
+FeedForward = Mlp
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One decoder layer.
+
+    `pre`: x + mixer(norm(x)), then x + feed_forward(norm(x)). `sandwich` also normalizes what is
+    added. `parallel` adds both parts of one norm(x). `residual_scale` multiplies what is added.
+    """
+
+    mixer: Mixer
+    feed_forward: FeedForward
+    norm: Norm
+    style: Literal["pre", "sandwich", "parallel"] = "pre"
+    residual_scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A whole decoder: embedding, layers, final norm, head."""
+
+    family: str
+    vocab_size: int
+    hidden_size: int
+    layers: tuple[Layer, ...]
+    norm: Norm
+    tied_head: bool
+    context_tokens: int
+    embedding_scale: float = 1.0
+    logit_scale: float = 1.0
+    logit_softcap: float | None = None
+    head_bias: bool = False
+
+    def with_interleaved_rope(self) -> ModelSpec:
+        """The same model with rotary pairs side by side, as permuted GGUF files have them."""
+        return replace(self, layers=tuple(_interleaved(layer) for layer in self.layers))
+
+
+def _interleaved(layer: Layer) -> Layer:
+    if layer.mixer.rope is None:
+        return layer
+    rope = replace(layer.mixer.rope, interleaved=True)
+    return replace(layer, mixer=replace(layer.mixer, rope=rope))
+
+
+Role = Literal["matrix", "embedding", "head", "vector"]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Where a parameter's numbers lie in a checkpoint: whole rows of one tensor.
+
+    `rows` is a half-open range of the tensor's first dimension, None for all of it. `plus_one`
+    marks norm weights that the file stores as an offset from one.
+    """
+
+    tensor: str
+    rows: tuple[int, int] | None = None
+    plus_one: bool = False
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One tensor of the running model.
+
+    `matrix`, `embedding` and `head` may be kept quantized; a `vector` is kept in float32.
+    `layer` is None for what is not mapped to a device with a layer. `pieces` are stacked along
+    the first dimension.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    role: Role
+    layer: int | None
+    pieces: tuple[Piece, ...]

@@ -1,0 +1,122 @@
+"""The whole decoder: embedding, layers on their devices, final norm, head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mrs.cache.sequence import CacheRoom, SequenceCache
+from mrs.families.spec import Layer, ModelSpec
+from mrs.model.parts import build_feed_forward, build_mixer
+from mrs.model.rope import RopeTable
+from mrs.model.segments import Segment
+from mrs.model.weights import ModelWeights
+
+
+class DecoderLayer:
+    """One layer: mixes tokens, then transforms each, in one of three styles."""
+
+    def __init__(self, layer: Layer, weights: ModelWeights, rope: RopeTable | None) -> None:
+        self._scale = layer.residual_scale
+        self._is_parallel = layer.style == "parallel"
+        self.mixer = build_mixer(layer.mixer, weights, rope)
+        self._feed_forward = build_feed_forward(layer.feed_forward, weights)
+        self._mixer_norm = weights.norm("mixer.norm", layer.norm)
+        self._mixer_post_norm = self._post_norm = None
+        if not self._is_parallel:
+            self._norm = weights.norm("ffn.norm", layer.norm)
+        if layer.style == "sandwich":
+            self._mixer_post_norm = weights.norm("mixer.post_norm", layer.norm)
+            self._post_norm = weights.norm("ffn.post_norm", layer.norm)
+
+    def __call__(self, x: Tensor, segments: list[Segment], index: int) -> Tensor:
+        """x (N, hidden) to (N, hidden)."""
+        normed = self._mixer_norm(x)
+        mixed = self.mixer(normed, segments, index)
+        if self._is_parallel:
+            return x + mixed + self._feed_forward(normed)
+        if self._mixer_post_norm is not None:
+            mixed = self._mixer_post_norm(mixed)
+        x = x + mixed * self._scale if self._scale != 1.0 else x + mixed
+        out = self._feed_forward(self._norm(x))
+        if self._post_norm is not None:
+            out = self._post_norm(out)
+        return x + out * self._scale if self._scale != 1.0 else x + out
+
+
+class Decoder:
+    """A model whose layers sit on `layer_devices`; the rest sits on the embedding's device.
+
+    `cache_dtype` is the type of keys and values. Activations are float32 on a CPU, where kernels
+    accumulate in it anyway, and of `cache_dtype` elsewhere.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: ModelWeights,
+        layer_devices: Sequence[torch.device],
+        cache_dtype: torch.dtype,
+    ) -> None:
+        self.spec = spec
+        self._layer_devices = layer_devices
+        self._cache_dtype = cache_dtype
+        self._embedding = weights.matrix("embedding")
+        self._norm = weights.norm("norm", spec.norm)
+        self._head = weights.linear("embedding" if spec.tied_head else "head")
+        tables: dict[object, RopeTable] = {}
+        factors = weights.optional_vector("rope.factors.weight")
+        self._layers = []
+        for index, (layer, device) in enumerate(zip(spec.layers, layer_devices, strict=True)):
+            rope = layer.mixer.rope
+            if rope is not None and (rope, device) not in tables:
+                tables[rope, device] = RopeTable(rope, device, factors)
+            table = tables.get((rope, device))
+            self._layers.append(DecoderLayer(layer, weights.layer(index), table))
+
+    @property
+    def home(self) -> torch.device:
+        """Where tokens go in and logits come out."""
+        return self._embedding.device
+
+    def new_cache(self, capacity_tokens: int, chunk_tokens: int) -> SequenceCache:
+        """An empty memory for one sequence, allocated for `capacity_tokens`."""
+        room = CacheRoom(capacity_tokens, chunk_tokens, self._cache_dtype)
+        return SequenceCache(
+            [
+                layer.mixer.new_cache(room, device)
+                for layer, device in zip(self._layers, self._layer_devices, strict=True)
+            ]
+        )
+
+    def forward(self, tokens: Tensor, segments: list[Segment], wanted: Tensor) -> Tensor:
+        """Logits (W, vocab) float32 after the rows `wanted` (W,) of `tokens` (N,).
+
+        Every segment's cache takes up its tokens. Activations move between devices only where
+        the next layer sits on another one.
+        """
+        home = self.home
+        x = self._embedding.rows(tokens.to(home), self._activation_dtype(home))
+        if self.spec.embedding_scale != 1.0:
+            x = x * self.spec.embedding_scale
+        for index, (layer, device) in enumerate(
+            zip(self._layers, self._layer_devices, strict=True)
+        ):
+            if x.device != device:
+                x = x.to(device, self._activation_dtype(device))
+            x = layer(x, segments, index)
+        x = x[wanted.to(x.device)].to(home, self._activation_dtype(home))
+        return self._logits(self._norm(x))
+
+    def _logits(self, x: Tensor) -> Tensor:
+        logits = self._head(x).float()
+        if self.spec.logit_scale != 1.0:
+            logits = logits * self.spec.logit_scale
+        if self.spec.logit_softcap is not None:
+            logits = torch.tanh(logits / self.spec.logit_softcap) * self.spec.logit_softcap
+        return logits
+
+    def _activation_dtype(self, device: torch.device) -> torch.dtype:
+        return torch.float32 if device.type == "cpu" else self._cache_dtype

@@ -1,0 +1,23 @@
+"""The part of a layer that transforms each token on its own."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from mrs.families.spec import Mlp
+from mrs.kernels.activations import ACTIVATIONS
+from mrs.model.weights import ModelWeights
+
+
+class MlpPart:
+    """down(activation(gate(x)) * up(x)), or down(activation(up(x)))."""
+
+    def __init__(self, part: Mlp, weights: ModelWeights) -> None:
+        self._activation = ACTIVATIONS[part.activation]
+        self._gate = weights.linear("ffn.gate") if part.gated else None
+        self._up, self._down = weights.linear("ffn.up"), weights.linear("ffn.down")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self._gate is None:
+            return self._down(self._activation(self._up(x)))
+        return self._down(self._activation(self._gate(x)).mul_(self._up(x)))

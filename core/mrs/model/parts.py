@@ -1,0 +1,51 @@
+"""From a part's description to the part that runs: one entry a kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from mrs.cache.layer import LayerCache
+from mrs.cache.sequence import CacheRoom
+from mrs.families.spec import Attention, FeedForward, Mixer, Mlp
+from mrs.model.attention import AttentionPart
+from mrs.model.feed_forward import MlpPart
+from mrs.model.rope import RopeTable
+from mrs.model.segments import Segment
+from mrs.model.weights import ModelWeights
+
+
+class MixerPart(Protocol):
+    """Lets the tokens of each sequence look at each other."""
+
+    def __call__(self, x: Tensor, segments: list[Segment], layer: int) -> Tensor:
+        """x (N, hidden), the new tokens of all segments one after another, to (N, hidden)."""
+
+    def new_cache(self, room: CacheRoom, device: torch.device) -> LayerCache:
+        """An empty memory of one sequence for this layer."""
+
+
+class FeedForwardPart(Protocol):
+    """Transforms each token on its own."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (N, hidden) to (N, hidden)."""
+
+
+_MIXERS: dict[type, Callable[[Any, ModelWeights, RopeTable | None], MixerPart]] = {
+    Attention: AttentionPart,
+}
+_FEED_FORWARDS: dict[type, Callable[[Any, ModelWeights], FeedForwardPart]] = {
+    Mlp: MlpPart,
+}
+
+
+def build_mixer(part: Mixer, weights: ModelWeights, rope: RopeTable | None) -> MixerPart:
+    return _MIXERS[type(part)](part, weights, rope)
+
+
+def build_feed_forward(part: FeedForward, weights: ModelWeights) -> FeedForwardPart:
+    return _FEED_FORWARDS[type(part)](part, weights)

@@ -1,0 +1,54 @@
+"""Hand loaded tensors to the parts of a model, by slot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from mrs.families.spec import Norm
+from mrs.kernels.norms import layer_norm, rms_norm
+from mrs.model.matrix import Linear, Matrix
+
+
+class ModelWeights:
+    """The loaded parameters of a model, or of one layer of it (`prefix`)."""
+
+    def __init__(
+        self, matrices: Mapping[str, Matrix], vectors: Mapping[str, Tensor], prefix: str = ""
+    ) -> None:
+        self._matrices = matrices
+        self._vectors = vectors
+        self._prefix = prefix
+
+    def layer(self, index: int) -> ModelWeights:
+        return ModelWeights(self._matrices, self._vectors, f"layers.{index}.")
+
+    def matrix(self, slot: str) -> Matrix:
+        return self._matrices[f"{self._prefix}{slot}.weight"]
+
+    def linear(self, slot: str) -> Linear:
+        return Linear(self.matrix(slot), self.optional_vector(f"{slot}.bias"))
+
+    def vector(self, name: str) -> Tensor:
+        return self._vectors[self._prefix + name]
+
+    def optional_vector(self, name: str) -> Tensor | None:
+        return self._vectors.get(self._prefix + name)
+
+    def norm(self, slot: str, norm: Norm) -> Normalize:
+        return Normalize(norm, self.vector(f"{slot}.weight"), self.optional_vector(f"{slot}.bias"))
+
+
+class Normalize:
+    """A norm with its weights."""
+
+    def __init__(self, norm: Norm, weight: Tensor, bias: Tensor | None) -> None:
+        self._norm = norm
+        self._weight = weight
+        self._bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self._norm.kind == "rms":
+            return rms_norm(x, self._weight, self._norm.eps)
+        return layer_norm(x, self._weight, self._bias, self._norm.eps)

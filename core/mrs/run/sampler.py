@@ -1,0 +1,75 @@
+"""Choose the next token from logits, on the device that holds them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mrs.request import Sampling
+
+
+class Sampler:
+    """Chooses the tokens of one reply.
+
+    The order is: penalties, temperature, top-k, top-p, min-p, draw. Frequency and presence
+    penalties count the reply's own tokens, the repetition penalty the prompt's too.
+    """
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        prompt_ids: list[int],
+        vocab_size: int,
+        device: torch.device,
+        generator: torch.Generator,
+    ) -> None:
+        self._sampling = sampling
+        self._generator = generator
+        self._counts: Tensor | None = None
+        self._seen: Tensor | None = None
+        if sampling.frequency_penalty or sampling.presence_penalty:
+            self._counts = torch.zeros(vocab_size, device=device)
+        if sampling.repetition_penalty != 1.0:
+            self._seen = torch.zeros(vocab_size, dtype=torch.bool, device=device)
+            self._seen[torch.tensor(prompt_ids, device=device)] = True
+
+    def __call__(self, logits: Tensor) -> int:
+        """The next token after logits (V,) float32; the one transfer from the device."""
+        token = int(self._choose(self._penalized(logits)))
+        if self._counts is not None:
+            self._counts[token] += 1
+        if self._seen is not None:
+            self._seen[token] = True
+        return token
+
+    def _penalized(self, logits: Tensor) -> Tensor:
+        settings = self._sampling
+        if self._seen is not None:
+            penalty = settings.repetition_penalty
+            stretched = torch.where(logits > 0, logits / penalty, logits * penalty)
+            logits = torch.where(self._seen, stretched, logits)
+        if self._counts is not None:
+            logits = logits - settings.frequency_penalty * self._counts
+            logits = logits - settings.presence_penalty * (self._counts > 0)
+        return logits
+
+    def _choose(self, logits: Tensor) -> Tensor:
+        if self._sampling.temperature == 0:
+            return logits.argmax()
+        # All filters only need the most likely tokens in order; top-k bounds how many.
+        count = min(self._sampling.top_k or logits.shape[0], logits.shape[0])
+        values, ids = (logits / self._sampling.temperature).topk(count)
+        probabilities = self._filtered(values.softmax(-1))
+        drawn = torch.multinomial(probabilities, 1, generator=self._generator)
+        return ids[drawn].squeeze(0)
+
+    def _filtered(self, probabilities: Tensor) -> Tensor:
+        """Zero what top-p and min-p exclude; `probabilities` are sorted, largest first."""
+        settings = self._sampling
+        keep = torch.ones_like(probabilities, dtype=torch.bool)
+        if settings.top_p < 1:
+            keep &= probabilities.cumsum(-1) - probabilities < settings.top_p
+        if settings.min_p > 0:
+            keep &= probabilities >= settings.min_p * probabilities[0]
+        keep[0] = True  # rounding never leaves nothing to draw from
+        return probabilities * keep
