@@ -1,0 +1,150 @@
+"""`fastest` against trying every placement."""
+
+from __future__ import annotations
+
+from itertools import combinations, permutations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mrs.errors import DoesNotFit
+from mrs.plan import DeviceMemory, Placement, TokenReads, auto_map, fastest, token_seconds
+
+RESERVE = 512 * 1024**2
+HOP = 1.0
+
+
+def every_placement(problem):
+    """All consecutive runs on all ordered subsets of the devices that hold them."""
+    layers, kv, devices = problem["layer_bytes"], problem["kv_bytes_per_layer"], problem["devices"]
+    count = len(layers)
+    for used in range(1, len(devices) + 1):
+        for order in permutations(range(len(devices)), used):
+            for cuts in combinations(range(1, count), used - 1):
+                edges = [0, *cuts, count]
+                runs = [(d, b - a) for d, a, b in zip(order, edges[:-1], edges[1:], strict=True)]
+                for (d, n), a in zip(runs, edges, strict=False):
+                    held = sum(layers[a : a + n]) + kv * n + problem["mapped_act_bytes"]
+                    if a == 0:
+                        held += problem["non_mapped_bytes"] - problem["mapped_act_bytes"]
+                        held += max(problem["mapped_act_bytes"], problem["non_mapped_act_bytes"])
+                    if held > devices[d].usable_bytes:
+                        break
+                else:
+                    yield Placement(runs)
+
+
+def reads_of(problem) -> TokenReads:
+    kv = problem["kv_bytes_per_layer"]
+    return TokenReads([w + kv for w in problem["layer_bytes"]], problem["non_mapped_bytes"])
+
+
+@st.composite
+def problems(draw, *, equal_gpus: bool):
+    count = draw(st.integers(1, 6))
+    gpus = draw(st.integers(1, 3))
+    room = st.integers(0, 120)
+    speed = st.sampled_from([1.0, 2.0, 5.0])
+    if equal_gpus:
+        room, speed = st.just(draw(room)), st.just(draw(speed))
+    devices = [DeviceMemory("cuda", i, RESERVE + draw(room)) for i in range(gpus)]
+    speeds = [draw(speed) for _ in range(gpus)]
+    if draw(st.booleans()):
+        devices.append(DeviceMemory("cpu", 0, draw(st.sampled_from([60, 1000]))))
+        speeds.append(0.5)
+    problem = {
+        "layer_bytes": draw(st.lists(st.integers(1, 40), min_size=count, max_size=count)),
+        "non_mapped_bytes": draw(st.integers(0, 40)),
+        "kv_bytes_per_layer": draw(st.integers(0, 10)),
+        "mapped_act_bytes": draw(st.integers(0, 10)),
+        "non_mapped_act_bytes": draw(st.integers(0, 10)),
+        "devices": devices,
+    }
+    return problem, speeds
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(problems(equal_gpus=False))
+def test_nothing_is_faster_and_nothing_as_fast_uses_fewer_devices(drawn):
+    problem, speeds = drawn
+    reads = reads_of(problem)
+    timed = [
+        (token_seconds(p, reads, speeds, HOP), len(p.layers)) for p in every_placement(problem)
+    ]
+    try:
+        found = fastest(**problem, bandwidth_bytes_per_s=speeds, hop_seconds=HOP)
+    except DoesNotFit as error:
+        assert not timed
+        assert error.missing_bytes > 0  # noqa: PT017
+        return
+    seconds = token_seconds(found, reads, speeds, HOP)
+    best = min(time for time, _ in timed)
+    assert seconds == pytest.approx(best, rel=1e-8)
+    assert len(found.layers) == min(n for time, n in timed if time <= best * (1 + 1e-9))
+    assert found.layers in [p.layers for p in every_placement(problem)]
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(problems(equal_gpus=True))
+def test_on_equal_gpus_it_is_never_slower_than_fill(drawn):
+    problem, speeds = drawn
+    try:
+        filled = auto_map(**problem)
+    except DoesNotFit:
+        return
+    if filled.first_device != 0:
+        return  # fill charges nobody for the non-mapped part once the first device is skipped
+    found = fastest(**problem, bandwidth_bytes_per_s=speeds, hop_seconds=HOP)
+    reads = reads_of(problem)
+    fill_seconds = token_seconds(filled, reads, speeds, HOP)
+    assert token_seconds(found, reads, speeds, HOP) <= fill_seconds * (1 + 1e-9)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(problems(equal_gpus=False), st.integers(0, 3), st.integers(1, 60))
+def test_more_memory_is_never_slower(drawn, which, more):
+    problem, speeds = drawn
+    devices = list(problem["devices"])
+    try:
+        before = fastest(**problem, bandwidth_bytes_per_s=speeds, hop_seconds=HOP)
+    except DoesNotFit:
+        return
+    old = devices[which % len(devices)]
+    devices[which % len(devices)] = DeviceMemory(old.kind, old.ordinal, old.available_bytes + more)
+    grown = {**problem, "devices": devices}
+    after = fastest(**grown, bandwidth_bytes_per_s=speeds, hop_seconds=HOP)
+    reads = reads_of(problem)
+    assert token_seconds(after, reads, speeds, HOP) <= token_seconds(before, reads, speeds, HOP) * (
+        1 + 1e-9
+    )
+
+
+def test_one_card_that_does_is_not_shared_and_the_slow_one_idles():
+    devices = [DeviceMemory("cuda", i, RESERVE + 1000) for i in range(2)]
+    devices.append(DeviceMemory("cpu", 0, 10_000))
+    model = {
+        "layer_bytes": [10] * 8,
+        "non_mapped_bytes": 20,
+        "kv_bytes_per_layer": 1,
+        "mapped_act_bytes": 5,
+        "non_mapped_act_bytes": 5,
+        "devices": devices,
+    }
+    assert fastest(**model, bandwidth_bytes_per_s=[300.0, 900.0, 50.0]).layers == [(1, 8)]
+    assert fastest(**model, bandwidth_bytes_per_s=[900.0, 300.0, 50.0]).layers == [(0, 8)]
+
+
+def test_eight_equal_gpus_and_a_cpu_are_searched_quickly():
+    devices = [DeviceMemory("cuda", i, RESERVE + 12) for i in range(8)]
+    devices.append(DeviceMemory("cpu", 0, 10_000))
+    found = fastest(
+        layer_bytes=[1] * 126,
+        non_mapped_bytes=0,
+        kv_bytes_per_layer=0,
+        mapped_act_bytes=0,
+        non_mapped_act_bytes=0,
+        devices=devices,
+        bandwidth_bytes_per_s=[100.0] * 8 + [1.0],
+        hop_seconds=0.0,
+    )
+    assert sum(n for i, n in found.layers if i < 8) == 96
