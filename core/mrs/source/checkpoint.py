@@ -1,0 +1,93 @@
+"""A model as its files describe it: configuration and tensors, before any weight is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mrs.errors import NotReadable
+from mrs.formats import Format
+from mrs.request import Container, ModelSource
+from mrs.source.folder import Folder, decode_text, read_text
+from mrs.source.reader import LocalFile
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One tensor in a file.
+
+    `shape` is row-major as torch has it: the last dimension is the one that lies in a row, also
+    for GGUF. `offset_bytes` counts from the start of `file`.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    format: Format
+    file: str
+    offset_bytes: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class WeightsFile:
+    """One file that holds tensors; its name is relative to the model's folder."""
+
+    name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The headers of a model's files, local or on the hub.
+
+    `config` is config.json as parsed, or the metadata of the (first) GGUF file; long GGUF arrays
+    are decoded when first looked at. `notes` are remarks for the person who asked.
+    """
+
+    source: ModelSource
+    config: Mapping[str, Any]
+    generation_config: Mapping[str, Any]
+    tensors: Mapping[str, TensorInfo]
+    files: tuple[WeightsFile, ...]
+    folder: Folder
+    tokenizer_folder: Folder | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def model_id(self) -> str:
+        return self.source.model_id
+
+    @property
+    def container(self) -> Container:
+        return self.source.container
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.size_bytes for tensor in self.tensors.values())
+
+    @property
+    def is_local(self) -> bool:
+        """Whether every file that a run needs lies on this machine."""
+        folders = (self.folder, self.tokenizer_folder or self.folder)
+        return all(folder.path is not None for folder in folders)
+
+    def local_path(self, file: str) -> Path:
+        """Where a weights file lies; NotReadable if it has not been downloaded."""
+        if self.folder.path is None:
+            raise NotReadable(f"{file} has not been downloaded", where=self.folder.label)
+        return self.folder.path / file
+
+    def read_text(self, name: str) -> str | None:
+        """A side file such as `tokenizer.json`, or None if the model has none of that name.
+
+        `tokenizer_json` of the source stands in for `tokenizer.json`. A GGUF file carries its
+        tokenizer and template itself, so what lies beside it is not looked at; only a
+        `tokenizer_model_id` gives it side files.
+        """
+        if name == "tokenizer.json" and self.source.tokenizer_json is not None:
+            reader = LocalFile(Path(self.source.tokenizer_json).expanduser())
+            return decode_text(reader.read(0, reader.size_bytes), name, str(reader.path))
+        return read_text(self.tokenizer_folder, name) if self.tokenizer_folder else None

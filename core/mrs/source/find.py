@@ -1,0 +1,119 @@
+"""Open a model: from what a person names to the headers of its files, and to a local copy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal, NoReturn
+
+from mrs.errors import NotReadable
+from mrs.request import ModelSource
+from mrs.source.checkpoint import Checkpoint, WeightsFile
+from mrs.source.folder import Folder, Progress, read_json
+from mrs.source.headers import gguf_tensors, safetensors_tensors
+from mrs.source.locate import locate, locate_tokenizer
+from mrs.source.weights_files import gguf_files, gguf_models, safetensors_files
+
+Selector = Literal["plain", "vision-plain", "gguf"]
+
+#: What a run may read besides the weights.
+SIDE_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "model.safetensors.index.json",
+)
+
+
+def open_checkpoint(source: ModelSource) -> Checkpoint:
+    """Read the headers of a model's files; no weight is read or downloaded.
+
+    A model of the hub that has been downloaded before is opened in the cache. Raises NotReadable
+    for what is missing or malformed, Unsupported for pickled weights, newer formats and
+    big-endian files, UsageError when a GGUF file has to be named.
+    """
+    source, folder = locate(source)
+    tokenizer_folder = locate_tokenizer(source)
+    folder = folder.cached(wanted_files(source, folder))
+    if tokenizer_folder is not None:
+        tokenizer_folder = tokenizer_folder.cached(side_files(tokenizer_folder))
+    return read_checkpoint(source, folder, tokenizer_folder)
+
+
+def fetch(model: ModelSource | Checkpoint, progress: Progress | None = None) -> Checkpoint:
+    """The model with all its files on this machine, downloaded where they are missing.
+
+    A broken download is taken up where it stopped. Raises as `open_checkpoint` does.
+    """
+    checkpoint = model if isinstance(model, Checkpoint) else open_checkpoint(model)
+    if checkpoint.is_local:
+        return checkpoint
+    source, tokenizer_folder = checkpoint.source, None
+    if source.tokenizer_model_id is not None and checkpoint.tokenizer_folder is not None:
+        tokenizer_folder = checkpoint.tokenizer_folder
+        tokenizer_folder = tokenizer_folder.fetched(side_files(tokenizer_folder), None)
+    wanted = wanted_files(source, checkpoint.folder)
+    return read_checkpoint(source, checkpoint.folder.fetched(wanted, progress), tokenizer_folder)
+
+
+def find_selector(source: ModelSource) -> Selector:
+    """Which selector a model belongs to, from its files; `source.container` is not looked at."""
+    located, folder = locate(replace(source, container="safetensors"))
+    if any(".gguf" in name for name in located.filenames):
+        return "gguf"
+    config = read_json(folder, "config.json")
+    has_weights = any(name.endswith(".safetensors") for name in folder.names())
+    if gguf_models(folder) and (config is None or not has_weights):
+        return "gguf"
+    return "vision-plain" if config and "vision_config" in config else "plain"
+
+
+def read_checkpoint(
+    source: ModelSource, folder: Folder, tokenizer_folder: Folder | None
+) -> Checkpoint:
+    """The headers of a model whose folder is known."""
+    if source.container == "gguf":
+        files = gguf_files(folder, source.filenames)
+        config, tensors = gguf_tensors(folder, files)
+    else:
+        files, weight_map = safetensors_files(folder)
+        config = read_json(folder, "config.json") or _no_config(folder)
+        tensors = safetensors_tensors(folder, files, weight_map)
+        tokenizer_folder = tokenizer_folder or folder
+    return Checkpoint(
+        source=source,
+        config=config,
+        generation_config=_generation_config(source, folder),
+        tensors=tensors,
+        files=tuple(WeightsFile(name, folder.open(name).size_bytes) for name in files),
+        folder=folder,
+        tokenizer_folder=tokenizer_folder,
+        notes=folder.notes,
+    )
+
+
+def wanted_files(source: ModelSource, folder: Folder) -> tuple[str, ...]:
+    """Every file of a model that a run reads."""
+    if source.container == "gguf":
+        return gguf_files(folder, source.filenames)
+    return safetensors_files(folder)[0] + side_files(folder)
+
+
+def side_files(folder: Folder) -> tuple[str, ...]:
+    return tuple(name for name in SIDE_FILES if folder.has(name))
+
+
+def _generation_config(source: ModelSource, folder: Folder) -> Mapping[str, Any]:
+    if source.container == "gguf":
+        return {}
+    return read_json(folder, "generation_config.json") or {}
+
+
+def _no_config(folder: Folder) -> NoReturn:
+    raise NotReadable("no config.json", where=folder.label, hint="is this a model's folder?")

@@ -1,0 +1,122 @@
+"""A place that holds a model's files: a directory, or a repository on the hub."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from mrs.errors import NotReadable
+from mrs.source.reader import ByteReader, LocalFile
+
+#: Called with the bytes that are there and the bytes of all wanted files.
+Progress = Callable[[int, int], None]
+#: Configurations, indexes and tokenizers of published models stay far below this.
+MAX_TEXT_BYTES = 256 * 1024**2
+
+
+class Folder(Protocol):
+    """The files of one model. Names use `/` and may lie one folder down."""
+
+    @property
+    def label(self) -> str:
+        """What errors call this place."""
+
+    @property
+    def path(self) -> Path | None:
+        """The directory on this machine; None where files would have to be downloaded."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know about this place, one line each."""
+
+    def names(self) -> tuple[str, ...]:
+        """Every file, sorted."""
+
+    def has(self, name: str) -> bool: ...
+
+    def open(self, name: str) -> ByteReader: ...
+
+    def cached(self, wanted: tuple[str, ...]) -> Folder:
+        """The copy on this machine if it has every wanted file, else this folder."""
+
+    def fetched(self, wanted: tuple[str, ...], progress: Progress | None) -> Folder:
+        """The folder on this machine with every wanted file, downloaded where missing."""
+
+
+class LocalFolder:
+    """A directory on this machine."""
+
+    def __init__(self, path: Path, label: str = "", notes: tuple[str, ...] = ()) -> None:
+        self.path = path
+        self.label = label or str(path)
+        self.notes = notes
+
+    def names(self) -> tuple[str, ...]:
+        found: list[str] = []
+        try:
+            for entry in os.scandir(self.path):
+                if entry.is_file():
+                    found.append(entry.name)
+                elif entry.is_dir() and not entry.name.startswith("."):
+                    found += (f"{entry.name}/{name}" for name in _files_in(entry.path))
+        except OSError as error:
+            raise NotReadable(
+                "cannot list the folder", where=str(self.path), hint=error.strerror or ""
+            ) from error
+        return tuple(sorted(found))
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).is_file()
+
+    def open(self, name: str) -> ByteReader:
+        return LocalFile(self.path / name)
+
+    def cached(self, wanted: tuple[str, ...]) -> Folder:
+        return self
+
+    def fetched(self, wanted: tuple[str, ...], progress: Progress | None) -> Folder:
+        return self
+
+
+def read_text(folder: Folder, name: str) -> str | None:
+    """The file's text, or None if the folder has no such file."""
+    if not folder.has(name):
+        return None
+    reader = folder.open(name)
+    if reader.size_bytes > MAX_TEXT_BYTES:
+        raise NotReadable(f"{name} is too large to be a text file", where=folder.label)
+    data = reader.read(0, reader.size_bytes) if reader.size_bytes else b""
+    return decode_text(data, name, folder.label)
+
+
+def decode_text(data: bytes, name: str, where: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise NotReadable(f"{name} is not UTF-8 text", where=where) from error
+
+
+def read_json(folder: Folder, name: str) -> Mapping[str, Any] | None:
+    """The file's JSON object, or None if the folder has no such file."""
+    text = read_text(folder, name)
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise NotReadable(
+            f"{name} is not valid JSON", where=folder.label, hint=str(error)
+        ) from error
+    if not isinstance(value, dict):
+        raise NotReadable(f"{name} holds no JSON object", where=folder.label)
+    return value
+
+
+def _files_in(path: str) -> list[str]:
+    try:
+        return [entry.name for entry in os.scandir(path) if entry.is_file()]
+    except OSError:
+        return []  # a folder that is none of ours to read does not hide the files beside it

@@ -1,0 +1,183 @@
+"""A model repository on the hub, or its copy in the cache: names, sizes, ranges of bytes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from mrs.errors import NotReadable
+from mrs.request import ModelSource
+from mrs.source.folder import Folder, LocalFolder, Progress
+from mrs.source.http_client import HttpClient, Reply, Unreachable
+from mrs.source.hub_settings import HubSettings, cached_snapshot, hub_settings
+
+MAX_LISTING_BYTES = 32 * 1024**2
+#: A server that ignores ranges is read through up to here, and no further.
+MAX_SKIPPED_BYTES = 16 * 1024**2
+_COMMIT = re.compile(r"[0-9a-f]{40,64}")
+
+
+@dataclass(frozen=True)
+class Repository:
+    """One commit of a repository; a `Folder` whose bytes come over HTTP."""
+
+    model_id: str
+    revision: str
+    commit: str
+    sizes: Mapping[str, int]
+    settings: HubSettings
+    client: HttpClient
+    path: None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return f"{self.model_id} on {self.settings.endpoint}"
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(self.sizes))
+
+    def has(self, name: str) -> bool:
+        return name in self.sizes
+
+    def open(self, name: str) -> HubFile:
+        return HubFile(self, name)
+
+    def cached(self, wanted: tuple[str, ...]) -> Folder:
+        return self.cached_copy(wanted) or self
+
+    def fetched(self, wanted: tuple[str, ...], progress: Progress | None) -> Folder:
+        from mrs.source.download import download
+
+        return download(self, wanted, progress)
+
+    def cached_copy(self, wanted: tuple[str, ...]) -> LocalFolder | None:
+        """The folder in the cache that has all wanted files of this commit, if there is one."""
+        snapshot = cached_snapshot(self.settings.cache_path, self.model_id, self.commit)
+        if snapshot is None:
+            return None
+        folder = LocalFolder(snapshot, label=self.model_id)
+        complete = all(
+            folder.has(name) and folder.open(name).size_bytes == self.sizes[name] for name in wanted
+        )
+        return folder if complete else None
+
+
+class HubFile:
+    """A file of a repository, read in ranges; a `ByteReader`."""
+
+    def __init__(self, repository: Repository, name: str) -> None:
+        self.repository = repository
+        self.name = name
+        self.size_bytes = repository.sizes[name]
+        base = f"{repository.settings.endpoint}/{repository.model_id}/resolve"
+        self.address = f"{base}/{repository.commit}/{quote(name)}"
+        self._final_address = self.address
+
+    def read(self, offset: int, length: int) -> bytes:
+        reply = self._get(self._final_address, offset, length)
+        if reply.status >= 400 and self._final_address != self.address:
+            # Where the file was redirected to is signed and expires: ask for the way again.
+            reply = self._get(self.address, offset, length)
+        self._final_address = reply.url
+        return self._body(reply, offset, length)
+
+    def _get(self, address: str, offset: int, length: int) -> Reply:
+        end = offset + length
+        most_bytes = length if offset > MAX_SKIPPED_BYTES else end
+        return self.repository.client.get(address, most_bytes=most_bytes, byte_range=(offset, end))
+
+    def _body(self, reply: Reply, offset: int, length: int) -> bytes:
+        where = f"{self.name} of {self.repository.label}"
+        if reply.status == 206:
+            begins = reply.headers.get("content-range", "").startswith(f"bytes {offset}-")
+            if not begins or len(reply.body) != length:
+                raise NotReadable("the hub sent another range than asked for", where=where)
+            return reply.body
+        if reply.status == 200 and len(reply.body) >= offset + length:
+            return reply.body[offset : offset + length]
+        if reply.status == 200 and offset > MAX_SKIPPED_BYTES:
+            raise NotReadable("the server does not serve ranges of bytes", where=where)
+        if reply.status in (200, 416):
+            raise NotReadable(f"shorter than its listed {self.size_bytes} bytes", where=where)
+        raise refused(reply, self.repository.model_id, self.repository.settings, self.name)
+
+
+def open_repository(source: ModelSource) -> Repository | LocalFolder:
+    """The listing of a hub model, or its copy in the cache where the hub is out of reach.
+
+    NotReadable says which it was: no such model, no access to it, or no network.
+    """
+    settings = hub_settings(source)
+    if settings.is_offline:
+        return _cache_folder(source, settings, "HF_HUB_OFFLINE is set")
+    try:
+        return _listed(source, settings)
+    except Unreachable as error:
+        return _cache_folder(source, settings, f"{error.what} ({error.where})")
+
+
+def _cache_folder(source: ModelSource, settings: HubSettings, why: str) -> LocalFolder:
+    snapshot = cached_snapshot(settings.cache_path, source.model_id, source.revision)
+    if snapshot is None:
+        raise NotReadable(
+            f"{source.model_id} is neither a local folder nor in the cache, and {why}",
+            where=str(settings.cache_path),
+            hint="check the name, or download the model with a network",
+        )
+    note = f"{why}: using the copy of {source.model_id} in the cache"
+    return LocalFolder(snapshot, label=source.model_id, notes=(note,))
+
+
+def _listed(source: ModelSource, settings: HubSettings) -> Repository:
+    client = HttpClient(settings.token, settings.endpoint)
+    revision = quote(source.revision, safe="")
+    address = f"{settings.endpoint}/api/models/{source.model_id}/revision/{revision}?blobs=true"
+    reply = client.get(address, most_bytes=MAX_LISTING_BYTES)
+    if reply.status != 200:
+        raise refused(reply, source.model_id, settings, f"revision {source.revision}")
+    try:
+        listing = json.loads(reply.body)
+        commit = str(listing["sha"])
+        sizes = dict(_size(entry) for entry in listing["siblings"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise NotReadable("the hub's answer is no list of files", where=address) from error
+    if not _COMMIT.fullmatch(commit):
+        raise NotReadable(f"the hub names no commit but {commit!r}", where=address)
+    return Repository(source.model_id, source.revision, commit, sizes, settings, client)
+
+
+def _size(entry: Mapping[str, Any]) -> tuple[str, int]:
+    name, size_bytes = entry["rfilename"], entry["size"]
+    if type(name) is not str or type(size_bytes) is not int or size_bytes < 0:
+        raise ValueError("no name and size")
+    if name.startswith("/") or "\\" in name or ".." in name.split("/"):
+        raise ValueError("a name outside the repository")
+    return name, size_bytes
+
+
+def refused(reply: Reply, model_id: str, settings: HubSettings, what: str) -> NotReadable:
+    """The error for a status that is no success, by the hub's own error codes."""
+    code, where = reply.headers.get("x-error-code", ""), f"{settings.endpoint}/{model_id}"
+    if code == "GatedRepo":
+        return NotReadable(
+            f"{model_id} is gated",
+            where=where,
+            hint="accept its terms there and give a token of that account: HF_TOKEN, --token-source",
+        )
+    if code == "RevisionNotFound":
+        return NotReadable(f"{model_id} has no {what}", where=where)
+    if code == "EntryNotFound":
+        return NotReadable(f"{model_id} has no file {what}", where=where)
+    if code == "RepoNotFound" or reply.status in (401, 403, 404):
+        token = "a token was sent" if settings.token else "no token was sent, see HF_TOKEN"
+        return NotReadable(
+            f"no model {model_id}, neither a local folder nor on the hub",
+            where=where,
+            hint=f"check the name; if it is private, a token with access is needed ({token})",
+        )
+    return NotReadable(f"the hub answered {reply.status} for {what}", where=where, hint="try later")

@@ -1,0 +1,108 @@
+"""What the environment and the flags say about the hub, read as the hub library reads it."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from mrs.errors import UsageError
+from mrs.request import ModelSource
+
+_TRUE = ("1", "ON", "YES", "TRUE")
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
+
+
+@dataclass(frozen=True)
+class HubSettings:
+    """`cache_path` is the folder that holds `models--…` folders; `token` is None for no token."""
+
+    endpoint: str
+    cache_path: Path
+    token: str | None
+    is_offline: bool
+
+
+def hub_settings(source: ModelSource) -> HubSettings:
+    """Settings for one model; UsageError for a token source that names nothing."""
+    offline = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
+    return HubSettings(
+        endpoint=os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/"),
+        cache_path=Path(source.cache_path).expanduser() if source.cache_path else _cache_path(),
+        token=find_token(source.token_source),
+        is_offline=offline.upper() in _TRUE,
+    )
+
+
+def find_token(token_source: str) -> str | None:
+    """The token that `literal:<v>`, `env:<name>`, `path:<file>`, `cache` or `none` stands for.
+
+    `cache` is what the hub library takes: HF_TOKEN, else the file that a login wrote.
+    """
+    kind, _, value = token_source.partition(":")
+    if kind == "literal" and value:
+        return value
+    if kind == "env" and value:
+        return _token_of_variable(value)
+    if kind == "path" and value:
+        return _token_in_file(Path(value).expanduser())
+    if token_source == "none":
+        return None
+    if token_source != "cache":
+        raise UsageError(
+            f"--token-source {token_source!r}",
+            hint="use literal:<token>, env:<name>, path:<file>, cache or none",
+        )
+    token = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN") or ""
+    return token.strip() or _stored_token()
+
+
+def cached_snapshot(cache_path: Path, model_id: str, revision: str) -> Path | None:
+    """The folder of a revision in the hub library's cache, complete or not."""
+    repository = cache_path / f"models--{model_id.replace('/', '--')}"
+    try:
+        commit = (repository / "refs" / revision).read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        commit = revision
+    snapshot = repository / "snapshots" / commit
+    return snapshot if _COMMIT.fullmatch(commit) and snapshot.is_dir() else None
+
+
+def _home() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    return _expanded(os.environ.get("HF_HOME", f"{cache}/huggingface"))
+
+
+def _cache_path() -> Path:
+    older = os.environ.get("HUGGINGFACE_HUB_CACHE", f"{_home()}/hub")
+    return _expanded(os.environ.get("HF_HUB_CACHE", older))
+
+
+def _expanded(path: str) -> Path:
+    return Path(os.path.expandvars(path)).expanduser()
+
+
+def _stored_token() -> str | None:
+    path = _expanded(os.environ.get("HF_TOKEN_PATH", f"{_home()}/token"))
+    try:
+        return path.read_text("utf-8").strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _token_of_variable(name: str) -> str:
+    token = os.environ.get(name, "").strip()
+    if not token:
+        raise UsageError(f"--token-source env:{name}", hint=f"{name} is not set")
+    return token
+
+
+def _token_in_file(path: Path) -> str:
+    try:
+        token = path.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--token-source path:{path}", hint="cannot read the file") from error
+    if not token:
+        raise UsageError(f"--token-source path:{path}", hint="the file is empty")
+    return token

@@ -1,0 +1,51 @@
+"""Random access to a file's bytes, wherever the file is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from mrs.errors import NotReadable
+
+
+class ByteReader(Protocol):
+    """A file of known size whose bytes can be read in any order.
+
+    `read` returns exactly `length` bytes or raises NotReadable; callers keep to the file's size.
+    """
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def read(self, offset: int, length: int) -> bytes: ...
+
+
+class LocalFile:
+    """A file on disk, opened anew for each read so that nothing needs closing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.size_bytes = path.stat().st_size
+        except OSError as error:
+            raise unreadable(path, error) from error
+
+    def read(self, offset: int, length: int) -> bytes:
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                file.seek(offset)
+                data = file.read(length)
+        except OSError as error:
+            raise unreadable(self.path, error) from error
+        if len(data) != length:
+            raise NotReadable(
+                f"{self.path.name} ends at byte {offset + len(data)} while it is being read",
+                where=str(self.path),
+                hint="has another program changed it? try again",
+            )
+        return data
+
+
+def unreadable(path: Path, error: OSError) -> NotReadable:
+    """The error for a file that the system refuses to open or read."""
+    return NotReadable(f"cannot read {path.name}", where=str(path), hint=error.strerror or "")
