@@ -1,0 +1,87 @@
+"""Bytes that a layer remembers of past tokens, exact for every kind of layer.
+
+A *cell* is one token's place in a cache. All functions are for one layer; `batch` counts the
+sequences that are held at once.
+"""
+
+from __future__ import annotations
+
+from mrs.families.spec import Layer
+from mrs.formats import FORMATS, Format
+
+
+def cache_cells(
+    context_tokens: int, *, window: int | None = None, chunk_tokens: int = 0, block_tokens: int = 1
+) -> int:
+    """Cells of one sequence.
+
+    A sliding-window layer holds its window and one prefill chunk beside it, since every token of
+    the chunk still sees a whole window; a short context needs less. A paged cache rounds up to
+    whole blocks.
+    """
+    cells = context_tokens
+    if window is not None:
+        cells = min(cells, window + chunk_tokens)
+    return -(-cells // block_tokens) * block_tokens
+
+
+def attention_kv_bytes(
+    cells: int, kv_heads: int, key_dim: int, value_dim: int, kv_format: Format, *, batch: int = 1
+) -> int:
+    """Keys and values of grouped attention; `cells` of cross-attention are the encoder's tokens.
+
+    A cell's numbers of all heads are one row: ValueError if that is no whole number of blocks.
+    """
+    keys = kv_format.size_bytes((batch, cells, kv_heads * key_dim))
+    return keys + kv_format.size_bytes((batch, cells, kv_heads * value_dim))
+
+
+def latent_kv_bytes(
+    cells: int, latent_dim: int, rope_dim: int, kv_format: Format, *, batch: int = 1
+) -> int:
+    """Multi-head latent attention: one latent vector a token and the rotated part of its key."""
+    return kv_format.size_bytes((batch, cells, latent_dim + rope_dim))
+
+
+def recurrent_state_bytes(
+    heads: int,
+    key_dim: int,
+    value_dim: int,
+    *,
+    state_format: Format = FORMATS["F32"],
+    batch: int = 1,
+) -> int:
+    """The matrix (key_dim, value_dim) of each head of linear attention, whatever the length.
+
+    A state-space layer is one head of its inner width times its state size.
+    """
+    return state_format.size_bytes((batch, heads, key_dim, value_dim))
+
+
+def convolution_state_bytes(
+    channels: int, kernel_tokens: int, state_format: Format, *, batch: int = 1
+) -> int:
+    """The `kernel_tokens - 1` last inputs of a causal convolution over tokens."""
+    return state_format.size_bytes((batch, channels, kernel_tokens - 1))
+
+
+def layer_kv_bytes(
+    layer: Layer,
+    context_tokens: int,
+    kv_format: Format,
+    *,
+    batch: int = 1,
+    chunk_tokens: int = 512,
+    block_tokens: int = 1,
+) -> int:
+    """Bytes of one layer's cache for `batch` sequences of `context_tokens` each."""
+    mixer = layer.mixer
+    cells = cache_cells(
+        context_tokens,
+        window=mixer.window,
+        chunk_tokens=chunk_tokens,
+        block_tokens=block_tokens,
+    )
+    return attention_kv_bytes(
+        cells, mixer.kv_heads, mixer.head_dim, mixer.head_dim, kv_format, batch=batch
+    )

@@ -1,0 +1,163 @@
+"""KV bytes against what real runs reported, to the byte where they report exactly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from mrs.formats import FORMATS, Format
+from mrs.plan.kv import (
+    attention_kv_bytes,
+    cache_cells,
+    convolution_state_bytes,
+    latent_kv_bytes,
+    layer_kv_bytes,
+    recurrent_state_bytes,
+)
+
+MIB = 1024**2
+GIB = 1024**3
+VECTORS = Path(__file__).parent / "vectors"
+EXACT = json.loads((VECTORS / "kv_cache_exact.json").read_text())["cases"]
+TOTALS = json.loads((VECTORS / "reported_totals.json").read_text())
+BY_BYTES = {2: FORMATS["F16"], 1.0625: FORMATS["Q8_0"]}
+
+
+@pytest.mark.parametrize("case", EXACT, ids=lambda case: case["model"])
+def test_reported_caches_to_the_byte(case):
+    kv_format = BY_BYTES[case["bytes_per_elem"]]
+    one_layer = attention_kv_bytes(
+        case["cells"], case["kv_heads"], case["k_dim"], case["v_dim"], kv_format
+    )
+    assert one_layer * case["kv_layers"] == case["expect_mib"] * MIB
+
+
+@pytest.mark.parametrize("case", [c for c in EXACT if c["v_dim"] == 0], ids=lambda c: c["model"])
+def test_latent_attention_to_the_byte(case):
+    one_layer = latent_kv_bytes(case["cells"], 512, 64, FORMATS["BF16"])
+    assert one_layer * case["kv_layers"] == case["expect_mib"] * MIB
+
+
+def gemma3_mib(context: int, layers: tuple[int, int], kv_heads: int, dim: int, chunk: int) -> float:
+    """A model of global layers and layers with a window of 1024 tokens, f16."""
+    whole, windowed = layers
+    cells = cache_cells(context, window=1024, chunk_tokens=chunk)
+    total = whole * attention_kv_bytes(context, kv_heads, dim, dim, FORMATS["F16"])
+    total += windowed * attention_kv_bytes(cells, kv_heads, dim, dim, FORMATS["F16"])
+    return total / MIB
+
+
+def reported(source: str, model: str) -> dict:
+    found = [
+        row
+        for row in TOTALS["totals_measured"]
+        if row["source"] == source and model in row.get("model", "") + row.get("cmd", "")
+    ]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_sliding_window_models_in_whole():
+    measured = reported("ollama PR#17037", "gemma3:4b")["mib"]["kv"]
+    assert gemma3_mib(131072, (5, 29), 4, 256, 512) == measured
+    fit = reported("ggml-org/llama.cpp PR#22171", "gemma-3-4b-it")
+    assert gemma3_mib(32768, (5, 29), 4, 256, 512) == fit["rows"][0][2]
+
+
+# (model, layers, KV heads, key and value numbers a head and token, tokens), from their configs.
+@pytest.mark.parametrize(
+    ("model", "layers", "kv_heads", "numbers", "tokens"),
+    [
+        ("DeepSeek-V3.1 naive", 61, 1, 576, 163840),
+        ("Kimi-K2.5 naive", 61, 1, 576, 262144),
+        ("Qwen3-0.6B naive", 28, 8, 256, 40960),
+        ("Qwen3.5 27B naive", 16, 4, 512, 262144),
+    ],
+)
+def test_models_whose_naive_estimates_failed(model, layers, kv_heads, numbers, tokens):
+    actual = {row[0]: row[2] for row in TOTALS["estimate_vs_actual_failures"]}[model]
+    total = layers * attention_kv_bytes(tokens, kv_heads, numbers, 0, FORMATS["F16"])
+    # Published with two digits after the point.
+    assert total / GIB == pytest.approx(actual, abs=0.006)
+
+
+def test_gemma3_27b_with_its_window():
+    actual = {row[0]: row[2] for row in TOTALS["estimate_vs_actual_failures"]}
+    total = gemma3_mib(131072, (10, 52), 16, 128, 0) / 1024
+    assert total == pytest.approx(actual["Gemma-3 27B naive KV 128k GB"], abs=0.006)
+
+
+def test_window_is_never_longer_than_the_context():
+    assert cache_cells(100, window=1024, chunk_tokens=512) == 100
+    assert cache_cells(5000, window=1024, chunk_tokens=512) == 1536
+
+
+@pytest.mark.parametrize(("tokens", "block", "cells"), [(1, 32, 32), (32, 32, 32), (33, 16, 48)])
+def test_paged_cells_are_whole_blocks(tokens, block, cells):
+    assert cache_cells(tokens, block_tokens=block) == cells
+
+
+@pytest.mark.parametrize("name", ["F32", "BF16", "F8_E4M3", "Q8_0", "Q4_0"])
+def test_every_kv_type_counts_its_own_bits(name):
+    kv_format: Format = FORMATS[name]
+    one = attention_kv_bytes(4096, 8, 128, 64, kv_format)
+    assert one == 4096 * 8 * (128 + 64) * kv_format.bits_per_weight / 8
+    assert attention_kv_bytes(4096, 8, 128, 64, kv_format, batch=3) == 3 * one
+
+
+def test_numbers_that_cut_a_block_are_refused():
+    with pytest.raises(ValueError, match="Q8_0"):
+        attention_kv_bytes(10, 1, 80, 80, FORMATS["Q8_0"])
+
+
+def test_states_equal_those_of_a_reference_model():
+    """Gated linear attention and its convolution, as transformers allocates them."""
+    import torch
+    from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
+
+    config = Qwen3NextConfig(
+        vocab_size=32,
+        hidden_size=32,
+        intermediate_size=32,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=16,
+        num_experts=2,
+        num_experts_per_tok=1,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=8,
+        linear_value_head_dim=16,
+        linear_conv_kernel_dim=4,
+        layer_types=["linear_attention", "full_attention"],
+    )
+    torch.manual_seed(0)
+    model = Qwen3NextForCausalLM(config).float().eval()
+    with torch.inference_mode():
+        cache = model(torch.arange(7)[None], use_cache=True).past_key_values
+    states = cache.layers[0]
+    recurrent = recurrent_state_bytes(4, 8, 16)
+    # Keys and queries of 2 x 8 and values of 4 x 16 pass through the convolution. The reference
+    # keeps one input more than the three that a kernel of four needs.
+    channels = 2 * 2 * 8 + 4 * 16
+    convolution = convolution_state_bytes(channels, 4 + 1, FORMATS["F32"])
+    assert states.recurrent_states[0].nbytes == recurrent
+    assert states.conv_states[0].nbytes == convolution
+    assert convolution_state_bytes(channels, 4, FORMATS["F32"]) == channels * 3 * 4
+
+
+def test_a_layer_from_its_description():
+    from mrs.families.spec import Attention, Layer, Mlp, Norm
+
+    def layer(window: int | None) -> Layer:
+        mixer = Attention(heads=8, kv_heads=4, head_dim=256, scale=1.0, rope=None, window=window)
+        return Layer(mixer, Mlp(64), Norm(1e-6))
+
+    bf16 = FORMATS["BF16"]
+    assert 5 * layer_kv_bytes(layer(None), 131072, bf16) == 2560 * MIB
+    assert 29 * layer_kv_bytes(layer(1024), 131072, bf16) == 174 * MIB
+    assert layer_kv_bytes(layer(1024), 131072, bf16, batch=4) == 4 * 6 * MIB
