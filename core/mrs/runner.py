@@ -1,0 +1,171 @@
+"""The one face: plan a model, load it, stream its replies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mrs.events import Event, Finished, FinishReason, LoadProgress, OnProgress, TextDelta, Usage
+from mrs.families.find import Description, describe
+from mrs.plan.memory import probe_devices
+from mrs.plan.plan import Plan, make_plan
+from mrs.request import Message, RunRequest, Sampling
+from mrs.source.find import fetch, open_checkpoint
+
+if TYPE_CHECKING:
+    from mrs.run.engine import Engine
+    from mrs.source.checkpoint import Checkpoint
+    from mrs.text.chat import ChatText
+
+
+def plan(request: RunRequest) -> Plan:
+    """What `load` would do, from the headers alone."""
+    checkpoint = open_checkpoint(request.source)
+    return _plan(request, checkpoint, describe(checkpoint, request.arch))
+
+
+def load(request: RunRequest, on_progress: OnProgress | None = None) -> LoadedModel:
+    """Plan, download what is missing, and load. Raises MrsError."""
+    report = on_progress or (lambda progress: None)
+    checkpoint = open_checkpoint(request.source)
+    description = describe(checkpoint, request.arch)
+    made = _plan(request, checkpoint, description)
+    checkpoint = fetch(checkpoint, lambda done, total: report(LoadProgress("disk", done, total)))
+    # Heavy imports start here: whatever fails above fails fast.
+    from mrs.text.chat import ChatText
+
+    text = ChatText(
+        checkpoint,
+        template_path=_path(request.chat_template),
+        explicit_path=_path(request.jinja_explicit),
+        thinking=request.thinking,
+    )
+    engine = _load_engine(request, checkpoint, description, made, report)
+    return LoadedModel(made, description, text, engine)
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text).expanduser()
+
+
+def _plan(request: RunRequest, checkpoint: Checkpoint, description: Description) -> Plan:
+    devices = probe_devices(what_if=request.devices, cpu_only=request.cpu)
+    return make_plan(request, checkpoint, description, devices)
+
+
+def _load_engine(
+    request: RunRequest,
+    checkpoint: Checkpoint,
+    description: Description,
+    made: Plan,
+    report: OnProgress,
+) -> Engine:
+    import torch
+
+    from mrs.load.load import load_weights
+    from mrs.load.read import TORCH_DTYPES
+    from mrs.model.decoder import Decoder
+    from mrs.run.engine import Engine
+
+    spec, parameters = description.spec, description.parameters
+    torch_devices = [torch.device(device.torch_device) for device in made.devices]
+    totals = made.weight_bytes(parameters)
+    done = dict.fromkeys(totals, 0)
+
+    def on_bytes(name: str, size_bytes: int) -> None:
+        index = made.index_of(name)
+        done[index] += size_bytes
+        report(LoadProgress(made.devices[index].label, done[index], totals[index]))
+
+    weights = load_weights(
+        checkpoint,
+        parameters,
+        made.storage,
+        {p.name: torch_devices[made.index_of(p)] for p in parameters},
+        on_bytes,
+    )
+    decoder = Decoder(
+        spec,
+        weights,
+        [torch_devices[index] for index in made.layer_devices],
+        TORCH_DTYPES[made.dense.name],
+    )
+    return Engine(
+        decoder,
+        planned_tokens=request.max_seq_len,
+        context_tokens=spec.context_tokens,
+        kv_cache=request.kv_cache,
+        seed=request.seed,
+    )
+
+
+class LoadedModel:
+    """A model that answers. Not safe for use by two threads at once."""
+
+    def __init__(
+        self, plan: Plan, description: Description, text: ChatText, engine: Engine
+    ) -> None:
+        self.plan = plan
+        self.summary = plan.summary
+        self.has_chat_template = text.has_template
+        self.context_tokens = description.spec.context_tokens
+        self._text = text
+        self._engine = engine
+
+    def stream_chat(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[Event]:
+        """Answer the last message of a conversation."""
+        return self._stream(self._text.prompt_ids(messages), sampling)
+
+    def stream_completion(self, prompt: str, sampling: Sampling) -> Iterator[Event]:
+        """Continue a text."""
+        return self._stream(self._text.encode_raw(prompt), sampling, continues_text=True)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        del self._engine
+
+    def _stream(
+        self, prompt_ids: list[int], sampling: Sampling, *, continues_text: bool = False
+    ) -> Iterator[Event]:
+        decoder = self._text.stream_decoder(sampling.stop, continues_text=continues_text)
+        clock = _Clock(len(prompt_ids))
+        reason: FinishReason = "length"
+        for token in self._engine.generate(prompt_ids, sampling):
+            clock.tick()
+            if token in self._text.stop_ids:
+                reason = "stop"
+                break
+            if text := decoder.push(token):
+                yield TextDelta(text)
+            if decoder.stopped:
+                reason = "stop"
+                break
+        if rest := decoder.finish():
+            yield TextDelta(rest)
+        yield Finished(reason, clock.usage())
+
+
+class _Clock:
+    """Counts and times the tokens of one reply."""
+
+    def __init__(self, prompt_tokens: int) -> None:
+        self._prompt_tokens = prompt_tokens
+        self._tokens = 0
+        self._start = self._first = self._last = time.perf_counter()
+
+    def tick(self) -> None:
+        self._last = time.perf_counter()
+        if self._tokens == 0:
+            self._first = self._last
+        self._tokens += 1
+
+    def usage(self) -> Usage:
+        return Usage(
+            prompt_tokens=self._prompt_tokens,
+            completion_tokens=self._tokens,
+            cached_tokens=0,
+            prompt_s=self._first - self._start,
+            completion_s=self._last - self._first,
+        )
