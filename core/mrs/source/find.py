@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from mrs.errors import NotReadable
 from mrs.request import ModelSource
@@ -83,7 +83,7 @@ def read_checkpoint(
         config, tensors = gguf_tensors(folder, files)
     else:
         files, weight_map = safetensors_files(folder)
-        config = read_json(folder, "config.json") or _no_config(folder)
+        config = _config(folder)
         tensors = safetensors_tensors(folder, files, weight_map)
         tokenizer_folder = tokenizer_folder or folder
     return Checkpoint(
@@ -115,5 +115,8 @@ def _generation_config(source: ModelSource, folder: Folder) -> Mapping[str, Any]
     return read_json(folder, "generation_config.json") or {}
 
 
-def _no_config(folder: Folder) -> NoReturn:
-    raise NotReadable("no config.json", where=folder.label, hint="is this a model's folder?")
+def _config(folder: Folder) -> Mapping[str, Any]:
+    config = read_json(folder, "config.json")
+    if config is None:
+        raise NotReadable("no config.json", where=folder.label, hint="is this a model's folder?")
+    return config

@@ -94,8 +94,8 @@ def _is_text_map(value: object) -> bool:
 
 
 def _tensor(name: str, entry: object, data_start: int, file: str) -> TensorInfo:
-    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise _wrong(name, "needs exactly dtype, shape and data_offsets", file)
+    if not isinstance(entry, dict) or not entry.keys() >= {"dtype", "shape", "data_offsets"}:
+        raise _wrong(name, "needs dtype, shape and data_offsets", file)
     shape, offsets = entry["shape"], entry["data_offsets"]
     if not _is_counts(shape):
         raise _wrong(name, "has a shape that is no list of counts", file)
