@@ -1,0 +1,185 @@
+"""The commands, wiring only: `mrs [global flags] SELECTOR [selector flags]`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from mrs.errors import ExitCode, UsageError
+from mrs.request import RunRequest
+from mrs_cli import ask
+from mrs_cli.ending import ended, ending_on_sigterm
+from mrs_cli.environment import Environment
+from mrs_cli.flags import (
+    AskFlags,
+    GgufFlags,
+    GlobalFlags,
+    OutputFlags,
+    PlainFlags,
+    PlanningFlags,
+    merged,
+)
+from mrs_cli.render.errors import usage_error
+from mrs_cli.tree import Command, Group, takes
+
+EXAMPLES = """\b
+Examples:
+  mrs -i plain -m demo
+  mrs plain -m demo -P "What is a KV cache?"
+  mrs -i --isq q4k plain -m meta-llama/Llama-3.3-70B-Instruct
+  mrs -n "0:16;1:16" gguf -m FOLDER -f MODEL.gguf < prompts.txt
+"""
+
+
+@dataclass(frozen=True)
+class Selector:
+    """A way to name a model: a command, its flags, and the request they make."""
+
+    name: str
+    help: str
+    flags: type
+    request: Callable[[GlobalFlags, Any, PlanningFlags], RunRequest]
+
+
+SELECTORS = (
+    Selector("plain", "A safetensors model.", PlainFlags, ask.plain_request),
+    Selector("gguf", "A GGUF model.", GgufFlags, ask.gguf_request),
+)
+
+
+@dataclass
+class Call:
+    """What the words before a selector said; it travels as the context's `obj`."""
+
+    environment: Environment
+    flags: GlobalFlags
+    ask: AskFlags
+    output: OutputFlags
+
+
+def _show_version(given: bool) -> None:
+    if given:
+        import mrs_cli
+
+        typer.echo(f"mrs {mrs_cli.version()}")
+        raise typer.Exit
+
+
+@dataclass(frozen=True)
+class RootFlags:
+    """Flags of `mrs` itself."""
+
+    version: Annotated[
+        bool,
+        Option(
+            "--version",
+            help="Show the version and exit.",
+            is_eager=True,
+            callback=_show_version,
+            rich_help_panel="Program",
+        ),
+    ] = False
+
+
+@dataclass(frozen=True)
+class StdinFlags:
+    """Where prompts come from."""
+
+    source: Annotated[
+        str | None,
+        Argument(
+            metavar="-",
+            help="Read prompts from standard input, one a line.",
+            rich_help_panel="Asking",
+        ),
+    ] = None
+
+
+@takes(GlobalFlags, AskFlags, OutputFlags, RootFlags)
+def root(
+    ctx: typer.Context, flags: GlobalFlags, asked: AskFlags, output: OutputFlags, _: RootFlags
+) -> None:
+    """Plan, load and run large language models on whatever devices you have."""
+    if flags.thinking not in (None, "true", "false"):
+        raise UsageError(f"--thinking {flags.thinking} is neither true nor false")
+    if ctx.invoked_subcommand is None:
+        names = " or ".join(selector.name for selector in SELECTORS)
+        raise UsageError("no model is named", hint=f"add {names}, such as: mrs -i plain -m demo")
+    ctx.obj = Call(ctx.obj, flags, asked, output)
+
+
+def _runner(selector: Selector) -> Callable[..., None]:
+    @takes(selector.flags, PlanningFlags, AskFlags, OutputFlags, StdinFlags)
+    def command(
+        ctx: typer.Context,
+        model: Any,
+        planning: PlanningFlags,
+        asked: AskFlags,
+        output: OutputFlags,
+        stdin: StdinFlags,
+    ) -> None:
+        call: Call = ctx.obj
+        if stdin.source not in (None, "-"):
+            raise UsageError(
+                f"{selector.name} takes no {stdin.source!r}",
+                hint='ask with --prompt "TEXT", or - to read prompts from standard input',
+            )
+        task = ask.task(
+            call.flags,
+            merged(call.ask, asked),
+            merged(call.output, output),
+            selector.request(call.flags, model, planning),
+            stdin=stdin.source == "-",
+        )
+        from mrs_cli.run import run
+
+        raise typer.Exit(run(call.environment, task, stdin=stdin.source == "-"))
+
+    return command
+
+
+def command_tree() -> Any:
+    """The whole command line, as the object that parses, helps and documents."""
+    app = typer.Typer(
+        cls=Group,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    app.callback(invoke_without_command=True, epilog=EXAMPLES, options_metavar="[FLAGS]")(root)
+    for selector in SELECTORS:
+        app.command(selector.name, help=selector.help, cls=Command, options_metavar="[FLAGS]")(
+            _runner(selector)
+        )
+    return typer.main.get_command(app)
+
+
+def main(arguments: Sequence[str] | None = None, environment: Environment | None = None) -> int:
+    """Runs the command line and returns its exit code; see `ExitCode`."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    environment = environment or Environment.of_process()
+    with ending_on_sigterm():
+        return ended(environment, words, lambda: _dispatch(words, environment))
+
+
+def _dispatch(words: list[str], environment: Environment) -> int:
+    tree = command_tree()
+    if environment.variables.get("_MRS_COMPLETE"):
+        from typer.completion import completion_init  # type: ignore[attr-defined]
+
+        completion_init()
+        tree.main(words, prog_name="mrs")
+    try:
+        with tree.make_context("mrs", words or ["--help"], obj=environment) as ctx:
+            tree.invoke(ctx)
+    except typer.Exit as end:
+        return end.exit_code
+    except typer.TyperException as error:
+        raise usage_error(error, tree) from error
+    return ExitCode.DONE

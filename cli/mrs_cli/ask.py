@@ -1,0 +1,146 @@
+"""From flags to a request: what is to be loaded, what is to be asked, how it is answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import PurePath
+from typing import Any
+
+from mrs.errors import UsageError
+from mrs.request import ModelSource, RunRequest, Sampling
+from mrs_cli.flags import AskFlags, GgufFlags, GlobalFlags, OutputFlags, PlainFlags, PlanningFlags
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run of the program. Without a `prompt`, prompts come from standard input."""
+
+    request: RunRequest
+    sampling: Sampling
+    prompt: str | None = None
+    system: str | None = None
+    interactive: bool = False
+    json: bool = False
+    quiet: bool = False
+    verbose: int = 0
+    log: str | None = None
+
+
+def task(
+    flags: GlobalFlags, ask: AskFlags, output: OutputFlags, request: RunRequest, *, stdin: bool
+) -> Task:
+    """The task that flags describe; `stdin` is whether `-` asked for standard input."""
+    prompt = None if ask.prompt is None else _text(ask.prompt)
+    if prompt is not None and stdin:
+        raise UsageError("both --prompt and - are given", hint="give one of the two")
+    if prompt is not None and not prompt.strip():
+        raise UsageError("--prompt is empty", hint="give it a text")
+    if flags.log == "":
+        raise UsageError("--log names no file", hint="give a file name")
+    return Task(
+        request=request,
+        sampling=sampling(ask),
+        prompt=prompt,
+        system=None if ask.system is None else _text(ask.system),
+        interactive=flags.interactive_mode,
+        json=output.json,
+        quiet=output.quiet,
+        verbose=output.verbose,
+        log=flags.log,
+    )
+
+
+def sampling(ask: AskFlags) -> Sampling:
+    """The settings given, over the defaults of a chat."""
+    given: dict[str, Any] = {
+        each.name: value
+        for each in fields(Sampling)
+        if (value := getattr(ask, each.name)) is not None
+    }
+    if "stop" in given:
+        given["stop"] = tuple(_text(text) for text in given["stop"])
+        if "" in given["stop"]:
+            raise UsageError("--stop is empty", hint="give it a text")
+    return Sampling(**given)
+
+
+def plain_request(flags: GlobalFlags, model: PlainFlags, planning: PlanningFlags) -> RunRequest:
+    """What `plain` asks to load."""
+    source = ModelSource(
+        model_id=_model_id(model.model_id),
+        container="safetensors",
+        token_source=_token_source(flags.token_source),
+        cache_path=model.hf_cache_path,
+        tokenizer_json=model.tokenizer_json,
+    )
+    return RunRequest(source, arch=model.arch, **_common(flags, planning))
+
+
+def gguf_request(flags: GlobalFlags, model: GgufFlags, planning: PlanningFlags) -> RunRequest:
+    """What `gguf` asks to load."""
+    model_id = _model_id(model.quantized_model_id)
+    filenames = tuple((model.quantized_filename or "").split())
+    if not filenames and model_id != "demo" and not model_id.lower().endswith(".gguf"):
+        raise UsageError(
+            f"gguf -m {model_id} names no file", hint="add -f FILE (several: -f 'FILE FILE')"
+        )
+    source = ModelSource(
+        model_id=model_id,
+        container="gguf",
+        filenames=filenames,
+        token_source=_token_source(flags.token_source),
+        tokenizer_model_id=model.tok_model_id,
+    )
+    return RunRequest(source, **_common(flags, planning))
+
+
+def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
+    """The fields of a request that every selector fills alike; those not given are left out."""
+    given = {
+        "isq": flags.isq,
+        "layer_map": flags.num_device_layers,
+        "seed": flags.seed,
+        "max_seqs": flags.max_seqs,
+        "chat_template": _template("--chat-template", flags.chat_template, ".jinja", ".json"),
+        "jinja_explicit": _template("--jinja-explicit", flags.jinja_explicit, ".jinja"),
+        "thinking": None if flags.thinking is None else flags.thinking == "true",
+        "dtype": planning.dtype,
+        "max_seq_len": planning.max_seq_len,
+        "max_batch_size": planning.max_batch_size,
+    }
+    return {
+        "cpu": flags.cpu,
+        "kv_cache": not flags.no_kv_cache,
+        **{name: value for name, value in given.items() if value is not None},
+    }
+
+
+def _model_id(text: str) -> str:
+    if not text.strip():
+        raise UsageError("-m names no model", hint="give a hub id, a local folder or demo")
+    return text
+
+
+def _template(flag: str, path: str | None, *suffixes: str) -> str | None:
+    if path is not None and PurePath(path).suffix.lower() not in suffixes:
+        raise UsageError(f"{flag} {path} is no {' or '.join(suffixes)} file")
+    return path
+
+
+def _token_source(text: str | None) -> str:
+    """`text` when it is spelled rightly. A literal token is never quoted."""
+    if text is None or text in ("cache", "none"):
+        return text or "cache"
+    kind, colon, value = text.partition(":")
+    if kind not in ("literal", "env", "path") or not (colon and value):
+        quoted = f"{kind}{colon}" if colon else kind
+        raise UsageError(
+            f"--token-source {quoted} is not a source",
+            hint="give literal:VALUE, env:NAME, path:FILE, cache or none",
+        )
+    return text
+
+
+def _text(argument: str) -> str:
+    """`argument` with bytes that were no UTF-8 replaced, so that it can be encoded again."""
+    return argument.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

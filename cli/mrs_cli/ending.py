@@ -1,0 +1,78 @@
+"""How the program ends: every way out has a code, and every error is one line."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from mrs.errors import ExitCode, MrsError
+from mrs_cli.environment import Environment
+from mrs_cli.render.errors import say, show_error
+
+
+def ended(environment: Environment, words: list[str], work: Callable[[], int]) -> int:
+    """The exit code of `work`, with what went wrong said on standard error."""
+    try:
+        code = work()
+        environment.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        say(environment, "interrupted")
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        _discard_output(environment)
+        return ExitCode.DONE
+    except MrsError as error:
+        _show_traceback(environment, words)
+        show_error(environment, str(error))
+        return error.exit_code
+    except Exception as error:  # noqa: BLE001 - no error may end as a traceback
+        shown = _show_traceback(environment, words)
+        hint = "" if shown else "; -vv shows where"
+        show_error(environment, f"internal error: {type(error).__name__}: {error}{hint}")
+        return ExitCode.INTERNAL
+
+
+@contextmanager
+def ending_on_sigterm() -> Iterator[None]:
+    """SIGTERM ends the program like an interruption, after everything has cleaned up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(signum: int, frame: FrameType | None) -> None:
+        raise SystemExit(int(ExitCode.INTERRUPTED))
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _discard_output(environment: Environment) -> None:
+    """Nobody reads on: what the interpreter still flushes at its exit goes nowhere."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, environment.stdout.fileno())
+        os.close(nowhere)
+
+
+def _show_traceback(environment: Environment, words: list[str]) -> bool:
+    """Shows the exception being handled where `-vv` is among `words`.
+
+    The words are searched, not parsed: what failed may be the parsing.
+    """
+    counts = [word.count("v") for word in words if re.fullmatch(r"-[iqv]+", word)]
+    if sum(counts) + words.count("--verbose") < 2:
+        return False
+    import traceback
+
+    with suppress(OSError):
+        traceback.print_exc(file=environment.stderr)
+    return True

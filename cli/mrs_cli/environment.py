@@ -1,0 +1,83 @@
+"""What surrounds a command: its streams, its variables, and where its models come from."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, TextIO
+
+from mrs.events import Event, OnProgress
+from mrs.request import Message, RunRequest, Sampling
+
+
+class Model(Protocol):
+    """A loaded model, as the commands use it.
+
+    A stream ends with one `Finished`. Closing it, or a KeyboardInterrupt inside it, stops the
+    reply and leaves the model usable.
+    """
+
+    @property
+    def summary(self) -> str: ...
+    @property
+    def has_chat_template(self) -> bool: ...
+    @property
+    def context_tokens(self) -> int: ...
+    def stream_chat(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[Event]: ...
+    def stream_completion(self, prompt: str, sampling: Sampling) -> Iterator[Event]: ...
+    def close(self) -> None: ...
+
+
+class Load(Protocol):
+    def __call__(self, request: RunRequest, on_progress: OnProgress | None = None) -> Model: ...
+
+
+def _load(request: RunRequest, on_progress: OnProgress | None = None) -> Model:
+    from mrs.runner import load
+
+    return load(request, on_progress)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Everything outside of the program that a command touches, so that tests can stand in."""
+
+    stdin: TextIO
+    stdout: TextIO
+    stderr: TextIO
+    variables: Mapping[str, str] = field(default_factory=dict)
+    load: Load = _load
+
+    @classmethod
+    def of_process(cls, load: Load = _load) -> Environment:
+        """The process's own streams; a closed one reads or writes nothing."""
+        return cls(
+            stdin=_tolerant(sys.stdin or Path(os.devnull).open(encoding="utf-8")),
+            stdout=_tolerant(sys.stdout or Path(os.devnull).open("w", encoding="utf-8")),
+            stderr=_tolerant(sys.stderr or Path(os.devnull).open("w", encoding="utf-8")),
+            variables=os.environ,
+            load=load,
+        )
+
+    @property
+    def can_chat(self) -> bool:
+        """Whether a person sits there with a terminal that moves its cursor."""
+        return self.stdin.isatty() and self.can_animate(self.stdout)
+
+    def can_animate(self, stream: TextIO) -> bool:
+        """Whether `stream` is a terminal that moves its cursor."""
+        return stream.isatty() and self.variables.get("TERM", "dumb") != "dumb"
+
+    def has_colour(self, stream: TextIO) -> bool:
+        return self.can_animate(stream) and not self.variables.get("NO_COLOR")
+
+
+def _tolerant(stream: TextIO) -> TextIO:
+    """`stream`, which now replaces what its encoding cannot say instead of failing."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="replace")
+    return stream

@@ -1,0 +1,360 @@
+"""Every flag, declared once. A group of flags is a dataclass; commands say which groups they take.
+
+A field's default means "not given": the value that holds then is named in `show_default`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Annotated, Literal, TypeVar
+
+from typer import Option
+
+from mrs_cli.settings import SETTINGS
+
+DataType = Literal["auto", "bf16", "f16", "f32"]
+Group = TypeVar("Group")
+
+_model = partial(Option, rich_help_panel="Model")
+_devices = partial(Option, rich_help_panel="Devices and precision")
+_asking = partial(Option, rich_help_panel="Asking")
+_sampling = partial(Option, rich_help_panel="Sampling")
+_program = partial(Option, rich_help_panel="Program")
+
+
+@dataclass(frozen=True)
+class GlobalFlags:
+    """Flags that stand before the selector."""
+
+    interactive_mode: Annotated[
+        bool, _asking("-i", "--interactive-mode", help="Chat in the terminal.")
+    ] = False
+    num_device_layers: Annotated[
+        str | None,
+        _devices(
+            "-n",
+            "--num-device-layers",
+            metavar="LAYERS",
+            help='Layers on accelerators, the rest on the CPU: "16" for the first accelerator, '
+            '"0:16;1:16" for several.',
+            show_default="automatic",
+        ),
+    ] = None
+    isq: Annotated[
+        str | None,
+        _devices(
+            "--isq",
+            metavar="LEVEL",
+            help="Quantize while loading: q4_0 q4_1 q5_0 q5_1 q8_0 q2k q3k q4k q5k q6k, "
+            "or bits 2 3 4 5 6 8.",
+        ),
+    ] = None
+    cpu: Annotated[bool, _devices("--cpu", help="Use no accelerator.")] = False
+    no_kv_cache: Annotated[
+        bool, _devices("--no-kv-cache", help="Recompute everything at each step.")
+    ] = False
+    max_seqs: Annotated[
+        int | None,
+        _devices(
+            "--max-seqs",
+            metavar="N",
+            parser=SETTINGS["max_seqs"].from_flag,
+            help="Most sequences running at once.",
+            show_default="16",
+        ),
+    ] = None
+    seed: Annotated[
+        int | None,
+        _sampling(
+            "-s",
+            "--seed",
+            metavar="N",
+            parser=SETTINGS["seed"].from_flag,
+            help="Sampling seed.",
+            show_default="random",
+        ),
+    ] = None
+    chat_template: Annotated[
+        str | None,
+        _model(
+            "-c",
+            "--chat-template",
+            metavar="FILE",
+            help="Chat template: .jinja, or .json in the form of tokenizer_config.json.",
+            show_default="the model's",
+        ),
+    ] = None
+    jinja_explicit: Annotated[
+        str | None,
+        _model(
+            "-j",
+            "--jinja-explicit",
+            metavar="FILE",
+            help="A .jinja file that beats every other template.",
+        ),
+    ] = None
+    token_source: Annotated[
+        str | None,
+        _model(
+            "--token-source",
+            metavar="SOURCE",
+            help="Where the hub token comes from: literal:VALUE, env:NAME, path:FILE, cache, none.",
+            show_default="cache",
+        ),
+    ] = None
+    thinking: Annotated[
+        str | None,
+        _asking(
+            "--thinking",
+            metavar="[true|false]",
+            help="Thinking mode, for models whose template knows it.",
+            show_default="the template decides",
+        ),
+    ] = None
+    log: Annotated[
+        str | None,
+        _program(
+            "-l",
+            "--log",
+            metavar="FILE",
+            help="Append every request and response to FILE as JSON lines.",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class AskFlags:
+    """What to ask and how to answer; these stand before or after the selector."""
+
+    prompt: Annotated[
+        str | None,
+        _asking(
+            "-P",
+            "--prompt",
+            metavar="TEXT",
+            help="Answer TEXT and exit; with -i, ask it first and stay.",
+        ),
+    ] = None
+    system: Annotated[str | None, _asking("--system", metavar="TEXT", help="System prompt.")] = None
+    max_tokens: Annotated[
+        int | None,
+        _sampling(
+            "--max-tokens",
+            metavar="N",
+            parser=SETTINGS["max_tokens"].from_flag,
+            help="Longest reply.",
+            show_default="until the model stops",
+        ),
+    ] = None
+    temperature: Annotated[
+        float | None,
+        _sampling(
+            "--temperature",
+            metavar="X",
+            parser=SETTINGS["temperature"].from_flag,
+            help="0 to 2; 0 takes the likeliest token.",
+            show_default="0.1",
+        ),
+    ] = None
+    top_k: Annotated[
+        int | None,
+        _sampling(
+            "--top-k",
+            metavar="N",
+            parser=SETTINGS["top_k"].from_flag,
+            help="Choose among the N likeliest; 0 is off.",
+            show_default="32",
+        ),
+    ] = None
+    top_p: Annotated[
+        float | None,
+        _sampling(
+            "--top-p",
+            metavar="X",
+            parser=SETTINGS["top_p"].from_flag,
+            help="Choose among the likeliest that together reach probability X; 1 is off.",
+            show_default="0.1",
+        ),
+    ] = None
+    min_p: Annotated[
+        float | None,
+        _sampling(
+            "--min-p",
+            metavar="X",
+            parser=SETTINGS["min_p"].from_flag,
+            help="Drop tokens less than X times as likely as the likeliest; 0 is off.",
+            show_default="0.05",
+        ),
+    ] = None
+    repetition_penalty: Annotated[
+        float | None,
+        _sampling(
+            "--repetition-penalty",
+            metavar="X",
+            parser=SETTINGS["repetition_penalty"].from_flag,
+            help="Divide the logits of tokens already seen; 1 is off.",
+            show_default="1",
+        ),
+    ] = None
+    frequency_penalty: Annotated[
+        float | None,
+        _sampling(
+            "--frequency-penalty",
+            metavar="X",
+            parser=SETTINGS["frequency_penalty"].from_flag,
+            help="-2 to 2, for each time a token was said.",
+            show_default="0.1",
+        ),
+    ] = None
+    presence_penalty: Annotated[
+        float | None,
+        _sampling(
+            "--presence-penalty",
+            metavar="X",
+            parser=SETTINGS["presence_penalty"].from_flag,
+            help="-2 to 2, for tokens already said.",
+            show_default="0.1",
+        ),
+    ] = None
+    stop: Annotated[
+        list[str] | None,
+        _sampling(
+            "--stop", metavar="TEXT", help="End the reply before TEXT; may be given several times."
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class OutputFlags:
+    """How much is said and in which form; these stand before or after the selector."""
+
+    json: Annotated[bool, _program("--json", help="One JSON object a reply.")] = False
+    quiet: Annotated[
+        bool, _program("-q", "--quiet", help="Say nothing but replies and errors.")
+    ] = False
+    verbose: Annotated[
+        int,
+        _program(
+            "-v",
+            "--verbose",
+            count=True,
+            help="Say more on standard error; -vv shows tracebacks.",
+            show_default=False,
+        ),
+    ] = 0
+
+
+@dataclass(frozen=True)
+class PlanningFlags:
+    """Selector flags that hint the automatic mapping; they limit nothing at run time."""
+
+    dtype: Annotated[
+        DataType | None,
+        _devices(
+            "-d",
+            "--dtype",
+            metavar="auto|bf16|f16|f32",
+            case_sensitive=False,
+            help="Type of weights that are not quantized.",
+            show_default="auto",
+        ),
+    ] = None
+    max_seq_len: Annotated[
+        int | None,
+        _devices(
+            "--max-seq-len",
+            metavar="TOKENS",
+            parser=SETTINGS["max_seq_len"].from_flag,
+            help="Plan for sequences of this length (a hint, no limit).",
+            show_default="4096",
+        ),
+    ] = None
+    max_batch_size: Annotated[
+        int | None,
+        _devices(
+            "--max-batch-size",
+            metavar="N",
+            parser=SETTINGS["max_batch_size"].from_flag,
+            help="Plan for this many sequences in a batch (a hint, no limit).",
+            show_default="1",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class PlainFlags:
+    """Which safetensors model."""
+
+    model_id: Annotated[
+        str, _model("-m", "--model-id", metavar="ID", help="Hub id, local folder, or demo.")
+    ]
+    arch: Annotated[
+        str | None,
+        _model(
+            "-a", "--arch", metavar="NAME", help="Architecture.", show_default="as config.json says"
+        ),
+    ] = None
+    tokenizer_json: Annotated[
+        str | None,
+        _model(
+            "-t",
+            "--tokenizer-json",
+            metavar="FILE",
+            help="A tokenizer.json in place of the model's.",
+        ),
+    ] = None
+    hf_cache_path: Annotated[
+        str | None,
+        _model(
+            "--hf-cache-path",
+            metavar="FOLDER",
+            help="Hub cache.",
+            show_default="as HF_HUB_CACHE and HF_HOME say",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class GgufFlags:
+    """Which GGUF model."""
+
+    quantized_model_id: Annotated[
+        str,
+        _model(
+            "-m",
+            "--quantized-model-id",
+            metavar="ID",
+            help="Hub id, local folder, .gguf file, or demo.",
+        ),
+    ]
+    quantized_filename: Annotated[
+        str | None,
+        _model(
+            "-f",
+            "--quantized-filename",
+            metavar="FILE",
+            help="File in it; several shards are separated by one space.",
+            show_default="needed unless -m is a .gguf file or demo",
+        ),
+    ] = None
+    tok_model_id: Annotated[
+        str | None,
+        _model(
+            "-t",
+            "--tok-model-id",
+            metavar="ID",
+            help="Model whose tokenizer and chat template to use.",
+            show_default="those in the file",
+        ),
+    ] = None
+
+
+def merged(outer: Group, inner: Group) -> Group:
+    """`outer` with every flag that `inner` was given: the word nearest to the command wins."""
+    given = {
+        each.name: value
+        for each in fields(inner)  # type: ignore[arg-type]
+        if (value := getattr(inner, each.name)) != each.default
+    }
+    return replace(outer, **given)  # type: ignore[type-var]

@@ -1,0 +1,149 @@
+"""The chat on a terminal: an editor for messages, Markdown for replies."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mrs.errors import MrsError
+from mrs.events import Event
+from mrs_cli.environment import Environment
+from mrs_cli.render.markdown import MarkdownStream
+from mrs_cli.render.statistics import statistics_line
+from mrs_cli.render.text import one_line, printable
+from mrs_cli.render.theme import console
+from mrs_cli.session import Reply, receive
+
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.history import History
+    from prompt_toolkit.key_binding import KeyBindings
+
+MARK = "\u203a "
+
+
+class TerminalScreen:
+    """Where a person chats; see `Screen`."""
+
+    attended = True
+
+    def __init__(self, environment: Environment, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._console = console(environment, environment.stdout)
+        self._mark = MARK if _can_encode(MARK, environment.stdout.encoding) else "> "
+        self._editor = _editor(environment, self._mark)
+
+    def greet(self, summary: str) -> None:
+        if not self._quiet:
+            self._console.print(
+                "\\help lists the commands, Alt-Enter starts a new line, Ctrl-D leaves",
+                style="quiet",
+            )
+
+    def read(self) -> str | None:
+        self._console.print()
+        try:
+            return self._editor.prompt()
+        except (EOFError, KeyboardInterrupt):
+            return None
+
+    def echo(self, text: str) -> None:
+        self._console.print()
+        self._console.print(self._mark, style="accent", end="")
+        self._console.print(printable(text))
+
+    def show(self, events: Iterator[Event]) -> Reply:
+        self._console.print()
+        with ExitStack() as stack:
+            waiting = self._console.status("", spinner="dots", spinner_style="quiet")
+            waiting.start()
+            stack.callback(waiting.stop)
+            stream = MarkdownStream(self._console)
+            started = False
+
+            def show_text(text: str) -> None:
+                nonlocal started
+                if not started:
+                    started = True
+                    waiting.stop()
+                    stream.start()
+                    stack.callback(stream.stop)
+                stream.feed(printable(text))
+
+            return receive(events, show_text)
+
+    def statistics(self, reply: Reply) -> None:
+        if not self._quiet:
+            self._console.print()
+            self._console.print(statistics_line(reply), style="quiet")
+
+    def note(self, text: str) -> None:
+        if not self._quiet:
+            self._console.print()
+            self._console.print(printable(text), style="quiet")
+
+    def error(self, error: MrsError) -> None:
+        self._console.print()
+        self._console.print(one_line(str(error)), style="error")
+
+
+def _can_encode(text: str, encoding: str | None) -> bool:
+    try:
+        text.encode(encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _editor(environment: Environment, mark: str) -> PromptSession[str]:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.output import ColorDepth
+    from prompt_toolkit.styles import Style
+
+    colour = environment.has_colour(environment.stdout)
+    return PromptSession(
+        [("class:mark", mark)],
+        multiline=True,
+        prompt_continuation=" " * len(mark),
+        key_bindings=_keys(),
+        history=_history(),
+        style=Style.from_dict({"mark": "ansicyan bold"}),
+        color_depth=None if colour else ColorDepth.DEPTH_1_BIT,
+        enable_open_in_editor=False,
+    )
+
+
+def _keys() -> KeyBindings:
+    """Enter sends; Alt-Enter and Ctrl-J start a new line. Pasted lines stay one message."""
+    from prompt_toolkit.key_binding import KeyBindings
+
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _(event: Any) -> None:
+        event.current_buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    @keys.add("c-j")
+    def _(event: Any) -> None:
+        event.current_buffer.insert_text("\n")
+
+    return keys
+
+
+def _history() -> History:
+    """What was typed in earlier chats; only the owner may read the file."""
+    from platformdirs import user_state_path
+    from prompt_toolkit.history import FileHistory, InMemoryHistory
+
+    path = Path(user_state_path("mrs", appauthor=False)) / "history"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+        path.chmod(0o600)
+    except OSError:
+        return InMemoryHistory()
+    return FileHistory(str(path))

@@ -1,0 +1,29 @@
+"""Text that a terminal may show: what a model or a file says must not steer the screen."""
+
+from __future__ import annotations
+
+import re
+
+# Everything of Unicode category Cc except tab and newline: C0, DEL and C1.
+_CONTROLS = dict.fromkeys(
+    [*(code for code in range(0x20) if chr(code) not in "\t\n"), *range(0x7F, 0xA0)]
+)
+_CONTROL_IN_JSON = re.compile("[\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    """`text` without control characters other than newline and tab, so without escape codes."""
+    return text.translate(_CONTROLS)
+
+
+def one_line(text: str) -> str:
+    """`printable(text)` with every run of white space made one space."""
+    return " ".join(printable(text).split())
+
+
+def json_line(value: object) -> str:
+    """`value` as one line of JSON: readable letters, escaped control characters."""
+    import json
+
+    line = json.dumps(value, ensure_ascii=False)
+    return _CONTROL_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", line)

@@ -1,0 +1,85 @@
+"""One run: load the model, then chat or answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+from mrs.errors import ExitCode, UsageError
+from mrs_cli.ask import Task
+from mrs_cli.environment import Environment
+from mrs_cli.log import RequestLog
+from mrs_cli.render.plain import PlainScreen
+from mrs_cli.render.progress import load_model
+from mrs_cli.repl import chat
+from mrs_cli.screen import Screen
+from mrs_cli.session import Session
+
+
+def run(environment: Environment, task: Task, *, stdin: bool) -> ExitCode:
+    """Does what `task` says; `stdin` is whether `-` asked for standard input."""
+    waits = not (task.interactive or stdin) and task.prompt is None
+    if waits and environment.stdin.isatty():
+        raise UsageError(
+            "there is nothing to answer",
+            hint='add -i to chat, --prompt "TEXT" to ask once, or pipe prompts in',
+        )
+    _listen(task)
+    log = RequestLog.open(task.log, task.request.source.model_id) if task.log else None
+    try:
+        with closing(load_model(environment, task.request, quiet=task.quiet)) as model:
+            session = Session(model, task.sampling, task.system, log)
+            if task.interactive:
+                return chat(session, _chat_screen(environment, task), task.prompt)
+            return _answer(environment, task, session)
+    finally:
+        if log:
+            log.close()
+
+
+def _answer(environment: Environment, task: Task, session: Session) -> ExitCode:
+    """Answers each prompt on its own, in order."""
+    screen = PlainScreen(environment, json=task.json, quiet=task.quiet, statistics=task.verbose > 0)
+    asked = False
+    for prompt in _prompts(task, screen):
+        asked = True
+        session.forget()
+        reply = session.ask(prompt, screen.show)
+        screen.statistics(reply)
+        if reply.reason == "cancelled":
+            raise KeyboardInterrupt
+    if not asked:
+        raise UsageError(
+            "standard input held no prompt", hint="pipe prompts in, one a line, or use --prompt"
+        )
+    return ExitCode.DONE
+
+
+def _prompts(task: Task, screen: PlainScreen) -> Iterator[str]:
+    if task.prompt is not None:
+        yield task.prompt
+        return
+    while (line := screen.read()) is not None:
+        if line.strip():
+            yield line
+
+
+def _chat_screen(environment: Environment, task: Task) -> Screen:
+    if environment.can_chat and not task.json:
+        from mrs_cli.render.terminal import TerminalScreen
+
+        return TerminalScreen(environment, quiet=task.quiet)
+    return PlainScreen(environment, json=task.json, quiet=task.quiet, statistics=True)
+
+
+def _listen(task: Task) -> None:
+    """Lets libraries speak on standard error as loudly as was asked."""
+    import logging
+    import warnings
+
+    quiet_or_not = logging.ERROR if task.quiet else logging.WARNING
+    level = {0: quiet_or_not, 1: logging.INFO}.get(task.verbose, logging.DEBUG)
+    logging.basicConfig(format="mrs: %(levelname)s: %(message)s", level=logging.WARNING)
+    logging.getLogger("mrs").setLevel(level)
+    if not task.verbose:
+        warnings.simplefilter("ignore")

@@ -1,0 +1,112 @@
+"""How groups of flags become commands, and how the commands show their help."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+THINKING = ("true", "false")
+
+
+def takes(*groups: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command the flags of `groups`; it is called with one instance of each, in order."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        def command(ctx: typer.Context, **values: Any) -> None:
+            function(
+                ctx, *(group(**{f.name: values[f.name] for f in fields(group)}) for group in groups)
+            )
+
+        # Typer reads the flags from the signature.
+        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [
+                inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
+                *(parameter for group in groups for parameter in _parameters(group)),
+            ]
+        )
+        command.__doc__ = function.__doc__
+        return command
+
+    return decorate
+
+
+def _parameters(group: type) -> list[inspect.Parameter]:
+    hints = typing.get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            each.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            annotation=hints[each.name],
+            default=inspect.Parameter.empty if each.default is MISSING else each.default,
+        )
+        for each in fields(group)
+    ]
+
+
+def panels(command: Any, ctx: Any) -> dict[str, list[Any]]:
+    """The visible parameters of `command` by the heading they belong under, in declared order."""
+    found: dict[str, list[Any]] = {}
+    for parameter in command.get_params(ctx):
+        if not getattr(parameter, "hidden", False):
+            heading = getattr(parameter, "rich_help_panel", None) or "Program"
+            found.setdefault(heading, []).append(parameter)
+    return found
+
+
+def names_and_help(parameter: Any) -> tuple[str, str]:
+    """`-s, --seed N` and what it does, with its default or that it is required."""
+    metavar = parameter.metavar or ""
+    if parameter.param_type_name == "argument":
+        return f"[{metavar}]", parameter.help
+    names = ", ".join(parameter.opts) + (f" {metavar}" if metavar else "")
+    if parameter.required:
+        return names, f"{parameter.help} [required]"
+    if isinstance(parameter.show_default, str):
+        return names, f"{parameter.help} [default: {parameter.show_default}]"
+    return names, parameter.help
+
+
+def _format_options(command: Any, ctx: Any, formatter: Any) -> None:
+    found = {
+        heading: [names_and_help(parameter) for parameter in parameters]
+        for heading, parameters in panels(command, ctx).items()
+    }
+    # One width for all panels, so that their columns line up.
+    width = max(len(names) for records in found.values() for names, _ in records)
+    for heading, records in found.items():
+        with formatter.section(heading):
+            formatter.write_dl([(names.ljust(width), text) for names, text in records], width + 2)
+
+
+class Command(TyperCommand):
+    """A command whose help shows its flags under headings."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        _format_options(self, ctx, formatter)
+
+
+class Group(TyperGroup):
+    """A group whose help shows commands first; `--thinking` may stand without a value."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        self.format_commands(ctx, formatter)
+        _format_options(self, ctx, formatter)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, _with_thinking_value(args))
+
+
+def _with_thinking_value(args: list[str]) -> list[str]:
+    filled = list(args)
+    for position, word in enumerate(args):
+        if word == "--thinking" and args[position + 1 : position + 2] not in (
+            [value] for value in THINKING
+        ):
+            filled[position] = "--thinking=true"
+    return filled

@@ -1,0 +1,101 @@
+"""A model that answers from a book, for tests of everything around the model.
+
+`python tests/cli/fake.py ARGUMENTS` is `mrs ARGUMENTS` with that model.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+from mrs.errors import NotReadable
+from mrs.events import Event, Finished, LoadProgress, OnProgress, TextDelta, Usage
+from mrs.request import Message, RunRequest, Sampling
+
+LONG = "\n\n".join(f"Paragraph {number} of a reply longer than the screen." for number in range(60))
+REPLIES = {
+    "hello": "Hello! I am a **fake** model.",
+    "poem": "Roses are red\nViolets are blue",
+    "evil": "before\x1b[2J\x1b]0;owned\x07\x9b31mafter\rend",
+    "long": LONG,
+    "empty": "",
+    "snow": "\u2603 snow, d\u00e9j\u00e0 vu",
+}
+
+
+class FakeModel:
+    """Answers the last message: from `REPLIES`, or with what it was asked.
+
+    `forever` streams until it is stopped, `slow` waits long before the first word, `broken`
+    raises an error, `history` says how many messages it saw.
+    """
+
+    summary = "fake: a book of answers on cpu, 1.00 MiB"
+    context_tokens = 4096
+
+    def __init__(self, request: RunRequest, delay_s: float = 0.0) -> None:
+        self.request = request
+        self.has_chat_template = request.source.model_id != "no-template"
+        self.asked: list[tuple[object, Sampling]] = []
+        self.closed = False
+        self._delay_s = delay_s
+
+    def stream_chat(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[Event]:
+        self.asked.append((list(messages), sampling))
+        return self._reply(messages[-1]["content"], messages)
+
+    def stream_completion(self, prompt: str, sampling: Sampling) -> Iterator[Event]:
+        self.asked.append((prompt, sampling))
+        return self._reply(prompt, ())
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _reply(self, text: str, messages: Sequence[Message]) -> Iterator[Event]:
+        if text == "slow":
+            time.sleep(30)
+        if text == "broken":
+            raise NotReadable("a tensor is truncated", where="model.safetensors")
+        if text == "bug":
+            raise ZeroDivisionError("of the\nmodel")
+        said = 0
+        for word in self._words(text, messages):
+            time.sleep(self._delay_s)
+            said += 1
+            yield TextDelta(word)
+        yield Finished("stop", Usage(10, said, 0, 0.05, 0.5))
+
+    def _words(self, text: str, messages: Sequence[Message]) -> Iterator[str]:
+        if text == "forever":
+            for number in itertools.count():
+                time.sleep(0.01)
+                yield f"{number} "
+        if text == "history":
+            text = " ".join(f"{m['role']}={m['content']}" for m in messages[:-1]) or "none"
+        yield from re.findall(r"\s*\S+\s*$|\s*\S+", REPLIES.get(text, f"You said: {text}"))
+
+
+def load(request: RunRequest, on_progress: OnProgress | None = None) -> FakeModel:
+    """Loads in three steps; some names of models behave in special ways."""
+    if request.source.model_id == "missing":
+        raise NotReadable("no such model", where="missing", hint="give a folder that exists")
+    if request.source.model_id == "bug":
+        raise ZeroDivisionError("a\nbug")
+    if request.source.model_id == "slow":
+        print("slow load begins", file=sys.stderr, flush=True)
+        time.sleep(30)
+    for done in (0, 1 << 19, 1 << 20):
+        if on_progress:
+            on_progress(LoadProgress("cpu", done, 1 << 20))
+    return FakeModel(request, float(os.environ.get("FAKE_DELAY_S", "0")))
+
+
+if __name__ == "__main__":
+    from mrs_cli.app import main
+    from mrs_cli.environment import Environment
+
+    sys.exit(main(environment=Environment.of_process(load)))
