@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from mrs.errors import Unsupported, UsageError
 from mrs.formats import FORMATS
 from mrs.isq import isq_format, parse_isq

@@ -7,6 +7,7 @@ import gguf.quants
 import numpy as np
 import pytest
 import torch
+
 from mrs.errors import Unsupported
 from mrs.formats import FORMATS
 from mrs.quants import decode, requantize

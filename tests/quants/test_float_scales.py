@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+
 from mrs.formats import FORMATS
 from mrs.quants import decode
 from mrs.quants.float8 import decode_float8_tiles

@@ -11,7 +11,7 @@ import torch
 
 from mrs.errors import Unsupported
 from mrs.formats import Format
-from mrs.quants import fp4, iq, k_quants, legacy, plain, ternary
+from mrs.quants import fp4, iq, k_encode, k_quants, legacy, plain, ternary
 
 _Blocks = Callable[[torch.Tensor], torch.Tensor]
 
@@ -25,7 +25,7 @@ DECODERS: dict[str, _Blocks] = {
 }
 
 #: From float32 (N, block_elements) to blocks (N, block_bytes).
-ENCODERS: dict[str, _Blocks] = {**legacy.ENCODERS}
+ENCODERS: dict[str, _Blocks] = {**legacy.ENCODERS, **k_encode.ENCODERS}
 
 #: Numbers decoded at a time: on a CPU the temporaries of a chunk stay in its caches.
 _CHUNK_ELEMENTS = {"cpu": 1 << 16, "cuda": 1 << 24}
