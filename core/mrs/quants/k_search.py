@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-_HALF_MIN = 2.0**-24
+_HALF_UNIT = 2.0**-24  # between subnormal halves
 _HALF_MAX = 65504.0
 _TINY = 1e-30
 
@@ -76,9 +76,13 @@ def _over(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _storable(d: torch.Tensor) -> torch.Tensor:
-    """d as half precision holds it, in float32; what is not zero stays so."""
-    magnitude = d.abs().clamp_(_HALF_MIN, _HALF_MAX)
-    return (magnitude * d.sign()).half().float()
+    """d as half precision holds it, in float32.
+
+    Subnormal halves are rounded up, lest integer scales miss their largest value by far.
+    """
+    units = d.abs().clamp_(max=_HALF_MAX) / _HALF_UNIT
+    units = torch.where(units < 1024, units.ceil(), units)
+    return (units * _HALF_UNIT * d.sign()).half().float()
 
 
 def _levels_of(x: torch.Tensor, scale: torch.Tensor, low: int, high: int) -> torch.Tensor:
