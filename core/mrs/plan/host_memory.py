@@ -1,0 +1,106 @@
+"""How much memory this process may take, cgroup limits included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+PROC = Path("/proc")
+CGROUP = Path("/sys/fs/cgroup")
+
+
+class HostMemory(NamedTuple):
+    total_bytes: int
+    available_bytes: int
+
+
+class _Limit(NamedTuple):
+    """A cgroup's limit, what counts against it, and what of that the kernel would give back."""
+
+    limit_bytes: int
+    used_bytes: int
+    reclaimable_bytes: int
+
+
+def host_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> HostMemory:
+    """Total and available bytes: those of the machine, within every limit that applies.
+
+    Available is what can be taken without swapping. File pages that a cgroup is charged for count
+    as available, because the kernel drops them first. The two folders are those of Linux;
+    elsewhere psutil is asked.
+    """
+    total, available = _machine_memory(proc)
+    for limit in _limits(proc, cgroup):
+        free = limit.limit_bytes - limit.used_bytes + limit.reclaimable_bytes
+        total = min(total, limit.limit_bytes)
+        available = min(available, max(0, min(free, limit.limit_bytes)))
+    return HostMemory(total, available)
+
+
+def _machine_memory(proc: Path) -> HostMemory:
+    info = _numbers(proc / "meminfo")
+    if "MemTotal:" in info and "MemAvailable:" in info:
+        return HostMemory(info["MemTotal:"] * 1024, info["MemAvailable:"] * 1024)
+    import psutil
+
+    memory = psutil.virtual_memory()
+    return HostMemory(memory.total, memory.available)
+
+
+def _limits(proc: Path, cgroup: Path) -> Iterator[_Limit]:
+    """The limits of this process' control groups and of all groups above them."""
+    for line in _text(proc / "self" / "cgroup").splitlines():
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if not controllers:
+            for root in (cgroup, cgroup / "unified"):
+                yield from filter(None, map(_limit_v2, _upwards(root, path)))
+        elif "memory" in controllers.split(","):
+            yield from filter(None, map(_limit_v1, _upwards(cgroup / "memory", path)))
+
+
+def _upwards(root: Path, path: str) -> Iterator[Path]:
+    """The group's folder and those above it, down from the mount; a container sees only some."""
+    parts = [part for part in path.split("/") if part not in ("", ".", "..")]
+    for depth in range(len(parts), -1, -1):
+        yield root.joinpath(*parts[:depth])
+
+
+def _limit_v2(folder: Path) -> _Limit | None:
+    limits = [_number(folder / name) for name in ("memory.max", "memory.high")]
+    known = [limit for limit in limits if limit is not None]
+    used = _number(folder / "memory.current")
+    if not known or used is None:
+        return None
+    stat = _numbers(folder / "memory.stat")
+    names = ("active_file", "inactive_file", "slab_reclaimable")
+    return _Limit(min(known), used, sum(stat.get(name, 0) for name in names))
+
+
+def _limit_v1(folder: Path) -> _Limit | None:
+    limit = _number(folder / "memory.limit_in_bytes")
+    used = _number(folder / "memory.usage_in_bytes")
+    if limit is None or used is None:
+        return None
+    stat = _numbers(folder / "memory.stat")
+    names = ("total_active_file", "total_inactive_file")
+    return _Limit(limit, used, sum(stat.get(name, 0) for name in names))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> int | None:
+    """The file's number; None where there is none, as `max` says."""
+    text = _text(path).strip()
+    return int(text) if text.isdecimal() else None
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """The first number behind each name, a name a line."""
+    rows = (line.split() for line in _text(path).splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdecimal()}

@@ -1,0 +1,238 @@
+"""Which devices are found: imagined, logical, NVIDIA's through a stand-in library, Apple's."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from mrs.errors import UsageError
+from mrs.plan.apple import working_set_bytes
+from mrs.plan.host_memory import HostMemory
+from mrs.plan.memory import Device, placement_devices, probe_devices
+from mrs.plan.nvidia import cuda_devices
+
+GIB = 1024**3
+HOST = HostMemory(64 * GIB, 48 * GIB)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> dict[str, Path]:
+    """A machine with 48 GiB free and no accelerator."""
+    (tmp_path / "meminfo").write_text(
+        f"MemTotal: {64 * GIB // 1024} kB\nMemAvailable: {48 * GIB // 1024} kB\n"
+    )
+    (tmp_path / "cpuinfo").write_text("processor : 0\nmodel name\t: Fast 9000\n")
+    return {"proc": tmp_path, "cgroup": tmp_path / "cgroup"}
+
+
+def test_machine_with_a_cpu_only(machine):
+    (cpu,) = probe_devices(environ={}, **machine)
+    assert cpu == Device("cpu", 0, "Fast 9000", 64 * GIB, 48 * GIB, "cpu")
+
+
+def test_imagined_devices(machine):
+    devices = probe_devices(
+        ["cpu=64GiB", "cuda:0=24GiB", "cuda:1=16GiB,bandwidth=448GB/s"], environ={}, **machine
+    )
+    assert [d.label for d in devices] == ["cuda:0", "cuda:1", "cpu"]
+    assert [d.available_bytes for d in devices] == [24 * GIB, 16 * GIB, 64 * GIB]
+    assert devices[1].bandwidth_bytes_per_s == 448e9
+    assert devices[1].bandwidth_source == "given"
+    assert devices[0].bandwidth_bytes_per_s is None
+
+
+def test_imagined_accelerators_stand_beside_the_real_cpu(machine):
+    devices = probe_devices(["cuda=24GiB"], environ={}, **machine)
+    assert [(d.label, d.available_bytes) for d in devices] == [
+        ("cuda:0", 24 * GIB),
+        ("cpu", 48 * GIB),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("texts", "quoted"),
+    [
+        (["rocm:0=24GiB"], "'rocm:0=24GiB'"),
+        (["cuda:0"], "'cuda:0'"),
+        (["cuda:x=1GiB"], "'cuda:x=1GiB'"),
+        (["cpu:1=1GiB"], "'cpu:1=1GiB'"),
+        (["cuda:0=lots"], "'lots'"),
+        (["cuda:0=0"], "'0'"),
+        (["cuda:0=-1GiB"], "'-1GiB'"),
+        (["cuda:0=1GiB,speed=9"], "'speed=9'"),
+        (["cuda:0=1GiB,bandwidth=fast"], "'fast'"),
+        (["cuda:0=1GiB,bandwidth=1GB/s,bandwidth=2GB/s"], "'bandwidth=2GB/s'"),
+        (["cuda:0=1GiB", "cuda=2GiB"], "cuda:0 comes twice"),
+        ([""], "''"),
+    ],
+)
+def test_imagined_devices_that_make_no_sense(texts, quoted, machine):
+    with pytest.raises(UsageError) as caught:
+        probe_devices(texts, environ={}, **machine)
+    assert quoted in str(caught.value)
+    assert "--device" in str(caught.value)
+
+
+def test_logical_devices_share_the_host_without_counting_a_byte_twice(machine):
+    devices = probe_devices(environ={"MRS_LOGICAL_DEVICES": "cpu, cpu"}, **machine)
+    assert [(d.kind, d.ordinal, d.torch_device) for d in devices] == [
+        ("cuda", 0, "cpu"),
+        ("cuda", 1, "cpu"),
+        ("cpu", 0, "cpu"),
+    ]
+    assert [d.available_bytes for d in devices] == [16 * GIB] * 3
+
+
+def test_logical_devices_with_sizes(machine):
+    environ = {"MRS_LOGICAL_DEVICES": "cpu=2GiB,cpu,cpu=6GiB"}
+    devices = probe_devices(environ=environ, **machine)
+    assert [d.available_bytes for d in devices] == [2 * GIB, 20 * GIB, 6 * GIB, 20 * GIB]
+
+
+def test_cpu_only_ignores_every_accelerator(machine):
+    environ = {"MRS_LOGICAL_DEVICES": "cpu,cpu"}
+    for what_if in ([], ["cuda=24GiB"]):
+        (cpu,) = probe_devices(what_if, cpu_only=True, environ=environ, **machine)
+        assert (cpu.kind, cpu.available_bytes) == ("cpu", 48 * GIB)
+
+
+@pytest.mark.parametrize(("text", "quoted"), [("cpu,gpu", "'gpu'"), ("cpu=big", "'big'")])
+def test_logical_devices_that_make_no_sense(text, quoted, machine):
+    with pytest.raises(UsageError, match=quoted):
+        probe_devices(environ={"MRS_LOGICAL_DEVICES": text}, **machine)
+
+
+def test_unified_memory_counts_once(machine):
+    devices = probe_devices(["metal=24GiB"], environ={}, **machine)
+    assert [d.label for d in devices] == ["metal:0", "cpu"]
+    assert [d.kind for d in placement_devices(devices)] == ["metal"]
+    devices = probe_devices(["cuda=24GiB"], environ={}, **machine)
+    assert [d.kind for d in placement_devices(devices)] == ["cuda", "cpu"]
+
+
+def test_metal_recommends_two_thirds_or_three_quarters():
+    """Against what `recommendedMaxWorkingSetSize` is reported to be on such machines, in MiB."""
+    for host_gib, reported_mib in [(16, 10922), (32, 21845), (36, 27648), (64, 49152)]:
+        assert working_set_bytes(host_gib * GIB) // 1024**2 == reported_mib
+    assert working_set_bytes(64 * GIB, wired_limit_mib=57344) == 56 * GIB
+
+
+class FakeNvml:
+    """NVIDIA's library for cards of (uuid, free GiB, slices), or one that fails to start."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, cards, *, starts=True, has_memory=True):
+        self.cards = cards
+        self.starts = starts
+        self.has_memory = has_memory
+        self.running = 0
+
+    def nvmlInit(self):
+        if not self.starts:
+            raise self.NVMLError
+        self.running += 1
+
+    def nvmlShutdown(self):
+        self.running -= 1
+
+    def nvmlDeviceGetCount(self):
+        return len(self.cards)
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        return self.cards[index]
+
+    def nvmlDeviceGetUUID(self, card):
+        return card[0]
+
+    def nvmlDeviceGetName(self, card):
+        return f"Card {card[0]}".encode()
+
+    def nvmlDeviceGetMemoryInfo(self, card):
+        if not self.has_memory:
+            raise self.NVMLError
+        return SimpleNamespace(total=80 * GIB, free=card[1] * GIB)
+
+    def nvmlDeviceGetMigMode(self, card):
+        if card[2] is None:
+            raise self.NVMLError
+        return (1 if card[2] else 0), 0
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, card):
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, card, index):
+        if index >= len(card[2]):
+            raise self.NVMLError
+        return card[2][index]
+
+
+CARDS = [("GPU-aa11", 70, None), ("GPU-bb22", 60, None), ("GPU-bb33", 50, [])]
+SLICES = [("MIG-x1", 9, None), ("MIG-x2", 8, None)]
+
+
+def visible(monkeypatch, tmp_path, cards, wanted=None, **how) -> list[Device]:
+    nvml = FakeNvml(cards, **how)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    environ = {} if wanted is None else {"CUDA_VISIBLE_DEVICES": wanted}
+    devices = cuda_devices(environ, HOST, tmp_path)  # no meminfo there: not Linux, so it asks
+    assert nvml.running == 0
+    return devices
+
+
+@pytest.mark.parametrize(
+    ("wanted", "free_gib"),
+    [
+        (None, [70, 60, 50]),
+        ("", []),
+        ("0", [70]),
+        ("2,0", [50, 70]),
+        ("1, 2", [60, 50]),
+        ("GPU-bb22", [60]),
+        ("GPU-aa", [70]),
+        ("GPU-bb", []),
+        ("-1", []),
+        ("0,-1,1", [70]),
+        ("0,9,1", [70]),
+        ("1,1", [60]),
+        ("NoDevFiles", []),
+    ],
+)
+def test_visible_devices(monkeypatch, tmp_path, wanted, free_gib):
+    devices = visible(monkeypatch, tmp_path, CARDS, wanted)
+    assert [d.available_bytes for d in devices] == [gib * GIB for gib in free_gib]
+    assert [d.torch_device for d in devices] == [f"cuda:{i}" for i in range(len(devices))]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "free_gib"),
+    [(None, [70]), ("1", [9]), ("MIG-x2", [8]), ("MIG-x2,MIG-x1", [8]), ("MIG-y", []), ("0", [70])],
+)
+def test_slices_of_a_card(monkeypatch, tmp_path, wanted, free_gib):
+    cards = [CARDS[0], ("GPU-cc", 40, SLICES)]
+    devices = visible(monkeypatch, tmp_path, cards, wanted)
+    assert [d.available_bytes for d in devices] == [gib * GIB for gib in free_gib]
+
+
+def test_only_card_is_sliced(monkeypatch, tmp_path):
+    (device,) = visible(monkeypatch, tmp_path, [("GPU-cc", 40, SLICES)])
+    assert device.available_bytes == 9 * GIB
+
+
+def test_no_driver_and_no_memory_of_its_own(monkeypatch, tmp_path):
+    assert visible(monkeypatch, tmp_path, CARDS, starts=False) == []
+    (device, *_) = visible(monkeypatch, tmp_path, CARDS, has_memory=False)
+    assert device.shares_host_memory
+    assert (device.total_bytes, device.available_bytes) == HOST
+    cpu = Device("cpu", 0, "", 64 * GIB, 48 * GIB, "cpu")
+    assert [d.kind for d in placement_devices([device, cpu])] == ["cuda"]
+
+
+def test_without_a_driver_the_library_is_not_even_imported(monkeypatch, machine):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    if not Path("/dev/dxg").exists():
+        assert cuda_devices({}, HOST, machine["proc"]) == []
