@@ -1,0 +1,114 @@
+"""How fast a device reads its own memory: given, measured once, published, or assumed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mrs.plan.device import Device, DeviceKind
+from mrs.plan.gpu_bandwidths import published_bandwidth
+
+#: Low ends of what is sold, for devices that nothing else is known of.
+ASSUMED_BYTES_PER_S: dict[DeviceKind, float] = {"cuda": 200e9, "metal": 68e9, "cpu": 20e9}
+
+MEASURED_BYTES = 256 * 1024**2
+PASSES = 3
+
+
+def with_bandwidth(
+    devices: Sequence[Device], *, measure: bool = False, cache_file: Path | None = None
+) -> list[Device]:
+    """The devices with a bandwidth each, and where it is from.
+
+    In this order: given, remembered in `cache_file` (the platform's cache folder unless named),
+    measured now if `measure` says so and it is the CPU, published for that name, assumed. A GPU
+    is measured by whoever has loaded its library and tells `remember_bandwidth`.
+    """
+    path = cache_file or _cache_file()
+    known = _read(path)
+    return [_with_bandwidth(device, known, path, measure=measure) for device in devices]
+
+
+def remember_bandwidth(device: Device, bytes_per_s: float, cache_file: Path | None = None) -> None:
+    """Keep a measured bandwidth for later plans; a folder that cannot be written is no error."""
+    path = cache_file or _cache_file()
+    known = {**_read(path), _key(device): bytes_per_s}
+    scratch = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch.write_text(json.dumps(known, indent=1))
+        scratch.replace(path)
+    except OSError:
+        return
+
+
+def measure_host_bandwidth(size_bytes: int = MEASURED_BYTES) -> float:
+    """Bytes a second that all cores together read from memory: the best of three passes.
+
+    The buffer exceeds the caches; numpy's reductions run without the interpreter's lock and
+    are bound by memory. Takes about half a second.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+    from time import perf_counter
+
+    import numpy as np
+
+    threads = os.cpu_count() or 1
+    parts = np.array_split(np.ones(size_bytes // 8, dtype=np.int64), 4 * threads)
+    best = float("inf")
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(PASSES):
+            start = perf_counter()
+            list(pool.map(np.bitwise_or.reduce, parts))
+            best = min(best, perf_counter() - start)
+    return size_bytes / best
+
+
+def _with_bandwidth(
+    device: Device, known: dict[str, float], path: Path, *, measure: bool
+) -> Device:
+    if device.bandwidth_bytes_per_s is not None:
+        return device
+    speed = known.get(_key(device))
+    if speed is None and measure and device.torch_device == "cpu":
+        speed = measure_host_bandwidth()
+        known[_key(device)] = speed
+        remember_bandwidth(device, speed, path)
+    if speed is not None:
+        return replace(device, bandwidth_bytes_per_s=speed, bandwidth_source="measured")
+    speed = published_bandwidth(device.name)
+    if speed is not None:
+        return replace(device, bandwidth_bytes_per_s=speed, bandwidth_source="published")
+    speed = ASSUMED_BYTES_PER_S["cpu" if device.torch_device == "cpu" else device.kind]
+    return replace(device, bandwidth_bytes_per_s=speed, bandwidth_source="assumed")
+
+
+def _key(device: Device) -> str:
+    """What a measurement belongs to; logical devices and the CPU read the same memory."""
+    if device.torch_device == "cpu":
+        return f"cpu x {os.cpu_count()}"
+    return f"{device.kind} {device.name}"
+
+
+def _cache_file() -> Path:
+    from platformdirs import user_cache_path
+
+    return user_cache_path("mrs") / "bandwidth.json"
+
+
+def _read(path: Path) -> dict[str, float]:
+    """What is remembered; a missing or damaged file holds nothing."""
+    try:
+        content: Any = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    entries = content.items() if isinstance(content, dict) else ()
+    return {
+        key: float(value)
+        for key, value in entries
+        if isinstance(value, (int, float)) and 0 < value < float("inf")
+    }

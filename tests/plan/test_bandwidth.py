@@ -1,0 +1,85 @@
+"""Where a device's bandwidth comes from, and that remembering it survives anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mrs.plan import bandwidth
+from mrs.plan.bandwidth import measure_host_bandwidth, remember_bandwidth, with_bandwidth
+from mrs.plan.device import Device
+from mrs.plan.gpu_bandwidths import published_bandwidth
+
+GPU = Device("cuda", 0, "NVIDIA GeForce RTX 4090", 1, 1, "cuda:0")
+CPU = Device("cpu", 0, "Fast 9000", 1, 1, "cpu")
+
+
+def test_order_of_sources(tmp_path, monkeypatch):
+    monkeypatch.setattr(bandwidth, "measure_host_bandwidth", lambda: 31e9)
+    cache = tmp_path / "folder" / "bandwidth.json"
+    given = replace(GPU, bandwidth_bytes_per_s=5.0, bandwidth_source="given")
+    unknown = replace(GPU, name="Card of tomorrow")
+
+    def sources(**options):
+        found = with_bandwidth([given, GPU, unknown, CPU], cache_file=cache, **options)
+        return [(d.bandwidth_bytes_per_s, d.bandwidth_source) for d in found]
+
+    before = [(5.0, "given"), (1008e9, "published"), (200e9, "assumed")]
+    assert sources() == [*before, (20e9, "assumed")]
+    assert not cache.exists()
+    assert sources(measure=True) == [*before, (31e9, "measured")]
+    assert sources() == [*before, (31e9, "measured")]
+    remember_bandwidth(GPU, 900e9, cache)
+    assert sources()[1] == (900e9, "measured")
+    assert [path.name for path in cache.parent.iterdir()] == ["bandwidth.json"]
+
+
+def test_logical_devices_read_the_memory_of_the_cpu(tmp_path):
+    cache = tmp_path / "bandwidth.json"
+    logical = Device("cuda", 1, "logical device on the CPU", 1, 1, "cpu")
+    assert with_bandwidth([logical], cache_file=cache)[0].bandwidth_bytes_per_s == 20e9
+    remember_bandwidth(CPU, 33e9, cache)
+    assert with_bandwidth([logical], cache_file=cache)[0].bandwidth_bytes_per_s == 33e9
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", '{"cuda NVIDIA GeForce RTX 4090": -1}', "\x00"])
+def test_damaged_file_holds_nothing(tmp_path, text):
+    cache = tmp_path / "bandwidth.json"
+    cache.write_text(text)
+    assert with_bandwidth([GPU], cache_file=cache)[0].bandwidth_source == "published"
+
+
+def test_folder_that_cannot_be_made_is_no_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    remember_bandwidth(CPU, 1.0, tmp_path / "file" / "bandwidth.json")
+    assert (tmp_path / "file").read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "gb_per_s"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 2039),
+        ("NVIDIA A100-SXM4-40GB", 1555),
+        ("NVIDIA A10G", 600),
+        ("NVIDIA L40S", 864),
+        ("NVIDIA L4", 300),
+        ("NVIDIA H100 80GB HBM3", 3350),
+        ("NVIDIA GeForce RTX 4070 Ti SUPER", 672),
+        ("Apple M2 Max", 400),
+    ],
+)
+def test_published(name, gb_per_s):
+    assert published_bandwidth(name) == gb_per_s * 1e9
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["NVIDIA RTX A3000", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA RTX 4090 Laptop GPU", ""],
+)
+def test_names_that_only_resemble_a_published_one(name):
+    assert published_bandwidth(name) is None
+
+
+def test_measuring_gives_a_plausible_number():
+    assert 1e9 < measure_host_bandwidth(8 * 1024**2) < 1e13
