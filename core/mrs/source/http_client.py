@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import http.client
+import socket
 import ssl
 import threading
 import time
@@ -18,11 +19,13 @@ from urllib.request import getproxies, proxy_bypass
 from mrs.errors import NotReadable
 
 TIMEOUT_S = 10.0
-ATTEMPTS = 4
+ATTEMPTS = 3
 MAX_REDIRECTS = 10
 MAX_WAIT_S = 10.0
 REDIRECTS = (301, 302, 303, 307, 308)
 TRANSIENT = (408, 429, 500, 502, 503, 504)
+#: Failures that another attempt a moment later does not mend.
+_LASTING = (socket.gaierror, ConnectionRefusedError, ssl.SSLCertVerificationError)
 _MAX_ERROR_BYTES = 64 * 1024
 
 
@@ -57,20 +60,20 @@ class HttpClient:
 
         Returns any final status; Unreachable after the last attempt without one.
         """
-        attempts_left = ATTEMPTS
-        while True:
-            attempts_left -= 1
+        for attempt in range(ATTEMPTS):
+            is_last = attempt + 1 == ATTEMPTS
             try:
                 reply = self._follow(url, byte_range, most_bytes)
             except (OSError, http.client.HTTPException) as error:
-                if not attempts_left or isinstance(error, ssl.SSLCertVerificationError):
+                if is_last or isinstance(error, _LASTING):
                     reason = str(error) or type(error).__name__
                     raise Unreachable(f"no answer from {_host(url)}", where=reason) from error
-                time.sleep(0.2 * 2 ** (ATTEMPTS - attempts_left))
+                time.sleep(_wait_s(attempt))
             else:
-                if reply.status not in TRANSIENT or not attempts_left:
+                if is_last or reply.status not in TRANSIENT:
                     return reply
-                time.sleep(_wait_s(reply, ATTEMPTS - attempts_left))
+                time.sleep(_wait_s(attempt, reply.headers.get("retry-after", "")))
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _follow(self, url: str, byte_range: tuple[int, int] | None, most_bytes: int) -> Reply:
         for _ in range(MAX_REDIRECTS):
@@ -147,8 +150,7 @@ def _host(url: str) -> str:
     return urlsplit(url).netloc.rpartition("@")[2]
 
 
-def _wait_s(reply: Reply, attempt: int) -> float:
-    asked = reply.headers.get("retry-after", "")
+def _wait_s(attempt: int, asked: str = "") -> float:
     return min(float(asked), MAX_WAIT_S) if asked.isdigit() else 0.2 * 2**attempt
 
 

@@ -1,0 +1,354 @@
+"""Models on a hub: planned by ranges of bytes, downloaded by the hub library, or not at all."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from hub_server import Blob, HubServer, Served
+from safetensors.torch import save
+
+from mrs.errors import MrsError, NotReadable, Unsupported, UsageError
+from mrs.formats import FORMATS
+from mrs.request import ModelSource
+from mrs.source import Weights, fetch, find_selector, open_checkpoint
+from mrs.source.hub_settings import find_token
+
+ID = "someone/tiny"
+TOKEN = "hf_secret"
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    """A hub, with the environment pointing at it and at an empty cache."""
+    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_CACHE", "http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with HubServer() as server:
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
+        yield server
+
+
+def tensors(count: int = 4) -> dict[str, torch.Tensor]:
+    return {f"layers.{i}.w": torch.full((4, 64), float(i)) for i in range(count)}
+
+
+def tiny_files() -> dict[str, bytes | Blob]:
+    return {
+        "config.json": b'{"model_type": "llama"}',
+        "generation_config.json": b'{"eos_token_id": 2}',
+        "tokenizer.json": b'{"tok": 1}',
+        "model.safetensors": save(tensors()),
+        "pytorch_model.bin": b"\x80pickle",
+        "README.md": b"# tiny",
+    }
+
+
+def header_only(shapes: dict[str, tuple[int, ...]]) -> Blob:
+    """A safetensors file of any size, of which only the header exists."""
+    entries, offset = {}, 0
+    for name, shape in shapes.items():
+        end = offset + FORMATS["BF16"].size_bytes(shape)
+        entries[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(entries).encode()
+    return Blob(len(text).to_bytes(8, "little") + text, 8 + len(text) + offset)
+
+
+def source(container: str = "safetensors", **kwargs: object) -> ModelSource:
+    return ModelSource(ID, container, **kwargs)  # type: ignore[arg-type]
+
+
+def test_a_70b_model_moves_little(hub: HubServer) -> None:
+    """30 shards of 140 GB: their headers alone, each byte once, no byte of a weight."""
+    weight_map, files = {}, {}
+    for shard in range(30):
+        name = f"model-{shard + 1:05}-of-00030.safetensors"
+        shapes = {f"model.layers.{shard}.{part}.weight": (8192, 28672) for part in range(10)}
+        files[name] = header_only(shapes)
+        weight_map |= dict.fromkeys(shapes, name)
+    index = json.dumps({"weight_map": weight_map}).encode()
+    hub.add(ID, files | {"config.json": b"{}", "model.safetensors.index.json": index})
+    checkpoint = open_checkpoint(source())
+    assert not checkpoint.is_local
+    assert len(checkpoint.tensors) == 300
+    assert checkpoint.total_bytes == 300 * 8192 * 28672 * 2
+    heads = {name: len(file.head) for name, file in files.items()}
+    for name, head_bytes in heads.items():
+        assert [(s.begin, s.end) for s in hub.served(name)] == [(0, 8), (8, head_bytes)]
+    assert sum(s.body_bytes for s in hub.log if s.place == "cdn") == sum(heads.values())
+    assert hub.body_bytes < 200_000
+    with pytest.raises(NotReadable, match="not been downloaded"):
+        checkpoint.local_path("model-00001-of-00030.safetensors")
+
+
+def test_a_long_index_is_left_out(hub: HubServer) -> None:
+    """The headers of a whole set of shards say what a 5 MB index would."""
+    files = {f"model-0000{i}-of-00002.safetensors": header_only({f"w{i}": (8,)}) for i in (1, 2)}
+    index = b'{"weight_map": {"w1": "model-00001-of-00002.safetensors"}}' + b" " * 5_000_000
+    hub.add(ID, files | {"config.json": b"{}", "model.safetensors.index.json": index})
+    assert open_checkpoint(source()).tensors.keys() == {"w1", "w2"}
+    assert hub.body_bytes < 10_000
+
+
+@pytest.fixture(scope="module")
+def gguf_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A GGUF file with a vocabulary of 30,000 tokens."""
+    path = tmp_path_factory.mktemp("gguf") / "m.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_token_list([f"token{i}" for i in range(30_000)])
+    writer.add_token_merges([f"a b{i}" for i in range(30_000)])
+    for i in range(100):
+        writer.add_tensor(f"blk.{i}.ffn_up.weight", np.full((4, 64), i, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path.read_bytes()
+
+
+def test_a_gguf_file_by_ranges(hub: HubServer, gguf_file: bytes) -> None:
+    hub.add(ID, {"Q8/m.gguf": gguf_file, "README.md": b""})
+    checkpoint = open_checkpoint(source("gguf"))
+    assert checkpoint.config["tokenizer.ggml.tokens"][29_999] == "token29999"
+    assert len(checkpoint.tensors) == 100
+    data_offset = min(tensor.offset_bytes for tensor in checkpoint.tensors.values())
+    ranges = [(s.begin or 0, s.end or 0) for s in hub.served("m.gguf")]
+    assert max(end for _, end in ranges) <= data_offset
+    assert all(before[1] == after[0] for before, after in itertools.pairwise(ranges))
+    assert len(hub.served("m.gguf", "hub")) == 1  # redirected once, then straight to the CDN
+    assert len(ranges) < 50
+
+
+def test_the_token_stays_with_the_hub(hub: HubServer) -> None:
+    hub.add(ID, tiny_files(), token=TOKEN)
+    checkpoint = open_checkpoint(source(token_source=f"literal:{TOKEN}"))
+    assert len(checkpoint.tensors) == 4
+    assert {s.authorization for s in hub.log if s.place == "hub"} == {f"Bearer {TOKEN}"}
+    assert {s.authorization for s in hub.log if s.place == "cdn"} == {None}
+    assert hub.served("model.safetensors")
+
+
+def test_token_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "token"
+    file.write_text(" hf_file\n")
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "NOT_SET"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "nowhere"))
+    assert find_token("cache") is None
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("MINE", "hf_mine")
+    assert find_token("cache") == "hf_file"
+    assert find_token("literal:a:b") == "a:b"
+    assert find_token("env:MINE") == "hf_mine"
+    assert find_token(f"path:{file}") == "hf_file"
+    assert find_token("none") is None
+    monkeypatch.setenv("HF_TOKEN", "hf_env")
+    assert find_token("cache") == "hf_env"
+    for wrong in ("", "literal:", "env:NOT_SET", f"path:{tmp_path}/absent", "keyring", "none:x"):
+        with pytest.raises(UsageError, match="token-source"):
+            find_token(wrong)
+
+
+def fails(kind: type[MrsError], asked: ModelSource, *words: str) -> None:
+    with pytest.raises(kind) as caught:
+        open_checkpoint(asked)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert TOKEN not in message
+    for word in words:
+        assert word in message
+
+
+def test_refusals_say_which(hub: HubServer) -> None:
+    fails(NotReadable, source(), "no model someone/tiny", "local folder", "HF_TOKEN")
+    hub.add(ID, tiny_files(), token=TOKEN)
+    fails(NotReadable, source(), "no model someone/tiny", "no token was sent")
+    fails(NotReadable, source(token_source="literal:wrong"), "a token was sent")
+    hub.add(ID, tiny_files(), token=TOKEN, is_gated=True)
+    fails(NotReadable, source(), "gated", "accept its terms", "HF_TOKEN")
+    hub.add(ID, tiny_files())
+    fails(NotReadable, source(revision="v2"), "revision v2")
+    fails(NotReadable, source("gguf"), "plain selector")
+    hub.add(ID, {"config.json": b"{}", "pytorch_model.bin": b"", "a.pth": b""})
+    fails(Unsupported, source(), "pytorch_model.bin", "a.pth", "safetensors is needed")
+    hub.add(ID, {"a.gguf": b"", "b.gguf": b""})
+    fails(UsageError, source("gguf"), "a.gguf, b.gguf", "-f")
+    fails(NotReadable, source("gguf", filenames=("c.gguf",)), "no file c.gguf", "a.gguf")
+
+
+def test_a_listing_that_is_no_listing(hub: HubServer) -> None:
+    for commit, name in (("../..", "a"), ("0" * 40, "../a"), ("0" * 40, "/etc/passwd")):
+        hub.add(ID, {name: b""}, commit=commit)
+        fails(NotReadable, source(), "the hub")
+
+
+def test_selector_of_a_hub_model(hub: HubServer, gguf_file: bytes) -> None:
+    hub.add(ID, tiny_files())
+    assert find_selector(source()) == "plain"
+    hub.add(ID, tiny_files() | {"config.json": b'{"vision_config": {}}'})
+    assert find_selector(source()) == "vision-plain"
+    hub.add(ID, {"m.gguf": gguf_file})
+    assert find_selector(source()) == "gguf"
+
+
+def test_a_server_without_ranges(
+    hub: HubServer, gguf_file: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small offsets are read through; the rest of the file is left on the wire."""
+    hub.obeys_ranges = False
+    hub.add(ID, tiny_files() | {"m.gguf": gguf_file})
+    assert len(open_checkpoint(source()).tensors) == 4
+    assert len(open_checkpoint(source("gguf")).tensors) == 100
+    monkeypatch.setattr("mrs.source.hub.MAX_SKIPPED_BYTES", 7)
+    fails(NotReadable, source(), "does not serve ranges")
+
+
+def test_files_shorter_than_listed(hub: HubServer) -> None:
+    model = hub.add(ID, tiny_files())
+    cut = Blob(b"\x40", 8)
+
+    def trouble(served: Served) -> int:
+        if served.place == "cdn":
+            model.files["model.safetensors"] = cut
+        return 0
+
+    hub.trouble = trouble
+    fails(NotReadable, source(), "shorter than its listed")
+
+
+def test_passing_trouble_is_mended(hub: HubServer) -> None:
+    """One 503, one body cut in half and one expired address: each is tried again."""
+    hub.add(ID, tiny_files())
+    answers = iter([503, 0, 0, 0, -1])
+    hub.trouble = lambda served: next(answers, 0)
+    assert len(open_checkpoint(source()).tensors) == 4
+    assert next(answers, None) is None
+
+    hub.log.clear()
+
+    def expire(served: Served) -> int:
+        if served.place == "cdn" and served.begin and not hub.signature:
+            hub.signature = 1
+        return 0
+
+    hub.trouble = expire
+    assert len(open_checkpoint(source()).tensors) == 4
+    assert [s.status for s in hub.served("model.safetensors")] == [206, 403, 206]
+
+
+def test_lasting_trouble_is_reported(hub: HubServer) -> None:
+    hub.add(ID, tiny_files())
+    hub.trouble = lambda served: 500 if served.place == "cdn" else 0
+    fails(NotReadable, source(), "answered 500", "model.safetensors")
+
+
+def test_download(hub: HubServer, tmp_path: Path) -> None:
+    """What a run needs and nothing else; afterwards it is found in the cache, offline too."""
+    hub.add(ID, tiny_files(), token=TOKEN)
+    asked = source(token_source=f"literal:{TOKEN}", cache_path=str(tmp_path / "cache"))
+    told: list[tuple[int, int]] = []
+    checkpoint = fetch(asked, lambda done, total: told.append((done, total)))
+    assert checkpoint.is_local
+    assert checkpoint.read_text("tokenizer.json") == '{"tok": 1}'
+    assert checkpoint.generation_config == {"eos_token_id": 2}
+    with Weights(checkpoint) as weights:
+        for name, expected in tensors().items():
+            data = np.frombuffer(weights.tensor_bytes(checkpoint.tensors[name]), np.float32)
+            np.testing.assert_array_equal(data.reshape(4, 64), expected.numpy())
+    assert not [s for s in hub.log if "pytorch_model" in s.path or "README" in s.path]
+    assert {s.authorization for s in hub.log if s.place == "cdn"} == {None}
+    total = sum(len(f) for n, f in tiny_files().items() if n.endswith(("json", "safetensors")))
+    assert told[-1] == (total, total)
+    assert told == sorted(told)
+    assert len(told) > 2
+    folder = checkpoint.local_path("model.safetensors").parent
+    assert folder.is_relative_to(tmp_path / "cache" / "models--someone--tiny" / "snapshots")
+
+    hub.log.clear()
+    again = open_checkpoint(asked)
+    assert again.is_local
+    assert again.tensors == checkpoint.tensors
+    assert [urls.path.partition("?")[0] for urls in hub.log] == [f"/api/models/{ID}/revision/main"]
+
+
+def test_offline(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.add(ID, tiny_files())
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    fails(NotReadable, source(), "HF_HUB_OFFLINE is set", "neither a local folder nor in the cache")
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    expected = fetch(source())
+    assert expected.notes == ()
+    hub.log.clear()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "yes")
+    checkpoint = fetch(source())
+    assert checkpoint.tensors == expected.tensors
+    assert "HF_HUB_OFFLINE is set: using the copy" in checkpoint.notes[0]
+    assert hub.log == []
+
+
+def test_no_network(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.add(ID, tiny_files())
+    expected = fetch(source())
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    checkpoint = open_checkpoint(source())
+    assert checkpoint.tensors == expected.tensors
+    assert "no answer from 127.0.0.1:9" in checkpoint.notes[0]
+    fails(NotReadable, ModelSource("someone/else", "safetensors"), "no answer from 127.0.0.1:9")
+
+
+def test_a_download_is_taken_up_again(hub: HubServer) -> None:
+    """The second shard fails for good at first; the first one is not sent twice."""
+    shards = {
+        f"model-0000{i + 1}-of-00002.safetensors": save({f"w{i}": torch.ones(9)}) for i in (0, 1)
+    }
+    hub.add(ID, shards | {"config.json": b"{}"})
+    first, second = shards
+    hub.trouble = lambda served: 404 if second in served.path and served.begin is None else 0
+    with pytest.raises(NotReadable, match=ID):
+        fetch(source())
+    assert [s.status for s in hub.served(first) if s.begin is None] == [200]
+    hub.log.clear()
+    hub.trouble = lambda served: 0
+    assert fetch(source()).tensors.keys() == {"w0", "w1"}
+    assert not [s for s in hub.served(first) if s.begin is None]
+
+
+def test_a_broken_connection_is_resumed(hub: HubServer) -> None:
+    """The library asks for the missing rest of a file whose connection broke."""
+    hub.add(ID, {"config.json": b"{}", "model.safetensors": header_only({"w": (15_000_000,)})})
+    downloads = itertools.count()
+
+    def trouble(served: Served) -> int:
+        is_download = served.place == "cdn" and served.begin is None and served.method == "GET"
+        return -1 if is_download and next(downloads) == 0 else 0
+
+    hub.trouble = trouble
+    checkpoint = fetch(source())
+    assert checkpoint.is_local
+    assert 0 < (hub.served("model.safetensors")[-1].begin or 0) < checkpoint.files[0].size_bytes
+
+
+def test_download_of_a_gguf_and_its_tokenizer(hub: HubServer, gguf_file: bytes) -> None:
+    hub.add(ID, {"m.gguf": gguf_file, "n.gguf": b"", "config.json": b"{}"})
+    hub.add("someone/base", tiny_files())
+    asked = source("gguf", filenames=("m.gguf",), tokenizer_model_id="someone/base")
+    checkpoint = fetch(asked)
+    assert checkpoint.is_local
+    assert checkpoint.read_text("tokenizer.json") == '{"tok": 1}'
+    assert len(checkpoint.tensors) == 100
+    assert not hub.served("n.gguf", "hub")
+    assert not hub.served("model.safetensors", "hub")
+
+
+def test_no_space_is_said_before(hub: HubServer) -> None:
+    large = header_only({"w": (2**45, 2**10)})
+    hub.add(ID, {"config.json": b"{}", "model.safetensors": large})
+    with pytest.raises(NotReadable, match="65536 TiB to download"):
+        fetch(source())
