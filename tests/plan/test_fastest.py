@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import combinations, permutations
+import json
+from itertools import accumulate, combinations, permutations
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from mrs.errors import DoesNotFit
 from mrs.plan import DeviceMemory, Placement, TokenReads, auto_map, fastest, token_seconds
 
@@ -148,3 +151,55 @@ def test_eight_equal_gpus_and_a_cpu_are_searched_quickly():
         hop_seconds=0.0,
     )
     assert sum(n for i, n in found.layers if i < 8) == 96
+
+
+LAYOUTS = json.loads((Path(__file__).parent / "vectors" / "ollama_create_layout.json").read_text())
+
+
+def laid_out(case, *, with_cpu: bool) -> list[tuple[str, list[int]]]:
+    """The published question put to `fastest`, its answer in the published form, GPUs only."""
+    free = case["gpus_free_mib_excl_min"]
+    devices = [DeviceMemory("cuda", i, RESERVE + size * 1024**2) for i, size in enumerate(free)]
+    devices += [DeviceMemory("cpu", 0, 10**9)] if with_cpu else []
+    found = fastest(
+        layer_bytes=[size * 1024**2 for size in case["layers_mib"]],
+        non_mapped_bytes=0,
+        kv_bytes_per_layer=0,
+        mapped_act_bytes=0,
+        non_mapped_act_bytes=0,
+        devices=devices,
+        bandwidth_bytes_per_s=[5e11] * len(free) + [5e10] * with_cpu,
+    )
+    edges = accumulate((count for _, count in found.layers), initial=0)
+    return [
+        (f"gpu{device}", list(range(start, start + count)))
+        for (device, count), start in zip(found.layers, edges, strict=False)
+        if device < len(free)
+    ]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [c for c in LAYOUTS["cases"] if c["num_gpu"] == -1 and "libraries" not in c],
+    ids=lambda case: case["name"],
+)
+def test_published_layouts(case):
+    """Another planner's answers, which ours must equal where everything fits on GPUs.
+
+    That one keeps the last layers on a GPU and ours the first, or any that are faster; so where
+    layers are left over ours must only put as many bytes on GPUs. Cases with a given number of
+    layers, or GPUs that cannot work together, ask what this strategy is not asked.
+    """
+    if case["expect_err"]:
+        with pytest.raises(DoesNotFit):
+            laid_out(case, with_cpu=False)
+        return
+    expected = [(gpu, layers) for gpu, layers in case["expect"]]
+    found = laid_out(case, with_cpu=True)
+    if sum(len(layers) for _, layers in expected) == len(case["layers_mib"]):
+        assert found == expected
+
+    def on_gpus(runs: list[tuple[str, list[int]]]) -> int:
+        return sum(case["layers_mib"][layer] for _, layers in runs for layer in layers)
+
+    assert on_gpus(found) >= on_gpus(expected)

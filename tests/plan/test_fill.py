@@ -6,6 +6,7 @@ import random
 from collections import Counter
 
 import pytest
+
 from mrs.errors import DoesNotFit
 from mrs.plan import DeviceMemory, Placement, auto_map
 

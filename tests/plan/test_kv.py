@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from mrs.formats import FORMATS, Format
 from mrs.plan.kv import (
     attention_kv_bytes,

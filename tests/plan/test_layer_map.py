@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from mrs.errors import UsageError
 from mrs.plan import DeviceMemory
 from mrs.plan.layer_map import parse_layer_map, place_by_hand

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from mrs.errors import DoesNotFit
 from mrs.plan import DeviceMemory
 from mrs.plan.paged import PagedBudget, auto_map_paged

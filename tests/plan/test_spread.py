@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from mrs.errors import DoesNotFit
 from mrs.plan import DeviceMemory, GpuMemory, estimate_gpu_layers, predict_fit, spread
 
