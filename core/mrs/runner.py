@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mrs.events import Event, Finished, FinishReason, LoadProgress, OnProgress, TextDelta, Usage
@@ -17,7 +16,7 @@ from mrs.source.find import fetch, open_checkpoint
 if TYPE_CHECKING:
     from mrs.run.engine import Engine
     from mrs.source.checkpoint import Checkpoint
-    from mrs.text.chat import ChatText
+    from mrs.text.chat import TextSide
 
 
 def plan(request: RunRequest) -> Plan:
@@ -34,20 +33,13 @@ def load(request: RunRequest, on_progress: OnProgress | None = None) -> LoadedMo
     made = _plan(request, checkpoint, description)
     checkpoint = fetch(checkpoint, lambda done, total: report(LoadProgress("disk", done, total)))
     # Heavy imports start here: whatever fails above fails fast.
-    from mrs.text.chat import ChatText
+    from mrs.text.chat import read_text_side
 
-    text = ChatText(
-        checkpoint,
-        template_path=_path(request.chat_template),
-        explicit_path=_path(request.jinja_explicit),
-        thinking=request.thinking,
+    text = read_text_side(
+        checkpoint, chat_template=request.chat_template, jinja_explicit=request.jinja_explicit
     )
     engine = _load_engine(request, checkpoint, description, made, report)
-    return LoadedModel(made, description, text, engine)
-
-
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text).expanduser()
+    return LoadedModel(request, made, text, engine)
 
 
 def _plan(request: RunRequest, checkpoint: Checkpoint, description: Description) -> Plan:
@@ -69,25 +61,24 @@ def _load_engine(
     from mrs.model.decoder import Decoder
     from mrs.run.engine import Engine
 
-    spec, parameters = description.spec, description.parameters
     torch_devices = [torch.device(device.torch_device) for device in made.devices]
-    totals = made.weight_bytes(parameters)
+    totals = made.weight_bytes()
     done = dict.fromkeys(totals, 0)
 
     def on_bytes(name: str, size_bytes: int) -> None:
-        index = made.index_of(name)
+        index = made.parameter_devices[name]
         done[index] += size_bytes
         report(LoadProgress(made.devices[index].label, done[index], totals[index]))
 
     weights = load_weights(
         checkpoint,
-        parameters,
+        description.parameters,
         made.storage,
-        {p.name: torch_devices[made.index_of(p)] for p in parameters},
+        {name: torch_devices[index] for name, index in made.parameter_devices.items()},
         on_bytes,
     )
     decoder = Decoder(
-        spec,
+        description.spec,
         weights,
         [torch_devices[index] for index in made.layer_devices],
         TORCH_DTYPES[made.dense.name],
@@ -95,7 +86,7 @@ def _load_engine(
     return Engine(
         decoder,
         planned_tokens=request.max_seq_len,
-        context_tokens=spec.context_tokens,
+        context_tokens=description.spec.context_tokens,
         kv_cache=request.kv_cache,
         seed=request.seed,
     )
@@ -104,32 +95,30 @@ def _load_engine(
 class LoadedModel:
     """A model that answers. Not safe for use by two threads at once."""
 
-    def __init__(
-        self, plan: Plan, description: Description, text: ChatText, engine: Engine
-    ) -> None:
+    def __init__(self, request: RunRequest, plan: Plan, text: TextSide, engine: Engine) -> None:
         self.plan = plan
         self.summary = plan.summary
-        self.has_chat_template = text.has_template
-        self.context_tokens = description.spec.context_tokens
+        self.has_chat_template = text.template is not None
+        self.context_tokens = engine.context_tokens
+        self._thinking = request.thinking
         self._text = text
         self._engine = engine
 
     def stream_chat(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[Event]:
         """Answer the last message of a conversation."""
-        return self._stream(self._text.prompt_ids(messages), sampling)
+        prompt_ids = self._text.prompt_ids(messages, thinking=self._thinking)
+        return self._stream(prompt_ids, sampling)
 
     def stream_completion(self, prompt: str, sampling: Sampling) -> Iterator[Event]:
         """Continue a text."""
-        return self._stream(self._text.encode_raw(prompt), sampling, continues_text=True)
+        return self._stream(self._text.encode_raw(prompt), sampling)
 
     def close(self) -> None:
         """Give the memory back."""
         del self._engine
 
-    def _stream(
-        self, prompt_ids: list[int], sampling: Sampling, *, continues_text: bool = False
-    ) -> Iterator[Event]:
-        decoder = self._text.stream_decoder(sampling.stop, continues_text=continues_text)
+    def _stream(self, prompt_ids: list[int], sampling: Sampling) -> Iterator[Event]:
+        decoder = self._text.stream_decoder(sampling.stop)
         clock = _Clock(len(prompt_ids))
         reason: FinishReason = "length"
         for token in self._engine.generate(prompt_ids, sampling):

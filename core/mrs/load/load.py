@@ -16,8 +16,8 @@ from mrs.plan.storage import Storage
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.weights import Weights
 
-#: Called with a device and the bytes that have just arrived there.
-OnBytes = Callable[[torch.device, int], None]
+#: Called with a parameter's name and the bytes that it takes, when it is in place.
+OnBytes = Callable[[str, int], None]
 
 
 def load_weights(
@@ -42,7 +42,7 @@ def load_weights(
                 vectors[parameter.name] = tensor
             else:
                 matrices[parameter.name] = DenseMatrix(tensor)
-            on_bytes(device, kept.size_bytes)
+            on_bytes(parameter.name, kept.size_bytes)
     return ModelWeights(matrices, vectors)
 
 

@@ -33,7 +33,7 @@ class Engine:
     ) -> None:
         self._decoder = decoder
         self._planned_tokens = planned_tokens
-        self._context_tokens = context_tokens
+        self.context_tokens = context_tokens
         self._kv_cache = kv_cache
         self._chunk_tokens = chunk_tokens
         self._generator = torch.Generator(device=decoder.home)
@@ -47,11 +47,11 @@ class Engine:
 
         Ends by itself only where the model's context or `sampling.max_tokens` is reached.
         """
-        room_tokens = self._context_tokens - len(prompt_ids)
+        room_tokens = self.context_tokens - len(prompt_ids)
         if room_tokens < 1 or not prompt_ids:
             raise UsageError(
                 f"the prompt has {len(prompt_ids)} tokens and the model's context holds "
-                f"{self._context_tokens}",
+                f"{self.context_tokens}",
                 hint="shorten the prompt or clear the conversation",
             )
         limit = room_tokens if sampling.max_tokens is None else sampling.max_tokens
@@ -71,17 +71,18 @@ class Engine:
                 cache = self._new_cache()
 
     def _new_cache(self) -> SequenceCache:
-        capacity = min(self._planned_tokens, self._context_tokens)
+        capacity = min(self._planned_tokens, self.context_tokens)
         return self._decoder.new_cache(capacity, self._chunk_tokens)
 
     @torch.inference_mode()
     def _logits(self, cache: SequenceCache, new_ids: list[int]) -> Tensor:
         """Feed tokens in chunks; logits (V,) after the last."""
         logits = torch.empty(0)
+        total_tokens = cache.length + len(new_ids)
         for start in range(0, len(new_ids), self._chunk_tokens):
             chunk = torch.tensor(new_ids[start : start + self._chunk_tokens])
             is_last = start + self._chunk_tokens >= len(new_ids)
             wanted = torch.tensor([len(chunk) - 1] if is_last else [], dtype=torch.long)
-            segments = [Segment(slice(0, len(chunk)), cache)]
+            segments = [Segment(slice(0, len(chunk)), cache, total_tokens)]
             logits = self._decoder.forward(chunk, segments, wanted)
         return logits[0]
