@@ -38,6 +38,7 @@ class Model:
     commit: str = COMMIT
     token: str | None = None
     is_gated: bool = False
+    location: str = ""
 
 
 @dataclass
@@ -174,6 +175,7 @@ class _Handler(BaseHTTPRequestHandler):
         port = hub.servers["cdn"].server_port
         model_id = "/".join(parts[:2])
         headers["Location"] = f"http://127.0.0.1:{port}/{model_id}/{name}?s={hub.signature}"
+        headers["Location"] = model.location or headers["Location"]
         headers["X-Linked-Size"] = str(blob.size_bytes)
         headers["X-Linked-Etag"] = f'"{blob.digest}"'
         return self.answer(served, 302, b"Found. Redirecting to the CDN.", headers)

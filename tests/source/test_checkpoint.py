@@ -15,6 +15,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+import mrs
 from mrs.errors import MrsError, NotReadable, Unsupported, UsageError
 from mrs.request import Container, ModelSource
 from mrs.source import Checkpoint, Weights, fetch, find_selector, open_checkpoint
@@ -178,6 +179,19 @@ def test_selectors(tmp_path: Path) -> None:
     assert find_selector(source(folder)) == "vision-plain"
     (folder / "model.safetensors").unlink()
     assert find_selector(source(folder)) == "gguf"
+
+
+def test_demo_is_inside_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mrs, "__file__", str(tmp_path / "__init__.py"))
+    fails(source("demo"), NotReadable, "not part of this installation")
+    (tmp_path / "demo").mkdir()
+    folder = plain(tmp_path / "demo" / "model")
+    write_gguf(folder / "demo.gguf")
+    for container in ("safetensors", "gguf"):
+        checkpoint = open_checkpoint(source("demo", container))
+        assert checkpoint.model_id == "demo"
+        assert checkpoint.folder.label == "demo"
+        check_weights(checkpoint)
 
 
 def fails(asked: ModelSource, kind: type[MrsError], *words: str) -> None:

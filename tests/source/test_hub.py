@@ -154,6 +154,9 @@ def test_token_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong in ("", "literal:", "env:NOT_SET", f"path:{tmp_path}/absent", "keyring", "none:x"):
         with pytest.raises(UsageError, match="token-source"):
             find_token(wrong)
+    with pytest.raises(UsageError, match="odd characters") as caught:
+        find_token(f"literal:{TOKEN}\nHost: elsewhere")
+    assert TOKEN not in str(caught.value)
 
 
 def fails(kind: type[MrsError], asked: ModelSource, *words: str) -> None:
@@ -291,6 +294,25 @@ def test_offline(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     assert checkpoint.tensors == expected.tensors
     assert "HF_HUB_OFFLINE is set: using the copy" in checkpoint.notes[0]
     assert hub.log == []
+
+
+@pytest.mark.parametrize("address", ["localhost:80", "ftp://x", "http://", "http://a b/"])
+def test_an_endpoint_that_is_no_address(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", address)
+    fails(UsageError, source(), "HF_ENDPOINT")
+
+
+@pytest.mark.parametrize("location", ["ftp://x/y", "http://[", "http://a:b/"])
+def test_redirects_that_lead_nowhere(hub: HubServer, location: str) -> None:
+    model = hub.add(ID, tiny_files())
+    model.location = location
+    fails(NotReadable, source(), "redirects to no web address")
+
+
+def test_a_redirect_loop_ends(hub: HubServer) -> None:
+    model = hub.add(ID, tiny_files())
+    model.location = "?again"
+    fails(NotReadable, source(), "more than 10 redirects")
 
 
 def test_no_network(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,9 +81,7 @@ class HttpClient:
             location = reply.headers.get("location")
             if reply.status not in REDIRECTS or location is None:
                 return reply
-            url = urljoin(url, location)
-            if urlsplit(url).scheme not in ("http", "https"):
-                raise NotReadable("the server redirects to no web address", where=location)
+            url = _redirected(url, location)
         raise NotReadable(f"more than {MAX_REDIRECTS} redirects", where=url)
 
     def _once(self, url: str, byte_range: tuple[int, int] | None, most_bytes: int) -> Reply:
@@ -139,6 +137,17 @@ class HttpClient:
         connection = self._local.__dict__.get("connections", {}).pop(_origin(url), None)
         if connection is not None:
             connection.close()
+
+
+def _redirected(url: str, location: str) -> str:
+    try:
+        target = urljoin(url, location)
+        scheme, host, _ = _origin(target)
+    except ValueError:
+        scheme, host = "", None
+    if scheme not in ("http", "https") or not host:
+        raise NotReadable("the server redirects to no web address", where=location)
+    return target
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:

@@ -28,7 +28,7 @@ def hub_settings(source: ModelSource) -> HubSettings:
     """Settings for one model; UsageError for a token source that names nothing."""
     offline = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
     return HubSettings(
-        endpoint=os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/"),
+        endpoint=_endpoint(),
         cache_path=Path(source.cache_path).expanduser() if source.cache_path else _cache_path(),
         token=find_token(source.token_source),
         is_offline=offline.upper() in _TRUE,
@@ -38,24 +38,29 @@ def hub_settings(source: ModelSource) -> HubSettings:
 def find_token(token_source: str) -> str | None:
     """The token that `literal:<v>`, `env:<name>`, `path:<file>`, `cache` or `none` stands for.
 
-    `cache` is what the hub library takes: HF_TOKEN, else the file that a login wrote.
+    `cache` is what the hub library takes: HF_TOKEN, else the file that a login wrote. Errors
+    never repeat the token.
     """
     kind, _, value = token_source.partition(":")
-    if kind == "literal" and value:
-        return value
-    if kind == "env" and value:
-        return _token_of_variable(value)
-    if kind == "path" and value:
-        return _token_in_file(Path(value).expanduser())
     if token_source == "none":
         return None
-    if token_source != "cache":
+    if token_source == "cache":
+        token = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN") or ""
+        token = token.strip() or _stored_token()
+    elif kind == "literal" and value:
+        token = value
+    elif kind == "env" and value:
+        token = _token_of_variable(value)
+    elif kind == "path" and value:
+        token = _token_in_file(Path(value).expanduser())
+    else:
         raise UsageError(
-            f"--token-source {token_source!r}",
+            "--token-source names no source",
             hint="use literal:<token>, env:<name>, path:<file>, cache or none",
         )
-    token = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN") or ""
-    return token.strip() or _stored_token()
+    if not re.fullmatch(r"[!-~]*", token):
+        raise UsageError("the hub token holds spaces or other odd characters", where=kind)
+    return token or None
 
 
 def cached_snapshot(cache_path: Path, model_id: str, revision: str) -> Path | None:
@@ -67,6 +72,13 @@ def cached_snapshot(cache_path: Path, model_id: str, revision: str) -> Path | No
         commit = revision
     snapshot = repository / "snapshots" / commit
     return snapshot if _COMMIT.fullmatch(commit) and snapshot.is_dir() else None
+
+
+def _endpoint() -> str:
+    endpoint = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+    if not re.fullmatch(r"https?://[\w.:\[\]-]+(/[!-~]*)?", endpoint, re.ASCII):
+        raise UsageError("HF_ENDPOINT is no web address", where=endpoint)
+    return endpoint
 
 
 def _home() -> Path:
@@ -83,12 +95,12 @@ def _expanded(path: str) -> Path:
     return Path(os.path.expandvars(path)).expanduser()
 
 
-def _stored_token() -> str | None:
+def _stored_token() -> str:
     path = _expanded(os.environ.get("HF_TOKEN_PATH", f"{_home()}/token"))
     try:
-        return path.read_text("utf-8").strip() or None
+        return path.read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError):
-        return None
+        return ""
 
 
 def _token_of_variable(name: str) -> str:

@@ -13,7 +13,7 @@ from mrs.source.folder import Folder, LocalFolder
 
 DEMO = "demo"
 DEMO_GGUF = "demo.gguf"
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 
 
 def locate(source: ModelSource) -> tuple[ModelSource, Folder]:
