@@ -115,21 +115,28 @@ def read_rope(
     values = dict(config.mapping("rope_parameters")) or dict(config.mapping("rope_scaling"))
     if layer_type is not None and isinstance(values.get(layer_type), Mapping):
         values = dict(values[layer_type])
+    nested = next((key for key, value in values.items() if isinstance(value, Mapping)), None)
+    if nested is not None:
+        raise Unsupported(
+            f"rope parameters for {nested!r} alone are not supported", where=config.where
+        )
     inner = Config(values, config.where)
     base = inner.number("rope_theta", config.number("rope_theta", default_base))
     part = inner.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
-    return Rope(
-        dim=int(head_dim * part),
-        base=base,
-        scaling=_read_scaling(inner, config),
-        interleaved=interleaved,
-    )
+    dim = config.whole("rotary_dim", int(head_dim * part))
+    if dim % 2 or not 0 < dim <= head_dim:
+        raise NotReadable(
+            f"rope cannot turn {dim} numbers of a head of {head_dim}", where=config.where
+        )
+    return Rope(dim, base, _read_scaling(inner, config, dim // 2), interleaved)
 
 
-def _read_scaling(values: Config, config: Config) -> RopeScaling | None:
+def _read_scaling(values: Config, config: Config, pairs: int) -> RopeScaling | None:
     kind = values.values.get("rope_type", values.values.get("type", "default"))
     if kind in ("default", None):
         return None
+    if kind == "su":  # what longrope was called at first
+        kind = "longrope"
     if kind not in ("linear", "llama3", "yarn", "dynamic", "longrope", "factors"):
         raise Unsupported(f"the rope scaling {kind!r} is not known", where=config.where)
     numbers = {
@@ -144,9 +151,15 @@ def _read_scaling(values: Config, config: Config) -> RopeScaling | None:
         )
     if kind in ("linear", "llama3", "yarn", "dynamic"):
         values.number("factor")
+    short = _factors(values, "short_factor", pairs)
     return RopeScaling(
-        kind=kind,
-        values=tuple(sorted(numbers.items())),
-        factors=tuple(values.sequence("short_factor", values.values.get("factors") or ())),
-        long_factors=tuple(values.sequence("long_factor", ())),
+        kind, tuple(sorted(numbers.items())), short, _factors(values, "long_factor", pairs)
     )
+
+
+def _factors(values: Config, key: str, pairs: int) -> tuple[float, ...]:
+    """One divisor a rotary pair, or none where the config has none."""
+    factors = values.sequence(key, ())
+    if factors and (len(factors) != pairs or not all(isinstance(f, (int, float)) for f in factors)):
+        raise NotReadable(f"{key} is not a list of {pairs} numbers", where=values.where)
+    return tuple(float(factor) for factor in factors)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from mrs.families.config import Config
 from mrs.families.spec import ModelSpec
@@ -15,7 +16,10 @@ Names = Mapping[str, str]
 class Family:
     """One model family.
 
-    `name` is transformers' `model_type`; `gguf_arch` is GGUF's `general.architecture`.
+    `name` is transformers' `model_type`, `aliases` other values of it that mean the same;
+    `gguf_arch` is GGUF's `general.architecture`.
+    `defaults` are the values that transformers assumes where config.json is silent; GGUF files
+    say everything, or leave it to the family's `read`.
     `safetensors` and `gguf` hold only the slots whose names differ from `names.py`'s tables.
     `gguf_keys` maps config keys to further GGUF metadata keys (after the `arch.` prefix).
     `gguf_rope_interleaved` says that llama.cpp's converter permutes the rows of q and k so that
@@ -26,6 +30,8 @@ class Family:
     name: str
     read: Callable[[Config], ModelSpec]
     gguf_arch: str | None = None
+    aliases: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     safetensors: Names = field(default_factory=dict)
     gguf: Names = field(default_factory=dict)
     gguf_keys: Names = field(default_factory=dict)

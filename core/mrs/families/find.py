@@ -69,7 +69,7 @@ def describe(checkpoint: _Checkpoint, arch: str | None = None) -> Description:
         names = {**GGUF, **family.gguf}
     else:
         family = _by_name(arch or _model_type(checkpoint.config, where))
-        values = dict(checkpoint.config)
+        values = {**family.defaults, **checkpoint.config}
         names = {**SAFETENSORS, **family.safetensors}
     config = Config(values, where)
     config.refuse("quantization_config")
@@ -94,7 +94,7 @@ def _model_type(config: Mapping[str, Any], where: str) -> str:
 def _by_name(name: str) -> Family:
     wanted = name.lower().replace("-", "_")
     for family in families().values():
-        if family.name == wanted:
+        if wanted in (family.name, *family.aliases):
             return family
     raise _unknown(name)
 

@@ -20,6 +20,7 @@ KEYS: dict[str, str] = {
     "layer_norm_eps": "attention.layer_norm_epsilon",
     "sliding_window": "attention.sliding_window",
     "rope_theta": "rope.freq_base",
+    "rotary_dim": "rope.dimension_count",
     "vocab_size": "vocab_size",
 }
 
@@ -27,6 +28,8 @@ _SCALING_KEYS: dict[str, str] = {
     "factor": "rope.scaling.factor",
     "original_max_position_embeddings": "rope.scaling.original_context_length",
     "attention_factor": "rope.scaling.attn_factor",
+    "beta_fast": "rope.scaling.yarn_beta_fast",
+    "beta_slow": "rope.scaling.yarn_beta_slow",
 }
 
 
@@ -52,20 +55,23 @@ def config_from_gguf(
     }
     if "token_embd.weight" in tensor_shapes:
         config["vocab_size"] = tensor_shapes["token_embd.weight"][0]
+    _head_sizes(config)
     config["tie_word_embeddings"] = "output.weight" not in tensor_shapes
     config["attention_bias"] = "blk.0.attn_q.bias" in tensor_shapes
     config["mlp_bias"] = "blk.0.ffn_up.bias" in tensor_shapes
     config["rope_scaling"] = _rope_scaling(metadata, prefix, tensor_shapes)
-    _partial_rotary(config, metadata.get(f"{prefix}rope.dimension_count"))
     return {key: value for key, value in config.items() if value is not None}
 
 
 def _rope_scaling(
     metadata: Mapping[str, Any], prefix: str, tensor_names: Collection[str]
 ) -> dict[str, Any] | None:
-    if "rope_freqs.weight" in tensor_names:
-        return {"rope_type": "factors"}
+    """The scaling rule; factors that lie in the file as a tensor are not repeated here."""
     kind = metadata.get(f"{prefix}rope.scaling.type", "none")
+    if "rope_freqs.weight" in tensor_names:
+        kind = "factors"
+    elif "rope_factors_long.weight" in tensor_names:
+        kind = "longrope"
     if kind == "none":
         return None
     values = {
@@ -76,10 +82,9 @@ def _rope_scaling(
     return {"rope_type": kind, **values}
 
 
-def _partial_rotary(config: dict[str, Any], rope_dim: int | None) -> None:
-    heads = config.get("num_attention_heads")
-    if not isinstance(rope_dim, int) or not isinstance(heads, int) or not heads:
-        return
-    head_dim = config.get("head_dim", config.get("hidden_size", 0) // heads)
-    if head_dim and rope_dim != head_dim:
-        config["partial_rotary_factor"] = rope_dim / head_dim
+def _head_sizes(config: dict[str, Any]) -> None:
+    """What GGUF readers assume where the file is silent, whatever the family."""
+    hidden, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    if isinstance(hidden, int) and isinstance(heads, int) and heads > 0:
+        config.setdefault("head_dim", hidden // heads)
+        config.setdefault("num_key_value_heads", heads)

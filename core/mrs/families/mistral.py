@@ -22,4 +22,9 @@ def read(config: Config) -> ModelSpec:
     return decoder(config, "mistral", [layer] * layer_count(config), norm)
 
 
-FAMILY = Family("mistral", read, gguf_rope_interleaved=True)
+FAMILY = Family(
+    "mistral",
+    read,
+    gguf_rope_interleaved=True,
+    defaults={"num_key_value_heads": 8, "sliding_window": 4096},
+)

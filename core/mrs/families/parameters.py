@@ -72,19 +72,20 @@ def model_slots(spec: ModelSpec) -> Iterator[Slot]:
     yield _norm("norm", spec.hidden_size, spec.norm)
     if not spec.tied_head:
         yield Slot("head", (spec.vocab_size, spec.hidden_size), "head", spec.head_bias)
-    for rope_dim in _factor_tables(spec):
-        yield Slot("rope.factors", (rope_dim // 2,), "vector")
+    elif spec.head_bias:
+        yield Slot("head", (spec.vocab_size,), "vector", suffix=".bias")
+    for name, pairs in sorted(_factor_tables(spec)):
+        yield Slot(name, (pairs,), "vector")
 
 
-def _factor_tables(spec: ModelSpec) -> list[int]:
-    """Rotary sizes whose frequency factors are a tensor of the file, at most one a model."""
+def _factor_tables(spec: ModelSpec) -> set[tuple[str, int]]:
+    """(slot, rotary pairs) of frequency factors that are tensors of the file."""
     ropes = {layer.mixer.rope for layer in spec.layers if isinstance(layer.mixer, Attention)}
-    dims = {
-        rope.dim
-        for rope in ropes
-        if rope is not None and rope.scaling is not None and rope.scaling.kind == "factors"
-    }
-    return sorted(dims)
+    found = set()
+    for rope in ropes:
+        if rope is not None and rope.scaling is not None:
+            found |= {(slot, rope.dim // 2) for slot in rope.scaling.file_slots}
+    return found
 
 
 def list_parameters(

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from mrs.errors import NotReadable, Unsupported
 from mrs.families.config import Config, read_rope
-from mrs.families.spec import Attention, Layer, Mlp, ModelSpec, Norm, Rope
+from mrs.families.spec import Attention, Layer, Mlp, ModelSpec, Norm
 
 
 def read_norm(config: Config, key: str = "rms_norm_eps", default: float = 1e-6) -> Norm:
     return Norm(eps=config.number(key, default))
+
+
+def read_layer_norm(config: Config, key: str = "layer_norm_eps") -> Norm:
+    return Norm(eps=config.number(key, 1e-5), kind="layer", bias=True)
 
 
 def read_heads(config: Config) -> tuple[int, int, int]:
@@ -20,11 +25,11 @@ def read_heads(config: Config) -> tuple[int, int, int]:
     return heads, config.positive("num_key_value_heads", heads), head_dim
 
 
-def read_attention(config: Config, rope: Rope | None = None, **changes: Any) -> Attention:
+def read_attention(config: Config, **changes: Any) -> Attention:
     """Grouped attention scaled by 1/sqrt(head_dim); `changes` are fields that differ."""
     heads, kv_heads, head_dim = read_heads(config)
-    fields: dict[str, Any] = {"scale": head_dim**-0.5, "rope": rope, **changes}
-    if "rope" not in changes and rope is None:
+    fields: dict[str, Any] = {"scale": head_dim**-0.5, **changes}
+    if "rope" not in fields:
         fields["rope"] = read_rope(config, head_dim)
     return Attention(heads, kv_heads, head_dim, **fields)
 
@@ -35,8 +40,8 @@ def read_mlp(config: Config, **changes: Any) -> Mlp:
 
 
 def read_window(config: Config) -> int | None:
-    """The sliding window, None where every layer sees everything."""
-    return config.positive("sliding_window") if config.has("sliding_window") else None
+    """The sliding window, None (in some GGUF files 0) where every layer sees everything."""
+    return config.whole("sliding_window", 0) or None
 
 
 def decoder(
@@ -59,18 +64,30 @@ def layer_count(config: Config) -> int:
     return config.positive("num_hidden_layers")
 
 
-def windows(config: Config) -> list[int | None]:
+def windows(config: Config, period: int | None = None) -> list[int | None]:
     """Each layer's sliding window, from `layer_types` where given.
 
-    Without it, a window that is in use (`use_sliding_window`) covers the layers from
-    `max_window_layers` on.
+    Without it, every layer but each `period`-th has the window; or, without a period, a window
+    that is in use (`use_sliding_window`) covers the layers from `max_window_layers` on.
     """
-    count = layer_count(config)
+    count, window = layer_count(config), read_window(config)
     if config.has("use_sliding_window") and not config.flag("use_sliding_window"):
         return [None] * count
-    window = read_window(config)
     if config.has("layer_types"):
-        types = config.sequence("layer_types")
-        return [window if kind == "sliding_attention" else None for kind in types[:count]]
+        types = layer_types(config, "full_attention", "sliding_attention")
+        return [window if kind == "sliding_attention" else None for kind in types]
+    if period is not None:
+        return [window if (layer + 1) % period else None for layer in range(count)]
     first = config.whole("max_window_layers", 0)
     return [window if layer >= first else None for layer in range(count)]
+
+
+def layer_types(config: Config, *known: str) -> Sequence[str]:
+    """One of the `known` kinds for each layer; Unsupported for another."""
+    types = config.sequence("layer_types")
+    if len(types) < layer_count(config):
+        raise NotReadable(f"layer_types has {len(types)} entries", where=config.where)
+    for kind in types:
+        if kind not in known:
+            raise Unsupported(f"layers of type {kind!r} are not supported", where=config.where)
+    return types[: layer_count(config)]

@@ -17,4 +17,14 @@ def read(config: Config) -> ModelSpec:
     return decoder(config, "qwen2", layers, norm)
 
 
-FAMILY = Family("qwen2", read, gguf_arch="qwen2")
+FAMILY = Family(
+    "qwen2",
+    read,
+    gguf_arch="qwen2",
+    defaults={
+        "num_key_value_heads": 32,
+        "use_sliding_window": False,
+        "sliding_window": 4096,
+        "max_window_layers": 28,
+    },
+)

@@ -22,4 +22,15 @@ def read(config: Config) -> ModelSpec:
     return decoder(config, "qwen3", layers, norm)
 
 
-FAMILY = Family("qwen3", read, gguf_arch="qwen3")
+FAMILY = Family(
+    "qwen3",
+    read,
+    gguf_arch="qwen3",
+    defaults={
+        "num_key_value_heads": 32,
+        "head_dim": 128,
+        "use_sliding_window": False,
+        "sliding_window": 4096,
+        "max_window_layers": 28,
+    },
+)

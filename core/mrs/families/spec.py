@@ -27,7 +27,8 @@ class RopeScaling:
     """How rotary frequencies are stretched beyond the trained length.
 
     `kind` names the rule; `values` are its parameters as the config spells them, sorted by name.
-    `factors`/`long_factors` divide the frequencies one by one (longrope, or GGUF's rope factors).
+    `factors` and `long_factors` divide the frequencies one by one (longrope: up to the trained
+    length, and beyond it). Where a GGUF file has them as tensors they are empty here.
     """
 
     kind: Literal["linear", "llama3", "yarn", "dynamic", "longrope", "factors"]
@@ -37,6 +38,18 @@ class RopeScaling:
 
     def get(self, name: str, default: float) -> float:
         return dict(self.values).get(name, default)
+
+    @property
+    def depends_on_length(self) -> bool:
+        """Whether the same position turns differently in a longer sequence."""
+        return self.kind in ("dynamic", "longrope")
+
+    @property
+    def file_slots(self) -> tuple[str, ...]:
+        """The slots of the factors that the checkpoint keeps as tensors."""
+        if self.kind == "longrope" and not self.factors:
+            return ("rope.short_factors", "rope.long_factors")
+        return ("rope.factors",) if self.kind == "factors" else ()
 
 
 @dataclass(frozen=True)

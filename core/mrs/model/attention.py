@@ -47,7 +47,8 @@ class AttentionPart:
         for segment in segments:
             rows = segment.rows
             cache = cast(KeyValueCache, segment.memory.layers[layer])
-            mixed[rows] = self._attend(q[rows], k[rows], v[rows], cache)
+            total = max(segment.total_tokens, cache.length + rows.stop - rows.start)
+            mixed[rows] = self._attend(q[rows], k[rows], v[rows], cache, total)
         return self._o(mixed)
 
     def new_cache(self, room: CacheRoom, device: torch.device) -> KeyValueCache:
@@ -63,9 +64,12 @@ class AttentionPart:
             )
         return GrowingCache(*shape, capacity=room.capacity_tokens, dtype=room.dtype, device=device)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, cache: KeyValueCache) -> Tensor:
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, cache: KeyValueCache, total_tokens: int
+    ) -> Tensor:
         if self._rope is not None:
-            q, k = self._rope.rotate(q, cache.length), self._rope.rotate(k, cache.length)
+            q = self._rope.rotate(q, cache.length, total_tokens)
+            k = self._rope.rotate(k, cache.length, total_tokens)
         keys, values = cache.append(k.transpose(0, 1), v.transpose(0, 1))
         part = self._part
         out = attend(

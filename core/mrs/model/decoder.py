@@ -9,8 +9,9 @@ from torch import Tensor
 
 from mrs.cache.sequence import CacheRoom, SequenceCache
 from mrs.families.spec import Layer, ModelSpec
+from mrs.model.matrix import Linear
 from mrs.model.parts import build_feed_forward, build_mixer
-from mrs.model.rope import RopeTable
+from mrs.model.rope import RopeTable, file_factors
 from mrs.model.segments import Segment
 from mrs.model.weights import ModelWeights
 
@@ -65,9 +66,10 @@ class Decoder:
         self._cache_dtype = cache_dtype
         self._embedding = weights.matrix("embedding")
         self._norm = weights.norm("norm", spec.norm)
-        self._head = weights.linear("embedding" if spec.tied_head else "head")
+        head = "embedding" if spec.tied_head else "head"
+        self._head = Linear(weights.matrix(head), weights.optional_vector("head.bias"))
         tables: dict[object, RopeTable] = {}
-        factors = weights.optional_vector("rope.factors.weight")
+        factors = file_factors(weights)
         self._layers = []
         for index, (layer, device) in enumerate(zip(spec.layers, layer_devices, strict=True)):
             rope = layer.mixer.rope

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from mrs.families.spec import Rope, RopeScaling
 from mrs.kernels.rope import rotate
+from mrs.model.weights import ModelWeights
 
 
 def frequencies(
-    rope: Rope, total_tokens: int, file_factors: Tensor | None = None
+    rope: Rope, total_tokens: int, file_factors: Mapping[str, Tensor]
 ) -> tuple[Tensor, float]:
     """Angle per position of each pair, (dim / 2,) float32, and the factor on cos and sin.
 
     `total_tokens` is the length of the whole sequence: `dynamic` and `longrope` depend on it.
+    `file_factors` are the factors that the checkpoint keeps as tensors, by slot.
     Sources: linear and dynamic (kaiokendev, bloc97), yarn (arXiv 2309.00071), longrope
     (arXiv 2402.13753), llama3 (Llama 3.1's reference code).
     """
@@ -35,10 +38,16 @@ def frequencies(
         case "yarn":
             return _yarn(plain, rope, scaling)
         case "longrope":
-            return _longrope(plain, scaling, total_tokens)
+            return _longrope(plain, scaling, total_tokens, file_factors)
         case "factors":
-            assert file_factors is not None
-            return plain / file_factors.cpu().float(), 1.0
+            return plain / file_factors["rope.factors"], 1.0
+
+
+def _trained_tokens(scaling: RopeScaling) -> float:
+    """The length that the model was trained on before its rope was stretched."""
+    return scaling.get(
+        "original_max_position_embeddings", scaling.get("max_position_embeddings", 2048)
+    )
 
 
 def _dynamic(rope: Rope, exponents: Tensor, scaling: RopeScaling, total_tokens: int) -> Tensor:
@@ -51,7 +60,7 @@ def _dynamic(rope: Rope, exponents: Tensor, scaling: RopeScaling, total_tokens: 
 def _llama3(plain: Tensor, scaling: RopeScaling) -> Tensor:
     factor = scaling.get("factor", 8.0)
     low, high = scaling.get("low_freq_factor", 1.0), scaling.get("high_freq_factor", 4.0)
-    trained = scaling.get("original_max_position_embeddings", 8192)
+    trained = _trained_tokens(scaling)
     wavelength = 2 * math.pi / plain
     smooth = ((trained / wavelength - low) / (high - low)).clamp(0, 1)
     return (1 - smooth) * plain / factor + smooth * plain
@@ -59,9 +68,7 @@ def _llama3(plain: Tensor, scaling: RopeScaling) -> Tensor:
 
 def _yarn(plain: Tensor, rope: Rope, scaling: RopeScaling) -> tuple[Tensor, float]:
     factor = scaling.get("factor", 1.0)
-    trained = scaling.get(
-        "original_max_position_embeddings", scaling.get("max_position_embeddings", 2048)
-    )
+    trained = _trained_tokens(scaling)
 
     def pair_with(rotations: float) -> float:
         """The pair that turns `rotations` times over the trained length."""
@@ -88,46 +95,68 @@ def _yarn_magnitude(scaling: RopeScaling, factor: float) -> float:
     return magnitude(mscale) / magnitude(all_dims) if mscale and all_dims else magnitude(1.0)
 
 
-def _longrope(plain: Tensor, scaling: RopeScaling, total_tokens: int) -> tuple[Tensor, float]:
-    longest = scaling.get("max_position_embeddings", 4096)
-    trained = scaling.get("original_max_position_embeddings", longest)
-    factors = scaling.long_factors if total_tokens > trained else scaling.factors
-    stretch = scaling.get("factor", longest / trained)
+def _longrope(
+    plain: Tensor, scaling: RopeScaling, total_tokens: int, file_factors: Mapping[str, Tensor]
+) -> tuple[Tensor, float]:
+    trained = _trained_tokens(scaling)
+    stretch = scaling.get("factor", scaling.get("max_position_embeddings", trained) / trained)
     magnitude = math.sqrt(1 + math.log(stretch) / math.log(trained)) if stretch > 1 else 1.0
-    return plain / torch.tensor(factors), scaling.get("attention_factor", magnitude)
+    if scaling.file_slots:
+        short, long = (file_factors[slot] for slot in scaling.file_slots)
+    else:
+        short, long = torch.tensor(scaling.factors), torch.tensor(scaling.long_factors)
+    factors = long if total_tokens > trained else short
+    return plain / factors, scaling.get("attention_factor", magnitude)
+
+
+def file_factors(weights: ModelWeights) -> dict[str, Tensor]:
+    """The factor tables that came with the weights, by slot, on the CPU."""
+    slots = ("rope.factors", "rope.short_factors", "rope.long_factors")
+    found = {slot: weights.optional_vector(f"{slot}.weight") for slot in slots}
+    return {slot: tensor.cpu() for slot, tensor in found.items() if tensor is not None}
 
 
 class RopeTable:
-    """cos and sin of every position so far, on one device; shared by all layers with one rope."""
+    """cos and sin by position on one device; shared by all layers with one rope."""
 
-    def __init__(self, rope: Rope, device: torch.device, file_factors: Tensor | None) -> None:
+    def __init__(
+        self, rope: Rope, device: torch.device, file_factors: Mapping[str, Tensor]
+    ) -> None:
         self._rope = rope
         self._device = device
         self._file_factors = file_factors
-        self._frequencies: Tensor | None = None
+        self._is_fixed = rope.scaling is None or not rope.scaling.depends_on_length
+        self._span = (0, 0, 0)
         self._cos = self._sin = torch.empty(0, rope.dim // 2, device=device)
 
-    def rotate(self, x: Tensor, start: int) -> Tensor:
-        """Rotate x (T, H, D), whose tokens stand at `start`, `start + 1`, …"""
+    def rotate(self, x: Tensor, start: int, total_tokens: int) -> Tensor:
+        """Rotate x (T, H, D), whose tokens stand at `start`, `start + 1`, …
+
+        `total_tokens` is the length of the sequence once the prompt that x belongs to is in: the
+        chunks of one prompt turn as if it had come at once.
+        """
         end = start + x.shape[0]
-        self._reach(end)
-        cos, sin = self._cos[start:end], self._sin[start:end]
+        first = self._reach(start, end, total_tokens)
+        cos, sin = self._cos[start - first : end - first], self._sin[start - first : end - first]
         return rotate(x, cos, sin, interleaved=self._rope.interleaved)
 
-    def _reach(self, total_tokens: int) -> None:
-        """Make the table hold `total_tokens` positions, with the frequencies of that length."""
-        depends_on_length = self._rope.scaling is not None and self._rope.scaling.kind in (
-            "dynamic",
-            "longrope",
-        )
-        if total_tokens <= self._cos.shape[0] and not depends_on_length:
-            return
+    def _reach(self, start: int, end: int, total_tokens: int) -> int:
+        """Make the table hold positions `start` to `end`; returns the position of its first row.
+
+        It grows by doubling where angles are fixed. Where they depend on the length, it holds
+        the asked positions alone, for the other layers of the same step.
+        """
+        if self._is_fixed:
+            if end > self._cos.shape[0]:
+                self._tabulate(0, max(end, 2 * self._cos.shape[0], 256), total_tokens)
+            return 0
+        if (start, end, total_tokens) != self._span:
+            self._tabulate(start, end, total_tokens)
+            self._span = (start, end, total_tokens)
+        return start
+
+    def _tabulate(self, start: int, end: int, total_tokens: int) -> None:
         angles, magnitude = frequencies(self._rope, total_tokens, self._file_factors)
-        is_same = self._frequencies is not None and torch.equal(angles, self._frequencies)
-        if is_same and total_tokens <= self._cos.shape[0]:
-            return
-        self._frequencies = angles
-        positions = torch.arange(max(total_tokens, 2 * self._cos.shape[0], 256))
-        table = positions.float()[:, None] * angles[None, :]
+        table = torch.arange(start, end).float()[:, None] * angles[None, :]
         self._cos = (table.cos() * magnitude).to(self._device)
         self._sin = (table.sin() * magnitude).to(self._device)

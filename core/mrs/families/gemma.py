@@ -1,0 +1,29 @@
+"""Gemma 1: tied and scaled embeddings, a free head size, norm weights stored as offsets."""
+
+from __future__ import annotations
+
+from mrs.families.config import Config
+from mrs.families.family import Family
+from mrs.families.parts import decoder, layer_count, read_attention, read_mlp, read_norm
+from mrs.families.spec import Layer, ModelSpec
+
+
+def read(config: Config) -> ModelSpec:
+    config.refuse("use_bidirectional_attention", False)
+    norm = read_norm(config)
+    bias = config.flag("attention_bias", False)
+    # The published files say "gelu" and mean its tanh form.
+    config.activation("gelu", "hidden_activation", "hidden_act")
+    mlp = read_mlp(config, activation="gelu_tanh")
+    layer = Layer(read_attention(config, qkv_bias=bias, out_bias=bias), mlp, norm)
+    scale = config.positive("hidden_size") ** 0.5
+    return decoder(config, "gemma", [layer] * layer_count(config), norm, embedding_scale=scale)
+
+
+FAMILY = Family(
+    "gemma",
+    read,
+    gguf_arch="gemma",
+    defaults={"head_dim": 256, "num_key_value_heads": 16, "tie_word_embeddings": True},
+    norm_plus_one=True,
+)

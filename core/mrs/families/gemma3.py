@@ -1,0 +1,76 @@
+"""Gemma 3, text: Gemma 2 with five windowed layers for each full one, and normalized q and k.
+
+Windowed layers turn with a rope of their own, which is never scaled.
+"""
+
+from __future__ import annotations
+
+from mrs.families.config import Config, read_rope
+from mrs.families.family import Family
+from mrs.families.gemma2 import query_scale
+from mrs.families.parts import decoder, read_attention, read_heads, read_mlp, read_norm, windows
+from mrs.families.spec import Layer, ModelSpec, Rope
+
+LAYERS_OF_27B = 62
+
+
+def read(config: Config) -> ModelSpec:
+    config.refuse("use_bidirectional_attention", False)
+    norm = read_norm(config)
+    bias = config.flag("attention_bias", False)
+    mlp = read_mlp(config, activation=config.activation("gelu_pytorch_tanh", "hidden_activation"))
+    head_dim = read_heads(config)[2]
+    full = read_rope(config, head_dim, default_base=1e6, layer_type="full_attention")
+    local = _local_rope(config, head_dim)
+    attention = {
+        "scale": query_scale(config, LAYERS_OF_27B),
+        "qk_norm": norm,
+        "qkv_bias": bias,
+        "out_bias": bias,
+    }
+    types = windows(config, period=config.positive("sliding_window_pattern", 6))
+    layers = [
+        Layer(
+            read_attention(config, rope=local if window else full, window=window, **attention),
+            mlp,
+            norm,
+            style="sandwich",
+        )
+        for window in types
+    ]
+    return decoder(
+        config,
+        "gemma3_text",
+        layers,
+        norm,
+        embedding_scale=config.positive("hidden_size") ** 0.5,
+        logit_softcap=config.optional_number("final_logit_softcapping"),
+    )
+
+
+def _local_rope(config: Config, head_dim: int) -> Rope:
+    if "sliding_attention" in config.mapping("rope_parameters"):
+        return read_rope(config, head_dim, layer_type="sliding_attention")
+    return Rope(head_dim, config.number("rope_local_base_freq", 1e4))
+
+
+FAMILY = Family(
+    "gemma3_text",
+    read,
+    gguf_arch="gemma3",
+    aliases=("gemma3",),
+    defaults={
+        "head_dim": 256,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "tie_word_embeddings": True,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 4096,
+    },
+    safetensors={"ffn.norm": "pre_feedforward_layernorm"},
+    gguf_keys={
+        "rope_local_base_freq": "rope.freq_base_swa",
+        "final_logit_softcapping": "final_logit_softcapping",
+    },
+    norm_plus_one=True,
+)

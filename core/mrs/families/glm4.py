@@ -1,0 +1,31 @@
+"""GLM 4 (0414): norms around both parts, half of each head turned in neighbouring pairs."""
+
+from __future__ import annotations
+
+from mrs.families.config import Config, read_rope
+from mrs.families.family import Family
+from mrs.families.parts import decoder, layer_count, read_attention, read_heads, read_mlp, read_norm
+from mrs.families.spec import Layer, ModelSpec
+
+
+def read(config: Config) -> ModelSpec:
+    norm = read_norm(config, default=1.5625e-7)
+    rope = read_rope(config, read_heads(config)[2], interleaved=True)
+    attention = read_attention(config, rope=rope, qkv_bias=config.flag("attention_bias", True))
+    layer = Layer(attention, read_mlp(config), norm, style="sandwich")
+    return decoder(config, "glm4", [layer] * layer_count(config), norm)
+
+
+FAMILY = Family(
+    "glm4",
+    read,
+    gguf_arch="glm4",
+    defaults={"head_dim": 128, "num_key_value_heads": 2, "partial_rotary_factor": 0.5},
+    safetensors={
+        "mixer.post_norm": "post_self_attn_layernorm",
+        "ffn.norm": "post_attention_layernorm",
+        "ffn.post_norm": "post_mlp_layernorm",
+        "ffn.gate_up": "mlp.gate_up_proj",
+    },
+    gguf={"ffn.gate_up": "ffn_up"},
+)

@@ -1,0 +1,38 @@
+"""Phi 1, 1.5 and 2: attention and feed-forward side by side, LayerNorm, biases everywhere."""
+
+from __future__ import annotations
+
+from mrs.families.config import Config
+from mrs.families.family import Family
+from mrs.families.parts import decoder, layer_count, read_attention, read_layer_norm, read_mlp
+from mrs.families.spec import Layer, ModelSpec
+
+
+def read(config: Config) -> ModelSpec:
+    norm = read_layer_norm(config)
+    attention = read_attention(
+        config,
+        qkv_bias=True,
+        out_bias=True,
+        qk_norm=norm if config.flag("qk_layernorm", False) else None,
+    )
+    mlp = read_mlp(config, activation=config.activation("gelu_new"), gated=False, bias=True)
+    layer = Layer(attention, mlp, norm, style="parallel")
+    return decoder(config, "phi", [layer] * layer_count(config), norm, head_bias=True)
+
+
+FAMILY = Family(
+    "phi",
+    read,
+    gguf_arch="phi2",
+    aliases=("phi2",),
+    defaults={"partial_rotary_factor": 0.5},
+    safetensors={
+        "norm": "model.final_layernorm",
+        "mixer.o": "self_attn.dense",
+        "mixer.q_norm": "self_attn.q_layernorm",
+        "mixer.k_norm": "self_attn.k_layernorm",
+        "ffn.up": "mlp.fc1",
+        "ffn.down": "mlp.fc2",
+    },
+)

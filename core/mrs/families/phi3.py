@@ -1,0 +1,32 @@
+"""Phi 3, 3.5 and 4: Llama with q, k and v in one tensor, gate and up in another, and longrope."""
+
+from __future__ import annotations
+
+from mrs.families.config import Config
+from mrs.families.family import Family
+from mrs.families.parts import (
+    decoder,
+    layer_count,
+    read_attention,
+    read_mlp,
+    read_norm,
+    read_window,
+)
+from mrs.families.spec import Layer, ModelSpec
+
+
+def read(config: Config) -> ModelSpec:
+    norm = read_norm(config, default=1e-5)
+    attention = read_attention(config, window=read_window(config))
+    layer = Layer(attention, read_mlp(config), norm)
+    return decoder(config, "phi3", [layer] * layer_count(config), norm)
+
+
+FAMILY = Family(
+    "phi3",
+    read,
+    gguf_arch="phi3",
+    defaults={"original_max_position_embeddings": 4096, "max_position_embeddings": 4096},
+    safetensors={"mixer.qkv": "self_attn.qkv_proj", "ffn.gate_up": "mlp.gate_up_proj"},
+    gguf={"mixer.qkv": "attn_qkv", "ffn.gate_up": "ffn_up"},
+)

@@ -1,0 +1,68 @@
+"""SmolLM 3: Llama whose every fourth layer has no rope, and there a window, if any."""
+
+from __future__ import annotations
+
+from mrs.errors import NotReadable
+from mrs.families.config import Config, read_rope
+from mrs.families.family import Family
+from mrs.families.parts import (
+    decoder,
+    layer_count,
+    read_attention,
+    read_heads,
+    read_mlp,
+    read_norm,
+    read_window,
+    windows,
+)
+from mrs.families.spec import Layer, ModelSpec
+
+
+def read(config: Config) -> ModelSpec:
+    norm = read_norm(config)
+    bias = config.flag("attention_bias", False)
+    mlp = read_mlp(config, bias=config.flag("mlp_bias", False))
+    rope = read_rope(config, read_heads(config)[2], default_base=2e6)
+    turned = _turned_layers(config)
+    layers = [
+        Layer(
+            read_attention(
+                config, rope=rope if turns else None, window=window, qkv_bias=bias, out_bias=bias
+            ),
+            mlp,
+            norm,
+        )
+        for turns, window in zip(turned, _windows(config, turned), strict=True)
+    ]
+    return decoder(config, "smollm3", layers, norm)
+
+
+def _turned_layers(config: Config) -> list[bool]:
+    """Which layers have rope: `no_rope_layers` has a 1 for those that do."""
+    count = layer_count(config)
+    if not config.has("no_rope_layers"):
+        interval = config.positive("no_rope_layer_interval", 4)
+        return [(layer + 1) % interval != 0 for layer in range(count)]
+    flags = config.sequence("no_rope_layers")[:count]
+    if len(flags) < count:
+        raise NotReadable(f"no_rope_layers has {len(flags)} entries", where=config.where)
+    return [bool(flag) for flag in flags]
+
+
+def _windows(config: Config, turned: list[bool]) -> list[int | None]:
+    if config.has("layer_types") or not config.flag("use_sliding_window", False):
+        return windows(config)
+    return [None if turns else read_window(config) for turns in turned]
+
+
+FAMILY = Family(
+    "smollm3",
+    read,
+    gguf_arch="smollm3",
+    defaults={
+        "num_key_value_heads": 4,
+        "tie_word_embeddings": True,
+        "use_sliding_window": False,
+    },
+    gguf_rope_interleaved=True,
+)

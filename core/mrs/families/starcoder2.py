@@ -1,0 +1,34 @@
+"""StarCoder 2: LayerNorm, an ungated feed-forward part, biases, and a window on every layer."""
+
+from __future__ import annotations
+
+from mrs.families.config import Config
+from mrs.families.family import Family
+from mrs.families.parts import (
+    decoder,
+    layer_count,
+    read_attention,
+    read_layer_norm,
+    read_mlp,
+    read_window,
+)
+from mrs.families.spec import Layer, ModelSpec
+
+
+def read(config: Config) -> ModelSpec:
+    norm = read_layer_norm(config, "norm_epsilon")
+    bias = config.flag("use_bias", config.flag("attention_bias", True))
+    attention = read_attention(config, qkv_bias=bias, out_bias=bias, window=read_window(config))
+    activation = config.activation("gelu_pytorch_tanh")
+    mlp = read_mlp(config, activation=activation, gated=False, bias=bias)
+    return decoder(config, "starcoder2", [Layer(attention, mlp, norm)] * layer_count(config), norm)
+
+
+FAMILY = Family(
+    "starcoder2",
+    read,
+    gguf_arch="starcoder2",
+    defaults={"num_key_value_heads": 2, "tie_word_embeddings": True},
+    safetensors={"ffn.up": "mlp.c_fc", "ffn.down": "mlp.c_proj"},
+    gguf_keys={"norm_epsilon": "attention.layer_norm_epsilon"},
+)
