@@ -1,0 +1,81 @@
+/* Activations as a kernel reads them; included once for each set of lanes.
+ *
+ * A panel holds `width` tokens, unit after unit of 32 columns. In a unit, for integer weights:
+ *
+ *   int8  codes[width][32]      x is about step * code
+ *   float step[width]           the largest |x| of the unit / 127
+ *   correction[2][width]        of each scale of the unit (a format with one uses only the
+ *                               first): the sum of the codes times step as a float for affine
+ *                               formats, otherwise minus the sum times the weights' offset
+ *
+ * and for 16-bit weights float x[width][32].
+ */
+#include "half.h"
+#include "weights.h"
+
+/* Codes and step of 32 numbers. NaN or infinity makes the step NaN, and so the results. */
+INLINE float quantize_unit(const float *x, int8_t *codes) {
+    int32_t largest = 0;
+    for (int i = 0; i < UNIT_COLUMNS; i++) {
+        int32_t magnitude = (int32_t)(bits_of_float(x[i]) & 0x7fffffff);
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    float bound = float_of_bits((uint32_t)largest);
+    bool is_finite = largest < 0x7f800000;
+    /* 127 / bound must not overflow; what is smaller than that counts as zero. */
+    float factor = is_finite && bound > 1e-36f ? 127.0f / bound : 0.0f;
+    const float rounder = 12582912.0f; /* 1.5 * 2^23: the sum's low bits are the nearest integer */
+    for (int i = 0; i < UNIT_COLUMNS; i++) {
+        float scaled = is_finite ? x[i] * factor : 0.0f;
+        codes[i] = (int8_t)(bits_of_float(scaled + rounder) - bits_of_float(rounder));
+    }
+    return is_finite ? (factor > 0 ? bound / 127.0f : 0.0f) : float_of_bits(0x7fc00000);
+}
+
+/* Writes one unit of a panel. x[t] points at the unit's 32 numbers of token t. */
+INLINE void quantize_panel_unit(const Format format, const float *x[], int width, uint8_t *unit) {
+    int8_t *codes = (int8_t *)unit;
+    float *step = (float *)(unit + width * UNIT_COLUMNS);
+    int32_t *correction = (int32_t *)(step + width);
+    const int offset = format == Q8_0 ? BYTE_OFFSET : code_offset(format);
+    for (int t = 0; t < width; t++) {
+        step[t] = quantize_unit(x[t], codes + t * UNIT_COLUMNS);
+        int32_t half_sum[2] = {0, 0};
+        for (int i = 0; i < 16; i++) half_sum[0] += codes[t * UNIT_COLUMNS + i];
+        for (int i = 16; i < 32; i++) half_sum[1] += codes[t * UNIT_COLUMNS + i];
+        if (unit_scales(format) == 1) half_sum[0] += half_sum[1];
+        for (int s = 0; s < 2; s++) {
+            if (has_minimum(format))
+                ((float *)correction)[s * width + t] = (float)half_sum[s] * step[t];
+            else
+                correction[s * width + t] = -offset * half_sum[s];
+        }
+    }
+}
+
+/* Makes a panel of `width` tokens from `tokens` rows; the rows that are missing become zeros.
+ * The columns beyond a row's end, up to a whole unit, are zeros too. */
+static void quantize(Format format, const float *rows[], int tokens, int width, int64_t columns,
+                     void *panel) {
+    static const float zeros[UNIT_COLUMNS];
+    uint8_t *unit = panel;
+    for (int64_t column = 0; column < columns; column += UNIT_COLUMNS) {
+        const float *x[MAX_TOKENS];
+        float ends[MAX_TOKENS][UNIT_COLUMNS];
+        int64_t left = columns - column;
+        for (int t = 0; t < width; t++) {
+            x[t] = t < tokens ? rows[t] + column : zeros;
+            if (t < tokens && left < UNIT_COLUMNS) {
+                memset(ends[t], 0, sizeof ends[t]);
+                memcpy(ends[t], x[t], (size_t)left * sizeof(float));
+                x[t] = ends[t];
+            }
+        }
+        if (is_float(format))
+            for (int t = 0; t < width; t++)
+                memcpy((float *)unit + t * UNIT_COLUMNS, x[t], UNIT_COLUMNS * sizeof(float));
+        else
+            quantize_panel_unit(format, x, width, unit);
+        unit += panel_unit_bytes(format, width);
+    }
+}

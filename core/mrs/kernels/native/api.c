@@ -1,0 +1,217 @@
+/* What Python calls. Sizes and pointers are checked there. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "half.h"
+#include "mrs.h"
+
+#if defined(_WIN32)
+#define EXPORT __declspec(dllexport)
+#else
+#define EXPORT __attribute__((visibility("default")))
+#endif
+
+typedef struct {
+    const Context *context;
+    int64_t format, rows, columns;
+    uint8_t *packed;
+} Matrix;
+
+static int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+#if defined(__aarch64__)
+#if defined(__linux__)
+#include <sys/auxv.h>
+static bool has_dot_products(void) { return getauxval(AT_HWCAP) >> 20 & 1; } /* ASIMDDP */
+#else
+static bool has_dot_products(void) { return true; } /* every Apple processor since 2018 */
+#endif
+#endif
+
+/* The paths that this processor can run, best first; NULL beyond the last. */
+EXPORT const Path *mrs_path(int index) {
+    const Path *found[4];
+    int count = 0;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512vnni"))
+        found[count++] = &avx512_path;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+        __builtin_cpu_supports("f16c"))
+        found[count++] = &avx2_path;
+#elif defined(__aarch64__)
+    if (has_dot_products()) found[count++] = &neon_path;
+#endif
+    found[count++] = &portable_path;
+    return index < count ? found[index] : NULL;
+}
+
+/* Bytes of one row in a file; the columns of a quantized format are whole blocks. */
+EXPORT int64_t mrs_row_bytes(int format, int64_t columns) {
+    if (is_float((Format)format)) return 2 * columns;
+    return columns / (block_units((Format)format) * UNIT_COLUMNS) * block_bytes((Format)format);
+}
+
+EXPORT int64_t mrs_packed_bytes(int format, int64_t rows, int64_t columns) {
+    return divide_up(rows, GROUP_ROWS) * group_bytes((Format)format, columns);
+}
+
+typedef struct {
+    const Matrix *matrix;
+    const uint8_t *blocks;
+    int64_t row_bytes, first_row, rows;
+} Packing;
+
+static void pack_task(void *data, int64_t index) {
+    const Packing *p = data;
+    const Matrix *m = p->matrix;
+    int64_t row = index * GROUP_ROWS, group = p->first_row / GROUP_ROWS + index;
+    m->context->path->pack_group((Format)m->format, p->blocks + row * p->row_bytes, p->row_bytes,
+                                 (int)at_most(GROUP_ROWS, p->rows - row), m->columns,
+                                 m->packed + group * group_bytes((Format)m->format, m->columns));
+}
+
+/* Packs `rows` rows of a file's blocks as rows first_row (a multiple of 16) and after. */
+EXPORT void mrs_pack(const Matrix *matrix, const uint8_t *blocks, int64_t row_bytes,
+                     int64_t first_row, int64_t rows, int threads) {
+    Packing packing = {matrix, blocks, row_bytes, first_row, rows};
+    run_tasks(matrix->context, threads, divide_up(rows, GROUP_ROWS), pack_task, &packing);
+}
+
+typedef struct {
+    const Matrix *matrix;
+    const int64_t *ids;
+    float *out;
+} Decoding;
+
+static void decode_task(void *data, int64_t index) {
+    const Decoding *d = data;
+    const Matrix *m = d->matrix;
+    int64_t row = d->ids ? d->ids[index] : index * GROUP_ROWS;
+    int64_t count = d->ids ? 1 : at_most(GROUP_ROWS, m->rows - row);
+    const uint8_t *group = m->packed + row / GROUP_ROWS * group_bytes((Format)m->format, m->columns);
+    m->context->path->decode_rows((Format)m->format, group, (int)(row % GROUP_ROWS), (int)count,
+                                  m->columns, d->out + index * (d->ids ? 1 : GROUP_ROWS) * m->columns,
+                                  m->columns);
+}
+
+/* The exact values of `count` rows by number, or of all rows where `ids` is NULL. */
+EXPORT void mrs_decode(const Matrix *matrix, const int64_t *ids, int64_t count, float *out,
+                       int threads) {
+    Decoding decoding = {matrix, ids, out};
+    int64_t tasks = ids ? count : divide_up(matrix->rows, GROUP_ROWS);
+    run_tasks(matrix->context, threads, tasks, decode_task, &decoding);
+}
+
+typedef struct {
+    const Matrix *matrix;
+    const void *x;
+    void *out;
+    Type type;
+    int width;               /* tokens in a panel */
+    int64_t tokens, panels;
+    int64_t panel_bytes;
+    uint8_t *panel;
+    int64_t chunk_groups;    /* groups of rows in a task */
+} Product;
+
+static void quantize_task(void *data, int64_t index) {
+    const Product *p = data;
+    int64_t columns = p->matrix->columns, first = index * p->width;
+    int tokens = (int)at_most(p->width, p->tokens - first);
+    const float *rows[MAX_TOKENS];
+    float *converted = NULL;
+    if (p->type == TYPE_BF16) {
+        const uint16_t *x = (const uint16_t *)p->x + first * columns;
+        converted = malloc((size_t)(tokens * columns) * sizeof(float));
+        for (int64_t i = 0; i < tokens * columns; i++) converted[i] = float_of_bf16(x[i]);
+    }
+    const float *x = converted ? converted : (const float *)p->x + first * columns;
+    for (int t = 0; t < tokens; t++) rows[t] = x + t * columns;
+    p->matrix->context->path->quantize((Format)p->matrix->format, rows, tokens, p->width, columns,
+                                       p->panel + index * p->panel_bytes);
+    free(converted);
+}
+
+/* Copies the results of one group and panel to where they belong, leaving out the padding. */
+static void store_results(const Product *p, const float *results, int64_t token, int64_t row) {
+    int64_t rows = p->matrix->rows, tokens = at_most(p->width, p->tokens - token);
+    int64_t count = at_most(GROUP_ROWS, rows - row);
+    for (int64_t t = 0; t < tokens; t++, results += GROUP_ROWS) {
+        int64_t place = (token + t) * rows + row;
+        if (p->type == TYPE_F32)
+            memcpy((float *)p->out + place, results, (size_t)count * sizeof(float));
+        else
+            for (int64_t i = 0; i < count; i++)
+                ((uint16_t *)p->out)[place + i] = bf16_of_float(results[i]);
+    }
+}
+
+static void multiply_task(void *data, int64_t index) {
+    const Product *p = data;
+    const Matrix *m = p->matrix;
+    int64_t bytes = group_bytes((Format)m->format, m->columns);
+    int64_t first = index * p->chunk_groups;
+    int64_t last = at_most(first + p->chunk_groups, divide_up(m->rows, GROUP_ROWS));
+    float results[MAX_TOKENS * GROUP_ROWS];
+    for (int64_t panel = 0; panel < p->panels; panel++)
+        for (int64_t group = first; group < last; group++) {
+            m->context->path->multiply((Format)m->format, m->packed + group * bytes,
+                                       p->panel + panel * p->panel_bytes, p->width, m->columns,
+                                       results);
+            store_results(p, results, panel * p->width, group * GROUP_ROWS);
+        }
+}
+
+/* Groups of rows that one task takes: a part of the weights that the second-level cache holds
+ * while panel after panel passes, and small enough to share the work evenly. */
+static int64_t chunk_of(const Matrix *m, int threads) {
+    const int64_t cache_bytes = 256 << 10;
+    int64_t chunk = cache_bytes / group_bytes((Format)m->format, m->columns);
+    int64_t even = divide_up(m->rows, GROUP_ROWS) / (4 * threads);
+    chunk = at_most(chunk, even);
+    return chunk > 1 ? chunk : 1;
+}
+
+/* out (tokens, rows) = x (tokens, columns) times the transposed matrix; both of `type`.
+ * Returns false when memory for the activations is missing. */
+EXPORT bool mrs_matmul(const Matrix *matrix, const void *x, int type, int64_t tokens, void *out,
+                       int threads) {
+    Product p = {.matrix = matrix, .x = x, .out = out, .type = (Type)type, .tokens = tokens};
+    p.width = tokens >= 8 ? 8 : tokens > 4 ? 8 : tokens > 2 ? 4 : (int)tokens;
+    p.panels = divide_up(tokens, p.width);
+    p.panel_bytes = padded_columns(matrix->columns) / UNIT_COLUMNS *
+                    panel_unit_bytes((Format)matrix->format, p.width);
+    p.panel_bytes = divide_up(p.panel_bytes, 64) * 64;
+    p.panel = aligned_alloc(64, (size_t)(p.panels * p.panel_bytes));
+    if (!p.panel) return false;
+    p.chunk_groups = chunk_of(matrix, threads);
+    run_tasks(matrix->context, p.panels < 4 ? 1 : threads, p.panels, quantize_task, &p);
+    int64_t tasks = divide_up(divide_up(matrix->rows, GROUP_ROWS), p.chunk_groups);
+    run_tasks(matrix->context, threads, tasks, multiply_task, &p);
+    free(p.panel);
+    return true;
+}
+
+typedef struct {
+    const Path *path;
+    const uint8_t *bytes;
+    int64_t size;
+} Reading;
+
+#define READ_BYTES (256 << 10)
+
+static void read_task(void *data, int64_t index) {
+    const Reading *r = data;
+    int64_t start = index * READ_BYTES;
+    r->path->read(r->bytes + start, at_most(READ_BYTES, r->size - start));
+}
+
+/* Reads memory once and does nothing with it. */
+EXPORT void mrs_read(const Context *context, const uint8_t *bytes, int64_t size, int threads) {
+    Reading reading = {context->path, bytes, size};
+    run_tasks(context, threads, divide_up(size, READ_BYTES), read_task, &reading);
+}

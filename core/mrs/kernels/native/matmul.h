@@ -1,0 +1,265 @@
+/* Products of packed weights with activations; included once for each set of lanes. */
+#include "weights.h"
+
+#define PARTS (GROUP_ROWS / LANES)
+#define PREFETCH_BYTES 8192
+
+INLINE Ints shift_to(const Ints v, const int from, const int to) {
+    return from > to ? lanes_shift_right(v, from - to) : lanes_shift_left(v, to - from);
+}
+
+INLINE Ints quad_nibbles(const uint8_t *unit, const int k) {
+    Ints line = lanes_load(unit + LINE * (k & 3));
+    return lanes_and(k < 4 ? line : lanes_shift_right(line, 4), lanes_byte(0x0f));
+}
+
+/* The codes of quad k of a unit, one byte each. */
+INLINE Ints quad_codes(const int bits, const uint8_t *unit, const int k) {
+    Ints line;
+    switch (bits) {
+    case 2:
+        line = lanes_load(unit + LINE * (k >> 2));
+        return lanes_and(lanes_shift_right(line, 2 * (k & 3)), lanes_byte(0x03));
+    case 3:
+        line = lanes_load(unit + LINE * 2);
+        return lanes_or_masked(quad_codes(2, unit, k), shift_to(line, k, 2), lanes_byte(0x04));
+    case 4:
+        return quad_nibbles(unit, k);
+    case 5:
+        line = lanes_load(unit + LINE * 4);
+        return lanes_or_masked(quad_nibbles(unit, k), shift_to(line, k, 4), lanes_byte(0x10));
+    case 6:
+        line = shift_to(lanes_load(unit + LINE * (4 + (k >> 2))), 2 * (k & 3), 4);
+        return lanes_or_masked(quad_nibbles(unit, k), line, lanes_byte(0x30));
+    default:
+        return lanes_bytes(lanes_load(unit + LINE * k));
+    }
+}
+
+/* Number j of the 16 that four lines hold, as floats; `is_signed` for bytes below zero. */
+INLINE Floats scale_number(const Ints lines[4], const int j, const bool is_signed) {
+    Ints top = lanes_shift_left(lines[j >> 2], 24 - 8 * (j & 3));
+    return lanes_convert(is_signed ? lanes_shift_signed(top, 24) : lanes_shift_right(top, 24));
+}
+
+INLINE void load_six_bits(const uint8_t *block, Ints lines[4]) {
+    Ints a = lanes_load(block), b = lanes_load(block + LINE), c = lanes_load(block + 2 * LINE);
+    lines[0] = lanes_and(a, lanes_byte(0x3f));
+    lines[1] = lanes_and(b, lanes_byte(0x3f));
+    lines[2] = lanes_and(c, lanes_byte(0x3f));
+    lines[3] = lanes_and(lanes_shift_right(a, 6), lanes_byte(0x03));
+    lines[3] = lanes_or_masked(lines[3], lanes_shift_right(b, 4), lanes_byte(0x0c));
+    lines[3] = lanes_or_masked(lines[3], lanes_shift_right(c, 2), lanes_byte(0x30));
+}
+
+/* The scales of a block, and for affine formats its negated minima, in the order of columns.
+ * `part` picks the rows; `block` is already moved to that part's lanes. */
+INLINE void load_scales(const Format format, const uint8_t *block, const int part,
+                        Floats scale[16], Floats minimum[16]) {
+    const uint8_t *halves = block - part * LANES * 2; /* two bytes a row, not four */
+    Ints lines[4];
+    Floats d, negated;
+    switch (format) {
+    case Q4_0: case Q5_0: case Q8_0:
+        scale[0] = lanes_half(halves);
+        break;
+    case Q4_1: case Q5_1:
+        scale[0] = lanes_half(halves);
+        minimum[0] = lanes_half(halves + 2 * GROUP_ROWS);
+        break;
+    case Q4_K: case Q5_K:
+        load_six_bits(block, lines);
+        d = lanes_half(halves + 12 * GROUP_ROWS);
+        negated = lanes_mul(lanes_half(halves + 14 * GROUP_ROWS), lanes_float(-1));
+#pragma GCC unroll 8
+        for (int j = 0; j < 8; j++) {
+            scale[j] = lanes_mul(d, scale_number(lines, j, false));
+            minimum[j] = lanes_mul(negated, scale_number(lines, j + 8, false));
+        }
+        break;
+    case Q3_K:
+        load_six_bits(block, lines);
+        d = lanes_half(halves + 12 * GROUP_ROWS);
+#pragma GCC unroll 16
+        for (int j = 0; j < 16; j++)
+            scale[j] = lanes_mul(d, lanes_sum(scale_number(lines, j, false), lanes_float(-32)));
+        break;
+    case Q6_K:
+        for (int i = 0; i < 4; i++) lines[i] = lanes_load(block + LINE * i);
+        d = lanes_half(halves + 16 * GROUP_ROWS);
+#pragma GCC unroll 16
+        for (int j = 0; j < 16; j++) scale[j] = lanes_mul(d, scale_number(lines, j, true));
+        break;
+    case Q2_K:
+        d = lanes_half(halves + 16 * GROUP_ROWS);
+        negated = lanes_mul(lanes_half(halves + 18 * GROUP_ROWS), lanes_float(-1));
+        for (int i = 0; i < 4; i++)
+            lines[i] = lanes_and(lanes_load(block + LINE * i), lanes_byte(0x0f));
+#pragma GCC unroll 16
+        for (int j = 0; j < 16; j++) scale[j] = lanes_mul(d, scale_number(lines, j, false));
+        for (int i = 0; i < 4; i++)
+            lines[i] = lanes_and(lanes_shift_right(lanes_load(block + LINE * i), 4),
+                                 lanes_byte(0x0f));
+#pragma GCC unroll 16
+        for (int j = 0; j < 16; j++)
+            minimum[j] = lanes_mul(negated, scale_number(lines, j, false));
+        break;
+    default:
+        break;
+    }
+}
+
+/* Adds one unit's products to total[t]. `x` is the unit's part of a panel (activations.h). */
+INLINE void add_unit(const Format format, const int width, const uint8_t *unit, const uint8_t *x,
+                     const Floats *scale, const Floats *minimum, Floats *total) {
+    const int bits = code_bits(format), scales = unit_scales(format), quads = 8 / scales;
+    const int8_t *quads_of_x = (const int8_t *)x;
+    const float *step = (const float *)(x + width * UNIT_COLUMNS);
+    const int32_t *correction = (const int32_t *)(step + width);
+    Floats scaled[MAX_TOKENS];
+#pragma GCC unroll 2
+    for (int s = 0; s < scales; s++) {
+        Ints sum[MAX_TOKENS];
+#pragma GCC unroll 8
+        for (int t = 0; t < width; t++)
+            sum[t] = lanes_int(has_minimum(format) ? 0 : correction[s * width + t]);
+#pragma GCC unroll 8
+        for (int i = 0; i < quads; i++) {
+            const int k = s * quads + (scales == 1 ? (i >> 1) + 4 * (i & 1) : i);
+            Ints codes = quad_codes(bits, unit, k);
+#pragma GCC unroll 8
+            for (int t = 0; t < width; t++) {
+                const int8_t *four = quads_of_x + t * UNIT_COLUMNS + 4 * k;
+                sum[t] = bits == 8 ? lanes_dot_bytes(sum[t], codes, four)
+                                   : lanes_dot(sum[t], codes, four);
+            }
+        }
+#pragma GCC unroll 8
+        for (int t = 0; t < width; t++) {
+            Floats value = lanes_convert(sum[t]);
+            scaled[t] = s ? lanes_fma(value, scale[s], scaled[t]) : lanes_mul(value, scale[s]);
+            if (has_minimum(format)) {
+                Floats shift = lanes_float(((const float *)correction)[s * width + t]);
+                total[t] = lanes_fma(minimum[s], shift, total[t]);
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int t = 0; t < width; t++)
+        total[t] = lanes_fma(scaled[t], lanes_float(step[t]), total[t]);
+}
+
+INLINE void prefetch(const uint8_t *p, const int bytes) {
+#pragma GCC unroll 16
+    for (int i = 0; i < bytes; i += LINE) __builtin_prefetch(p + PREFETCH_BYTES + i);
+}
+
+INLINE void multiply_codes(const Format format, const int width, const uint8_t *block,
+                           const uint8_t *x, int64_t columns, const int part, float *out) {
+    const int units = block_units(format), scales = unit_scales(format);
+    const int bytes = unit_bytes(code_bits(format));
+    Floats total[MAX_TOKENS], scale[16], minimum[16];
+#pragma GCC unroll 8
+    for (int t = 0; t < width; t++) total[t] = lanes_zero();
+    block += part * LANES * 4;
+    for (int64_t column = 0; column < columns; column += units * UNIT_COLUMNS) {
+        prefetch(block, scale_bytes(format));
+        load_scales(format, block, part, scale, minimum);
+        block += scale_bytes(format);
+#pragma GCC unroll 1
+        for (int u = 0; u < units; u++) {
+            prefetch(block, bytes);
+            add_unit(format, width, block, x, scale + u * scales, minimum + u * scales, total);
+            block += bytes;
+            x += panel_unit_bytes(format, width);
+        }
+    }
+#pragma GCC unroll 8
+    for (int t = 0; t < width; t++) lanes_store(out + t * GROUP_ROWS + part * LANES, total[t]);
+}
+
+/* Two columns of 16-bit weights as floats: bf16 sit side by side in a lane, f16 in two halves. */
+INLINE void load_two_columns(const Format format, const uint8_t *line, const int part,
+                             Floats weights[2]) {
+    if (format == BF16) {
+        Ints both = lanes_load(line + part * LANES * 4);
+        weights[0] = lanes_bits(lanes_shift_left(both, 16));
+        weights[1] = lanes_bits(lanes_and(both, lanes_int((int32_t)0xffff0000)));
+    } else {
+        weights[0] = lanes_half(line + part * LANES * 2);
+        weights[1] = lanes_half(line + part * LANES * 2 + LINE / 2);
+    }
+}
+
+/* The same for weights of 16 bits, in float arithmetic. With few tokens several sums run side by
+ * side, since one addition must wait for the one before. */
+INLINE void multiply_floats(const Format format, const int width, const uint8_t *line,
+                            const float *x, int64_t columns, const int part, float *out) {
+    enum { CHAINS = 4 };
+    const int chains = width > 2 ? 1 : CHAINS;
+    Floats total[MAX_TOKENS][CHAINS], weights[2];
+#pragma GCC unroll 8
+    for (int t = 0; t < width; t++)
+#pragma GCC unroll 4
+        for (int c = 0; c < chains; c++) total[t][c] = lanes_zero();
+    for (int64_t column = 0; column < columns; column += UNIT_COLUMNS) {
+#pragma GCC unroll 16
+        for (int i = 0; i < UNIT_COLUMNS; i += 2) {
+            __builtin_prefetch(line + PREFETCH_BYTES);
+            load_two_columns(format, line, part, weights);
+            line += LINE;
+#pragma GCC unroll 8
+            for (int t = 0; t < width; t++)
+#pragma GCC unroll 2
+                for (int j = 0; j < 2; j++) {
+                    Floats *sum = &total[t][(i + j) % chains];
+                    *sum = lanes_fma(weights[j], lanes_float(x[t * UNIT_COLUMNS + i + j]), *sum);
+                }
+        }
+        x += width * UNIT_COLUMNS;
+    }
+#pragma GCC unroll 8
+    for (int t = 0; t < width; t++) {
+#pragma GCC unroll 4
+        for (int c = 1; c < chains; c++) total[t][0] = lanes_sum(total[t][0], total[t][c]);
+        lanes_store(out + t * GROUP_ROWS + part * LANES, total[t][0]);
+    }
+}
+
+INLINE void multiply_format(const Format format, const int width, const uint8_t *group,
+                            const void *panel, int64_t columns, float *out) {
+    for (int part = 0; part < PARTS; part++) {
+        if (is_float(format))
+            multiply_floats(format, width, group, panel, columns, part, out);
+        else
+            multiply_codes(format, width, group, panel, columns, part, out);
+    }
+}
+
+#define MULTIPLY_WIDTH(FORMAT, WIDTH)                                                            \
+    static __attribute__((noinline)) void multiply_##FORMAT##_##WIDTH(                           \
+        const uint8_t *group, const void *panel, int64_t columns, float *out) {                  \
+        multiply_format(FORMAT, WIDTH, group, panel, columns, out);                              \
+    }
+
+#define MULTIPLY(FORMAT)                                                                         \
+    MULTIPLY_WIDTH(FORMAT, 1)                                                                    \
+    MULTIPLY_WIDTH(FORMAT, 2)                                                                    \
+    MULTIPLY_WIDTH(FORMAT, 4)                                                                    \
+    MULTIPLY_WIDTH(FORMAT, 8)
+
+MULTIPLY(Q4_0) MULTIPLY(Q4_1) MULTIPLY(Q5_0) MULTIPLY(Q5_1) MULTIPLY(Q8_0) MULTIPLY(Q2_K)
+MULTIPLY(Q3_K) MULTIPLY(Q4_K) MULTIPLY(Q5_K) MULTIPLY(Q6_K) MULTIPLY(F16) MULTIPLY(BF16)
+
+#define WIDTHS(FORMAT)                                                                           \
+    {multiply_##FORMAT##_1, multiply_##FORMAT##_2, multiply_##FORMAT##_4, multiply_##FORMAT##_8}
+
+/* One group times one panel: out[t][row] for `width` (1, 2, 4, 8) tokens and 16 rows. */
+static void multiply(Format format, const uint8_t *group, const void *panel, int width,
+                     int64_t columns, float *out) {
+    static void (*const kernels[FORMAT_COUNT][4])(const uint8_t *, const void *, int64_t,
+                                                  float *) = {
+        WIDTHS(Q4_0), WIDTHS(Q4_1), WIDTHS(Q5_0), WIDTHS(Q5_1), WIDTHS(Q8_0), WIDTHS(Q2_K),
+        WIDTHS(Q3_K), WIDTHS(Q4_K), WIDTHS(Q5_K), WIDTHS(Q6_K), WIDTHS(F16), WIDTHS(BF16)};
+    kernels[format][width == 8 ? 3 : width >> 1](group, panel, columns, out);
+}

@@ -1,0 +1,79 @@
+/* The library's shared types. Everything a caller outside may use is declared in api.c. */
+#ifndef MRS_H
+#define MRS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Packed matrices hold their rows in groups of 16 and their columns in units of 32. */
+#define GROUP_ROWS 16
+#define UNIT_COLUMNS 32
+#define MAX_TOKENS 8 /* activation rows that one pass over the weights serves */
+
+/* The order is that of `PACKED_FORMATS` in core/mrs/formats.py. */
+typedef enum {
+    Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, F16, BF16, FORMAT_COUNT
+} Format;
+
+/* Types of activations and results. */
+typedef enum { TYPE_F32, TYPE_BF16, TYPE_F16 } Type;
+
+/* One implementation of everything below, for one instruction set. */
+typedef struct {
+    const char *name;
+    void (*pack_group)(Format format, const uint8_t *blocks, int64_t row_bytes, int rows,
+                       int64_t columns, uint8_t *packed);
+    void (*decode_rows)(Format format, const uint8_t *group, int first, int count,
+                        int64_t columns, float *out, int64_t out_stride);
+    void (*quantize)(Format format, const float *rows[], int tokens, int width, int64_t columns,
+                     void *panel);
+    void (*multiply)(Format format, const uint8_t *group, const void *panel, int width,
+                     int64_t columns, float *out);
+    void (*read)(const uint8_t *bytes, int64_t size);
+} Path;
+
+extern const Path portable_path;
+#if defined(__x86_64__)
+extern const Path avx2_path, avx512_path;
+#elif defined(__aarch64__)
+extern const Path neon_path;
+#endif
+
+typedef void (*Task)(void *data, int64_t index);
+typedef void (*GompParallel)(void (*body)(void *), void *data, unsigned threads, unsigned flags);
+
+typedef struct {
+    const Path *path;
+    GompParallel gomp_parallel; /* NULL: threads of our own */
+} Context;
+
+/* Calls task(data, i) once for every i < count, on up to `threads` threads, in any order. */
+void run_tasks(const Context *context, int threads, int64_t count, Task task, void *data);
+
+/* Shape of a format's storage. */
+static inline bool is_float(Format format) { return format >= F16; }
+
+static inline int block_units(Format format) { return format >= Q2_K && format <= Q6_K ? 8 : 1; }
+
+static inline int block_bytes(Format format) {
+    static const int bytes[FORMAT_COUNT] = {18, 20, 22, 24, 34, 84, 110, 144, 176, 210, 64, 64};
+    return bytes[format];
+}
+
+/* Columns of a packed row: the float formats are padded to whole units with zeros. */
+static inline int64_t padded_columns(int64_t columns) {
+    return (columns + UNIT_COLUMNS - 1) / UNIT_COLUMNS * UNIT_COLUMNS;
+}
+
+static inline int64_t group_bytes(Format format, int64_t columns) {
+    return padded_columns(columns) / UNIT_COLUMNS / block_units(format) * block_bytes(format) *
+           GROUP_ROWS;
+}
+
+/* Bytes of one unit of activations for `width` tokens; see activations.h. */
+static inline int64_t panel_unit_bytes(Format format, int width) {
+    return (int64_t)width * (is_float(format) ? UNIT_COLUMNS * 4 : UNIT_COLUMNS + 12);
+}
+
+#endif

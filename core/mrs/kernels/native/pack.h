@@ -1,0 +1,209 @@
+/* Moving rows of a file into packed groups and back to floats; included once for each path. */
+#include "blocks.h"
+
+/* A row's codes are handled as quads of four bytes, one 32-bit word each. */
+INLINE uint32_t quad_at(const uint8_t *p) {
+    uint32_t quad;
+    memcpy(&quad, p, 4);
+    return quad;
+}
+
+INLINE void put_quad(uint8_t *p, const uint32_t quad) { memcpy(p, &quad, 4); }
+
+#define EACH_BYTE(mask) (0x01010101u * (mask))
+
+/* Writes one row's 32 codes; `lane` is the row's lane of the unit's first line. */
+INLINE void write_codes(const int bits, const uint8_t *codes, uint8_t *lane) {
+    uint32_t pairs[2] = {0, 0}, single = 0;
+    for (int k = 0; k < 8; k++) {
+        uint32_t quad = quad_at(codes + 4 * k);
+        if (bits == 8) put_quad(lane + LINE * k, quad);
+        pairs[k >> 2] |= (quad >> (bits == 6 ? 4 : 0) & EACH_BYTE(3)) << (2 * (k & 3));
+        single |= (quad >> (bits == 5 ? 4 : 2) & EACH_BYTE(1)) << k;
+    }
+    for (int k = 0; k < 4 && bits >= 4 && bits <= 6; k++) {
+        uint32_t low = quad_at(codes + 4 * k), high = quad_at(codes + 16 + 4 * k);
+        put_quad(lane + LINE * k, (low & EACH_BYTE(15)) | (high & EACH_BYTE(15)) << 4);
+    }
+    if (bits < 4 || bits == 6)
+        for (int j = 0; j < 2; j++) put_quad(lane + LINE * (j + (bits == 6 ? 4 : 0)), pairs[j]);
+    if (bits == 3 || bits == 5) put_quad(lane + LINE * (bits - 1), single);
+}
+
+INLINE void read_codes(const int bits, const uint8_t *lane, uint8_t *codes) {
+    for (int k = 0; k < 8; k++) {
+        uint32_t quad;
+        if (bits == 8)
+            quad = quad_at(lane + LINE * k);
+        else if (bits >= 4)
+            quad = quad_at(lane + LINE * (k & 3)) >> (4 * (k >> 2)) & EACH_BYTE(15);
+        else
+            quad = quad_at(lane + LINE * (k >> 2)) >> (2 * (k & 3)) & EACH_BYTE(3);
+        if (bits == 6)
+            quad |= (quad_at(lane + LINE * (4 + (k >> 2))) >> (2 * (k & 3)) & EACH_BYTE(3)) << 4;
+        if (bits == 5 || bits == 3)
+            quad |= (quad_at(lane + LINE * (bits - 1)) >> k & EACH_BYTE(1)) << (bits - 1);
+        put_quad(codes + 4 * k, quad);
+    }
+}
+
+/* The small scales of a block are up to four quads, too. */
+INLINE void write_lane(const uint8_t *quads, const int count, uint8_t *lines) {
+    for (int k = 0; k < count; k++) put_quad(lines + LINE * k, quad_at(quads + 4 * k));
+}
+
+INLINE void read_lane(const uint8_t *lines, const int count, uint8_t *quads) {
+    for (int k = 0; k < count; k++) put_quad(quads + 4 * k, quad_at(lines + LINE * k));
+}
+
+/* How many bytes of small scales a row has, and whether they are packed into 6 bits. */
+INLINE int number_lines(const Format format) {
+    return block_units(format) == 1 ? 0 : format == Q2_K || format == Q6_K ? 4 : 3;
+}
+
+INLINE void write_scales(const Format format, const Block *b, const int row, uint8_t *block) {
+    const int lines = number_lines(format);
+    uint8_t numbers[16];
+    memcpy(numbers, b->numbers, 16);
+    if (lines == 3)
+        for (int i = 0; i < 12; i++)
+            numbers[i] |= (uint8_t)(numbers[12 + (i & 3)] >> (2 * (i >> 2)) << 6);
+    write_lane(numbers, lines, block + 4 * row);
+    block += LINE * lines + 2 * row;
+    memcpy(block, &b->halves[0], 2);
+    if (has_minimum(format)) memcpy(block + 2 * GROUP_ROWS, &b->halves[1], 2);
+}
+
+INLINE void read_scales(const Format format, const uint8_t *block, const int row, Block *b) {
+    const int lines = number_lines(format);
+    uint8_t *numbers = b->numbers;
+    read_lane(block + 4 * row, lines, numbers);
+    if (lines == 3)
+        for (int i = 0; i < 4; i++) {
+            numbers[12 + i] = (uint8_t)(numbers[i] >> 6 | numbers[4 + i] >> 6 << 2 |
+                                        numbers[8 + i] >> 6 << 4);
+            for (int j = 0; j < 12; j += 4) numbers[i + j] &= 63;
+        }
+    block += LINE * lines + 2 * row;
+    memcpy(&b->halves[0], block, 2);
+    if (has_minimum(format)) memcpy(&b->halves[1], block + 2 * GROUP_ROWS, 2);
+}
+
+/* A weight is scale * (code - offset), or scale * code + minimum, rounded after each step. */
+INLINE void block_values(const Format format, const Block *b, float *out) {
+    const int count = block_units(format) * UNIT_COLUMNS, run = UNIT_COLUMNS / unit_scales(format);
+    const float d = float_of_half(b->halves[0]);
+    const float m = has_minimum(format) ? float_of_half(b->halves[1]) : 0;
+    for (int j = 0; j < count / run; j++) {
+        float scale = d, minimum = m;
+        if (format == Q4_K || format == Q5_K) {
+            scale = d * b->numbers[j];
+            minimum = -(m * b->numbers[8 + j]);
+        } else if (format == Q2_K) {
+            scale = d * (b->numbers[j] & 15);
+            minimum = -(m * (b->numbers[j] >> 4));
+        } else if (format == Q6_K) {
+            scale = d * (int8_t)b->numbers[j];
+        } else if (format == Q3_K) {
+            scale = d * (b->numbers[j] - 32);
+        }
+        for (int i = j * run; i < (j + 1) * run; i++) {
+            int code = format == Q8_0 ? (int8_t)b->codes[i] : b->codes[i] - code_offset(format);
+            out[i] = has_minimum(format) ? scale * (float)code + minimum : scale * (float)code;
+        }
+    }
+}
+
+INLINE void pack_codes(const Format format, const uint8_t *blocks, int64_t row_bytes,
+                       const int rows, int64_t columns, uint8_t *packed) {
+    const int units = block_units(format), bits = code_bits(format);
+    Block b;
+    for (int64_t column = 0; column < columns; column += units * UNIT_COLUMNS) {
+        if (rows < GROUP_ROWS) memset(packed, 0, (size_t)block_bytes(format) * GROUP_ROWS);
+        for (int row = 0; row < rows; row++) {
+            read_block(format, blocks + row * row_bytes, &b);
+            write_scales(format, &b, row, packed);
+            uint8_t *lane = packed + scale_bytes(format) + 4 * row;
+            for (int u = 0; u < units; u++)
+                write_codes(bits, b.codes + 32 * u, lane + u * unit_bytes(bits));
+        }
+        blocks += block_bytes(format);
+        packed += block_bytes(format) * GROUP_ROWS;
+    }
+}
+
+INLINE void decode_codes(const Format format, const uint8_t *group, const int first,
+                         const int count, int64_t columns, float *out, int64_t out_stride) {
+    const int units = block_units(format), bits = code_bits(format);
+    Block b;
+    for (int64_t column = 0; column < columns; column += units * UNIT_COLUMNS) {
+        for (int row = first; row < first + count; row++) {
+            read_scales(format, group, row, &b);
+            const uint8_t *lane = group + scale_bytes(format) + 4 * row;
+            for (int u = 0; u < units; u++)
+                read_codes(bits, lane + u * unit_bytes(bits), b.codes + 32 * u);
+            block_values(format, &b, out + (row - first) * out_stride + column);
+        }
+        group += block_bytes(format) * GROUP_ROWS;
+    }
+}
+
+/* Where a 16-bit weight lies in its group: bf16 in a lane of a line of two columns, f16 in a
+ * half line of one column. */
+INLINE int64_t float_place(const Format format, const int row, int64_t column) {
+    return format == BF16 ? (column >> 1) * LINE + 4 * row + 2 * (column & 1)
+                          : column * (LINE / 2) + 2 * row;
+}
+
+INLINE void pack_floats(const Format format, const uint8_t *blocks, int64_t row_bytes,
+                        const int rows, int64_t columns, uint8_t *packed) {
+    if (rows < GROUP_ROWS || columns % UNIT_COLUMNS)
+        memset(packed, 0, (size_t)group_bytes(format, columns));
+    for (int64_t start = 0; start < columns; start += UNIT_COLUMNS) {
+        int64_t end = start + UNIT_COLUMNS < columns ? start + UNIT_COLUMNS : columns;
+        for (int row = 0; row < rows; row++)
+            for (int64_t column = start; column < end; column++)
+                memcpy(packed + float_place(format, row, column),
+                       blocks + row * row_bytes + 2 * column, 2);
+    }
+}
+
+INLINE void decode_floats(const Format format, const uint8_t *group, const int first,
+                          const int count, int64_t columns, float *out, int64_t out_stride) {
+    for (int row = 0; row < count; row++)
+        for (int64_t column = 0; column < columns; column++) {
+            uint16_t bits;
+            memcpy(&bits, group + float_place(format, first + row, column), 2);
+            out[row * out_stride + column] =
+                format == BF16 ? float_of_bf16(bits) : float_of_half(bits);
+        }
+}
+
+#define EACH_FORMAT(CASE)                                                                        \
+    CASE(Q4_0) CASE(Q4_1) CASE(Q5_0) CASE(Q5_1) CASE(Q8_0) CASE(Q2_K) CASE(Q3_K) CASE(Q4_K)      \
+    CASE(Q5_K) CASE(Q6_K)
+
+/* Packs up to 16 rows of `row_bytes` bytes each into one group; the rows that are missing
+ * become zeros. */
+static void pack_group(Format format, const uint8_t *blocks, int64_t row_bytes, int rows,
+                       int64_t columns, uint8_t *packed) {
+    switch (format) {
+#define PACK(FORMAT)                                                                             \
+    case FORMAT: pack_codes(FORMAT, blocks, row_bytes, rows, columns, packed); break;
+        EACH_FORMAT(PACK)
+    case F16: pack_floats(F16, blocks, row_bytes, rows, columns, packed); break;
+    default: pack_floats(BF16, blocks, row_bytes, rows, columns, packed); break;
+    }
+}
+
+/* The exact values of rows first to first+count-1 of a group. */
+static void decode_rows(Format format, const uint8_t *group, int first, int count,
+                        int64_t columns, float *out, int64_t out_stride) {
+    switch (format) {
+#define DECODE(FORMAT)                                                                           \
+    case FORMAT: decode_codes(FORMAT, group, first, count, columns, out, out_stride); break;
+        EACH_FORMAT(DECODE)
+    case F16: decode_floats(F16, group, first, count, columns, out, out_stride); break;
+    default: decode_floats(BF16, group, first, count, columns, out, out_stride); break;
+    }
+}

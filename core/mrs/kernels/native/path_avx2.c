@@ -1,0 +1,4 @@
+#include "lanes_avx2.h"
+#include "path.h"
+
+DEFINE_PATH(avx2_path, "avx2")

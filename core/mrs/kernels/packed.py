@@ -1,0 +1,114 @@
+"""Quantized matrices on the CPU, re-laid for the native kernels."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from mrs.kernels.library import NativeLibrary, NativeMatrix, native_library
+from mrs.kernels.memory import allocate_weights
+
+#: Formats of GGUF that the native kernels multiply, in the library's order.
+PACKED_FORMATS = (
+    "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "F16", "BF16",
+)  # fmt: skip
+
+#: Rows that are stored together; a matrix is padded to a multiple of them.
+GROUP_ROWS = 16
+
+_TYPES = {torch.float32: 0, torch.bfloat16: 1}
+
+
+class PackedMatrix:
+    """A (rows, columns) weight whose blocks are kept in groups of 16 interleaved rows.
+
+    It takes as many bytes as in the file, rows rounded up to a multiple of 16. Products quantize
+    the activations to 8 bits in groups of 32 columns, except with F16 and BF16 weights.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, format_name: str, rows: int, columns: int) -> None:
+        """Memory for the weight, to be filled by `fill`."""
+        library = native_library()
+        if library is None:
+            raise RuntimeError("the native kernels are not available")
+        self._library: NativeLibrary = library
+        number = PACKED_FORMATS.index(format_name)
+        self._data = allocate_weights(library.functions.mrs_packed_bytes(number, rows, columns))
+        self._matrix = NativeMatrix(library.context, number, rows, columns, self._data.data_ptr())
+        self._address = ctypes.addressof(self._matrix)
+        self._row_bytes: int = library.functions.mrs_row_bytes(number, columns)
+        self.shape = (rows, columns)
+
+    @property
+    def nbytes(self) -> int:
+        return self._data.nbytes
+
+    @property
+    def format_name(self) -> str:
+        return PACKED_FORMATS[self._matrix.format]
+
+    def fill(self, blocks: Tensor, first_row: int = 0) -> None:
+        """Take rows of a file's blocks, uint8 (R, row_bytes), as rows `first_row` and after.
+
+        `first_row` must be a multiple of 16, and so must R unless these are the last rows.
+        """
+        count, row_bytes = blocks.shape
+        if row_bytes != self._row_bytes:
+            raise ValueError(f"rows of {row_bytes} bytes instead of {self._row_bytes}")
+        whole = count % GROUP_ROWS == 0 or first_row + count == self.shape[0]
+        if first_row % GROUP_ROWS or not whole or first_row + count > self.shape[0]:
+            raise ValueError(f"{count} rows from {first_row} do not fill groups of {GROUP_ROWS}")
+        self._library.functions.mrs_pack(
+            self._address,
+            blocks.contiguous().data_ptr(),
+            row_bytes,
+            first_row,
+            count,
+            torch.get_num_threads(),
+        )
+
+    def matmul(self, x: Tensor) -> Tensor:
+        """x (N, columns) times the transposed weight: (N, rows), in x's dtype."""
+        type_number = _TYPES.get(x.dtype)
+        if type_number is None:
+            return self.matmul(x.float()).to(x.dtype)
+        rows, columns = self.shape
+        tokens = x.shape[0]
+        if x.shape[1] != columns:
+            raise ValueError(f"x has {x.shape[1]} columns, the matrix {columns}")
+        x = x.contiguous()
+        out = torch.empty(tokens, rows, dtype=x.dtype)
+        done = not tokens or self._library.functions.mrs_matmul(
+            self._address,
+            x.data_ptr(),
+            type_number,
+            tokens,
+            out.data_ptr(),
+            torch.get_num_threads(),
+        )
+        if not done:
+            raise MemoryError(f"no memory for {tokens} rows of activations")
+        return out
+
+    def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+        """The exact values of the rows `ids` (N,), as (N, columns)."""
+        ids = ids.to(torch.int64).contiguous()
+        if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < self.shape[0]:
+            raise IndexError(f"row numbers outside 0 to {self.shape[0] - 1}")
+        return self._decode(ids, ids.numel()).to(dtype)
+
+    def decode(self) -> Tensor:
+        """The exact values, float32 (rows, columns)."""
+        return self._decode(None, self.shape[0])
+
+    def _decode(self, ids: Tensor | None, count: int) -> Tensor:
+        out = torch.empty(count, self.shape[1])
+        address = None if ids is None else ids.data_ptr()
+        self._library.functions.mrs_decode(
+            self._address, address, count, out.data_ptr(), torch.get_num_threads()
+        )
+        return out

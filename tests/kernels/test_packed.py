@@ -1,0 +1,144 @@
+"""Packed matrices against float64 products of what gguf-py decodes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from packed_blocks import FLOAT_DTYPES, random_blocks, reference_values, same_bytes
+from torch import Tensor
+
+from mrs.formats import FORMATS, packed_bytes
+from mrs.kernels.library import NativeLibrary
+from mrs.kernels.packed import PACKED_FORMATS, PackedMatrix
+
+pytestmark = pytest.mark.usefixtures("library")
+
+#: Three full groups of rows and one of three, two blocks of the largest format.
+ROWS, COLUMNS = 51, 512
+
+
+def packed(name: str, blocks: Tensor, columns: int = COLUMNS) -> PackedMatrix:
+    matrix = PackedMatrix(name, blocks.shape[0], columns)
+    matrix.fill(blocks)
+    return matrix
+
+
+def relative_error(result: Tensor, expected: Tensor) -> float:
+    return float((result.double() - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("name", PACKED_FORMATS)
+class TestPackedMatrix:
+    def test_keeps_every_value(self, name: str) -> None:
+        blocks = random_blocks(name, ROWS, COLUMNS)
+        matrix, expected = packed(name, blocks), reference_values(name, blocks)
+        assert torch.equal(matrix.decode(), expected)
+        ids = torch.tensor([50, 0, 17, 17])
+        assert torch.equal(matrix.rows(ids, torch.float32), expected[ids])
+
+    @pytest.mark.parametrize("tokens", [1, 2, 3, 4, 5, 8, 16, 21])
+    def test_multiplies(self, name: str, tokens: int) -> None:
+        blocks = random_blocks(name, ROWS, COLUMNS)
+        x = torch.randn(tokens, COLUMNS, generator=torch.Generator().manual_seed(tokens))
+        expected = x.double() @ reference_values(name, blocks).double().T
+        limit = 2e-3 if name in FLOAT_DTYPES else 1e-2
+        assert relative_error(packed(name, blocks).matmul(x), expected) < limit
+
+    def test_multiplies_bf16(self, name: str) -> None:
+        blocks = random_blocks(name, ROWS, COLUMNS)
+        x = torch.randn(3, COLUMNS, generator=torch.Generator().manual_seed(0)).bfloat16()
+        expected = x.double() @ reference_values(name, blocks).double().T
+        result = packed(name, blocks).matmul(x)
+        assert result.dtype == torch.bfloat16
+        limit = 2e-3 if name in FLOAT_DTYPES else 1e-2
+        assert relative_error(result, expected) < limit
+
+    def test_threads_change_nothing(self, name: str) -> None:
+        matrix = packed(name, random_blocks(name, 160, COLUMNS))
+        x = torch.randn(40, COLUMNS, generator=torch.Generator().manual_seed(0))
+        results = []
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            results.append((matrix.matmul(x[:1]), matrix.matmul(x), matrix.decode()))
+        for other in results[1:]:
+            for a, b in zip(results[0], other, strict=True):
+                assert torch.equal(a, b)
+
+    def test_is_filled_piece_by_piece(self, name: str) -> None:
+        blocks = random_blocks(name, ROWS, COLUMNS)
+        matrix = PackedMatrix(name, ROWS, COLUMNS)
+        matrix.fill(blocks[32:], 32)
+        matrix.fill(blocks[:32])
+        assert torch.equal(matrix.decode(), reference_values(name, blocks))
+
+    @pytest.mark.parametrize("half", [0x0001, 0x03FF, 0x7BFF])
+    def test_survives_extreme_blocks(self, name: str, half: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        for codes in (0x00, 0x7F, 0x80, 0xFF):
+            blocks = same_bytes(name, 16, COLUMNS, codes, half)
+            matrix, values = packed(name, blocks), reference_values(name, blocks).double()
+            for factor in (0.0, 1e-45, 1e-30, 1.0, 1e25):
+                x = (torch.rand(2, COLUMNS, generator=generator) - 0.25) * factor
+                result, expected = matrix.matmul(x).double(), x.double() @ values.T
+                # Where weights cancel, errors are measured against what was added up.
+                size = x.abs().double() @ values.abs().T
+                in_range = size < 1e38
+                assert in_range.all() or factor >= 1.0
+                assert result[in_range].isfinite().all()
+                allowed = 1e-2 * size + 1e-30
+                assert ((result - expected).abs() <= allowed)[in_range].all()
+
+    def test_tells_its_size(self, name: str, library: NativeLibrary) -> None:
+        for rows, columns in ((1, 256), (16, 512), (51, 768), (4096, 2048)):
+            expected = packed_bytes(FORMATS[name], rows, columns)
+            assert expected == library.functions.mrs_packed_bytes(
+                PACKED_FORMATS.index(name), rows, columns
+            )
+        assert packed(name, random_blocks(name, ROWS, COLUMNS)).nbytes == packed_bytes(
+            FORMATS[name], ROWS, COLUMNS
+        )
+
+
+@pytest.mark.parametrize("name", FLOAT_DTYPES)
+@pytest.mark.parametrize("columns", [1, 31, 48, 65])
+def test_floats_of_any_width(name: str, columns: int) -> None:
+    blocks = random_blocks(name, 20, columns)
+    matrix, expected = packed(name, blocks, columns), reference_values(name, blocks)
+    assert torch.equal(matrix.decode(), expected)
+    assert matrix.nbytes == packed_bytes(FORMATS[name], 20, columns)
+    x = torch.randn(3, columns, generator=torch.Generator().manual_seed(0))
+    assert relative_error(matrix.matmul(x), x.double() @ expected.double().T) < 2e-3
+
+
+def test_not_a_number_stays_visible() -> None:
+    matrix = packed("Q4_K", random_blocks("Q4_K", 16, COLUMNS))
+    x = torch.ones(2, COLUMNS)
+    x[1, 300] = float("nan")
+    result = matrix.matmul(x)
+    assert result[0].isfinite().all()
+    assert result[1].isnan().all()
+
+
+def test_activations_that_are_no_rows_of_memory() -> None:
+    blocks = random_blocks("Q8_0", 16, COLUMNS)
+    matrix = packed("Q8_0", blocks)
+    x = torch.randn(COLUMNS, 4, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(matrix.matmul(x.T), matrix.matmul(x.T.contiguous()))
+    half = x.T.half()
+    assert torch.equal(matrix.matmul(half), matrix.matmul(half.float()).half())
+    assert matrix.matmul(torch.empty(0, COLUMNS)).shape == (0, 16)
+
+
+def test_refuses_what_does_not_fit() -> None:
+    matrix = PackedMatrix("Q8_0", 51, COLUMNS)
+    blocks = random_blocks("Q8_0", 51, COLUMNS)
+    with pytest.raises(ValueError, match="groups"):
+        matrix.fill(blocks[:20])
+    with pytest.raises(ValueError, match="groups"):
+        matrix.fill(blocks[:32], 32)
+    with pytest.raises(ValueError, match="bytes"):
+        matrix.fill(blocks[:, :-34])
+    with pytest.raises(ValueError, match="columns"):
+        matrix.matmul(torch.ones(1, COLUMNS + 1))
+    with pytest.raises(IndexError):
+        matrix.rows(torch.tensor([51]), torch.float32)
