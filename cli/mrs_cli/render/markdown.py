@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, ClassVar
 
 from markdown_it import MarkdownIt
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.live import Live
+from rich.control import Control
 from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement
-from rich.segment import Segment
+from rich.segment import ControlType, Segment, Segments
 from rich.syntax import Syntax
 
 from mrs_cli.render.theme import TEXT_COLUMNS
 
 REDRAW_S = 0.08
+Line = list[Segment]
 
 
 class _LeftHeading(Heading):
@@ -80,18 +80,6 @@ def split_finished(text: str) -> tuple[list[str], str]:
     return blocks, "".join(lines[starts[-1] :])
 
 
-class _Tail:
-    """The last lines of a block, as many as the screen holds."""
-
-    def __init__(self, lines: list[list[Segment]]) -> None:
-        self._lines = lines
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        for line in self._lines:
-            yield from line
-            yield Segment.line()
-
-
 class MarkdownStream:
     """Shows a reply while it arrives.
 
@@ -104,16 +92,7 @@ class MarkdownStream:
         self._open_text = ""
         self._printed_any = False
         self._drawn_at = 0.0
-        self._live = Live(console=console, auto_refresh=False, transient=True)
-
-    def start(self) -> None:
-        self._live.start()
-
-    def stop(self) -> None:
-        """Prints the last block for good."""
-        self._live.stop()
-        if self._open_text.strip():
-            self._print(self._open_text)
+        self._drawn_lines = 0
 
     def feed(self, text: str) -> None:
         """Adds text; the screen follows at most every `REDRAW_S` seconds."""
@@ -123,26 +102,57 @@ class MarkdownStream:
             return
         self._drawn_at = now
         finished, self._open_text = split_finished(self._open_text)
-        for block in finished:
-            self._print(block)
-        self._live.update(self._tail(), refresh=True)
+        with self._console:  # one write, so that nothing flickers
+            self._console.show_cursor(False)
+            self._erase()
+            for block in finished:
+                self._print(block)
+            self._draw()
+
+    def finish(self) -> None:
+        """Prints the last block for good."""
+        with self._console:
+            self._erase()
+            if self._open_text.strip():
+                self._print(self._open_text)
+            self._console.show_cursor(True)
 
     def _print(self, block: str) -> None:
-        if self._printed_any:
-            self._console.print()
+        self._write(self._lines(block))
+        self._console.print()
         self._printed_any = True
-        self._console.print(ReplyMarkdown(block), width=self._width)
 
-    def _tail(self) -> _Tail:
-        lines = self._console.render_lines(
-            ReplyMarkdown(self._open_text),
-            self._console.options.update(width=self._width),
-            pad=False,
-        )
-        if self._printed_any:
-            lines = [[], *lines]
-        return _Tail(lines[-max(1, self._console.height - 2) :])
+    def _draw(self) -> None:
+        """The last lines of the open block; the cursor stays at the end of the last one."""
+        lines = self._lines(self._open_text)[-max(1, self._console.height - 2) :]
+        self._write(lines)
+        self._drawn_lines = len(lines)
 
-    @property
-    def _width(self) -> int:
-        return min(self._console.width, TEXT_COLUMNS)
+    def _lines(self, text: str) -> list[Line]:
+        """`text` rendered, after an empty line where something stands above it."""
+        options = self._console.options.update(width=min(self._console.width, TEXT_COLUMNS))
+        rendered = self._console.render_lines(ReplyMarkdown(text), options, pad=False)
+        lines = [_trimmed(line) for line in rendered]
+        while lines and not lines[0]:
+            lines.pop(0)
+        while lines and not lines[-1]:
+            lines.pop()
+        return [[], *lines] if self._printed_any else lines
+
+    def _write(self, lines: list[Line]) -> None:
+        parts = [part for line in lines for part in (Segment.line(), *line)]
+        self._console.print(Segments(parts[1:]), end="")
+
+    def _erase(self) -> None:
+        erase = (ControlType.ERASE_IN_LINE, 2)
+        self._console.control(Control(ControlType.CARRIAGE_RETURN, erase))
+        for _ in range(self._drawn_lines - 1):
+            self._console.control(Control((ControlType.CURSOR_UP, 1), erase))
+        self._drawn_lines = 0
+
+
+def _trimmed(line: Line) -> Line:
+    """`line` without the spaces that only fill it up."""
+    while line and not line[-1].text.strip():
+        line = line[:-1]
+    return [*line[:-1], Segment(line[-1].text.rstrip(), line[-1].style)] if line else []

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mrs.errors import MrsError
 from mrs.events import Event
 from mrs_cli.environment import Environment
+from mrs_cli.render.echo import without_echo
 from mrs_cli.render.markdown import MarkdownStream
 from mrs_cli.render.statistics import statistics_line
 from mrs_cli.render.text import one_line, printable
@@ -31,6 +32,7 @@ class TerminalScreen:
     attended = True
 
     def __init__(self, environment: Environment, *, quiet: bool) -> None:
+        self._environment = environment
         self._quiet = quiet
         self._console = console(environment, environment.stdout)
         self._mark = MARK if _can_encode(MARK, environment.stdout.encoding) else "> "
@@ -57,20 +59,15 @@ class TerminalScreen:
 
     def show(self, events: Iterator[Event]) -> Reply:
         self._console.print()
-        with ExitStack() as stack:
-            waiting = self._console.status("", spinner="dots", spinner_style="quiet")
-            waiting.start()
-            stack.callback(waiting.stop)
-            stream = MarkdownStream(self._console)
-            started = False
+        stream = MarkdownStream(self._console)
+        with without_echo(self._environment.stdin), ExitStack() as stack:
+            waiting = stack.enter_context(
+                self._console.status("", spinner="dots", spinner_style="quiet")
+            )
+            stack.callback(stream.finish)
 
             def show_text(text: str) -> None:
-                nonlocal started
-                if not started:
-                    started = True
-                    waiting.stop()
-                    stream.start()
-                    stack.callback(stream.stop)
+                waiting.stop()
                 stream.feed(printable(text))
 
             return receive(events, show_text)

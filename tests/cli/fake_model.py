@@ -1,6 +1,6 @@
 """A model that answers from a book, for tests of everything around the model.
 
-`python tests/cli/fake.py ARGUMENTS` is `mrs ARGUMENTS` with that model.
+`python tests/cli/fake_model.py ARGUMENTS` is `mrs ARGUMENTS` with that model.
 """
 
 from __future__ import annotations

@@ -1,0 +1,27 @@
+"""Keys that are pressed while a reply is being drawn must not appear in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+
+@contextmanager
+def without_echo(stdin: TextIO) -> Iterator[None]:
+    """Typed keys wait unseen for the next prompt; Ctrl-C works as ever."""
+    try:
+        import termios
+
+        before = termios.tcgetattr(stdin)
+    except (ImportError, OSError, ValueError, termios.error):  # no such terminal here
+        yield
+        return
+    silent = [*before]
+    silent[0] &= ~termios.ICRNL  # Enter must stay Enter for the editor that reads it later
+    silent[3] &= ~(termios.ECHO | termios.ICANON)
+    termios.tcsetattr(stdin, termios.TCSADRAIN, silent)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(stdin, termios.TCSADRAIN, before)

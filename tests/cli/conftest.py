@@ -1,0 +1,97 @@
+"""Running `mrs` with a fake model: inside this process, or as a process of its own."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import fake_model
+import pytest
+
+import mrs
+import mrs_cli
+from mrs.events import OnProgress
+from mrs.request import RunRequest
+from mrs_cli.app import main
+from mrs_cli.environment import Environment
+
+FAKE_MRS = [sys.executable, str(Path(fake_model.__file__))]
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@dataclass
+class Ran:
+    code: int
+    out: str
+    err: str
+    models: list[fake_model.FakeModel] = field(default_factory=list)
+
+    @property
+    def request(self) -> RunRequest:
+        return self.models[0].request
+
+
+@pytest.fixture
+def run_mrs() -> Callable[..., Ran]:
+    """`run_mrs("plain", "-m", "x", stdin="hello\\n")`; stdin None is a terminal."""
+
+    def run(*arguments: str, stdin: str | None = "") -> Ran:
+        models: list[fake_model.FakeModel] = []
+
+        def load(
+            request: RunRequest, on_progress: OnProgress | None = None
+        ) -> fake_model.FakeModel:
+            models.append(fake_model.load(request, on_progress))
+            return models[-1]
+
+        out, err = io.StringIO(), io.StringIO()
+        source = Terminal() if stdin is None else io.StringIO(stdin)
+        code = main(arguments, Environment(source, out, err, {}, load))
+        return Ran(code, out.getvalue(), err.getvalue(), models)
+
+    return run
+
+
+@pytest.fixture
+def process_env(tmp_path: Path) -> dict[str, str]:
+    """Variables for a process that imports the same packages and keeps its state to itself."""
+    roots = {str(Path(package.__file__).parents[1]) for package in (mrs, mrs_cli)}
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    return {
+        **kept,
+        "PYTHONPATH": os.pathsep.join(sorted(roots)),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "LANG": "C.UTF-8",
+        "TERM": "xterm-256color",
+        "PROMPT_TOOLKIT_NO_CPR": "1",  # nobody answers where the cursor is
+    }
+
+
+@pytest.fixture
+def start_mrs(process_env: dict[str, str]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts `mrs` with the fake model, all streams piped; what still runs is killed at the end."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str, command: Sequence[str] = FAKE_MRS) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(
+            [*command, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, env=process_env, text=True
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()

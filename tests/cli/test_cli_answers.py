@@ -1,0 +1,139 @@
+"""Prompts from the command line and from pipes: what goes where, and how it ends."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+SUMMARY = "fake: a book of answers on cpu, 1.00 MiB\n"
+
+
+def test_a_prompt_is_answered_and_nothing_else_is_on_standard_output(run_mrs):
+    ran = run_mrs("plain", "-m", "demo", "-P", "hello", stdin=None)
+    assert (ran.code, ran.out, ran.err) == (0, "Hello! I am a **fake** model.\n", SUMMARY)
+    assert ran.models[0].closed
+
+
+def test_quiet_says_only_the_reply(run_mrs):
+    assert run_mrs("-q", "plain", "-m", "x", "-P", "hello").err == ""
+
+
+def test_verbose_adds_statistics(run_mrs):
+    ran = run_mrs("plain", "-m", "x", "-P", "hello", "-v")
+    assert ran.err == SUMMARY + (
+        "first token 0.05 s · prompt 10 tokens, 200/s · reply 6 tokens, 10.0/s\n"
+    )
+
+
+@pytest.mark.parametrize("dash", [[], ["-"]])
+def test_each_line_of_standard_input_is_a_prompt_of_its_own(run_mrs, dash):
+    ran = run_mrs("plain", "-m", "x", *dash, stdin="hello\n\nhistory\r\nlast")
+    assert ran.code == 0
+    assert ran.out == "Hello! I am a **fake** model.\nnone\nYou said: last\n".replace(
+        "none", "You said: none"
+    )
+
+
+def test_an_empty_pipe_is_an_error(run_mrs):
+    ran = run_mrs("plain", "-m", "x", stdin="\n \n")
+    assert ran.code == 2
+    assert "standard input held no prompt" in ran.err
+
+
+def test_a_prompt_leaves_standard_input_alone(run_mrs):
+    ran = run_mrs("plain", "-m", "x", "-P", "hello", stdin="other\n")
+    assert ran.out == "Hello! I am a **fake** model.\n"
+
+
+def test_json(run_mrs):
+    ran = run_mrs("--json", "plain", "-m", "x", stdin="snow\nevil\n")
+    first, second = map(json.loads, ran.out.splitlines())
+    assert first == {
+        "text": "\u2603 snow, d\u00e9j\u00e0 vu",
+        "finish_reason": "stop",
+        "prompt_tokens": 10,
+        "completion_tokens": 4,
+        "cached_tokens": 0,
+        "prompt_s": 0.05,
+        "completion_s": 0.5,
+        "prompt_tokens_per_s": 200.0,
+        "completion_tokens_per_s": 6.0,
+    }
+    assert second["text"] == "before\x1b[2J\x1b]0;owned\x07\x9b31mafter\rend"
+    assert not set(ran.out) & set("\x1b\x9b\x07\r")
+
+
+def test_a_reply_cannot_send_escape_codes(run_mrs):
+    ran = run_mrs("plain", "-m", "x", "-P", "evil")
+    assert ran.out == "before[2J]0;owned31mafterend\n"
+
+
+def test_an_empty_reply_is_an_empty_line(run_mrs):
+    assert run_mrs("plain", "-m", "x", "-P", "empty").out == "\n"
+
+
+def test_system_prompt_comes_first(run_mrs):
+    ran = run_mrs("plain", "-m", "x", "--system", "Be brief.", "-P", "hello")
+    assert ran.models[0].asked[0][0] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "hello"},
+    ]
+
+
+def test_a_model_without_template_continues_the_text(run_mrs):
+    ran = run_mrs("plain", "-m", "no-template", "-P", "Once upon")
+    assert ran.models[0].asked[0][0] == "Once upon"
+    ran = run_mrs("plain", "-m", "no-template", "-P", "a", "--system", "b")
+    assert (ran.code, ran.out) == (2, "")
+
+
+def test_the_log_has_every_request_and_response(run_mrs, tmp_path):
+    log = tmp_path / "log.jsonl"
+    for _ in range(2):
+        assert run_mrs("-l", str(log), "plain", "-m", "x", stdin="hello\nsnow\n").code == 0
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    assert [line["kind"] for line in lines] == ["request", "response"] * 4
+    assert lines[0]["messages"] == [{"role": "user", "content": "hello"}]
+    assert lines[0]["sampling"]["temperature"] == 0.1
+    assert lines[1]["text"] == "Hello! I am a **fake** model."
+    assert lines[1]["usage"]["completion_tokens"] == 6
+    assert {line["model"] for line in lines} == {"x"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "line"),
+    [
+        (
+            ["plain", "-m", "missing", "-P", "a"],
+            3,
+            "mrs: error: no such model (missing): give a folder that exists\n",
+        ),
+        (
+            ["plain", "-m", "bug", "-P", "a"],
+            1,
+            "mrs: error: internal error: ZeroDivisionError: a bug; -vv shows where\n",
+        ),
+        (
+            ["-q", "plain", "-m", "x", "-P", "broken"],
+            3,
+            "mrs: error: a tensor is truncated (model.safetensors)\n",
+        ),
+        (
+            ["-i", "plain", "-m", "no-template", "-q"],
+            5,
+            "mrs: error: the model has no chat template: give one with --chat-template FILE\n",
+        ),
+    ],
+)
+def test_errors_are_one_line(run_mrs, arguments, code, line):
+    ran = run_mrs(*arguments)
+    assert (ran.code, ran.err) == (code, line)
+
+
+@pytest.mark.parametrize("flags", [["-vv"], ["-v", "-v"], ["-vvq"], ["--verbose", "--verbose"]])
+def test_two_v_show_the_traceback(run_mrs, flags):
+    ran = run_mrs("plain", "-m", "bug", "-P", "a", *flags)
+    assert ran.code == 1
+    assert ran.err.startswith("Traceback (most recent call last):")
+    assert ran.err.endswith("mrs: error: internal error: ZeroDivisionError: a bug\n")

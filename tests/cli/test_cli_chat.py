@@ -1,0 +1,113 @@
+"""The chat in a pipe: every command works there, replies on standard output, all else beside."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mrs_cli.commands import COMMANDS, parse
+
+
+def lines(run_mrs, *said: str, flags=()):
+    return run_mrs("-i", *flags, "plain", "-m", "x", "-q", stdin="\n".join(said) + "\n")
+
+
+def test_turns_are_remembered(run_mrs):
+    ran = lines(run_mrs, "snow", "history")
+    assert ran.code == 0
+    assert ran.out.splitlines()[1] == (
+        "You said: user=snow assistant=\u2603 snow, d\u00e9j\u00e0 vu"
+    )
+
+
+def test_statistics_go_to_standard_error(run_mrs):
+    ran = run_mrs("-i", "plain", "-m", "x", stdin="hello\n")
+    assert ran.err.splitlines()[1:] == [
+        "first token 0.05 s · prompt 10 tokens, 200/s · reply 6 tokens, 10.0/s"
+    ]
+
+
+def test_a_prompt_is_asked_first(run_mrs):
+    ran = lines(run_mrs, "history", flags=["-P", "snow"])
+    assert len(ran.out.splitlines()) == 2
+    assert "user=snow" in ran.out
+
+
+@pytest.mark.parametrize("mark", ["\\", "/"])
+def test_commands(run_mrs, mark):
+    ran = lines(
+        run_mrs,
+        "hello",
+        f"{mark}system Speak  plainly.",
+        f"{mark}clear",
+        f"{mark}temperature 0.7",
+        f"{mark}topk 9",
+        f"{mark}topp 0.9",
+        "history",
+        f"{mark}exit",
+        "never asked",
+    )
+    assert ran.out.splitlines()[1] == "You said: system=Speak  plainly."
+    (messages, sampling) = ran.models[0].asked[-1]
+    assert len(ran.models[0].asked) == 2
+    assert len(messages) == 2
+    assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.7, 9, 0.9)
+    assert isinstance(sampling.top_k, int)
+
+
+def test_help_lists_every_command(run_mrs):
+    ran = run_mrs("-i", "plain", "-m", "x", stdin="\\help\n")
+    assert len(COMMANDS) >= 7
+    assert all(f"\\{command.name}" in ran.err for command in COMMANDS)
+    assert ran.out == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("\\hepl", "no command \\hepl: did you mean \\help?"),
+        ("/zzz", "no command \\zzz: \\help lists the commands"),
+        ("\\temperature", "\\temperature needs a value: give a number above 0 and up to 2"),
+        ("\\temperature 0", "\\temperature 0 is out of range"),
+        ("\\temperature 2.5", "\\temperature 2.5 is out of range"),
+        ("\\topk 0", "\\topk 0 is out of range: give a whole number from 1 up"),
+        ("\\topk 1.5", "\\topk 1.5 is no number"),
+        ("\\topp 1.1", "\\topp 1.1 is out of range"),
+        ("\\topp nan", "\\topp nan is out of range"),
+        ("\\clear all", "\\clear takes nothing after it"),
+    ],
+)
+def test_a_wrong_command_gets_a_hint_and_the_chat_goes_on(run_mrs, said, hint):
+    ran = lines(run_mrs, said, "hello")
+    assert ran.code == 0
+    assert hint in ran.err
+    assert ran.err.count("\n") == 1
+    assert ran.out == "Hello! I am a **fake** model.\n"
+
+
+@pytest.mark.parametrize("text", ["/usr/bin/env", "\\frac{1}{2}", " \\exit", "a /exit", "\\", "//"])
+def test_messages_that_only_look_like_commands(text):
+    assert parse(text) is None
+
+
+def test_a_command_may_hold_many_lines():
+    assert parse("\\system one\ntwo") == ("system", "one\ntwo")
+
+
+def test_json_in_a_chat(run_mrs):
+    ran = lines(run_mrs, "hello", "\\topk 3", "snow", flags=["--json"])
+    assert [json.loads(line)["completion_tokens"] for line in ran.out.splitlines()] == [6, 4]
+
+
+def test_an_error_ends_a_chat_that_nobody_attends(run_mrs):
+    ran = lines(run_mrs, "broken", "hello")
+    assert (ran.code, ran.out) == (3, "")
+
+
+def test_the_chat_survives_an_error_where_somebody_attends(run_mrs, monkeypatch):
+    monkeypatch.setattr("conftest.Terminal.readline", lambda self: next(said))
+    said = iter(["broken\n", "history\n", ""])
+    ran = run_mrs("-i", "plain", "-m", "x", "-q", stdin=None)
+    assert (ran.code, ran.out) == (0, "You said: none\n")
+    assert "a tensor is truncated" in ran.err

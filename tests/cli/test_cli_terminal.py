@@ -1,0 +1,193 @@
+"""The chat in a real terminal, with a fake model."""
+
+from __future__ import annotations
+
+import re
+import stat
+from pathlib import Path
+
+import pytest
+from conftest import FAKE_MRS
+
+pexpect = pytest.importorskip("pexpect")
+
+STATISTICS = r"first token 0\.05 s · prompt 10 tokens, 200/s · reply \d+ tokens"
+PROMPT = "\u203a "
+
+
+@pytest.fixture
+def chat(process_env):
+    """`chat("-q")` is a chat whose prompt stands on the screen."""
+    children = []
+
+    def start(*flags: str, wait: str | None = PROMPT, **variables: str):
+        child = pexpect.spawn(
+            FAKE_MRS[0],
+            [*FAKE_MRS[1:], "-i", "plain", "-m", "demo", *flags],
+            env={**process_env, **variables},
+            encoding="utf-8",
+            dimensions=(24, 80),
+            timeout=20,
+        )
+        children.append(child)
+        if wait is not None:
+            child.expect_exact(wait)
+        return child
+
+    yield start
+    for child in children:
+        child.close(force=True)
+
+
+def ended(child) -> int:
+    child.expect(pexpect.EOF)
+    child.wait()
+    return child.exitstatus
+
+
+def test_replies_are_rendered_and_counted(chat):
+    child = chat()
+    child.send("hello\r")
+    child.expect_exact("\x1b[1mfake\x1b[0m model.")
+    child.expect(STATISTICS)
+    child.expect_exact(PROMPT)
+    child.send("\x04")
+    assert ended(child) == 0
+
+
+def test_loading_shows_a_bar_for_each_device_and_then_the_summary(chat):
+    child = chat(wait=None)
+    child.expect(r"cpu .*1\.0/1\.0")
+    child.expect_exact("fake: a book of answers on cpu, 1.00 MiB")
+
+
+def test_ctrl_c_stops_the_reply_and_keeps_the_chat(chat):
+    child = chat()
+    child.send("forever\r")
+    child.expect("3 4 5")
+    child.sendintr()
+    child.expect_exact("stopped")
+    child.expect_exact(PROMPT)
+    child.send("history\r")
+    child.expect("You said: user=forever")
+    child.expect("assistant=0 1 2 3 4 5")
+    child.expect_exact(PROMPT)
+    child.send("\\exit\r")
+    assert ended(child) == 0
+
+
+def test_ctrl_c_before_the_first_word_leaves_no_trace(chat):
+    child = chat()
+    child.send("slow\r")
+    child.expect("\u28fe|\u2807|\u280b|\u2819")  # the waiting spinner turns
+    child.sendintr()
+    child.expect_exact("stopped")
+    child.expect_exact(PROMPT)
+    child.send("history\r")
+    child.expect_exact("You said: none")
+
+
+def test_ctrl_c_at_the_prompt_leaves(chat):
+    child = chat()
+    child.sendintr()
+    assert ended(child) == 0
+
+
+def test_sigterm_leaves_and_restores_the_terminal(chat):
+    import signal
+    import termios
+
+    child = chat()
+    child.kill(signal.SIGTERM)
+    assert ended(child) == 130
+    child = chat()
+    child.send("forever\r")
+    child.expect("3 4 5")
+    child.kill(signal.SIGTERM)
+    assert ended(child) == 130
+    assert termios.tcgetattr(child.child_fd)[3] & termios.ECHO
+    assert "\x1b[?25h" in child.before
+
+
+@pytest.mark.parametrize("new_line", ["\x1b\r", "\n"])
+def test_messages_of_several_lines(chat, new_line):
+    child = chat()
+    child.send(f"one{new_line}two\r")
+    child.expect("You said: one\r\n(\x1b\\[[0-9;?]*[a-zA-Z])*\r?\n?.*two")
+
+
+def test_a_paste_of_many_lines_is_one_message(chat):
+    child = chat()
+    child.send("\x1b[200~first\nsecond\nthird\x1b[201~")
+    child.send("\r")
+    child.expect(STATISTICS)
+    child.expect_exact(PROMPT)
+    child.send("history\r")
+    child.expect("user=first\r\n")
+    assert "assistant" not in child.before.split("You said")[-1]
+
+
+def test_a_first_prompt_is_shown_and_the_chat_stays(chat):
+    child = chat("-P", "hello", wait=None)
+    child.expect("hello")
+    child.expect("model\\.")
+    child.expect_exact(PROMPT)
+    child.send("/exit\r")
+    assert ended(child) == 0
+
+
+def test_history_is_kept_for_the_owner_alone(chat, process_env):
+    child = chat()
+    child.send("remember me\r")
+    child.expect(STATISTICS)
+    child.send("\x04")
+    assert ended(child) == 0
+    (history,) = Path(process_env["XDG_STATE_HOME"]).rglob("history")
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+    assert "remember me" in history.read_text(encoding="utf-8")
+    child = chat()
+    child.send("\x1b[A\r")
+    child.expect("You said: remember me")
+
+
+def test_errors_keep_the_chat(chat):
+    child = chat()
+    child.send("broken\r")
+    child.expect_exact("a tensor is truncated (model.safetensors)")
+    child.expect_exact(PROMPT)
+    child.send("/tok\r")
+    child.expect_exact("no command \\tok: did you mean \\topk?")
+    child.expect_exact(PROMPT)
+
+
+def test_a_reply_cannot_steer_the_terminal(chat):
+    child = chat()
+    child.send("evil\r")
+    child.expect(r"before\[2J\]0;owned31mafterend")
+
+
+def test_no_colour(chat):
+    child = chat(NO_COLOR="1")
+    child.send("hello\r")
+    child.expect(STATISTICS)
+    assert not re.search("\x1b\\[[0-9;]*3[0-9]m", child.before)
+
+
+def test_a_dumb_terminal_gets_plain_lines(chat):
+    child = chat(TERM="dumb", wait="> ")
+    child.sendline("hello")
+    child.expect_exact("Hello! I am a **fake** model.")
+    child.expect_exact("> ")
+    assert "\x1b" not in child.before
+    child.sendintr()
+    assert ended(child) == 0
+
+
+def test_keys_pressed_during_a_reply_wait_for_the_prompt(chat):
+    child = chat(FAKE_DELAY_S="0.2")
+    child.send("hello\r")
+    child.expect_exact("Hello!")
+    child.send("snow\r")
+    child.expect(STATISTICS)
+    assert "snow" not in child.before
+    child.expect_exact("\u2603")

@@ -1,0 +1,103 @@
+"""Wrong usage ends with code 2 and one line that quotes what is wrong and says what to try."""
+
+from __future__ import annotations
+
+import pytest
+
+WRONG = [
+    ("-i", "no model is named: add plain or gguf"),
+    ("--bogus", "no flag --bogus: see mrs --help"),
+    ("--isqq q4k plain -m x", "no flag --isqq: did you mean --isq?"),
+    ("-m x", "no flag -m: it belongs after plain or gguf"),
+    ("plain", "missing option '-m' / '--model-id'"),
+    ("plain -m", "option '-m' requires an argument"),
+    ("plain -m x --isq q4k", "no flag --isq: it is a global flag, put it before plain"),
+    ("plain -m x --model_id y", "no flag --model_id: did you mean --model-id?"),
+    ("plain -m x -f y", "no flag -f: it belongs after gguf"),
+    ("plian -m x", "no such command 'plian': did you mean 'plain'?"),
+    ("plain -m x hello", "plain takes no 'hello': ask with --prompt"),
+    ("plain -m x -P a -", "both --prompt and - are given"),
+    ("gguf -m x", "gguf -m x names no file: add -f FILE"),
+    ("--thinking=maybe plain -m x", "--thinking maybe is neither true nor false"),
+    ("--seed -1 plain -m x", "--seed -1 is out of range"),
+    ("--seed 18446744073709551616 plain -m x", "--seed 18446744073709551616 is out of range"),
+    ("--max-seqs 0 plain -m x", "--max-seqs 0 is out of range: give a whole number from 1 up"),
+    ("--max-seqs 1.5 plain -m x", "--max-seqs 1.5 is no number"),
+    (
+        "--temperature hot plain -m x",
+        "--temperature hot is no number: give a number from 0 up to 2",
+    ),
+    ("plain -m x --temperature nan", "--temperature nan is out of range"),
+    ("plain -m x --temperature 2.1", "--temperature 2.1 is out of range"),
+    ("plain -m x --top-p 0", "--top-p 0 is out of range: give a number above 0 and up to 1"),
+    ("plain -m x --top-k -1", "--top-k -1 is out of range"),
+    ("plain -m x --min-p 1.5", "--min-p 1.5 is out of range"),
+    ("plain -m x --repetition-penalty inf", "--repetition-penalty inf is out of range"),
+    ("plain -m x --presence-penalty -3", "--presence-penalty -3 is out of range"),
+    ("plain -m x --max-tokens 0", "--max-tokens 0 is out of range"),
+    ("plain -m x --max-seq-len 0", "--max-seq-len 0 is out of range"),
+    ("plain -m x -d f64", "'f64' is not one of 'auto', 'bf16', 'f16', 'f32'"),
+    ("-c t.txt plain -m x", "--chat-template t.txt is no .jinja or .json file"),
+    ("-j t.json plain -m x", "--jinja-explicit t.json is no .jinja file"),
+    ("--token-source vault plain -m x", "--token-source vault is not a source"),
+    ("--token-source env: plain -m x", "--token-source env: is not a source"),
+    ("-l /no/such/folder/log plain -m x -P a", "--log /no/such/folder/log cannot be written"),
+]
+
+
+@pytest.mark.parametrize(("line", "expected"), WRONG)
+def test_wrong_usage(run_mrs, line, expected):
+    ran = run_mrs(*line.split(), stdin="hello\n")
+    assert ran.code == 2
+    assert ran.err.startswith("mrs: error: ")
+    assert expected in ran.err
+    assert ran.err.count("\n") == 1
+    assert (ran.out, ran.models) == ("", [])
+
+
+@pytest.mark.parametrize("words", [("-P", ""), ("-P", " "), ("--stop", ""), ("--log", "")])
+def test_empty_values(run_mrs, words):
+    ran = run_mrs(*words, "plain", "-m", "x")
+    assert ran.code == 2
+    assert words[0].replace("-P", "--prompt") in ran.err
+
+
+def test_a_literal_token_is_never_shown(run_mrs):
+    ran = run_mrs("--token-source", "litteral:hf_secret", "plain", "-m", "x", "-P", "a")
+    assert ran.code == 2
+    assert "hf_secret" not in ran.err
+
+
+def test_nothing_to_answer(run_mrs):
+    ran = run_mrs("plain", "-m", "x", stdin=None)
+    assert ran.code == 2
+    assert "there is nothing to answer: add -i" in ran.err
+    assert ran.models == []
+
+
+def test_escape_codes_in_an_error_are_dropped(run_mrs):
+    ran = run_mrs("plain", "-m", "x", "a\x1b[2Jb\nc")
+    assert ran.code == 2
+    assert "\x1b" not in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_alone_it_shows_help(run_mrs, capsys):
+    assert run_mrs().code == 0
+    alone = capsys.readouterr().out
+    assert run_mrs("--help").code == 0
+    assert alone == capsys.readouterr().out
+    assert alone.startswith("Usage: mrs ")
+
+
+def test_help_names_every_selector_flag_and_wraps(run_mrs, capsys):
+    for selector, flags in {"plain": ["-m", "-a", "-d", "-t"], "gguf": ["-m", "-f", "-t"]}.items():
+        assert run_mrs(selector, "-h").code == 0
+        text = capsys.readouterr().out
+        assert max(map(len, text.splitlines())) <= 100
+        assert all(f"  {flag}, --" in text for flag in flags)
+
+
+def test_version(run_mrs, capsys):
+    assert run_mrs("--version").code == 0
+    assert capsys.readouterr().out.startswith("mrs ")
