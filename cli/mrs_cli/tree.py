@@ -64,7 +64,8 @@ def names_and_help(parameter: Any) -> tuple[str, str]:
     metavar = parameter.metavar or ""
     if parameter.param_type_name == "argument":
         return f"[{metavar}]", parameter.help
-    names = ", ".join(parameter.opts) + (f" {metavar}" if metavar else "")
+    # The parser names its own help option in no fixed order.
+    names = ", ".join(sorted(parameter.opts, key=len)) + (f" {metavar}" if metavar else "")
     if parameter.required:
         return names, f"{parameter.help} [required]"
     if isinstance(parameter.show_default, str):

@@ -1,0 +1,116 @@
+"""The man page and the completions, made from the command tree: `python -m mrs_cli.docs`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from mrs.errors import ExitCode
+from mrs_cli.app import command_tree
+from mrs_cli.commands import COMMANDS
+from mrs_cli.tree import names_and_help, panels
+
+EXIT_MEANINGS = {
+    ExitCode.DONE: "done, also when the reader of a pipe leaves early",
+    ExitCode.INTERNAL: "internal error (-vv shows where)",
+    ExitCode.USAGE: "wrong usage",
+    ExitCode.NOT_READABLE: "model not found or not readable",
+    ExitCode.DOES_NOT_FIT: "the model does not fit the devices",
+    ExitCode.UNSUPPORTED: "model, format or feature that is known but not supported",
+    ExitCode.INTERRUPTED: "interrupted by Ctrl-C or SIGTERM",
+}
+VARIABLES = {
+    "HF_HOME, HF_HUB_CACHE, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE": "as the hub library reads them",
+    "CUDA_VISIBLE_DEVICES": "as CUDA reads it",
+    "NO_COLOR": "when set and not empty, no colour is used",
+    "TERM": "dumb means a terminal without colour and without cursor movement",
+}
+COMPLETIONS = {"bash": "mrs.bash", "zsh": "_mrs", "fish": "mrs.fish"}
+_ZSH_FIRST_USE = '[[ $funcstack[1] == _mrs ]] && _mrs_completion "$@"\n'
+
+
+def documents() -> dict[str, str]:
+    """Every generated file by its path in the repository."""
+    scripts = {f"completions/{name}": completion(shell) for shell, name in COMPLETIONS.items()}
+    return {"man/mrs.1": man_page(), **scripts}
+
+
+def completion(shell: str) -> str:
+    """The script that lets `shell` ask `mrs` itself for completions."""
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]
+
+    script = get_completion_script(prog_name="mrs", complete_var="_MRS_COMPLETE", shell=shell)
+    # zsh loads the file as a function at the first use, which must complete too.
+    return f"{script}\n{_ZSH_FIRST_USE if shell == 'zsh' else ''}"
+
+
+def man_page() -> str:
+    """mrs(1) in the man macros."""
+    tree = command_tree()
+    ctx = tree.context_class(tree, info_name="mrs", **tree.context_settings)
+    usage = [f"mrs [FLAGS] {name} [FLAGS] [-]" for name in tree.commands]
+    parts = [
+        '.TH MRS 1 "" mrs "User Commands"',
+        _section("NAME", "mrs \\- plan, load and run large language models"),
+        _section("SYNOPSIS", "\n.br\n".join(_escaped(line) for line in usage)),
+        _section("DESCRIPTION", _escaped(_description())),
+        _section("FLAGS", _flags(tree, ctx)),
+    ]
+    for name, command in tree.commands.items():
+        sub = command.context_class(command, info_name=name, parent=ctx, **tree.context_settings)
+        parts.append(_section(f"FLAGS AFTER {name.upper()}", _flags(command, sub)))
+    chat = {f"\\{c.name} {c.argument}".rstrip(): c.help for c in COMMANDS}
+    codes = {str(int(code)): meaning for code, meaning in EXIT_MEANINGS.items()}
+    examples = re.findall(r"^  (mrs .*)$", tree.epilog, flags=re.MULTILINE)
+    parts += [
+        _section("CHAT COMMANDS", _definitions(chat)),
+        _section("EXIT STATUS", _definitions(codes)),
+        _section("ENVIRONMENT", _definitions(VARIABLES)),
+        _section("EXAMPLES", ".nf\n" + "\n".join(map(_escaped, examples)) + "\n.fi"),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _description() -> str:
+    return (
+        "Global flags stand before the selector (plain for safetensors, gguf for GGUF), the "
+        "selector's flags after it; flags about asking, sampling and output may stand in either "
+        "place. Replies go to standard output, everything else to standard error. Without "
+        "--prompt, each line of standard input is a prompt; with -i the lines are a conversation."
+    )
+
+
+def _flags(command: Any, ctx: Any) -> str:
+    found = panels(command, ctx).items()
+    return "\n".join(
+        f".SS {heading}\n{_definitions(dict(map(names_and_help, parameters)))}"
+        for heading, parameters in found
+    )
+
+
+def _definitions(rows: dict[str, str]) -> str:
+    return "\n".join(f".TP\n.B {_escaped(term)}\n{_escaped(text)}" for term, text in rows.items())
+
+
+def _section(title: str, body: str) -> str:
+    return f".SH {title}\n{body}"
+
+
+def _escaped(text: str) -> str:
+    """`text` for roff: its backslash, its minus, and no line that looks like a request."""
+    text = text.replace("\\", "\\e").replace("-", "\\-")
+    return re.sub(r"^([.'])", r"\\&\1", text, flags=re.MULTILINE)
+
+
+def main() -> None:
+    """Writes the files below the folder given, or below the current one."""
+    root = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
+    for path, text in documents().items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""The man page and the completions are those that the command tree makes."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mrs.errors import ExitCode
+from mrs_cli import docs
+from mrs_cli.app import command_tree
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    "path", ["man/mrs.1", *map("completions/{}".format, ("mrs.bash", "_mrs", "mrs.fish"))]
+)
+def test_generated_files_are_current(path):
+    made = docs.documents()[path]
+    assert (ROOT / path).read_text(encoding="utf-8") == made, "run: python -m mrs_cli.docs"
+
+
+def test_nothing_else_is_generated():
+    found = [path for folder in ("man", "completions") for path in (ROOT / folder).iterdir()]
+    names = {path.relative_to(ROOT).as_posix() for path in found if path.suffix != ".svg"}
+    assert names == set(docs.documents())
+
+
+def test_every_flag_and_exit_code_is_in_the_man_page():
+    page = docs.man_page().replace("\\-", "-")
+    tree = command_tree()
+    flags = {
+        name for each in (tree, *tree.commands.values()) for p in each.params for name in p.opts
+    }
+    assert {"--isq", "-P", "--quantized-filename", "--version"} <= flags
+    for flag in flags - {"source"}:
+        assert re.search(rf"^\.B .*(?<!\S){flag}(?!\S)|^\.B .*{flag},", page, re.MULTILINE), flag
+    assert set(docs.EXIT_MEANINGS) == set(ExitCode)
+
+
+@pytest.mark.skipif(not shutil.which("groff"), reason="groff is not installed")
+def test_groff_finds_nothing_to_warn_of():
+    ran = subprocess.run(
+        ["groff", "-man", "-Tutf8", "-ww", "-z"],
+        input=docs.man_page(),
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert ran.stderr == ""
+
+
+@pytest.mark.parametrize(("shell", "name"), list(docs.COMPLETIONS.items()))
+def test_shells_can_parse_their_completions(shell, name):
+    if not shutil.which(shell):
+        pytest.skip(f"{shell} is not installed")
+    subprocess.run([shell, "-n", str(ROOT / "completions" / name)], check=True)
