@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -355,6 +358,31 @@ def test_a_broken_connection_is_resumed(hub: HubServer) -> None:
     checkpoint = fetch(source())
     assert checkpoint.is_local
     assert 0 < (hub.served("model.safetensors")[-1].begin or 0) < checkpoint.files[0].size_bytes
+
+
+def test_an_interrupt_stops_the_download(hub: HubServer, tmp_path: Path) -> None:
+    """Ctrl-C while a file is under way ends the download instead of waiting for the file."""
+    hub.add(ID, {"config.json": b"{}", "model.safetensors": header_only({"w": (30_000_000,)})})
+    interrupted = threading.Event()
+
+    def trouble(served: Served) -> int:
+        if served.place == "cdn" and served.begin is None and not interrupted.is_set():
+            interrupted.set()
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(0.3)  # the client is told before it gets a byte
+        return 0
+
+    hub.trouble = trouble
+    before = threading.enumerate()
+    with pytest.raises(KeyboardInterrupt):
+        fetch(source())
+    assert interrupted.is_set()
+    for thread in threading.enumerate():
+        if thread not in before and "Pool" in thread.name:
+            thread.join()
+    assert not list(tmp_path.rglob("model.safetensors"))
+    assert fetch(source()).is_local
+    assert list(tmp_path.rglob("model.safetensors"))
 
 
 def test_download_of_a_gguf_and_its_tokenizer(hub: HubServer, gguf_file: bytes) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import threading
+from collections.abc import Callable
 from typing import Any
 
 from mrs.errors import MrsError, NotReadable
@@ -12,33 +14,29 @@ from mrs.source.hub import Repository, refused
 from mrs.source.hub_settings import cached_snapshot
 from mrs.units import human_bytes
 
+#: How long an interrupted download may take to wind up.
+GRACE_S = 2.0
+REPORT_EVERY_S = 0.1
+
 
 def download(
     repository: Repository, wanted: tuple[str, ...], progress: Progress | None
 ) -> LocalFolder:
     """The folder with all wanted files; finished files of an earlier try are not sent again.
 
-    `progress` is called, from several threads, with the bytes that are there and the bytes
-    wanted. Without it the hub library shows its own bars on a terminal.
+    `progress` is called with the bytes that are there and the bytes wanted.
     """
-    from huggingface_hub import snapshot_download
-
     total_bytes = sum(repository.sizes[name] for name in wanted)
     present_bytes = _present_bytes(repository, wanted)
     _check_space(repository, total_bytes - present_bytes)
-    bars: dict[str, Any] = {}
-    if progress is not None:
-        bars["tqdm_class"] = _bar_class(progress, present_bytes, total_bytes)
+    transfer = _Transfer()
+
+    def report() -> None:
+        if progress is not None:
+            progress(min(present_bytes + transfer.received_bytes, total_bytes), total_bytes)
+
     try:
-        snapshot_download(
-            repository.model_id,
-            revision=repository.revision,
-            cache_dir=repository.settings.cache_path,
-            endpoint=repository.settings.endpoint,
-            token=repository.settings.token or False,
-            allow_patterns=list(wanted),
-            **bars,
-        )
+        _watch(lambda: _snapshot(repository, wanted, transfer), transfer, report)
     except Exception as error:  # the library's own, and those of whatever transport it uses
         raise _broken_off(error, repository) from error
     folder = repository.cached_copy(wanted)
@@ -46,9 +44,59 @@ def download(
         raise NotReadable(
             f"{repository.model_id} has changed while it was downloaded", hint="run it again"
         )
-    if progress is not None:
-        progress(total_bytes, total_bytes)
+    transfer.received_bytes = total_bytes
+    report()
     return folder
+
+
+class _Transfer:
+    """What the downloading threads tell the waiting one, and the other way about."""
+
+    def __init__(self) -> None:
+        self.received_bytes = 0
+        self.is_stopped = False
+
+
+def _watch(work: Callable[[], None], transfer: _Transfer, report: Callable[[], None]) -> None:
+    """Run `work` in a thread, report while it lasts, stop it when this thread is interrupted.
+
+    The library itself waits for the files under way before it lets an interrupt through, which
+    takes minutes for large ones.
+    """
+    failures: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+            failures.append(error)
+
+    thread = threading.Thread(target=body, daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(REPORT_EVERY_S)
+            report()
+    except BaseException:
+        transfer.is_stopped = True
+        thread.join(GRACE_S)
+        raise
+    if failures:
+        raise failures[0]
+
+
+def _snapshot(repository: Repository, wanted: tuple[str, ...], transfer: _Transfer) -> None:
+    from huggingface_hub import snapshot_download
+
+    snapshot_download(
+        repository.model_id,
+        revision=repository.revision,
+        cache_dir=repository.settings.cache_path,
+        endpoint=repository.settings.endpoint,
+        token=repository.settings.token or False,
+        allow_patterns=list(wanted),
+        tqdm_class=_bar_class(transfer),
+    )
 
 
 def _present_bytes(repository: Repository, wanted: tuple[str, ...]) -> int:
@@ -87,15 +135,13 @@ def _broken_off(error: Exception, repository: Repository) -> MrsError:
     )
 
 
-def _bar_class(progress: Progress, present_bytes: int, total_bytes: int) -> type[Any]:
-    """A bar for the hub library that draws nothing and passes counts of bytes on.
+def _bar_class(transfer: _Transfer) -> type[Any]:
+    """A progress bar for the hub library that draws nothing and passes the bytes on.
 
     The library counts the same bytes in more than one bar, as received and as written: the
-    furthest one is told, and never less than before.
+    furthest one counts. Whatever counts after a stop fails, which ends its thread.
     """
     from huggingface_hub.utils.tqdm import tqdm
-
-    furthest = [0]
 
     class Bar(tqdm):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -103,9 +149,10 @@ def _bar_class(progress: Progress, present_bytes: int, total_bytes: int) -> type
             super().__init__(*args, **{**kwargs, "disable": True})  # type: ignore[no-untyped-call]
 
         def update(self, n: float | None = 1) -> None:
+            if transfer.is_stopped:
+                raise InterruptedError("the download was interrupted")
             self.n += n or 0
-            if self.counts_bytes and self.n > furthest[0]:
-                furthest[0] = int(self.n)
-                progress(min(present_bytes + furthest[0], total_bytes), total_bytes)
+            if self.counts_bytes:
+                transfer.received_bytes = max(transfer.received_bytes, int(self.n))
 
     return Bar
