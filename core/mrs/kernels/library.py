@@ -30,15 +30,11 @@ class _Path(ctypes.Structure):
     _fields_ = (("name", ctypes.c_char_p),)
 
 
-class _Context(ctypes.Structure):
-    _fields_ = (("path", ctypes.c_void_p), ("gomp_parallel", ctypes.c_void_p))
-
-
 class NativeMatrix(ctypes.Structure):
     """One packed matrix as the library sees it."""
 
     _fields_ = (
-        ("context", ctypes.c_void_p),
+        ("path", ctypes.c_void_p),
         ("format", ctypes.c_int64),
         ("rows", ctypes.c_int64),
         ("columns", ctypes.c_int64),
@@ -48,12 +44,11 @@ class NativeMatrix(ctypes.Structure):
 
 @dataclass(frozen=True)
 class NativeLibrary:
-    """The loaded library. `context` is the address every call starts from."""
+    """The loaded library and the path of it that is used: its name and its address."""
 
     functions: ctypes.CDLL
     path: str
-    context: int
-    _kept: _Context
+    path_address: int
 
 
 _POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
@@ -85,8 +80,7 @@ def native_library() -> NativeLibrary | None:
     if name not in paths:
         known = ", ".join((*paths, "torch"))
         raise ValueError(f"{PATH_VARIABLE}={name}: this processor has {known}")
-    context = _Context(paths[name], _gomp_parallel())
-    return NativeLibrary(functions, name, ctypes.addressof(context), context)
+    return NativeLibrary(functions, name, paths[name])
 
 
 def native_paths() -> list[str]:
@@ -115,36 +109,3 @@ def _paths(functions: ctypes.CDLL) -> dict[str, int]:
     """Addresses of this processor's paths by their names, best first."""
     addresses = (functions.mrs_path(index) for index in range(len(PATH_NAMES)))
     return {_Path.from_address(address).name.decode(): address for address in addresses if address}
-
-
-def _gomp_parallel() -> int | None:
-    """The entry of the OpenMP runtime that torch has loaded, so that one pool serves both.
-
-    GOMP_parallel(body, data, threads, flags) is part of GNU's stable interface, and LLVM's and
-    Intel's runtimes export it too. None where there is no such runtime.
-    """
-    for path in _loaded_openmp():
-        try:
-            entry = ctypes.CDLL(path).GOMP_parallel
-        except (OSError, AttributeError):
-            continue
-        return ctypes.cast(entry, ctypes.c_void_p).value
-    return None
-
-
-def _loaded_openmp() -> list[str]:
-    """Files of OpenMP runtimes in this process, torch's own first."""
-    maps = Path("/proc/self/maps")
-    if maps.exists():
-        lines = maps.read_text().splitlines()
-        files = {line.split(maxsplit=5)[5] for line in lines if "omp" in line and "/" in line}
-    else:
-        import torch
-
-        folder = Path(torch.__file__).parent / "lib"
-        files = {str(path) for path in folder.glob("lib*omp*.dylib")}
-    names = ("libgomp", "libomp", "libiomp")
-    return sorted(
-        (file for file in files if Path(file).name.startswith(names)),
-        key=lambda file: "torch" not in file,
-    )

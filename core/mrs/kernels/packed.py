@@ -38,7 +38,7 @@ class PackedMatrix:
         self._library: NativeLibrary = library
         number = PACKED_FORMATS.index(format_name)
         self._data = allocate_weights(library.functions.mrs_packed_bytes(number, rows, columns))
-        self._matrix = NativeMatrix(library.context, number, rows, columns, self._data.data_ptr())
+        self._matrix = NativeMatrix(library.path_address, number, rows, columns, self._data.data_ptr())
         self._address = ctypes.addressof(self._matrix)
         self._row_bytes: int = library.functions.mrs_row_bytes(number, columns)
         self.shape = (rows, columns)

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "half.h"
-#include "mrs.h"
+#include "threads.h"
 
 #if defined(_WIN32)
 #define EXPORT __declspec(dllexport)
@@ -12,7 +12,7 @@
 #endif
 
 typedef struct {
-    const Context *context;
+    const Path *path;
     int64_t format, rows, columns;
     uint8_t *packed;
 } Matrix;
@@ -69,7 +69,7 @@ static void pack_task(void *data, int64_t index) {
     const Packing *p = data;
     const Matrix *m = p->matrix;
     int64_t row = index * GROUP_ROWS, group = p->first_row / GROUP_ROWS + index;
-    m->context->path->pack_group((Format)m->format, p->blocks + row * p->row_bytes, p->row_bytes,
+    m->path->pack_group((Format)m->format, p->blocks + row * p->row_bytes, p->row_bytes,
                                  (int)at_most(GROUP_ROWS, p->rows - row), m->columns,
                                  m->packed + group * group_bytes((Format)m->format, m->columns));
 }
@@ -78,7 +78,7 @@ static void pack_task(void *data, int64_t index) {
 EXPORT void mrs_pack(const Matrix *matrix, const uint8_t *blocks, int64_t row_bytes,
                      int64_t first_row, int64_t rows, int threads) {
     Packing packing = {matrix, blocks, row_bytes, first_row, rows};
-    run_tasks(matrix->context, threads, divide_up(rows, GROUP_ROWS), pack_task, &packing);
+    run_tasks(threads, divide_up(rows, GROUP_ROWS), pack_task, &packing);
 }
 
 typedef struct {
@@ -93,7 +93,7 @@ static void decode_task(void *data, int64_t index) {
     int64_t row = d->ids ? d->ids[index] : index * GROUP_ROWS;
     int64_t count = d->ids ? 1 : at_most(GROUP_ROWS, m->rows - row);
     const uint8_t *group = m->packed + row / GROUP_ROWS * group_bytes((Format)m->format, m->columns);
-    m->context->path->decode_rows((Format)m->format, group, (int)(row % GROUP_ROWS), (int)count,
+    m->path->decode_rows((Format)m->format, group, (int)(row % GROUP_ROWS), (int)count,
                                   m->columns, d->out + index * (d->ids ? 1 : GROUP_ROWS) * m->columns,
                                   m->columns);
 }
@@ -103,7 +103,7 @@ EXPORT void mrs_decode(const Matrix *matrix, const int64_t *ids, int64_t count, 
                        int threads) {
     Decoding decoding = {matrix, ids, out};
     int64_t tasks = ids ? count : divide_up(matrix->rows, GROUP_ROWS);
-    run_tasks(matrix->context, threads, tasks, decode_task, &decoding);
+    run_tasks(threads, tasks, decode_task, &decoding);
 }
 
 typedef struct {
@@ -131,7 +131,7 @@ static void quantize_task(void *data, int64_t index) {
     }
     const float *x = converted ? converted : (const float *)p->x + first * columns;
     for (int t = 0; t < tokens; t++) rows[t] = x + t * columns;
-    p->matrix->context->path->quantize((Format)p->matrix->format, rows, tokens, p->width, columns,
+    p->matrix->path->quantize((Format)p->matrix->format, rows, tokens, p->width, columns,
                                        p->panel + index * p->panel_bytes);
     free(converted);
 }
@@ -159,7 +159,7 @@ static void multiply_task(void *data, int64_t index) {
     float results[MAX_TOKENS * GROUP_ROWS];
     for (int64_t panel = 0; panel < p->panels; panel++)
         for (int64_t group = first; group < last; group++) {
-            m->context->path->multiply((Format)m->format, m->packed + group * bytes,
+            m->path->multiply((Format)m->format, m->packed + group * bytes,
                                        p->panel + panel * p->panel_bytes, p->width, m->columns,
                                        results);
             store_results(p, results, panel * p->width, group * GROUP_ROWS);
@@ -189,9 +189,9 @@ EXPORT bool mrs_matmul(const Matrix *matrix, const void *x, int type, int64_t to
     p.panel = aligned_alloc(64, (size_t)(p.panels * p.panel_bytes));
     if (!p.panel) return false;
     p.chunk_groups = chunk_of(matrix, threads);
-    run_tasks(matrix->context, p.panels < 4 ? 1 : threads, p.panels, quantize_task, &p);
+    run_tasks(p.panels < 4 ? 1 : threads, p.panels, quantize_task, &p);
     int64_t tasks = divide_up(divide_up(matrix->rows, GROUP_ROWS), p.chunk_groups);
-    run_tasks(matrix->context, threads, tasks, multiply_task, &p);
+    run_tasks(threads, tasks, multiply_task, &p);
     free(p.panel);
     return true;
 }
@@ -211,7 +211,7 @@ static void read_task(void *data, int64_t index) {
 }
 
 /* Reads memory once and does nothing with it. */
-EXPORT void mrs_read(const Context *context, const uint8_t *bytes, int64_t size, int threads) {
-    Reading reading = {context->path, bytes, size};
-    run_tasks(context, threads, divide_up(size, READ_BYTES), read_task, &reading);
+EXPORT void mrs_read(const Path *path, const uint8_t *bytes, int64_t size, int threads) {
+    Reading reading = {path, bytes, size};
+    run_tasks(threads, divide_up(size, READ_BYTES), read_task, &reading);
 }

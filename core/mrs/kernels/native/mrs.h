@@ -40,17 +40,6 @@ extern const Path avx2_path, avx512_path;
 extern const Path neon_path;
 #endif
 
-typedef void (*Task)(void *data, int64_t index);
-typedef void (*GompParallel)(void (*body)(void *), void *data, unsigned threads, unsigned flags);
-
-typedef struct {
-    const Path *path;
-    GompParallel gomp_parallel; /* NULL: threads of our own */
-} Context;
-
-/* Calls task(data, i) once for every i < count, on up to `threads` threads, in any order. */
-void run_tasks(const Context *context, int threads, int64_t count, Task task, void *data);
-
 /* Shape of a format's storage. */
 static inline bool is_float(Format format) { return format >= F16; }
 

@@ -1,51 +1,116 @@
-/* Work shared between threads: the pool of the OpenMP runtime that torch uses, or our own. */
+/* Work shared between threads.
+ *
+ * A region is a number of tasks that threads take one after another. A worker that comes late
+ * finds the region closed and is not waited for, so that a machine busy with other programs
+ * slows a region down by no more than what its workers have taken. (An OpenMP region ends when
+ * every thread has arrived; on a busy machine that costs a time slice of the scheduler each
+ * time.) Between regions workers watch for the next one for a while before they sleep: in a
+ * decode step regions follow each other within microseconds.
+ */
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 
-#include "mrs.h"
+#include "threads.h"
 
-typedef struct {
+#define MAX_WORKERS 255
+#define WATCH_ROUNDS 10000 /* of a pause each: roughly a fifth of a millisecond */
+#define OPEN ((uint64_t)1 << 32)
+
+static struct {
+    /* Bit 32: a region is open. Below: how many workers are inside. Above: regions so far. */
+    _Atomic uint64_t gate;
+    _Atomic int64_t next, seats;
+    int64_t count;
     Task task;
     void *data;
-    int64_t count;
-    _Atomic int64_t next;
-} Region;
+    atomic_flag taken;
+    _Atomic int sleepers;
+    int workers;
+    pthread_mutex_t lock;
+    pthread_cond_t opened;
+} pool = {.taken = ATOMIC_FLAG_INIT,
+          .lock = PTHREAD_MUTEX_INITIALIZER,
+          .opened = PTHREAD_COND_INITIALIZER};
 
-static void work(void *argument) {
-    Region *region = argument;
+static void pause_briefly(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb");
+#endif
+}
+
+static void work(void) {
     for (;;) {
-        int64_t index = atomic_fetch_add_explicit(&region->next, 1, memory_order_relaxed);
-        if (index >= region->count) return;
-        region->task(region->data, index);
+        int64_t index = atomic_fetch_add(&pool.next, 1);
+        if (index >= pool.count) return;
+        pool.task(pool.data, index);
     }
 }
 
-static void *work_thread(void *argument) {
-    work(argument);
-    return NULL;
+/* Whether the caller is now inside the open region. */
+static bool enter(void) {
+    uint64_t gate = atomic_load(&pool.gate);
+    while (gate & OPEN)
+        if (atomic_compare_exchange_weak(&pool.gate, &gate, gate + 1)) return true;
+    return false;
 }
 
-/* Without a runtime to share, threads start and end with each region. */
-static void run_on_own_threads(Region *region, int threads) {
-    enum { MAX_THREADS = 256 };
-    pthread_t started[MAX_THREADS];
-    int count = 0;
-    while (count < threads - 1 && count < MAX_THREADS)
-        if (pthread_create(&started[count], NULL, work_thread, region) == 0)
-            count++;
-        else
-            break;
-    work(region);
-    while (count > 0) pthread_join(started[--count], NULL);
+static void sleep_until_opened(uint64_t seen) {
+    pthread_mutex_lock(&pool.lock);
+    atomic_fetch_add(&pool.sleepers, 1);
+    while (atomic_load(&pool.gate) >> 33 == seen) pthread_cond_wait(&pool.opened, &pool.lock);
+    atomic_fetch_sub(&pool.sleepers, 1);
+    pthread_mutex_unlock(&pool.lock);
 }
 
-void run_tasks(const Context *context, int threads, int64_t count, Task task, void *data) {
-    Region region = {task, data, count, 0};
+static void *worker(void *unused) {
+    uint64_t seen = 0;
+    for (;;) {
+        for (int i = 0; i < WATCH_ROUNDS && atomic_load(&pool.gate) >> 33 == seen; i++)
+            pause_briefly();
+        if (atomic_load(&pool.gate) >> 33 == seen) sleep_until_opened(seen);
+        seen = atomic_load(&pool.gate) >> 33;
+        if (!enter()) continue;
+        if (atomic_fetch_sub(&pool.seats, 1) > 0) work();
+        atomic_fetch_sub(&pool.gate, 1);
+    }
+    return unused;
+}
+
+static void start_workers(int wanted) {
+    for (; pool.workers < wanted && pool.workers < MAX_WORKERS; pool.workers++) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, worker, NULL)) return;
+        pthread_detach(thread);
+    }
+}
+
+void run_tasks(int threads, int64_t count, Task task, void *data) {
     if (threads > count) threads = (int)count;
-    if (threads <= 1)
-        work(&region);
-    else if (context->gomp_parallel)
-        context->gomp_parallel(work, &region, (unsigned)threads, 0);
-    else
-        run_on_own_threads(&region, threads);
+    /* A pool that another thread of the caller's uses is not waited for. */
+    if (threads <= 1 || atomic_flag_test_and_set(&pool.taken)) {
+        for (int64_t i = 0; i < count; i++) task(data, i);
+        return;
+    }
+    start_workers(threads - 1);
+    pool.task = task;
+    pool.data = data;
+    pool.count = count;
+    atomic_store(&pool.seats, threads - 1);
+    atomic_store(&pool.next, 0);
+    atomic_fetch_add(&pool.gate, 2 * OPEN + OPEN); /* one more region, and open */
+    if (atomic_load(&pool.sleepers)) {
+        pthread_mutex_lock(&pool.lock);
+        pthread_cond_broadcast(&pool.opened);
+        pthread_mutex_unlock(&pool.lock);
+    }
+    work();
+    uint64_t gate = atomic_fetch_and(&pool.gate, ~OPEN) & ~OPEN;
+    for (int i = 0; gate & (OPEN - 1); i++) {
+        if (i < 1000) pause_briefly(); else sched_yield();
+        gate = atomic_load(&pool.gate);
+    }
+    atomic_flag_clear(&pool.taken);
 }

@@ -1,0 +1,12 @@
+/* Work shared between threads. */
+#ifndef MRS_THREADS_H
+#define MRS_THREADS_H
+
+#include "mrs.h"
+
+typedef void (*Task)(void *data, int64_t index);
+
+/* Calls task(data, i) once for every i < count, on up to `threads` threads, in any order. */
+void run_tasks(int threads, int64_t count, Task task, void *data);
+
+#endif
