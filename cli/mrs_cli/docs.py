@@ -24,8 +24,13 @@ EXIT_MEANINGS = {
 VARIABLES = {
     "HF_HOME, HF_HUB_CACHE, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE": "as the hub library reads them",
     "CUDA_VISIBLE_DEVICES": "as CUDA reads it",
+    "MRS_LOGICAL_DEVICES": "accelerators that stand for the CPU, such as cpu,cpu or cpu=2GiB",
     "NO_COLOR": "when set and not empty, no colour is used",
     "TERM": "dumb means a terminal without colour and without cursor movement",
+}
+FILES = {
+    "~/.local/state/mrs/history": "what was typed in chats, readable by its owner alone; other "
+    "platforms have their own folder for state",
 }
 COMPLETIONS = {"bash": "mrs.bash", "zsh": "_mrs", "fish": "mrs.fish"}
 _ZSH_FIRST_USE = '[[ $funcstack[1] == _mrs ]] && _mrs_completion "$@"\n'
@@ -68,6 +73,7 @@ def man_page() -> str:
         _section("CHAT COMMANDS", _definitions(chat)),
         _section("EXIT STATUS", _definitions(codes)),
         _section("ENVIRONMENT", _definitions(VARIABLES)),
+        _section("FILES", _definitions(FILES)),
         _section("EXAMPLES", ".nf\n" + "\n".join(map(_escaped, examples)) + "\n.fi"),
     ]
     return "\n".join(parts) + "\n"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 from mrs.errors import ExitCode, UsageError
 from mrs_cli.ask import Task
 from mrs_cli.environment import Environment
 from mrs_cli.log import RequestLog
+from mrs_cli.render.messages import listening
 from mrs_cli.render.plain import PlainScreen
 from mrs_cli.render.progress import load_model
 from mrs_cli.repl import chat
@@ -24,17 +25,19 @@ def run(environment: Environment, task: Task, *, stdin: bool) -> ExitCode:
             "there is nothing to answer",
             hint='add -i to chat, --prompt "TEXT" to ask once, or pipe prompts in',
         )
-    _listen(task)
-    log = RequestLog.open(task.log, task.request.source.model_id) if task.log else None
-    try:
-        with closing(load_model(environment, task.request, quiet=task.quiet)) as model:
-            session = Session(model, task.sampling, task.system, log)
-            if task.interactive:
-                return chat(session, _chat_screen(environment, task), task.prompt)
-            return _answer(environment, task, session)
-    finally:
-        if log:
-            log.close()
+    with ExitStack() as stack:
+        stack.enter_context(listening(environment, quiet=task.quiet, verbose=task.verbose))
+        log = None
+        if task.log:
+            log = stack.enter_context(
+                closing(RequestLog.open(task.log, task.request.source.model_id))
+            )
+        model = load_model(environment, task.request, quiet=task.quiet)
+        stack.callback(model.close)
+        session = Session(model, task.sampling, task.system, log)
+        if task.interactive:
+            return chat(session, _chat_screen(environment, task), task.prompt)
+        return _answer(environment, task, session)
 
 
 def _answer(environment: Environment, task: Task, session: Session) -> ExitCode:
@@ -70,16 +73,3 @@ def _chat_screen(environment: Environment, task: Task) -> Screen:
 
         return TerminalScreen(environment, quiet=task.quiet)
     return PlainScreen(environment, json=task.json, quiet=task.quiet, statistics=True)
-
-
-def _listen(task: Task) -> None:
-    """Lets libraries speak on standard error as loudly as was asked."""
-    import logging
-    import warnings
-
-    quiet_or_not = logging.ERROR if task.quiet else logging.WARNING
-    level = {0: quiet_or_not, 1: logging.INFO}.get(task.verbose, logging.DEBUG)
-    logging.basicConfig(format="mrs: %(levelname)s: %(message)s", level=logging.WARNING)
-    logging.getLogger("mrs").setLevel(level)
-    if not task.verbose:
-        warnings.simplefilter("ignore")

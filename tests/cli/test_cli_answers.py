@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 
+import fake_model
 import pytest
 
 SUMMARY = "fake: a book of answers on cpu, 1.00 MiB\n"
@@ -137,3 +139,22 @@ def test_two_v_show_the_traceback(run_mrs, flags):
     assert ran.code == 1
     assert ran.err.startswith("Traceback (most recent call last):")
     assert ran.err.endswith("mrs: error: internal error: ZeroDivisionError: a bug\n")
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ([], ["mrs: warning: 3 layers are on the CPU"]),
+        (["-v"], ["mrs: warning: 3 layers are on the CPU", "mrs: info: 4 layers in all"]),
+        (["-q"], []),
+    ],
+)
+def test_what_the_core_logs_is_shown_as_loudly_as_asked(run_mrs, monkeypatch, flags, expected):
+    def stream(self, messages, sampling):
+        logging.getLogger("mrs.plan").warning("3 layers\nare on the CPU")
+        logging.getLogger("mrs.plan").info("4 layers in all")
+        return self._reply("hello", messages)
+
+    monkeypatch.setattr(fake_model.FakeModel, "stream_chat", stream)
+    ran = run_mrs("plain", "-m", "x", "-P", "a", *flags)
+    assert [line for line in ran.err.splitlines() if line.startswith("mrs: ")] == expected
