@@ -45,6 +45,18 @@ class RopeScaling:
         return self.kind in ("dynamic", "longrope")
 
     @property
+    def switch_tokens(self) -> int | None:
+        """The length beyond which every position turns by other factors (longrope)."""
+        return int(self.trained_tokens) if self.kind == "longrope" else None
+
+    @property
+    def trained_tokens(self) -> float:
+        """The length that the model was trained on before its rope was stretched."""
+        return self.get(
+            "original_max_position_embeddings", self.get("max_position_embeddings", 2048)
+        )
+
+    @property
     def file_slots(self) -> tuple[str, ...]:
         """The slots of the factors that the checkpoint keeps as tensors."""
         if self.kind == "longrope" and not self.factors:

@@ -68,6 +68,7 @@ class Decoder:
         self._norm = weights.norm("norm", spec.norm)
         head = "embedding" if spec.tied_head else "head"
         self._head = Linear(weights.matrix(head), weights.optional_vector("head.bias"))
+        self._switches = _rope_switches(spec)
         tables: dict[object, RopeTable] = {}
         factors = file_factors(weights)
         self._layers = []
@@ -92,6 +93,13 @@ class Decoder:
                 for layer, device in zip(self._layers, self._layer_devices, strict=True)
             ]
         )
+
+    def is_outdated(self, cache: SequenceCache, total_tokens: int) -> bool:
+        """Whether a sequence of `total_tokens` turns its keys otherwise than those in `cache`.
+
+        Its tokens then have to be fed once more, to an empty cache.
+        """
+        return any(0 < cache.length <= switch < total_tokens for switch in self._switches)
 
     def forward(self, tokens: Tensor, segments: list[Segment], wanted: Tensor) -> Tensor:
         """Logits (W, vocab) float32 after the rows `wanted` (W,) of `tokens` (N,).
@@ -122,3 +130,11 @@ class Decoder:
 
     def _activation_dtype(self, device: torch.device) -> torch.dtype:
         return torch.float32 if device.type == "cpu" else self._cache_dtype
+
+
+def _rope_switches(spec: ModelSpec) -> set[int]:
+    """The lengths at which a rope of the model changes."""
+    ropes = {layer.mixer.rope for layer in spec.layers}
+    scalings = (rope.scaling for rope in ropes if rope is not None)
+    switches = {scaling.switch_tokens for scaling in scalings if scaling is not None}
+    return {switch for switch in switches if switch is not None}

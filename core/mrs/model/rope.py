@@ -43,13 +43,6 @@ def frequencies(
             return plain / file_factors["rope.factors"], 1.0
 
 
-def _trained_tokens(scaling: RopeScaling) -> float:
-    """The length that the model was trained on before its rope was stretched."""
-    return scaling.get(
-        "original_max_position_embeddings", scaling.get("max_position_embeddings", 2048)
-    )
-
-
 def _dynamic(rope: Rope, exponents: Tensor, scaling: RopeScaling, total_tokens: int) -> Tensor:
     trained = scaling.get("max_position_embeddings", 2048)
     factor, length = scaling.get("factor", 1.0), max(total_tokens, trained)
@@ -60,7 +53,7 @@ def _dynamic(rope: Rope, exponents: Tensor, scaling: RopeScaling, total_tokens: 
 def _llama3(plain: Tensor, scaling: RopeScaling) -> Tensor:
     factor = scaling.get("factor", 8.0)
     low, high = scaling.get("low_freq_factor", 1.0), scaling.get("high_freq_factor", 4.0)
-    trained = _trained_tokens(scaling)
+    trained = scaling.trained_tokens
     wavelength = 2 * math.pi / plain
     smooth = ((trained / wavelength - low) / (high - low)).clamp(0, 1)
     return (1 - smooth) * plain / factor + smooth * plain
@@ -68,7 +61,7 @@ def _llama3(plain: Tensor, scaling: RopeScaling) -> Tensor:
 
 def _yarn(plain: Tensor, rope: Rope, scaling: RopeScaling) -> tuple[Tensor, float]:
     factor = scaling.get("factor", 1.0)
-    trained = _trained_tokens(scaling)
+    trained = scaling.trained_tokens
 
     def pair_with(rotations: float) -> float:
         """The pair that turns `rotations` times over the trained length."""
@@ -98,7 +91,7 @@ def _yarn_magnitude(scaling: RopeScaling, factor: float) -> float:
 def _longrope(
     plain: Tensor, scaling: RopeScaling, total_tokens: int, file_factors: Mapping[str, Tensor]
 ) -> tuple[Tensor, float]:
-    trained = _trained_tokens(scaling)
+    trained = scaling.trained_tokens
     stretch = scaling.get("factor", scaling.get("max_position_embeddings", trained) / trained)
     magnitude = math.sqrt(1 + math.log(stretch) / math.log(trained)) if stretch > 1 else 1.0
     if scaling.file_slots:

@@ -67,7 +67,7 @@ class Engine:
             token = sampler(self._logits(cache, ids[cache.length :]))
             yield token
             ids.append(token)
-            if not self._kv_cache:
+            if not self._kv_cache or self._decoder.is_outdated(cache, len(ids)):
                 cache = self._new_cache()
 
     def _new_cache(self) -> SequenceCache:

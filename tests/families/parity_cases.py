@@ -1,0 +1,267 @@
+"""The tiny models of the parity tests: one line a configuration, made by transformers' classes.
+
+Each family has its defaults, everything optional switched the other way, and an odd one (a head
+size unlike hidden / heads, one key head, a prompt beyond the window), where it has such options.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+PROMPT_TOKENS = 48
+WINDOW = 16  # shorter than the prompt, so that it matters
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": 160,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.08,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One configuration. `gguf` names the GGUF architecture, None where GGUF cannot hold it."""
+
+    family: str
+    name: str
+    changes: dict[str, Any] = field(hash=False)
+    gguf: str | None
+
+    @property
+    def id(self) -> str:
+        return f"{self.family}-{self.name}"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {**_SIZES, **self.changes}
+
+
+def _rope(kind: str, **values: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **values}}
+
+
+_TIED = {"tie_word_embeddings": True}
+_UNTIED = {"tie_word_embeddings": False}
+_ODD = {"head_dim": 20, "num_key_value_heads": 1}
+_ODD_HEADS = {"hidden_size": 72, "num_attention_heads": 6, "num_key_value_heads": 1}
+_BIASED = {"attention_bias": True, "mlp_bias": True}
+_SLIDING = {"use_sliding_window": True, "sliding_window": WINDOW, "num_hidden_layers": 4}
+_SHORT = [1.0 + 0.1 * i for i in range(8)]
+_LONG = [1.5 + 0.4 * i for i in range(8)]
+_LONGROPE = _rope("longrope", short_factor=_SHORT, long_factor=_LONG)
+_GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 16}
+
+CASES: tuple[Case, ...] = (
+    Case("llama", "default", {}, "llama"),
+    Case("llama", "switched", {**_BIASED, **_TIED, "hidden_act": "gelu"}, None),
+    Case("llama", "biased", {**_BIASED, **_TIED}, "llama"),
+    Case("llama", "odd", _ODD, "llama"),
+    Case("llama", "linear", _rope("linear", factor=4.0), "llama"),
+    Case("llama", "dynamic", {**_rope("dynamic", factor=3.0), "max_position_embeddings": 40}, None),
+    Case(
+        "llama",
+        "llama3",
+        _rope(
+            "llama3",
+            factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=64,
+        ),
+        "llama",
+    ),
+    Case("llama", "yarn", _rope("yarn", factor=4.0, original_max_position_embeddings=128), "llama"),
+    Case(
+        "llama",
+        "yarn-options",
+        _rope(
+            "yarn",
+            factor=4.0,
+            original_max_position_embeddings=128,
+            attention_factor=0.9,
+            beta_fast=16.0,
+            beta_slow=2.0,
+            truncate=False,
+        ),
+        None,
+    ),
+    Case("mistral", "default", {}, "llama"),
+    Case("mistral", "switched", {"sliding_window": None, **_TIED}, "llama"),
+    Case("mistral", "odd", {**_ODD, "sliding_window": WINDOW}, None),
+    Case("qwen2", "default", {}, "qwen2"),
+    Case("qwen2", "switched", {**_SLIDING, "max_window_layers": 2, **_TIED}, None),
+    Case("qwen2", "odd", {**_ODD_HEADS, **_TIED}, "qwen2"),
+    Case("qwen3", "default", {"head_dim": 16}, "qwen3"),
+    Case(
+        "qwen3",
+        "switched",
+        {**_SLIDING, "max_window_layers": 2, **_TIED, "attention_bias": True, "head_dim": 16},
+        None,
+    ),
+    Case("qwen3", "odd", {**_ODD, **_TIED}, "qwen3"),
+    Case("gemma", "default", {"head_dim": 16}, "gemma"),
+    Case(
+        "gemma",
+        "switched",
+        {"head_dim": 16, **_UNTIED, "attention_bias": True, "hidden_act": "gelu"},
+        None,
+    ),
+    Case("gemma", "odd", _ODD, "gemma"),
+    Case("gemma2", "default", _GEMMA, "gemma2"),
+    Case(
+        "gemma2",
+        "switched",
+        {
+            **_GEMMA,
+            **_UNTIED,
+            "attention_bias": True,
+            "query_pre_attn_scalar": 24,
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": None,
+            "layer_types": ["full_attention", "sliding_attention"],
+            "sliding_window": WINDOW,
+        },
+        None,
+    ),
+    Case(
+        "gemma2",
+        "odd",
+        {
+            **_ODD,
+            "query_pre_attn_scalar": 20,
+            "sliding_window": WINDOW,
+            "num_hidden_layers": 3,
+            "attn_logit_softcapping": 4.0,
+            "final_logit_softcapping": 5.0,
+        },
+        "gemma2",
+    ),
+    Case("gemma3_text", "default", {**_GEMMA, "num_hidden_layers": 6}, "gemma3"),
+    Case(
+        "gemma3_text",
+        "switched",
+        {
+            **_GEMMA,
+            **_UNTIED,
+            "attention_bias": True,
+            "query_pre_attn_scalar": 24,
+            "final_logit_softcapping": 5.0,
+            "layer_types": ["full_attention", "sliding_attention"],
+            "sliding_window": WINDOW,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 5e5, "factor": 8.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
+            },
+        },
+        None,
+    ),
+    Case(
+        "gemma3_text",
+        "odd",
+        {
+            **_ODD,
+            "query_pre_attn_scalar": 20,
+            "sliding_window": WINDOW,
+            "num_hidden_layers": 6,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 5e5, "factor": 8.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
+            },
+        },
+        "gemma3",
+    ),
+    Case("phi", "default", {"num_key_value_heads": 4, "intermediate_size": 256}, "phi2"),
+    Case(
+        "phi",
+        "switched",
+        {
+            **_TIED,
+            "qk_layernorm": True,
+            "hidden_act": "silu",
+            "num_key_value_heads": 4,
+            "rope_parameters": {
+                "rope_type": "linear",
+                "factor": 2.0,
+                "rope_theta": 5000.0,
+                "partial_rotary_factor": 1.0,
+            },
+        },
+        None,
+    ),
+    Case("phi", "odd", {**_ODD, "layer_norm_eps": 0.1}, None),
+    Case("phi3", "default", {"num_key_value_heads": None}, "phi3"),
+    Case(
+        "phi3",
+        "switched",
+        {**_LONGROPE, "original_max_position_embeddings": 128, "sliding_window": WINDOW, **_TIED},
+        None,
+    ),
+    Case(
+        "phi3",
+        "odd",  # grows past the trained length while it replies
+        {**_LONGROPE, "original_max_position_embeddings": 56, "num_key_value_heads": 1},
+        "phi3",
+    ),
+    Case(
+        "phi3",
+        "long",  # beyond the trained length from the start
+        {**_LONGROPE, "original_max_position_embeddings": 32},
+        "phi3",
+    ),
+    Case("starcoder2", "default", {}, "starcoder2"),
+    Case(
+        "starcoder2",
+        "switched",
+        {**_UNTIED, "use_bias": False, "hidden_act": "silu", "sliding_window": 4096},
+        None,
+    ),
+    Case("starcoder2", "odd", {**_ODD, "sliding_window": WINDOW, "norm_epsilon": 0.1}, None),
+    Case("smollm3", "default", {"num_hidden_layers": 4}, "smollm3"),
+    Case(
+        "smollm3",
+        "switched",
+        {**_SLIDING, **_BIASED, **_UNTIED, "no_rope_layers": [0, 1, 0, 1]},
+        None,
+    ),
+    Case("smollm3", "odd", {**_ODD_HEADS, "num_hidden_layers": 5}, "smollm3"),
+    Case("granite", "default", {}, "granite"),
+    Case(
+        "granite",
+        "switched",
+        {
+            **_BIASED,
+            **_TIED,
+            "embedding_multiplier": 12.0,
+            "logits_scaling": 8.0,
+            "residual_multiplier": 0.22,
+            "attention_multiplier": 0.2,
+        },
+        "granite",
+    ),
+    Case("granite", "odd", {**_ODD_HEADS, "attention_multiplier": 0.1}, "granite"),
+    Case("glm4", "default", {"head_dim": 16}, "glm4"),
+    Case("glm4", "switched", {"head_dim": 16, **_TIED, "attention_bias": False}, "glm4"),
+    Case(
+        "glm4",
+        "odd",
+        {
+            "head_dim": 24,
+            "num_key_value_heads": 1,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 500.0,
+                "partial_rotary_factor": 0.25,
+            },
+        },
+        "glm4",
+    ),
+)

@@ -1,0 +1,86 @@
+"""What transformers computes for a tiny random model: the truth of the parity tests."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import transformers
+from parity_cases import PROMPT_TOKENS, Case
+from torch import Tensor
+
+REPLY_TOKENS = 16
+SECOND_TURN_TOKENS = 12
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A saved model and its outputs in float32.
+
+    `prompt_logits` (48, V) follow each prompt token, `reply_logits` (16, V) precede each token of
+    `reply`. The second turn feeds `second_turn`, which starts with the reply's last token, on top
+    of the cache; `second_logits` follow each of its tokens. `rounded_logits` are those of the
+    prompt with matrices that were rounded to bf16, still computed in float32.
+    """
+
+    case: Case
+    folder: Path
+    config: transformers.PreTrainedConfig
+    prompt: list[int]
+    prompt_logits: Tensor
+    reply: list[int]
+    reply_logits: Tensor
+    reply_without_cache: list[int]
+    second_turn: list[int]
+    second_logits: Tensor
+    rounded_logits: Tensor
+
+
+@torch.no_grad()
+def make_reference(case: Case, folder: Path) -> Reference:
+    torch.manual_seed(sum(map(ord, case.id)))
+    config = transformers.AutoConfig.for_model(case.family, **case.config)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model = model.float().eval()
+    _randomize_vectors(model)
+    model.save_pretrained(folder)
+    # transformers' dynamic rope remembers the longest sequence that a model has seen.
+    uncached, rounded = deepcopy(model), deepcopy(model)
+    prompt = torch.randint(config.vocab_size, (1, PROMPT_TOKENS))
+    prompt_logits = model(prompt).logits[0]
+    settings = {
+        "max_new_tokens": REPLY_TOKENS,
+        "min_new_tokens": REPLY_TOKENS,
+        "do_sample": False,
+        "attention_mask": torch.ones_like(prompt),
+    }
+    made = model.generate(prompt, **settings, return_dict_in_generate=True, output_logits=True)
+    again = uncached.generate(prompt, **settings, use_cache=False)
+    reply = made.sequences[0, PROMPT_TOKENS:].tolist()
+    second_turn = [reply[-1], *torch.randint(config.vocab_size, (SECOND_TURN_TOKENS,)).tolist()]
+    second = model(torch.tensor([second_turn]), past_key_values=made.past_key_values)
+    for parameter in rounded.parameters():
+        if parameter.ndim > 1:
+            parameter.copy_(parameter.bfloat16())
+    return Reference(
+        case=case,
+        folder=folder,
+        config=config,
+        prompt=prompt[0].tolist(),
+        prompt_logits=prompt_logits,
+        reply=reply,
+        reply_logits=torch.cat(made.logits),
+        reply_without_cache=again[0, PROMPT_TOKENS:].tolist(),
+        second_turn=second_turn,
+        second_logits=second.logits[0],
+        rounded_logits=rounded(prompt).logits[0],
+    )
+
+
+def _randomize_vectors(model: torch.nn.Module) -> None:
+    """Norm weights and biases start as ones and zeros, which would hide a missing one."""
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            parameter += 0.3 * torch.randn_like(parameter)

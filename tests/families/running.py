@@ -1,0 +1,99 @@
+"""Load a tiny model as a run does, and feed it tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from mrs.cache.sequence import SequenceCache
+from mrs.families.find import Description, describe
+from mrs.load.load import load_weights
+from mrs.load.read import TORCH_DTYPES
+from mrs.model.decoder import Decoder
+from mrs.model.segments import Segment
+from mrs.model.weights import ModelWeights
+from mrs.plan.memory import probe_devices
+from mrs.plan.plan import Plan, make_plan
+from mrs.request import ModelSource, RunRequest
+from mrs.source.find import open_checkpoint
+from torch import Tensor
+
+CPU = torch.device("cpu")
+PLANNED_TOKENS = 40
+Dtype = Literal["f32", "bf16"]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    description: Description
+    plan: Plan
+    weights: ModelWeights
+    decoder: Decoder
+
+
+def load(
+    source: ModelSource, dtype: Dtype = "f32", devices: Sequence[torch.device] = (CPU,)
+) -> Loaded:
+    """The layers are spread over `devices` in equal runs; the rest sits on the first."""
+    checkpoint = open_checkpoint(source)
+    description = describe(checkpoint)
+    request = RunRequest(source, dtype=dtype, cpu=True, max_seq_len=PLANNED_TOKENS)
+    made = make_plan(request, checkpoint, description, probe_devices(what_if=(), cpu_only=True))
+    count = len(description.spec.layers)
+    layer_devices = [devices[layer * len(devices) // count] for layer in range(count)]
+    places = {
+        p.name: devices[0] if p.layer is None else layer_devices[p.layer]
+        for p in description.parameters
+    }
+    weights = load_weights(
+        checkpoint, description.parameters, made.storage, places, lambda name, size_bytes: None
+    )
+    decoder = Decoder(description.spec, weights, layer_devices, TORCH_DTYPES[made.dense.name])
+    return Loaded(description, made, weights, decoder)
+
+
+class Conversation:
+    """One sequence of a decoder: remembers its tokens and its cache, as an engine does."""
+
+    def __init__(self, decoder: Decoder, chunk_tokens: int = 512) -> None:
+        self._decoder = decoder
+        self._chunk_tokens = chunk_tokens
+        self._ids: list[int] = []
+        self.cache = self._new_cache()
+
+    @torch.inference_mode()
+    def feed(self, tokens: Sequence[int]) -> Tensor:
+        """Logits (T, V) after every one of the tokens."""
+        self._ids += tokens
+        if self._decoder.is_outdated(self.cache, len(self._ids)):
+            self.cache = self._new_cache()
+        new, total = self._ids[self.cache.length :], len(self._ids)
+        parts = []
+        for start in range(0, len(new), self._chunk_tokens):
+            ids = torch.tensor(new[start : start + self._chunk_tokens])
+            segment = Segment(slice(0, len(ids)), self.cache, total)
+            parts.append(self._decoder.forward(ids, [segment], torch.arange(len(ids))))
+        return torch.cat(parts)[-len(tokens) :]
+
+    def reply(self, last: Tensor, count: int) -> tuple[list[int], Tensor]:
+        """`count` greedy tokens after the logits `last` (V,), and the logits before each.
+
+        The last token is not fed.
+        """
+        tokens, logits = [int(last.argmax())], [last]
+        while len(tokens) < count:
+            logits.append(self.feed(tokens[-1:])[0])
+            tokens.append(int(logits[-1].argmax()))
+        return tokens, torch.stack(logits)
+
+    def _new_cache(self) -> SequenceCache:
+        # Less room than the conversation takes, so that it grows.
+        return self._decoder.new_cache(capacity_tokens=50, chunk_tokens=self._chunk_tokens)
+
+
+def difference(ours: Tensor, theirs: Tensor) -> float:
+    """Largest absolute difference over the largest absolute logit."""
+    assert ours.shape == theirs.shape
+    return float((ours.cpu() - theirs).abs().max() / theirs.abs().max())

@@ -1,0 +1,147 @@
+"""Every family gives the numbers of transformers, however the tokens arrive."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from mrs.families.find import describe
+from mrs.plan.kv import layer_kv_bytes
+from mrs.request import ModelSource, Sampling
+from mrs.run.engine import PREFILL_CHUNK_TOKENS, Engine
+from mrs.source.find import open_checkpoint
+from reference import REPLY_TOKENS, Reference
+from running import PLANNED_TOKENS, Conversation, Dtype, Loaded, difference, load
+
+TOLERANCE = 1e-4
+GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=REPLY_TOKENS)
+
+
+def check_conversation(loaded: Loaded, truth: Reference, chunk_tokens: int = 512) -> None:
+    """A prompt, a greedy reply and a second turn from the cache."""
+    conversation = Conversation(loaded.decoder, chunk_tokens)
+    prompt = conversation.feed(truth.prompt)
+    assert difference(prompt, truth.prompt_logits) < TOLERANCE
+    tokens, logits = conversation.reply(prompt[-1], REPLY_TOKENS)
+    assert tokens == truth.reply
+    assert difference(logits, truth.reply_logits) < TOLERANCE
+    second = conversation.feed(truth.second_turn)
+    assert difference(second, truth.second_logits) < TOLERANCE
+    assert conversation.cache.length == len(truth.prompt + truth.reply + truth.second_turn) - 1
+
+
+@pytest.mark.table("safetensors, cache")
+def test_prompt_reply_and_second_turn(model: Loaded, truth: Reference) -> None:
+    check_conversation(model, truth)
+
+
+@pytest.mark.table("chunks of 7")
+def test_in_chunks(model: Loaded, truth: Reference) -> None:
+    check_conversation(model, truth, chunk_tokens=7)
+
+
+@pytest.mark.table("two devices")
+def test_split_over_two_logical_devices(truth: Reference) -> None:
+    devices = torch.device("cpu"), torch.device("cpu", 0)
+    assert devices[0] != devices[1]
+    split = load(ModelSource(str(truth.folder), "safetensors"), devices=devices)
+    check_conversation(split, truth)
+
+
+@pytest.mark.table("two devices")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_split_over_cpu_and_cuda(truth: Reference) -> None:
+    devices = torch.device("cuda", 0), torch.device("cpu")
+    split = load(ModelSource(str(truth.folder), "safetensors"), devices=devices)
+    check_conversation(split, truth)
+
+
+@pytest.mark.table("no cache")
+def test_without_kv_cache(model: Loaded, truth: Reference) -> None:
+    engine = Engine(model.decoder, planned_tokens=64, context_tokens=512, kv_cache=False)
+    assert list(engine.generate(truth.prompt, GREEDY)) == truth.reply_without_cache
+
+
+@pytest.mark.table("bf16")
+def test_bf16(truth: Reference) -> None:
+    half = load(ModelSource(str(truth.folder), "safetensors"), dtype="bf16")
+    logits = Conversation(half.decoder).feed(truth.prompt)
+    assert difference(logits, truth.rounded_logits) < 2e-2
+
+
+@pytest.mark.table("planned bytes")
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_planned_bytes_are_allocated(truth: Reference, dtype: Dtype) -> None:
+    loaded = load(ModelSource(str(truth.folder), "safetensors"), dtype=dtype)
+    for parameter in loaded.description.parameters:
+        planned = loaded.plan.storage[parameter.name].size_bytes
+        if parameter.role == "vector":
+            assert loaded.weights.vector(parameter.name).nbytes == planned
+        else:
+            slot = parameter.name.removesuffix(".weight")
+            assert loaded.weights.matrix(slot).nbytes == planned
+    cache = loaded.decoder.new_cache(PLANNED_TOKENS, PREFILL_CHUNK_TOKENS)
+    assert tuple(layer.nbytes for layer in cache.layers) == tuple(loaded.plan.kv_bytes)
+    layers = loaded.description.spec.layers
+    cache = loaded.decoder.new_cache(PLANNED_TOKENS, chunk_tokens=7)
+    planned_kv = [
+        layer_kv_bytes(layer, PLANNED_TOKENS, loaded.plan.dense, chunk_tokens=7) for layer in layers
+    ]
+    assert [layer.nbytes for layer in cache.layers] == planned_kv
+
+
+@pytest.mark.table("config")
+def test_config_as_transformers_4_spells_it(
+    model: Loaded, truth: Reference, tmp_path: Path
+) -> None:
+    config = json.loads((truth.folder / "config.json").read_text())
+    described = describe_with(truth.folder, _as_transformers_4(config), tmp_path)
+    assert described == model.description
+
+
+@pytest.mark.table("config")
+def test_config_without_what_is_default(model: Loaded, truth: Reference, tmp_path: Path) -> None:
+    """What a config.json leaves out has the value that transformers' class gives it."""
+    config = json.loads((truth.folder / "config.json").read_text())
+    defaults = type(truth.config)().to_dict()
+    sparse = {
+        key: value
+        for key, value in config.items()
+        if key == "model_type" or key not in defaults or defaults[key] != value
+    }
+    assert len(sparse) < len(config)
+    assert describe_with(truth.folder, sparse, tmp_path) == model.description
+
+
+def describe_with(folder: Path, config: Mapping[str, Any], copy: Path):
+    shutil.copy(folder / "model.safetensors", copy)
+    (copy / "config.json").write_text(json.dumps(config))
+    return describe(open_checkpoint(ModelSource(str(copy), "safetensors")))
+
+
+def _as_transformers_4(config: dict[str, Any]) -> dict[str, Any]:
+    old = dict(config)
+    rope = old.pop("rope_parameters")
+    old["torch_dtype"] = old.pop("dtype")
+    if "full_attention" in rope:
+        old["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+        rope = dict(rope["full_attention"])
+    rope = dict(rope)
+    old["rope_theta"] = rope.pop("rope_theta")
+    if "partial_rotary_factor" in rope:
+        old["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
+    if rope.pop("rope_type") == "default":
+        old["rope_scaling"] = None
+    else:
+        old["rope_scaling"] = {**rope, "type": _kind(config)}
+    return old
+
+
+def _kind(config: dict[str, Any]) -> str:
+    rope = config["rope_parameters"]
+    return rope.get("full_attention", rope)["rope_type"]
