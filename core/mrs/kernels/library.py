@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-
 #: Names a lower path than the processor allows: one of `PATH_NAMES`, or "torch".
 PATH_VARIABLE = "MRS_CPU_PATH"
 

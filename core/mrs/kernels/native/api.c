@@ -215,3 +215,9 @@ EXPORT void mrs_read(const Path *path, const uint8_t *bytes, int64_t size, int t
     Reading reading = {path, bytes, size};
     run_tasks(threads, divide_up(size, READ_BYTES), read_task, &reading);
 }
+
+/* Quantizes `blocks` times 256 numbers of `type`, in the calling thread. */
+EXPORT void mrs_encode(const Path *path, int format, const void *x, int type, int64_t blocks,
+                       uint8_t *out) {
+    path->encode((Format)format, x, (Type)type, blocks, out);
+}

@@ -31,6 +31,7 @@ typedef struct {
     void (*multiply)(Format format, const uint8_t *group, const void *panel, int width,
                      int64_t columns, float *out);
     void (*read)(const uint8_t *bytes, int64_t size);
+    void (*encode)(Format format, const void *x, Type type, int64_t blocks, uint8_t *out);
 } Path;
 
 extern const Path portable_path;

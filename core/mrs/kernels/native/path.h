@@ -1,8 +1,9 @@
 /* The table of one path's functions. The file that includes it has included its lanes. */
 #include "activations.h"
+#include "encode.h"
 #include "matmul.h"
 #include "pack.h"
 #include "read.h"
 
 #define DEFINE_PATH(PATH, NAME)                                                               \
-    const Path PATH = {NAME, pack_group, decode_rows, quantize, multiply, read_bytes};
+    const Path PATH = {NAME, pack_group, decode_rows, quantize, multiply, read_bytes, encode};
