@@ -42,8 +42,9 @@ def truth(request: pytest.FixtureRequest, references) -> Reference:
 
 @pytest.fixture(scope="session")
 def model(truth: Reference) -> Loaded:
-    from mrs.request import ModelSource
     from running import load
+
+    from mrs.request import ModelSource
 
     return load(ModelSource(str(truth.folder), "safetensors"))
 

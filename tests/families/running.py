@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from reference import REPLY_TOKENS, Reference
+from torch import Tensor
+
 from mrs.cache.sequence import SequenceCache
 from mrs.families.find import Description, describe
 from mrs.load.load import load_weights
@@ -18,10 +21,11 @@ from mrs.plan.memory import probe_devices
 from mrs.plan.plan import Plan, make_plan
 from mrs.request import ModelSource, RunRequest
 from mrs.source.find import open_checkpoint
-from torch import Tensor
 
 CPU = torch.device("cpu")
 PLANNED_TOKENS = 40
+#: How far logits may be from the reference, over its largest one.
+TOLERANCE = 1e-4
 Dtype = Literal["f32", "bf16"]
 
 
@@ -97,3 +101,16 @@ def difference(ours: Tensor, theirs: Tensor) -> float:
     """Largest absolute difference over the largest absolute logit."""
     assert ours.shape == theirs.shape
     return float((ours.cpu() - theirs).abs().max() / theirs.abs().max())
+
+
+def check_conversation(loaded: Loaded, truth: Reference, chunk_tokens: int = 512) -> None:
+    """A prompt, a greedy reply and a second turn from the cache."""
+    conversation = Conversation(loaded.decoder, chunk_tokens)
+    prompt = conversation.feed(truth.prompt)
+    assert difference(prompt, truth.prompt_logits) < TOLERANCE
+    tokens, logits = conversation.reply(prompt[-1], REPLY_TOKENS)
+    assert tokens == truth.reply
+    assert difference(logits, truth.reply_logits) < TOLERANCE
+    second = conversation.feed(truth.second_turn)
+    assert difference(second, truth.second_logits) < TOLERANCE
+    assert conversation.cache.length == len(truth.prompt + truth.reply + truth.second_turn) - 1

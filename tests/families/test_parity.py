@@ -10,29 +10,24 @@ from typing import Any
 
 import pytest
 import torch
+from reference import REPLY_TOKENS, Reference
+from running import (
+    PLANNED_TOKENS,
+    Conversation,
+    Dtype,
+    Loaded,
+    check_conversation,
+    difference,
+    load,
+)
+
 from mrs.families.find import describe
 from mrs.plan.kv import layer_kv_bytes
 from mrs.request import ModelSource, Sampling
 from mrs.run.engine import PREFILL_CHUNK_TOKENS, Engine
 from mrs.source.find import open_checkpoint
-from reference import REPLY_TOKENS, Reference
-from running import PLANNED_TOKENS, Conversation, Dtype, Loaded, difference, load
 
-TOLERANCE = 1e-4
 GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=REPLY_TOKENS)
-
-
-def check_conversation(loaded: Loaded, truth: Reference, chunk_tokens: int = 512) -> None:
-    """A prompt, a greedy reply and a second turn from the cache."""
-    conversation = Conversation(loaded.decoder, chunk_tokens)
-    prompt = conversation.feed(truth.prompt)
-    assert difference(prompt, truth.prompt_logits) < TOLERANCE
-    tokens, logits = conversation.reply(prompt[-1], REPLY_TOKENS)
-    assert tokens == truth.reply
-    assert difference(logits, truth.reply_logits) < TOLERANCE
-    second = conversation.feed(truth.second_turn)
-    assert difference(second, truth.second_logits) < TOLERANCE
-    assert conversation.cache.length == len(truth.prompt + truth.reply + truth.second_turn) - 1
 
 
 @pytest.mark.table("safetensors, cache")

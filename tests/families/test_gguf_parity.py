@@ -1,0 +1,65 @@
+"""The GGUF form of every family gives the numbers of transformers too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from gguf_files import write_gguf
+from parity_cases import CASES, Case
+from running import Loaded, check_conversation, difference, load
+
+from mrs.request import ModelSource
+
+LLAMA_CPP_TOLERANCE = 1e-3
+UNLIKE_LLAMA_CPP = {"phi3-odd": "it picks long or short factors by the room, not by the tokens"}
+GGUF_CASES = [case for case in CASES if case.gguf is not None]
+
+
+@pytest.fixture(scope="session", params=GGUF_CASES, ids=lambda case: case.id)
+def gguf_case(request: pytest.FixtureRequest) -> Case:
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def gguf_file(gguf_case: Case, references, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp(gguf_case.id) / "model.gguf"
+    write_gguf(references(gguf_case), path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def gguf_model(gguf_file: Path) -> Loaded:
+    return load(ModelSource(str(gguf_file), "gguf"))
+
+
+@pytest.mark.table("GGUF")
+@pytest.mark.parametrize("chunk_tokens", [512, 7])
+def test_conversation(gguf_model: Loaded, gguf_case: Case, references, chunk_tokens: int) -> None:
+    check_conversation(gguf_model, references(gguf_case), chunk_tokens)
+
+
+@pytest.mark.slow
+@pytest.mark.table("llama.cpp")
+def test_llama_cpp_agrees(gguf_file: Path, gguf_case: Case, references) -> None:
+    """The file is right in the eyes of llama.cpp itself, which computes in float32 here."""
+    llama_cpp = pytest.importorskip("llama_cpp")
+    if gguf_case.id in UNLIKE_LLAMA_CPP:
+        pytest.skip(UNLIKE_LLAMA_CPP[gguf_case.id])
+    truth = references(gguf_case)
+    engine = llama_cpp.Llama(
+        str(gguf_file),
+        n_ctx=64,
+        logits_all=True,
+        type_k=llama_cpp.GGML_TYPE_F32,
+        type_v=llama_cpp.GGML_TYPE_F32,
+        flash_attn=False,
+        n_threads=1,
+        n_gpu_layers=0,
+        verbose=False,
+    )
+    engine.eval(truth.prompt)
+    theirs = torch.from_numpy(engine.scores[: len(truth.prompt)].copy())
+    engine.close()
+    assert difference(theirs, truth.prompt_logits) < LLAMA_CPP_TOLERANCE
