@@ -59,6 +59,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mrs_decode": (None, (_POINTER, _POINTER, _LONG, _POINTER, _INT)),
     "mrs_matmul": (ctypes.c_bool, (_POINTER, _POINTER, _INT, _LONG, _POINTER, _INT)),
     "mrs_read": (None, (_POINTER, _POINTER, _LONG, _INT)),
+    "mrs_encode": (None, (_POINTER, _INT, _POINTER, _INT, _LONG, _POINTER)),
 }
 
 

@@ -1,16 +1,19 @@
 """Decode any stored format to numbers and encode numbers to the formats we can write.
 
-Both work in chunks, so that the scratch stays bounded whatever the size of the tensor.
+Both work in chunks, so that the scratch stays bounded whatever the size of the tensor, and on a
+CPU in as many threads as torch uses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
 from mrs.errors import Unsupported
 from mrs.formats import Format
+from mrs.kernels.encode import native_encoder
 from mrs.quants import fp4, iq, k_encode, k_quants, legacy, plain, ternary
 
 _Blocks = Callable[[torch.Tensor], torch.Tensor]
@@ -27,12 +30,30 @@ DECODERS: dict[str, _Blocks] = {
 #: From float32 (N, block_elements) to blocks (N, block_bytes).
 ENCODERS: dict[str, _Blocks] = {**legacy.ENCODERS, **k_encode.ENCODERS}
 
-#: Numbers decoded at a time: on a CPU the temporaries of a chunk stay in its caches.
-_CHUNK_ELEMENTS = {"cpu": 1 << 16, "cuda": 1 << 24}
+#: Numbers converted at a time. On a CPU no operation gets more than torch leaves to the calling
+#: thread (32768 of them), and the temporaries of a chunk stay in a core's caches.
+_CHUNK_ELEMENTS = {"cpu": 1 << 15, "cuda": 1 << 24}
 
 
-def _chunk_blocks(device: torch.device, block_elements: int) -> int:
-    return _CHUNK_ELEMENTS.get(device.type, 1 << 22) // block_elements
+def _chunk_rows(device: torch.device, row_elements: int) -> int:
+    return max(1, _CHUNK_ELEMENTS.get(device.type, 1 << 22) // row_elements)
+
+
+def _convert(source: torch.Tensor, target: torch.Tensor, step: int, convert: _Blocks) -> None:
+    """`target[i] = convert(source[i])` for runs of `step` rows at a time."""
+    pairs = list(zip(torch.split(source, step), torch.split(target, step), strict=True))
+
+    def convert_some(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
+        pair[1].copy_(convert(pair[0]))
+
+    threads = torch.get_num_threads() if source.device.type == "cpu" else 1
+    if threads == 1 or len(pairs) < 2 * threads:
+        for pair in pairs:
+            convert_some(pair)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(convert_some, pairs):
+            pass
 
 
 def decode(
@@ -52,11 +73,9 @@ def decode(
         raise ValueError(f"rows of {row_bytes} bytes cut {format.name} blocks")
     row_elements = row_bytes // format.block_bytes * format.block_elements
     decoded = torch.empty(*outer, row_elements, dtype=dtype, device=blocks.device)
+    step = _chunk_rows(blocks.device, format.block_elements)
     source = blocks.reshape(-1, format.block_bytes)
-    target = decoded.view(-1, format.block_elements)
-    step = _chunk_blocks(blocks.device, format.block_elements)
-    for some, into in zip(torch.split(source, step), torch.split(target, step), strict=True):
-        into.copy_(decoder(some))
+    _convert(source, decoded.view(-1, format.block_elements), step, decoder)
     return decoded
 
 
@@ -70,14 +89,14 @@ def encode(weights: torch.Tensor, format: Format) -> torch.Tensor:
         return weights.to(plain.DTYPES[format.name]).contiguous().view(torch.uint8)
     if (encoder := ENCODERS.get(format.name)) is None:
         raise Unsupported(f"cannot quantize to {format.name}")
+    native = native_encoder(format.name) if weights.device.type == "cpu" else None
     *outer, row_elements = weights.shape
     row_bytes = format.size_bytes((row_elements,))
     encoded = torch.empty(*outer, row_bytes, dtype=torch.uint8, device=weights.device)
+    step = _chunk_rows(weights.device, format.block_elements)
     source = weights.reshape(-1, format.block_elements)
-    target = encoded.view(-1, format.block_bytes)
-    step = _chunk_blocks(weights.device, format.block_elements)
-    for some, into in zip(torch.split(source, step), torch.split(target, step), strict=True):
-        into.copy_(encoder(some.float()))
+    convert = native or (lambda some: encoder(some.float()))
+    _convert(source, encoded.view(-1, format.block_bytes), step, convert)
     return encoded
 
 
@@ -87,7 +106,6 @@ def requantize(blocks: torch.Tensor, stored: Format, wanted: Format) -> torch.Te
     row_elements = row_bytes // stored.block_bytes * stored.block_elements
     wanted_bytes = wanted.size_bytes((row_elements,))
     encoded = torch.empty(rows, wanted_bytes, dtype=torch.uint8, device=blocks.device)
-    step = max(1, _chunk_blocks(blocks.device, row_elements))
-    for some, into in zip(torch.split(blocks, step), torch.split(encoded, step), strict=True):
-        into.copy_(encode(decode(some, stored), wanted))
+    step = _chunk_rows(blocks.device, row_elements)
+    _convert(blocks, encoded, step, lambda some: encode(decode(some, stored), wanted))
     return encoded

@@ -1,0 +1,134 @@
+/* Quantizes weights to Q2_K, Q3_K, Q4_K, Q5_K and Q6_K; included once for each set of lanes. */
+#include "encode_search.h"
+
+/* Numbers i of sub-blocks s as row i, lane s, and back. */
+INLINE void transpose_in(const float *x, Rows *rows, const int length) {
+    for (int i = 0; i < length; i++)
+        for (int lane = 0; lane < SUB_BLOCKS; lane++) rows[i][lane] = x[lane * length + i];
+}
+INLINE void transpose_out(const Rows *rows, uint8_t *codes, const int length) {
+    for (int i = 0; i < length; i++)
+        for (int lane = 0; lane < SUB_BLOCKS; lane++)
+            codes[lane * length + i] = (uint8_t)(int32_t)rows[i][lane];
+}
+
+/* `runs` runs of `length` codes side by side in the bits of `length` bytes. */
+INLINE uint8_t *put_runs(uint8_t *p, const uint8_t *codes, const int length, const int runs,
+                         const int shift, const int mask) {
+    for (int i = 0; i < length; i++) {
+        int bits = 0;
+        for (int run = 0; run < runs; run++)
+            bits |= (codes[run * length + i] >> shift & mask) << (8 / runs * run);
+        p[i] = (uint8_t)bits;
+    }
+    return p + length;
+}
+
+INLINE uint8_t *put_half(uint8_t *p, float v) {
+    uint16_t bits = half_of_float(v);
+    p[0] = (uint8_t)bits;
+    p[1] = (uint8_t)(bits >> 8);
+    return p + 2;
+}
+
+/* The 8 scales and 8 minima of Q4_K and Q5_K in 12 bytes. */
+INLINE uint8_t *put_k_numbers(uint8_t *p, const uint8_t *scales, const uint8_t *minima) {
+    for (int i = 0; i < 4; i++) {
+        p[i] = (uint8_t)(scales[i] | scales[4 + i] >> 4 << 6);
+        p[4 + i] = (uint8_t)(minima[i] | minima[4 + i] >> 4 << 6);
+        p[8 + i] = (uint8_t)((scales[4 + i] & 15) | minima[4 + i] << 4);
+    }
+    return p + 12;
+}
+
+INLINE void put_block(const Format format, uint8_t *p, const uint8_t *codes, const int8_t *scales,
+                      const int8_t *minima, float d, float dmin) {
+    const uint8_t *unsigned_scales = (const uint8_t *)scales;
+    const uint8_t *unsigned_minima = (const uint8_t *)minima;
+    switch (format) {
+    case Q2_K:
+        for (int i = 0; i < 16; i++) *p++ = (uint8_t)(unsigned_scales[i] | unsigned_minima[i] << 4);
+        for (int i = 0; i < 256; i += 128) p = put_runs(p, codes + i, 32, 4, 0, 3);
+        put_half(put_half(p, d), dmin);
+        break;
+    case Q3_K:
+        p = put_runs(p, codes, 32, 8, 2, 1);
+        for (int i = 0; i < 256; i += 128) p = put_runs(p, codes + i, 32, 4, 0, 3);
+        for (int i = 0; i < 8; i++)
+            *p++ = (uint8_t)(((scales[i] + 32) & 15) | ((scales[8 + i] + 32) & 15) << 4);
+        for (int i = 0; i < 4; i++, p++)
+            for (int run = *p = 0; run < 4; run++)
+                *p |= (uint8_t)((scales[4 * run + i] + 32) >> 4 << (2 * run));
+        put_half(p, d);
+        break;
+    case Q4_K: case Q5_K:
+        p = put_k_numbers(put_half(put_half(p, d), dmin), unsigned_scales, unsigned_minima);
+        if (format == Q5_K) p = put_runs(p, codes, 32, 8, 4, 1);
+        for (int i = 0; i < 256; i += 64) p = put_runs(p, codes + i, 32, 2, 0, 15);
+        break;
+    default: /* Q6_K */
+        for (int i = 0; i < 256; i += 128) p = put_runs(p, codes + i, 64, 2, 0, 15);
+        for (int i = 0; i < 256; i += 128) p = put_runs(p, codes + i, 32, 4, 4, 3);
+        memcpy(p, scales, 16);
+        put_half(p + 16, d);
+    }
+}
+
+/* As many super-blocks as the lanes hold. */
+INLINE void encode_lanes(const Format format, const int length, const float *x, const int blocks,
+                         uint8_t *out) {
+    const Layout *layout = &layouts[format - Q2_K];
+    const int count = SUPER_BLOCK / length;
+    Rows rows[32];
+    Fit fit;
+    uint8_t codes[2 * SUPER_BLOCK];
+    int8_t scales[SUB_BLOCKS], minima[SUB_BLOCKS];
+    transpose_in(x, rows, length);
+    if (format == Q3_K || format == Q6_K)
+        search_symmetric(layout, rows, &fit);
+    else
+        search_with_minimum(layout, length, rows, &fit);
+    transpose_out(fit.q, codes, length);
+    for (int lane = 0; lane < SUB_BLOCKS; lane++) {
+        scales[lane] = (int8_t)fit.scales[lane];
+        minima[lane] = (int8_t)fit.minima[lane];
+    }
+    for (int block = 0; block < blocks; block++)
+        put_block(format, out + block * block_bytes(format), codes + block * SUPER_BLOCK,
+                  scales + block * count, minima + block * count, fit.d[block], fit.dmin[block]);
+}
+
+/* `count` numbers of any type as floats. */
+INLINE void read_numbers(const void *x, const Type type, int64_t start, const int count,
+                         float *out) {
+    for (int i = 0; i < count; i++)
+        if (type == TYPE_F32)
+            out[i] = ((const float *)x)[start + i];
+        else if (type == TYPE_BF16)
+            out[i] = float_of_bf16(((const uint16_t *)x)[start + i]);
+        else
+            out[i] = float_of_half(((const uint16_t *)x)[start + i]);
+}
+
+INLINE void encode_all(const Format format, const int length, const void *x, const Type type,
+                       int64_t count, uint8_t *out) {
+    const int together = SUB_BLOCKS * length / SUPER_BLOCK;
+    for (int64_t block = 0; block < count; block += together) {
+        float numbers[2 * SUPER_BLOCK] = {0};
+        const int blocks = count - block < together ? 1 : together;
+        read_numbers(x, type, block * SUPER_BLOCK, blocks * SUPER_BLOCK, numbers);
+        encode_lanes(format, length, numbers, blocks, out + block * block_bytes(format));
+    }
+}
+
+/* Quantizes `count` super-blocks of x, whose numbers are of `type`. */
+static void encode(Format format, const void *x, Type type, int64_t count, uint8_t *out) {
+    switch (format) {
+    case Q2_K: encode_all(Q2_K, 16, x, type, count, out); break;
+    case Q3_K: encode_all(Q3_K, 16, x, type, count, out); break;
+    case Q4_K: encode_all(Q4_K, 32, x, type, count, out); break;
+    case Q5_K: encode_all(Q5_K, 32, x, type, count, out); break;
+    case Q6_K: encode_all(Q6_K, 16, x, type, count, out); break;
+    default: break;
+    }
+}
