@@ -1,0 +1,153 @@
+"""The text side of a model: conversations and prompts to token ids, and tokens back to text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mrs.errors import UsageError
+from mrs.text.gguf_tokenizer import read_gguf_tokenizer
+from mrs.text.hf_tokenizer import read_hf_tokenizer, special_token_texts
+from mrs.text.settings import parse_object, read_object
+from mrs.text.stream import StreamDecoder
+from mrs.text.template import ChatTemplate, choose_template, read_template_text
+from mrs.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from mrs.request import Container, Message
+
+
+class HasText(Protocol):
+    """What a checkpoint tells about its text side."""
+
+    @property
+    def container(self) -> Container: ...
+
+    @property
+    def config(self) -> Mapping[str, Any]: ...
+
+    @property
+    def generation_config(self) -> Mapping[str, Any]: ...
+
+    def read_text(self, name: str) -> str | None: ...
+
+
+class TextSide:
+    """Tokenizer and chat template of one model.
+
+    `template` is None where neither the model nor the person gave one: then a conversation is
+    its contents, one below the other, for the model to continue.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        *,
+        stop_ids: frozenset[int],
+        special_tokens: Mapping[str, str] | None = None,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.template = template
+        self.stop_ids = stop_ids
+        self._special_tokens = {**tokenizer.special_tokens, **(special_tokens or {})}
+
+    def prompt_ids(self, messages: Sequence[Message], *, thinking: bool | None = None) -> list[int]:
+        """Ids of a conversation up to where the reply begins.
+
+        Control tokens that the contents spell stay text.
+        """
+        if self.template is None:
+            return self.encode_raw("\n".join(message["content"] for message in messages))
+        protect = self.tokenizer.protect
+        protected: list[Message] = [
+            {**message, "content": protect(message["content"])} for message in messages
+        ]
+        rendered = self.template.render(
+            protected, special_tokens=self._special_tokens, thinking=thinking
+        )
+        return self.tokenizer.encode_rendered(rendered)
+
+    def encode_raw(self, prompt: str) -> list[int]:
+        """Ids of a text for the model to continue, its control tokens and a bos token included."""
+        return self.tokenizer.encode_prompt(prompt)
+
+    def stream_decoder(self, stop_strings: Sequence[str] = ()) -> StreamDecoder:
+        """A decoder for one reply."""
+        return StreamDecoder(self.tokenizer, stop_strings, continues_text=self.template is None)
+
+
+def read_text_side(
+    checkpoint: HasText,
+    *,
+    chat_template: str | None = None,
+    jinja_explicit: str | None = None,
+) -> TextSide:
+    """The text side of a checkpoint.
+
+    `chat_template` is a `.jinja` file, or a `.json` file in tokenizer_config form, and goes before
+    the model's own template; `jinja_explicit` is a `.jinja` file that goes before everything.
+    A GGUF file's tokenizer and template give way to a tokenizer.json and a template beside it,
+    which a checkpoint only has if the person named them.
+    """
+    tokenizer = _read_tokenizer(checkpoint)
+    special_tokens: Mapping[str, str] = {}
+    if jinja_explicit is not None:
+        template = choose_template(read_template_text(jinja_explicit), name=jinja_explicit)
+    elif chat_template is not None:
+        template, special_tokens = _named_by_person(chat_template)
+    else:
+        template = _template_of(checkpoint)
+    return TextSide(
+        tokenizer,
+        template,
+        stop_ids=tokenizer.end_ids | _configured_stops(checkpoint),
+        special_tokens=special_tokens,
+    )
+
+
+def _read_tokenizer(checkpoint: HasText) -> Tokenizer:
+    if checkpoint.container == "gguf" and checkpoint.read_text("tokenizer.json") is None:
+        return read_gguf_tokenizer(checkpoint.config)
+    return read_hf_tokenizer(checkpoint.read_text)
+
+
+def _named_by_person(path: str) -> tuple[ChatTemplate | None, Mapping[str, str]]:
+    text = read_template_text(path)
+    if not path.endswith(".json"):
+        return ChatTemplate(text, name=path), {}
+    settings = parse_object(text, path)
+    template = choose_template(settings.get("chat_template"), name=path)
+    if template is None:
+        raise UsageError("the file has no chat_template", where=path)
+    return template, special_token_texts(settings)
+
+
+def _template_of(checkpoint: HasText) -> ChatTemplate | None:
+    """The model's template: a file of its own goes before the tokenizer's settings."""
+    sources: dict[str, Callable[[], Any]] = {
+        "chat_template.jinja": lambda: checkpoint.read_text("chat_template.jinja"),
+        "chat_template.json": lambda: read_object(checkpoint.read_text, "chat_template.json").get(
+            "chat_template"
+        ),
+        "tokenizer_config.json": lambda: read_object(
+            checkpoint.read_text, "tokenizer_config.json"
+        ).get("chat_template"),
+        "tokenizer.chat_template": lambda: checkpoint.config.get("tokenizer.chat_template"),
+    }
+    for name, read in sources.items():
+        template = choose_template(read(), name=name)
+        if template is not None:
+            return template
+    return None
+
+
+def _configured_stops(checkpoint: HasText) -> frozenset[int]:
+    """End-of-sequence ids that config.json and generation_config.json name: one or a list."""
+    stops: set[int] = set()
+    for config in (checkpoint.config, checkpoint.generation_config):
+        value = config.get("eos_token_id")
+        for token_id in value if isinstance(value, list) else [value]:
+            if isinstance(token_id, int) and not isinstance(token_id, bool):
+                stops.add(token_id)
+    return frozenset(stops)

@@ -1,0 +1,208 @@
+"""A tokenizer from GGUF metadata alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+from mrs.errors import NotReadable, Unsupported
+from mrs.text.pre_tokenizers import find_pre_tokenization
+from mrs.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import tokenizers
+
+_PREFIX = "tokenizer.ggml."
+_ROLES = {
+    "bos_token": "bos_token_id",
+    "eos_token": "eos_token_id",
+    "unk_token": "unknown_token_id",
+    "pad_token": "padding_token_id",
+}
+
+
+class TokenType(IntEnum):
+    """The values of `tokenizer.ggml.token_type`."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+def read_gguf_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer that a GGUF file's metadata describes.
+
+    Raises NotReadable where a key is missing or does not fit the others, and Unsupported for a
+    tokenizer model or pre-tokenizer that is not known.
+    """
+    model = metadata.get(_PREFIX + "model")
+    vocabulary = _Vocabulary(metadata)
+    if model == "gpt2":
+        pre_tokenization = find_pre_tokenization(metadata.get(_PREFIX + "pre", "default"))
+        backend = _byte_level_backend(vocabulary, metadata)
+        add_bos, default_ids = pre_tokenization.add_bos, {}
+    elif model == "llama":
+        backend = _sentencepiece_backend(vocabulary, metadata)
+        add_bos, default_ids = True, {"bos_token": 1, "eos_token": 2, "unk_token": 0}
+    else:
+        raise Unsupported(
+            f"tokenizer model {model!r} of the GGUF file", hint="give tokenizer.json with -t"
+        )
+    _add_tokens(backend, vocabulary, strips_after_control=_is_phi3(metadata, model))
+    return Tokenizer(
+        backend,
+        special_tokens=_special_tokens(metadata, vocabulary.texts, default_ids),
+        add_bos=bool(metadata.get(_PREFIX + "add_bos_token", add_bos)),
+        end_ids=_ids(metadata, vocabulary.texts, ("eos_token_id", "eot_token_id", "eom_token_id")),
+    )
+
+
+class _Vocabulary:
+    """Token texts and types by id."""
+
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        self.texts = _strings(metadata, "tokens")
+        types = metadata.get(_PREFIX + "token_type")
+        self.types = [TokenType.NORMAL] * len(self.texts) if types is None else list(types)
+        if len(self.types) != len(self.texts):
+            raise NotReadable(
+                f"{len(self.types)} token types for {len(self.texts)} tokens",
+                where=_PREFIX + "token_type",
+            )
+
+    def ids_by_text(self) -> dict[str, int]:
+        """The first id of each text."""
+        last_first = range(len(self.texts) - 1, -1, -1)
+        return {self.texts[token_id]: token_id for token_id in last_first}
+
+    def of_types(self, *types: TokenType) -> list[str]:
+        return [text for text, kind in zip(self.texts, self.types, strict=True) if kind in types]
+
+
+def _strings(metadata: Mapping[str, Any], name: str) -> list[str]:
+    value = metadata.get(_PREFIX + name)
+    if value is None or isinstance(value, str) or not isinstance(value, Sequence):
+        raise NotReadable("the GGUF file has no tokenizer", where=_PREFIX + name)
+    return list(value)
+
+
+def _byte_level_backend(
+    vocabulary: _Vocabulary, metadata: Mapping[str, Any]
+) -> tokenizers.Tokenizer:
+    import tokenizers
+    from tokenizers import decoders, models, normalizers
+
+    pre_tokenization = find_pre_tokenization(metadata.get(_PREFIX + "pre", "default"))
+    merges = [_pair(merge) for merge in _strings(metadata, "merges")]
+    try:
+        model = models.BPE(
+            vocab=vocabulary.ids_by_text(),
+            merges=merges,
+            ignore_merges=pre_tokenization.ignore_merges,
+        )
+    except Exception as error:  # the library raises bare exceptions
+        raise NotReadable(
+            f"merges and tokens disagree: {error}", where=_PREFIX + "merges"
+        ) from error
+    backend = tokenizers.Tokenizer(model)
+    if pre_tokenization.nfc:
+        backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer = pre_tokenization.build()
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _pair(merge: str) -> tuple[str, str]:
+    left, space, right = merge.partition(" ")
+    if not (left and space and right):
+        raise NotReadable(f"merge {merge!r} is not two tokens", where=_PREFIX + "merges")
+    return left, right
+
+
+def _sentencepiece_backend(
+    vocabulary: _Vocabulary, metadata: Mapping[str, Any]
+) -> tokenizers.Tokenizer:
+    import tokenizers
+    from tokenizers import decoders, models, normalizers
+
+    scores = metadata.get(_PREFIX + "scores")
+    if scores is None or len(scores) != len(vocabulary.texts):
+        raise NotReadable("not one score for each token", where=_PREFIX + "scores")
+    unknown = vocabulary.of_types(TokenType.UNKNOWN)
+    backend = tokenizers.Tokenizer(
+        models.BPE(
+            vocab=vocabulary.ids_by_text(),
+            merges=list(_merges_by_score(vocabulary, list(scores))),
+            unk_token=unknown[0] if unknown else None,
+            fuse_unk=True,
+            byte_fallback=bool(vocabulary.of_types(TokenType.BYTE)),
+        )
+    )
+    spaces = normalizers.Replace(" ", "▁")
+    strip = []
+    if metadata.get(_PREFIX + "add_space_prefix", True):
+        backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), spaces])
+        strip = [decoders.Strip(" ", 1, 0)]
+    else:
+        backend.normalizer = spaces
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
+    )
+    return backend
+
+
+def _merges_by_score(vocabulary: _Vocabulary, scores: Sequence[float]) -> Iterator[tuple[str, str]]:
+    """The merges with which BPE joins pieces as SentencePiece does: best-scored result first.
+
+    Every split of a piece into two pieces is a merge; of one piece's, the longest left part first.
+    """
+    rows = zip(scores, vocabulary.texts, vocabulary.types, strict=True)
+    scored = [(score, text) for score, text, kind in rows if kind == TokenType.NORMAL]
+    scored.sort(key=lambda row: -row[0])
+    pieces = {text for _, text in scored}
+    for _, text in scored:
+        for cut in range(len(text) - 1, 0, -1):
+            left, right = text[:cut], text[cut:]
+            if left in pieces and right in pieces:
+                yield left, right
+
+
+def _add_tokens(
+    backend: tokenizers.Tokenizer, vocabulary: _Vocabulary, *, strips_after_control: bool
+) -> None:
+    """Makes control and user-defined tokens match in text before anything else does."""
+    from tokenizers import AddedToken
+
+    control = vocabulary.of_types(TokenType.CONTROL, TokenType.UNKNOWN)
+    keeps_space = {"<unk>", "<s>", "<|endoftext|>"} if strips_after_control else set(control)
+    backend.add_special_tokens(
+        [AddedToken(t, normalized=False, rstrip=t not in keeps_space) for t in control if t]
+    )
+    backend.add_tokens(
+        [AddedToken(t, normalized=False) for t in vocabulary.of_types(TokenType.USER_DEFINED) if t]
+    )
+
+
+def _is_phi3(metadata: Mapping[str, Any], model: str) -> bool:
+    """Whether white space after a control token belongs to it, which GGUF has no key for."""
+    return model == "llama" and metadata.get("general.architecture") == "phi3"
+
+
+def _special_tokens(
+    metadata: Mapping[str, Any], texts: Sequence[str], defaults: Mapping[str, int]
+) -> dict[str, str]:
+    special_tokens = {}
+    for role, name in _ROLES.items():
+        token_id = metadata.get(_PREFIX + name, defaults.get(role))
+        if token_id is not None and 0 <= token_id < len(texts):
+            special_tokens[role] = texts[token_id]
+    return special_tokens
+
+
+def _ids(metadata: Mapping[str, Any], texts: Sequence[str], names: Sequence[str]) -> list[int]:
+    ids = (metadata.get(_PREFIX + name) for name in names)
+    return [token_id for token_id in ids if token_id is not None and 0 <= token_id < len(texts)]

@@ -1,0 +1,87 @@
+"""A tokenizer from tokenizer.json and the settings beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from mrs.errors import NotReadable
+from mrs.text.settings import read_object
+from mrs.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import tokenizers
+
+_ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
+
+
+def read_hf_tokenizer(read_text: Callable[[str], str | None]) -> Tokenizer:
+    """The tokenizer of a model whose side files `read_text` gives by name, or None for none.
+
+    tokenizer_config.json may add tokens to tokenizer.json or change how they match, name the
+    special ones and say whether a bare prompt starts with bos; special_tokens_map.json names them
+    in older models. Raises NotReadable without a tokenizer.json or where one of the files is
+    malformed.
+    """
+    text = read_text("tokenizer.json")
+    if text is None:
+        raise NotReadable(
+            "the model has no tokenizer.json", hint="give one with -t, or name a model that has one"
+        )
+    config = read_object(read_text, "tokenizer_config.json")
+    backend = _parse(text)
+    named = special_token_texts({**read_object(read_text, "special_tokens_map.json"), **config})
+    _add_configured_tokens(backend, config.get("added_tokens_decoder"))
+    known = {token.content for token in backend.get_added_tokens_decoder().values()}
+    backend.add_special_tokens(
+        [text for text in dict.fromkeys(named.values()) if text not in known]
+    )
+    add_bos = config.get("add_bos_token")
+    return Tokenizer(
+        backend,
+        special_tokens=named,
+        add_bos=add_bos if isinstance(add_bos, bool) else None,
+    )
+
+
+def special_token_texts(config: Mapping[str, Any]) -> dict[str, str]:
+    """The named special tokens of a tokenizer_config.json, each a text or an object with one."""
+    texts = {}
+    for role in _ROLES:
+        value = config.get(role)
+        text = value.get("content") if isinstance(value, dict) else value
+        if isinstance(text, str) and text:
+            texts[role] = text
+    return texts
+
+
+def _parse(text: str) -> tokenizers.Tokenizer:
+    import tokenizers
+
+    try:
+        backend = tokenizers.Tokenizer.from_str(text)
+    except Exception as error:  # the library raises bare exceptions
+        raise NotReadable(f"not a tokenizer: {error}", where="tokenizer.json") from error
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
+
+
+def _add_configured_tokens(backend: tokenizers.Tokenizer, configured: Any) -> None:
+    """Adds the tokens of `added_tokens_decoder` that tokenizer.json lacks or has otherwise."""
+    from tokenizers import AddedToken
+
+    if not isinstance(configured, dict):
+        return
+    known = {str(i): repr(token) for i, token in backend.get_added_tokens_decoder().items()}
+    for token_id, fields in sorted(configured.items(), key=lambda item: item[0].zfill(12)):
+        if not isinstance(fields, dict) or not isinstance(fields.get("content"), str):
+            raise NotReadable(
+                f"added token {token_id} has no content", where="tokenizer_config.json"
+            )
+        flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
+        token = AddedToken(
+            fields["content"], **{name: bool(fields[name]) for name in flags if name in fields}
+        )
+        if known.get(token_id) != repr(token):
+            backend.add_tokens([token])

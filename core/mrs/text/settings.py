@@ -1,0 +1,26 @@
+"""JSON settings beside a model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from mrs.errors import NotReadable
+
+
+def parse_object(text: str, where: str) -> dict[str, Any]:
+    """The JSON object that `text` holds; NotReadable names `where` if it holds none."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise NotReadable(f"not valid JSON: {error}", where=where) from error
+    if not isinstance(value, dict):
+        raise NotReadable("not a JSON object", where=where)
+    return value
+
+
+def read_object(read_text: Callable[[str], str | None], name: str) -> dict[str, Any]:
+    """A side file's JSON object, empty if the model has no such file."""
+    text = read_text(name)
+    return {} if text is None else parse_object(text, name)

@@ -1,0 +1,123 @@
+"""Text of a reply while its tokens arrive."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_gguf_sentencepiece import metadata_of
+from text_samples import gguf_metadata, published_pre_tokenizers, texts, train_byte_level
+
+from mrs.text.gguf_tokenizer import read_gguf_tokenizer
+from mrs.text.stream import StreamDecoder
+from mrs.text.tokenizer import Tokenizer
+
+BYTE_LEVEL = read_gguf_tokenizer(
+    gguf_metadata(train_byte_level(published_pre_tokenizers()["smollm"]), "smollm")
+)
+TOKENIZERS = {
+    "byte-level": BYTE_LEVEL,
+    "llama": read_gguf_tokenizer(metadata_of("llama")),
+    "gemma": read_gguf_tokenizer(metadata_of("gemma")),
+}
+
+
+def stream(tokenizer: Tokenizer, ids: list[int], *stops: str) -> tuple[list[str], StreamDecoder]:
+    decoder = StreamDecoder(tokenizer, stops)
+    return [*(decoder.push(token_id) for token_id in ids), decoder.finish()], decoder
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_the_parts_make_the_whole(name: str) -> None:
+    tokenizer = TOKENIZERS[name]
+    for text in texts(300):
+        ids = tokenizer.encode(text, allow_special=True)
+        parts, _ = stream(tokenizer, ids)
+        assert "".join(parts) == tokenizer.decode(ids)
+        if "\ufffd" not in text:
+            assert "\ufffd" not in "".join(parts)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_same_text_as_the_library_decodes(name: str) -> None:
+    tokenizer = TOKENIZERS[name]
+    for text in texts(300, special=False):
+        ids = tokenizer.encode(text, allow_special=False)
+        assert tokenizer.decode(ids) == tokenizer.backend.decode(ids)
+
+
+@given(ids=st.lists(st.integers(0, BYTE_LEVEL.vocab_size + 3), max_size=40))
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_any_tokens_at_all(ids: list[int]) -> None:
+    for tokenizer in TOKENIZERS.values():
+        parts, _ = stream(tokenizer, ids)
+        joined, whole = "".join(parts), tokenizer.decode(ids)
+        # An incomplete character at the end is shown by nobody who still expects more of it.
+        assert whole.startswith(joined)
+        assert set(whole[len(joined) :]) <= {"\ufffd"}
+
+
+def test_half_a_character_waits_for_its_other_half() -> None:
+    smile = "\U0001f600"
+    tokenizer = TOKENIZERS["llama"]
+    ids = [tokenizer.backend.token_to_id(f"<0x{byte:02X}>") for byte in smile.encode()]
+    parts, _ = stream(tokenizer, ids)
+    assert parts == ["", "", "", smile, ""]
+    parts, _ = stream(tokenizer, ids[:3])
+    assert parts == [""] * 4
+
+
+def test_the_first_space_of_a_sentencepiece_reply() -> None:
+    tokenizer = TOKENIZERS["llama"]
+    ids = tokenizer.encode("the quick", allow_special=False)
+    assert "".join(stream(tokenizer, ids)[0]) == "the quick"
+    decoder = StreamDecoder(tokenizer, continues_text=True)
+    assert "".join(map(decoder.push, ids)) == " the quick"
+    ids = TOKENIZERS["gemma"].encode(" the", allow_special=False)
+    assert "".join(stream(TOKENIZERS["gemma"], ids)[0]) == " the"
+
+
+def test_only_the_first_space_is_dropped() -> None:
+    tokenizer = TOKENIZERS["llama"]
+    space = tokenizer.backend.token_to_id("\u2581")
+    assert space is not None
+    assert "".join(stream(tokenizer, [space, space, space])[0]) == "  "
+
+
+def test_a_stop_string_across_tokens() -> None:
+    ids = BYTE_LEVEL.encode("one two\nUser: three", allow_special=False)
+    parts, decoder = stream(BYTE_LEVEL, ids, "\nUser:", "\nSystem:")
+    assert "".join(parts) == "one two"
+    assert decoder.stopped
+    assert decoder.stop_string == "\nUser:"
+
+
+def test_the_start_of_a_stop_string_is_held_back_and_let_go() -> None:
+    letters = [BYTE_LEVEL.backend.token_to_id(letter) for letter in "abcabd"]
+    parts, decoder = stream(BYTE_LEVEL, letters, "abd", "cabx")
+    assert parts == ["", "", "ab", "", "", "c", ""]
+    assert decoder.stop_string == "abd"
+    parts, decoder = stream(BYTE_LEVEL, letters[:5], "abd", "cabx")
+    assert parts == ["", "", "ab", "", "", "cab"]
+    assert not decoder.stopped
+
+
+@given(
+    text=st.text("ab\u00e9\U0001f600", max_size=30),
+    stops=st.lists(st.text("ab\u00e9\U0001f600", min_size=1, max_size=4), max_size=3),
+)
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_the_stop_string_that_is_complete_first_wins(text: str, stops: list[str]) -> None:
+    ids = BYTE_LEVEL.encode(text, allow_special=False)
+    parts, decoder = stream(BYTE_LEVEL, ids, *stops)
+    ends = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
+    assert "".join(parts) == (text[: min(ends)[1]] if ends else text)
+    assert decoder.stopped == bool(ends)
+
+
+def test_nothing_is_held_back_without_need() -> None:
+    decoder = StreamDecoder(BYTE_LEVEL, ["STOP"])
+    for text in texts(50, special=False):
+        for token_id in BYTE_LEVEL.encode(text, allow_special=False):
+            decoder.push(token_id)
+            assert len(decoder._held) <= 3
