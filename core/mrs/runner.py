@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mrs.events import Event, Finished, FinishReason, LoadProgress, OnProgress, TextDelta, Usage
 from mrs.families.find import Description, describe
+from mrs.kernels.library import is_available
 from mrs.plan.memory import probe_devices
 from mrs.plan.plan import Plan, make_plan
 from mrs.request import Message, RunRequest, Sampling
@@ -44,7 +45,7 @@ def load(request: RunRequest, on_progress: OnProgress | None = None) -> LoadedMo
 
 def _plan(request: RunRequest, checkpoint: Checkpoint, description: Description) -> Plan:
     devices = probe_devices(what_if=request.devices, cpu_only=request.cpu)
-    return make_plan(request, checkpoint, description, devices)
+    return make_plan(request, checkpoint, description, devices, cpu_packs=is_available())
 
 
 def _load_engine(

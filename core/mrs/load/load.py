@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from mrs.errors import NotReadable
 from mrs.families.spec import Parameter
-from mrs.load.read import TORCH_DTYPES, file_rows, fill
+from mrs.formats import Format
+from mrs.kernels.packed import GROUP_ROWS, PackedMatrix
+from mrs.load.read import TORCH_DTYPES, file_rows
 from mrs.model.matrix import DenseMatrix, Matrix
 from mrs.model.weights import ModelWeights
 from mrs.plan.storage import Storage
+from mrs.quants import decode, requantize
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.weights import Weights
 
@@ -36,31 +38,53 @@ def load_weights(
     vectors: dict[str, Tensor] = {}
     with Weights(checkpoint) as files:
         for parameter in parameters:
-            device, kept = devices[parameter.name], storage[parameter.name]
-            tensor = _load_dense(files, parameter, kept, device)
-            if parameter.role == "vector":
-                vectors[parameter.name] = tensor
+            name, kept = parameter.name, storage[parameter.name]
+            if kept.packed:
+                matrices[name] = _load_packed(files, parameter, kept)
+            elif parameter.role == "vector":
+                vectors[name] = _load_dense(files, parameter, kept, devices[name])
             else:
-                matrices[parameter.name] = DenseMatrix(tensor)
-            on_bytes(parameter.name, kept.size_bytes)
+                matrices[name] = DenseMatrix(_load_dense(files, parameter, kept, devices[name]))
+            on_bytes(name, kept.size_bytes)
     return ModelWeights(matrices, vectors)
 
 
 def _load_dense(
     files: Weights, parameter: Parameter, kept: Storage, device: torch.device
 ) -> Tensor:
-    target = torch.empty(parameter.shape, dtype=TORCH_DTYPES[kept.format.name], device=device)
+    dtype = TORCH_DTYPES[kept.format.name]
+    target = torch.empty(parameter.shape, dtype=dtype, device=device)
     row = 0
+    for data, stored, plus_one in _pieces(files, parameter):
+        part = target[row : row + data.shape[0]]
+        # A cast that changes nothing costs nothing: `decode` then returns a view of the file.
+        part.copy_(decode(data, stored, dtype).view(part.shape))
+        if plus_one:
+            part += 1
+        row += data.shape[0]
+    return target
+
+
+def _load_packed(files: Weights, parameter: Parameter, kept: Storage) -> PackedMatrix:
+    rows, columns = parameter.shape
+    target = PackedMatrix(kept.format.name, rows, columns)
+    row = 0
+    waiting: list[Tensor] = []
+    for data, stored, _ in _pieces(files, parameter):
+        blocks = data if stored == kept.format else requantize(data, stored, kept.format)
+        # Groups of rows are packed whole, so rows may have to wait for those of the next piece.
+        waiting.append(blocks)
+        count = sum(part.shape[0] for part in waiting)
+        if count % GROUP_ROWS == 0 or row + count == rows:
+            target.fill(waiting[0] if len(waiting) == 1 else torch.cat(waiting), row)
+            row += count
+            waiting = []
+    return target
+
+
+def _pieces(files: Weights, parameter: Parameter) -> Iterator[tuple[Tensor, Format, bool]]:
+    """Each piece as it lies in the file: its rows (uint8), their format, whether to add one."""
     for piece in parameter.pieces:
         info = files.checkpoint.tensors[piece.tensor]
-        data = file_rows(files, info, piece.rows)
-        part = target[row : row + data.shape[0]]
-        fill(part, data, info.format)
-        row += data.shape[0]
-        if piece.plus_one:
-            part += 1
-        del data
+        yield file_rows(files, info, piece.rows), info.format, piece.plus_one
         files.release(info)
-    if row != parameter.shape[0]:
-        raise NotReadable(f"{parameter.name} has {row} rows instead of {parameter.shape[0]}")
-    return target

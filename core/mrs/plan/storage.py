@@ -12,10 +12,14 @@ _DTYPE_FORMATS = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
 
 @dataclass(frozen=True)
 class Storage:
-    """One parameter in memory: its format and exact bytes."""
+    """One parameter in memory: its format and exact bytes.
+
+    `packed` blocks are re-laid for the native kernels; other parameters are plain tensors.
+    """
 
     format: Format
     size_bytes: int
+    packed: bool = False
 
 
 def resolve_dtype(wanted: str, stored: list[Format]) -> Format:
