@@ -84,26 +84,29 @@ EXPORT void mrs_pack(const Matrix *matrix, const uint8_t *blocks, int64_t row_by
 typedef struct {
     const Matrix *matrix;
     const int64_t *ids;
-    float *out;
+    int64_t first, count;
+    Type type;
+    uint8_t *out;
 } Decoding;
 
 static void decode_task(void *data, int64_t index) {
     const Decoding *d = data;
     const Matrix *m = d->matrix;
-    int64_t row = d->ids ? d->ids[index] : index * GROUP_ROWS;
-    int64_t count = d->ids ? 1 : at_most(GROUP_ROWS, m->rows - row);
+    int64_t step = d->ids ? 1 : GROUP_ROWS;
+    int64_t row = d->ids ? d->ids[index] : d->first + index * GROUP_ROWS;
+    int64_t count = at_most(step, d->count - index * step);
     const uint8_t *group = m->packed + row / GROUP_ROWS * group_bytes((Format)m->format, m->columns);
-    m->path->decode_rows((Format)m->format, group, (int)(row % GROUP_ROWS), (int)count,
-                                  m->columns, d->out + index * (d->ids ? 1 : GROUP_ROWS) * m->columns,
-                                  m->columns);
+    int64_t row_bytes = m->columns * (d->type == TYPE_F32 ? 4 : 2);
+    m->path->decode_rows((Format)m->format, group, (int)(row % GROUP_ROWS), (int)count, m->columns,
+                         d->type, d->out + index * step * row_bytes);
 }
 
-/* The exact values of `count` rows by number, or of all rows where `ids` is NULL. */
-EXPORT void mrs_decode(const Matrix *matrix, const int64_t *ids, int64_t count, float *out,
-                       int threads) {
-    Decoding decoding = {matrix, ids, out};
-    int64_t tasks = ids ? count : divide_up(matrix->rows, GROUP_ROWS);
-    run_tasks(threads, tasks, decode_task, &decoding);
+/* The values of `count` rows, as floats exactly or rounded to bf16: those that `ids` numbers, or
+ * where it is NULL those from `first`, a multiple of 16, on. */
+EXPORT void mrs_decode(const Matrix *matrix, const int64_t *ids, int64_t first, int64_t count,
+                       int type, void *out, int threads) {
+    Decoding decoding = {matrix, ids, first, count, (Type)type, out};
+    run_tasks(threads, ids ? count : divide_up(count, GROUP_ROWS), decode_task, &decoding);
 }
 
 typedef struct {

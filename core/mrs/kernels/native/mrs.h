@@ -25,7 +25,7 @@ typedef struct {
     void (*pack_group)(Format format, const uint8_t *blocks, int64_t row_bytes, int rows,
                        int64_t columns, uint8_t *packed);
     void (*decode_rows)(Format format, const uint8_t *group, int first, int count,
-                        int64_t columns, float *out, int64_t out_stride);
+                        int64_t columns, Type type, void *out);
     void (*quantize)(Format format, const float *rows[], int tokens, int width, int64_t columns,
                      void *panel);
     void (*multiply)(Format format, const uint8_t *group, const void *panel, int width,

@@ -132,9 +132,19 @@ INLINE void pack_codes(const Format format, const uint8_t *blocks, int64_t row_b
     }
 }
 
+/* Writes decoded numbers as floats or rounded to bf16. */
+INLINE void put_values(const float *values, const int count, const Type type, void *out,
+                       int64_t place) {
+    if (type == TYPE_F32)
+        memcpy((float *)out + place, values, (size_t)count * sizeof(float));
+    else
+        for (int i = 0; i < count; i++) ((uint16_t *)out)[place + i] = bf16_of_float(values[i]);
+}
+
 INLINE void decode_codes(const Format format, const uint8_t *group, const int first,
-                         const int count, int64_t columns, float *out, int64_t out_stride) {
+                         const int count, int64_t columns, const Type type, void *out) {
     const int units = block_units(format), bits = code_bits(format);
+    float values[8 * UNIT_COLUMNS];
     Block b;
     for (int64_t column = 0; column < columns; column += units * UNIT_COLUMNS) {
         for (int row = first; row < first + count; row++) {
@@ -142,41 +152,68 @@ INLINE void decode_codes(const Format format, const uint8_t *group, const int fi
             const uint8_t *lane = group + scale_bytes(format) + 4 * row;
             for (int u = 0; u < units; u++)
                 read_codes(bits, lane + u * unit_bytes(bits), b.codes + 32 * u);
-            block_values(format, &b, out + (row - first) * out_stride + column);
+            block_values(format, &b, values);
+            put_values(values, units * UNIT_COLUMNS, type, out, (row - first) * columns + column);
         }
         group += block_bytes(format) * GROUP_ROWS;
     }
 }
 
-/* Where a 16-bit weight lies in its group: bf16 in a lane of a line of two columns, f16 in a
- * half line of one column. */
-INLINE int64_t float_place(const Format format, const int row, int64_t column) {
-    return format == BF16 ? (column >> 1) * LINE + 4 * row + 2 * (column & 1)
-                          : column * (LINE / 2) + 2 * row;
+/* Takes one row's unit of 16-bit weights apart or together: two columns of bf16 share a lane of
+ * a line, columns of f16 take half a line each. */
+INLINE void write_float_unit(const Format format, const uint16_t *values, const int row,
+                             uint8_t *lines) {
+    for (int i = 0; i < UNIT_COLUMNS; i += 2)
+        if (format == BF16) {
+            put_quad(lines + LINE / 2 * i + 4 * row, quad_at((const uint8_t *)(values + i)));
+        } else {
+            memcpy(lines + LINE / 2 * i + 2 * row, values + i, 2);
+            memcpy(lines + LINE / 2 * (i + 1) + 2 * row, values + i + 1, 2);
+        }
+}
+
+INLINE void read_float_unit(const Format format, const uint8_t *lines, const int row,
+                            uint16_t *values) {
+    for (int i = 0; i < UNIT_COLUMNS; i += 2)
+        if (format == BF16) {
+            put_quad((uint8_t *)(values + i), quad_at(lines + LINE / 2 * i + 4 * row));
+        } else {
+            memcpy(values + i, lines + LINE / 2 * i + 2 * row, 2);
+            memcpy(values + i + 1, lines + LINE / 2 * (i + 1) + 2 * row, 2);
+        }
 }
 
 INLINE void pack_floats(const Format format, const uint8_t *blocks, int64_t row_bytes,
                         const int rows, int64_t columns, uint8_t *packed) {
-    if (rows < GROUP_ROWS || columns % UNIT_COLUMNS)
-        memset(packed, 0, (size_t)group_bytes(format, columns));
-    for (int64_t start = 0; start < columns; start += UNIT_COLUMNS) {
-        int64_t end = start + UNIT_COLUMNS < columns ? start + UNIT_COLUMNS : columns;
-        for (int row = 0; row < rows; row++)
-            for (int64_t column = start; column < end; column++)
-                memcpy(packed + float_place(format, row, column),
-                       blocks + row * row_bytes + 2 * column, 2);
+    if (rows < GROUP_ROWS) memset(packed, 0, (size_t)group_bytes(format, columns));
+    for (int64_t column = 0; column < columns; column += UNIT_COLUMNS) {
+        int64_t left = columns - column;
+        uint16_t values[UNIT_COLUMNS] = {0};
+        for (int row = 0; row < rows; row++) {
+            const uint8_t *source = blocks + row * row_bytes + 2 * column;
+            if (left >= UNIT_COLUMNS)
+                memcpy(values, source, sizeof values);
+            else
+                memcpy(values, source, 2 * (size_t)left);
+            write_float_unit(format, values, row, packed + LINE / 2 * column);
+        }
     }
 }
 
 INLINE void decode_floats(const Format format, const uint8_t *group, const int first,
-                          const int count, int64_t columns, float *out, int64_t out_stride) {
-    for (int row = 0; row < count; row++)
-        for (int64_t column = 0; column < columns; column++) {
-            uint16_t bits;
-            memcpy(&bits, group + float_place(format, first + row, column), 2);
-            out[row * out_stride + column] =
-                format == BF16 ? float_of_bf16(bits) : float_of_half(bits);
+                          const int count, int64_t columns, const Type type, void *out) {
+    for (int64_t column = 0; column < columns; column += UNIT_COLUMNS) {
+        int64_t left = columns - column;
+        for (int row = 0; row < count; row++) {
+            uint16_t bits[UNIT_COLUMNS];
+            float values[UNIT_COLUMNS];
+            read_float_unit(format, group + LINE / 2 * column, first + row, bits);
+            for (int i = 0; i < UNIT_COLUMNS; i++)
+                values[i] = format == BF16 ? float_of_bf16(bits[i]) : float_of_half(bits[i]);
+            put_values(values, (int)(left < UNIT_COLUMNS ? left : UNIT_COLUMNS), type, out,
+                       row * columns + column);
         }
+    }
 }
 
 #define EACH_FORMAT(CASE)                                                                        \
@@ -196,14 +233,14 @@ static void pack_group(Format format, const uint8_t *blocks, int64_t row_bytes, 
     }
 }
 
-/* The exact values of rows first to first+count-1 of a group. */
+/* The values of rows first to first+count-1 of a group, exact as floats or rounded to bf16. */
 static void decode_rows(Format format, const uint8_t *group, int first, int count,
-                        int64_t columns, float *out, int64_t out_stride) {
+                        int64_t columns, Type type, void *out) {
     switch (format) {
 #define DECODE(FORMAT)                                                                           \
-    case FORMAT: decode_codes(FORMAT, group, first, count, columns, out, out_stride); break;
+    case FORMAT: decode_codes(FORMAT, group, first, count, columns, type, out); break;
         EACH_FORMAT(DECODE)
-    case F16: decode_floats(F16, group, first, count, columns, out, out_stride); break;
-    default: decode_floats(BF16, group, first, count, columns, out, out_stride); break;
+    case F16: decode_floats(F16, group, first, count, columns, type, out); break;
+    default: decode_floats(BF16, group, first, count, columns, type, out); break;
     }
 }
