@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from mrs.errors import Unsupported
 from mrs.families.find import Description
+from mrs.families.spec import Parameter
 from mrs.formats import Format
+from mrs.isq import parse_isq
 from mrs.plan.device import Device, placement_devices
 from mrs.plan.fill import auto_map
 from mrs.plan.kv import layer_kv_bytes
 from mrs.plan.layer_map import parse_layer_map, place_by_hand
 from mrs.plan.placement import Placement
-from mrs.plan.storage import Storage, resolve_dtype, store
+from mrs.plan.storage import Storage, StorageRules, resolve_dtype, store
 from mrs.request import RunRequest
 from mrs.source.checkpoint import Checkpoint
 from mrs.units import human_bytes
@@ -62,22 +63,23 @@ def make_plan(
     checkpoint: Checkpoint,
     description: Description,
     devices: Sequence[Device],
+    *,
+    cpu_packs: bool = False,
 ) -> Plan:
     """Place a model on `devices` (accelerators in order, the CPU last).
 
-    Raises UsageError for a layer map that cannot be, DoesNotFit, and Unsupported.
+    `cpu_packs` says that this machine has the native CPU kernels. Raises UsageError for a layer
+    map that cannot be, DoesNotFit, and Unsupported.
     """
-    if request.isq is not None:
-        raise Unsupported("--isq is not applied yet", hint="run without it, or use a GGUF file")
     parameters = description.parameters
-    stored = [
-        checkpoint.tensors[piece.tensor].format
-        for parameter in parameters
-        if parameter.role != "vector"
-        for piece in parameter.pieces
-    ]
-    dense = resolve_dtype(request.dtype, stored)
-    storage = {parameter.name: store(parameter, dense) for parameter in parameters}
+    stored = {p.name: _stored_formats(p, checkpoint) for p in parameters}
+    matrices = [f for p in parameters if p.role != "vector" for f in stored[p.name]]
+    dense = resolve_dtype(request.dtype, matrices)
+    level = None if request.isq is None else parse_isq(request.isq)
+    # Sizes differ a little between devices (packed rows are padded): placed by the first one's.
+    packs = cpu_packs and devices[0].torch_device == "cpu"
+    rules = StorageRules(dense, level, packs)
+    storage = {p.name: store(p, stored[p.name], rules) for p in parameters}
     kv_bytes = tuple(
         layer_kv_bytes(layer, request.max_seq_len, dense, batch=request.max_batch_size)
         for layer in description.spec.layers
@@ -85,6 +87,12 @@ def make_plan(
     placement = _place(request, description, storage, kv_bytes, devices)
     layer_devices = tuple(placement.layer_devices)
     home = placement.first_device
+    parameter_devices = {
+        p.name: home if p.layer is None else layer_devices[p.layer] for p in parameters
+    }
+    for p in parameters:
+        packs = cpu_packs and devices[parameter_devices[p.name]].torch_device == "cpu"
+        storage[p.name] = store(p, stored[p.name], StorageRules(dense, level, packs))
     return Plan(
         model_id=checkpoint.model_id,
         family=description.spec.family,
@@ -93,12 +101,14 @@ def make_plan(
         home=home,
         dense=dense,
         storage=storage,
-        parameter_devices={
-            p.name: home if p.layer is None else layer_devices[p.layer] for p in parameters
-        },
+        parameter_devices=parameter_devices,
         kv_bytes=kv_bytes,
         warnings=tuple(placement.warnings),
     )
+
+
+def _stored_formats(parameter: Parameter, checkpoint: Checkpoint) -> list[Format]:
+    return [checkpoint.tensors[piece.tensor].format for piece in parameter.pieces]
 
 
 def _place(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mrs.families.spec import Parameter
-from mrs.formats import FORMATS, Format
+from mrs.formats import FORMATS, PACKED_FORMATS, Format, packed_bytes
+from mrs.isq import isq_format
 
 _DTYPE_FORMATS = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
 
@@ -35,7 +37,41 @@ def resolve_dtype(wanted: str, stored: list[Format]) -> Format:
     return max(dense, key=dense.count)
 
 
-def store(parameter: Parameter, dense: Format) -> Storage:
-    """Vectors stay in float32, everything else takes the model's dense format."""
-    kept = FORMATS["F32"] if parameter.role == "vector" else dense
+@dataclass(frozen=True)
+class StorageRules:
+    """What decides how a device keeps its parameters.
+
+    `dense` is the type of what is not quantized, `level` that of `--isq`, and `packs` says that
+    the device multiplies quantized blocks as they are.
+    """
+
+    dense: Format
+    level: Format | None = None
+    packs: bool = False
+
+
+def store(parameter: Parameter, stored: Sequence[Format], rules: StorageRules) -> Storage:
+    """How a parameter is kept whose pieces the file has in the formats `stored`.
+
+    Vectors stay in float32. Quantized matrices stay packed where the device multiplies them and
+    where all pieces end up in one format; everything else takes the dense format.
+    """
+    if parameter.role == "vector":
+        return _plain(parameter, FORMATS["F32"])
+    wanted = {_wanted(parameter, format, rules.level) for format in stored}
+    if rules.packs and len(wanted) == 1:
+        (format,) = wanted
+        if format.is_quantized and format.name in PACKED_FORMATS:
+            rows, columns = parameter.shape
+            return Storage(format, packed_bytes(format, rows, columns), packed=True)
+    return _plain(parameter, rules.dense)
+
+
+def _wanted(parameter: Parameter, stored: Format, level: Format | None) -> Format:
+    if level is None:
+        return stored
+    return isq_format(parameter.role, parameter.shape, level, stored)[0]
+
+
+def _plain(parameter: Parameter, kept: Format) -> Storage:
     return Storage(kept, kept.size_bytes(parameter.shape))
