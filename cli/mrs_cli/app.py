@@ -8,23 +8,22 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from mrs.errors import ExitCode, UsageError
-from mrs.request import RunRequest
 from mrs_cli import ask
 from mrs_cli.ending import ended, ending_on_sigterm
 from mrs_cli.environment import Environment
 from mrs_cli.flags import (
     AskFlags,
-    GgufFlags,
     GlobalFlags,
     OutputFlags,
-    PlainFlags,
     PlanningFlags,
+    StdinFlags,
     merged,
 )
 from mrs_cli.render.errors import usage_error
+from mrs_cli.selectors import SELECTORS, Call, Selector
 from mrs_cli.tree import Command, Group, takes
 
 EXAMPLES = """\b
@@ -34,32 +33,6 @@ Examples:
   mrs -i --isq q4k plain -m meta-llama/Llama-3.3-70B-Instruct
   mrs -n "0:16;1:16" gguf -m FOLDER -f MODEL.gguf < prompts.txt
 """
-
-
-@dataclass(frozen=True)
-class Selector:
-    """A way to name a model: a command, its flags, and the request they make."""
-
-    name: str
-    help: str
-    flags: type
-    request: Callable[[GlobalFlags, Any, PlanningFlags], RunRequest]
-
-
-SELECTORS = (
-    Selector("plain", "A safetensors model.", PlainFlags, ask.plain_request),
-    Selector("gguf", "A GGUF model.", GgufFlags, ask.gguf_request),
-)
-
-
-@dataclass
-class Call:
-    """What the words before a selector said; it travels as the context's `obj`."""
-
-    environment: Environment
-    flags: GlobalFlags
-    ask: AskFlags
-    output: OutputFlags
 
 
 def _show_version(given: bool) -> None:
@@ -86,27 +59,11 @@ class RootFlags:
     ] = False
 
 
-@dataclass(frozen=True)
-class StdinFlags:
-    """Where prompts come from."""
-
-    source: Annotated[
-        str | None,
-        Argument(
-            metavar="-",
-            help="Read prompts from standard input, one a line.",
-            rich_help_panel="Asking",
-        ),
-    ] = None
-
-
 @takes(GlobalFlags, AskFlags, OutputFlags, RootFlags)
 def root(
     ctx: typer.Context, flags: GlobalFlags, asked: AskFlags, output: OutputFlags, _: RootFlags
 ) -> None:
     """Plan, load and run large language models on whatever devices you have."""
-    if flags.thinking not in (None, "true", "false"):
-        raise UsageError(f"--thinking {flags.thinking} is neither true nor false")
     if ctx.invoked_subcommand is None:
         names = " or ".join(selector.name for selector in SELECTORS)
         raise UsageError("no model is named", hint=f"add {names}, such as: mrs -i plain -m demo")

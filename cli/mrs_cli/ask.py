@@ -103,7 +103,7 @@ def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
         "max_seqs": flags.max_seqs,
         "chat_template": _template("--chat-template", flags.chat_template, ".jinja", ".json"),
         "jinja_explicit": _template("--jinja-explicit", flags.jinja_explicit, ".jinja"),
-        "thinking": None if flags.thinking is None else flags.thinking == "true",
+        "thinking": _thinking(flags.thinking),
         "dtype": planning.dtype,
         "max_seq_len": planning.max_seq_len,
         "max_batch_size": planning.max_batch_size,
@@ -125,6 +125,12 @@ def _template(flag: str, path: str | None, *suffixes: str) -> str | None:
     if path is not None and PurePath(path).suffix.lower() not in suffixes:
         raise UsageError(f"{flag} {path} is no {' or '.join(suffixes)} file")
     return path
+
+
+def _thinking(text: str | None) -> bool | None:
+    if text not in (None, "true", "false"):
+        raise UsageError(f"--thinking {text} is neither true nor false")
+    return None if text is None else text == "true"
 
 
 def _token_source(text: str | None) -> str:

@@ -55,7 +55,7 @@ def man_page() -> str:
     """mrs(1) in the man macros."""
     tree = command_tree()
     ctx = tree.context_class(tree, info_name="mrs", **tree.context_settings)
-    usage = [f"mrs [FLAGS] {name} [FLAGS] [-]" for name in tree.commands]
+    usage = [f"mrs [FLAGS] {name} [FLAGS]" for name in tree.commands]
     parts = [
         '.TH MRS 1 "" mrs "User Commands"',
         _section("NAME", "mrs \\- plan, load and run large language models"),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Annotated, Literal, TypeVar
 
-from typer import Option
+from typer import Argument, Option
 
 from mrs_cli.settings import SETTINGS
 
@@ -21,6 +21,7 @@ _devices = partial(Option, rich_help_panel="Devices and precision")
 _asking = partial(Option, rich_help_panel="Asking")
 _sampling = partial(Option, rich_help_panel="Sampling")
 _program = partial(Option, rich_help_panel="Program")
+_source = partial(Argument, rich_help_panel="Asking")
 
 
 @dataclass(frozen=True)
@@ -346,6 +347,19 @@ class GgufFlags:
             metavar="ID",
             help="Model whose tokenizer and chat template to use.",
             show_default="those in the file",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class StdinFlags:
+    """Where prompts come from."""
+
+    source: Annotated[
+        str | None,
+        _source(
+            metavar="-",
+            help="Read prompts from standard input, one a line.",
         ),
     ] = None
 

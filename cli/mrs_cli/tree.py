@@ -11,8 +11,6 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-THINKING = ("true", "false")
-
 
 def takes(*groups: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Gives a command the flags of `groups`; it is called with one instance of each, in order."""
@@ -107,7 +105,8 @@ def _with_thinking_value(args: list[str]) -> list[str]:
     filled = list(args)
     for position, word in enumerate(args):
         if word == "--thinking" and args[position + 1 : position + 2] not in (
-            [value] for value in THINKING
+            ["true"],
+            ["false"],
         ):
             filled[position] = "--thinking=true"
     return filled

@@ -12,9 +12,12 @@ def without_echo(stdin: TextIO) -> Iterator[None]:
     """Typed keys wait unseen for the next prompt; Ctrl-C works as ever."""
     try:
         import termios
-
+    except ImportError:  # Windows
+        yield
+        return
+    try:
         before = termios.tcgetattr(stdin)
-    except (ImportError, OSError, ValueError, termios.error):  # no such terminal here
+    except (OSError, ValueError, termios.error):  # no terminal
         yield
         return
     silent = [*before]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from difflib import get_close_matches
+from itertools import pairwise
 from typing import Any
 
 from mrs.errors import UsageError
@@ -29,31 +30,39 @@ def say(environment: Environment, text: str, colour: str = "") -> None:
 def usage_error(error: Any, tree: Any) -> UsageError:
     """What the parser found wrong, in one line with what to try."""
     context = getattr(error, "ctx", None)
-    command = context.command if context else tree
+    path = _path(context) if context else [tree]
+    see = f"see {' '.join(['mrs', *(command.name for command in path[1:])])} --help"
     if hasattr(error, "possibilities"):  # the parser's error for a flag that it does not know
         flag = error.option_name
-        return UsageError(f"no flag {flag}", hint=_place_of(flag, command, tree))
+        return UsageError(f"no flag {flag}", hint=_place_of(flag, path) or see)
     what = error.format_message().rstrip(".").replace("Value error, ", "")
     what, question, suggestion = what.partition(". Did you mean ")
-    hint = f"did you mean {suggestion}" if question else f"see {_help_of(command, tree)}"
+    hint = f"did you mean {suggestion}" if question else see
     return UsageError(what[:1].lower() + what[1:], hint=hint)
 
 
-def _place_of(flag: str, command: Any, tree: Any) -> str:
-    """Where a flag belongs that `command` does not have, or the one that was perhaps meant."""
-    if command is not tree and flag in _flag_names(tree):
-        return f"it is a global flag, put it before {command.name}"
-    owners = [name for name, sub in tree.commands.items() if flag in _flag_names(sub)]
-    if owners:
-        return f"it belongs after {' or '.join(owners)}"
-    known = {name.lstrip("-"): name for name in _flag_names(tree) | _flag_names(command)}
+def _path(context: Any) -> list[Any]:
+    """The commands from `mrs` itself to the one that was being parsed."""
+    path: list[Any] = []
+    while context is not None:
+        path.insert(0, context.command)
+        context = context.parent
+    return path
+
+
+def _place_of(flag: str, path: list[Any]) -> str:
+    """Where a flag belongs that the last of `path` does not have, or what was perhaps meant."""
+    for outer, inner in pairwise(path):
+        if flag in _flag_names(outer):
+            return f"it is a global flag, put it before {inner.name}"
+    for group in reversed(path):
+        commands = getattr(group, "commands", {})
+        if owners := [name for name, sub in commands.items() if flag in _flag_names(sub)]:
+            return f"it belongs after {' or '.join(owners)}"
+    known = {name.lstrip("-"): name for command in path for name in _flag_names(command)}
     near = get_close_matches(flag.lstrip("-"), known, n=1)
-    return f"did you mean {known[near[0]]}?" if near else f"see {_help_of(command, tree)}"
+    return f"did you mean {known[near[0]]}?" if near else ""
 
 
 def _flag_names(command: Any) -> set[str]:
     return {name for option in command.params for name in option.opts} | {"--help", "-h"}
-
-
-def _help_of(command: Any, tree: Any) -> str:
-    return "mrs --help" if command is tree else f"mrs {command.name} --help"

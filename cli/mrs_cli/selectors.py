@@ -1,0 +1,38 @@
+"""The ways to name a model, for every command that takes one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mrs.request import RunRequest
+from mrs_cli import ask
+from mrs_cli.environment import Environment
+from mrs_cli.flags import AskFlags, GgufFlags, GlobalFlags, OutputFlags, PlainFlags, PlanningFlags
+
+
+@dataclass(frozen=True)
+class Selector:
+    """A way to name a model: a command, its flags, and the request they make."""
+
+    name: str
+    help: str
+    flags: type
+    request: Callable[[GlobalFlags, Any, PlanningFlags], RunRequest]
+
+
+SELECTORS = (
+    Selector("plain", "A safetensors model.", PlainFlags, ask.plain_request),
+    Selector("gguf", "A GGUF model.", GgufFlags, ask.gguf_request),
+)
+
+
+@dataclass
+class Call:
+    """What the words before a selector said; it travels as the context's `obj`."""
+
+    environment: Environment
+    flags: GlobalFlags
+    ask: AskFlags
+    output: OutputFlags
