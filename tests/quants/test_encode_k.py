@@ -14,9 +14,12 @@ import torch
 from weight_samples import KINDS, root_mean_square, sample_weights
 
 from mrs.formats import FORMATS
+from mrs.kernels.library import PATH_VARIABLE, native_library
 from mrs.quants import decode, encode
 
 NAMES = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
+
+pytestmark = pytest.mark.usefixtures("path")
 
 #: Root-mean-square error of llama.cpp's `ggml_quantize_chunk` (without an importance matrix, as
 #: built by llama-cpp-python 0.3.36) on `sample_weights(kind)`, decoded by gguf-py. The slow test
@@ -121,12 +124,29 @@ def test_rows_do_not_depend_on_one_another(name: str) -> None:
     np.testing.assert_array_equal(encoded(weights, name), np.concatenate(apart))
 
 
+@pytest.mark.parametrize("columns", [256, 512, 768])
+@pytest.mark.parametrize("name", NAMES)
+def test_paths_decide_alike(
+    name: str, columns: int, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums in another order turn a few close decisions; the rest is the same byte by byte."""
+    weights = sample_weights("gaussian", 99, columns)
+    blocks = encoded(weights, name)
+    monkeypatch.setenv(PATH_VARIABLE, "torch")
+    native_library.cache_clear()
+    reference = encoded(weights, name)
+    assert np.mean(blocks == reference) > 0.9
+    error = error_of(blocks, weights, name)
+    assert error == pytest.approx(error_of(reference, weights, name), rel=2e-3)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_half_precision_and_stacked_sources(name: str) -> None:
-    numbers = torch.from_numpy(sample_weights("gaussian", 4, 512)).to(torch.bfloat16)
-    stacked = encode(numbers.view(2, 2, 512), FORMATS[name])
-    assert stacked.shape[:2] == (2, 2)
-    assert torch.equal(stacked.flatten(0, 1), encode(numbers.float(), FORMATS[name]))
+    numbers = torch.from_numpy(sample_weights("gaussian", 4, 768))
+    for dtype in (torch.bfloat16, torch.float16):
+        stacked = encode(numbers.to(dtype).view(2, 2, 768), FORMATS[name])
+        assert stacked.shape[:2] == (2, 2)
+        assert torch.equal(stacked.flatten(0, 1), encode(numbers.to(dtype).float(), FORMATS[name]))
 
 
 @pytest.mark.parametrize(("name", "smaller"), [

@@ -12,6 +12,8 @@ from mrs.errors import Unsupported
 from mrs.formats import FORMATS
 from mrs.quants import decode, encode
 
+pytestmark = pytest.mark.usefixtures("path")
+
 NAMES = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
 
 

@@ -17,6 +17,7 @@ from mrs.kernels.encode import native_encoder
 from mrs.quants import fp4, iq, k_encode, k_quants, legacy, plain, ternary
 
 _Blocks = Callable[[torch.Tensor], torch.Tensor]
+_Convert = Callable[[torch.Tensor, torch.Tensor], object]
 
 #: From blocks (N, block_bytes) to float32 (N, block_elements).
 DECODERS: dict[str, _Blocks] = {
@@ -33,26 +34,24 @@ ENCODERS: dict[str, _Blocks] = {**legacy.ENCODERS, **k_encode.ENCODERS}
 #: Numbers converted at a time. On a CPU no operation gets more than torch leaves to the calling
 #: thread (32768 of them), and the temporaries of a chunk stay in a core's caches.
 _CHUNK_ELEMENTS = {"cpu": 1 << 15, "cuda": 1 << 24}
+#: The native library needs no temporaries; a call should only outweigh its overhead.
+_NATIVE_CHUNK_ELEMENTS = 1 << 18
 
 
-def _chunk_rows(device: torch.device, row_elements: int) -> int:
-    return max(1, _CHUNK_ELEMENTS.get(device.type, 1 << 22) // row_elements)
+def _chunk_elements(device: torch.device) -> int:
+    return _CHUNK_ELEMENTS.get(device.type, 1 << 22)
 
 
-def _convert(source: torch.Tensor, target: torch.Tensor, step: int, convert: _Blocks) -> None:
-    """`target[i] = convert(source[i])` for runs of `step` rows at a time."""
+def _convert(source: torch.Tensor, target: torch.Tensor, step: int, convert: _Convert) -> None:
+    """`convert(source, target)` for runs of `step` rows at a time."""
     pairs = list(zip(torch.split(source, step), torch.split(target, step), strict=True))
-
-    def convert_some(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
-        pair[1].copy_(convert(pair[0]))
-
     threads = torch.get_num_threads() if source.device.type == "cpu" else 1
     if threads == 1 or len(pairs) < 2 * threads:
         for pair in pairs:
-            convert_some(pair)
+            convert(*pair)
         return
     with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(convert_some, pairs):
+        for _ in pool.map(lambda pair: convert(*pair), pairs):
             pass
 
 
@@ -73,9 +72,12 @@ def decode(
         raise ValueError(f"rows of {row_bytes} bytes cut {format.name} blocks")
     row_elements = row_bytes // format.block_bytes * format.block_elements
     decoded = torch.empty(*outer, row_elements, dtype=dtype, device=blocks.device)
-    step = _chunk_rows(blocks.device, format.block_elements)
-    source = blocks.reshape(-1, format.block_bytes)
-    _convert(source, decoded.view(-1, format.block_elements), step, decoder)
+    _convert(
+        blocks.reshape(-1, format.block_bytes),
+        decoded.view(-1, format.block_elements),
+        _chunk_elements(blocks.device) // format.block_elements,
+        lambda some, into: into.copy_(decoder(some)),
+    )
     return decoded
 
 
@@ -89,14 +91,17 @@ def encode(weights: torch.Tensor, format: Format) -> torch.Tensor:
         return weights.to(plain.DTYPES[format.name]).contiguous().view(torch.uint8)
     if (encoder := ENCODERS.get(format.name)) is None:
         raise Unsupported(f"cannot quantize to {format.name}")
-    native = native_encoder(format.name) if weights.device.type == "cpu" else None
     *outer, row_elements = weights.shape
     row_bytes = format.size_bytes((row_elements,))
     encoded = torch.empty(*outer, row_bytes, dtype=torch.uint8, device=weights.device)
-    step = _chunk_rows(weights.device, format.block_elements)
-    source = weights.reshape(-1, format.block_elements)
-    convert = native or (lambda some: encoder(some.float()))
-    _convert(source, encoded.view(-1, format.block_bytes), step, convert)
+    native = native_encoder(format.name) if weights.device.type == "cpu" else None
+    chunk_elements = _NATIVE_CHUNK_ELEMENTS if native else _chunk_elements(weights.device)
+    _convert(
+        weights.reshape(-1, format.block_elements),
+        encoded.view(-1, format.block_bytes),
+        chunk_elements // format.block_elements,
+        native or (lambda some, into: into.copy_(encoder(some.float()))),
+    )
     return encoded
 
 
@@ -106,6 +111,8 @@ def requantize(blocks: torch.Tensor, stored: Format, wanted: Format) -> torch.Te
     row_elements = row_bytes // stored.block_bytes * stored.block_elements
     wanted_bytes = wanted.size_bytes((row_elements,))
     encoded = torch.empty(rows, wanted_bytes, dtype=torch.uint8, device=blocks.device)
-    step = _chunk_rows(blocks.device, row_elements)
-    _convert(blocks, encoded, step, lambda some: encode(decode(some, stored), wanted))
+    step = max(1, _chunk_elements(blocks.device) // row_elements)
+    _convert(
+        blocks, encoded, step, lambda some, into: into.copy_(encode(decode(some, stored), wanted))
+    )
     return encoded

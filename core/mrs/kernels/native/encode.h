@@ -1,5 +1,6 @@
-/* Quantizes weights to Q2_K, Q3_K, Q4_K, Q5_K and Q6_K; included once for each set of lanes. */
+/* Quantizes weights to blocks of a GGUF file; included once for each set of lanes. */
 #include "encode_search.h"
+#include "encode_simple.h"
 
 /* Numbers i of sub-blocks s as row i, lane s, and back. */
 INLINE void transpose_in(const float *x, Rows *rows, const int length) {
@@ -22,13 +23,6 @@ INLINE uint8_t *put_runs(uint8_t *p, const uint8_t *codes, const int length, con
         p[i] = (uint8_t)bits;
     }
     return p + length;
-}
-
-INLINE uint8_t *put_half(uint8_t *p, float v) {
-    uint16_t bits = half_of_float(v);
-    p[0] = (uint8_t)bits;
-    p[1] = (uint8_t)(bits >> 8);
-    return p + 2;
 }
 
 /* The 8 scales and 8 minima of Q4_K and Q5_K in 12 bytes. */
@@ -110,8 +104,9 @@ INLINE void read_numbers(const void *x, const Type type, int64_t start, const in
             out[i] = float_of_half(((const uint16_t *)x)[start + i]);
 }
 
-INLINE void encode_all(const Format format, const int length, const void *x, const Type type,
-                       int64_t count, uint8_t *out) {
+/* Blocks of 256; sub-blocks of `length`. */
+INLINE void encode_k(const Format format, const int length, const void *x, const Type type,
+                     int64_t count, uint8_t *out) {
     const int together = SUB_BLOCKS * length / SUPER_BLOCK;
     for (int64_t block = 0; block < count; block += together) {
         float numbers[2 * SUPER_BLOCK] = {0};
@@ -121,14 +116,29 @@ INLINE void encode_all(const Format format, const int length, const void *x, con
     }
 }
 
-/* Quantizes `count` super-blocks of x, whose numbers are of `type`. */
+/* Blocks of 32. */
+INLINE void encode_simple(const Format format, const void *x, const Type type, int64_t count,
+                          uint8_t *out) {
+    for (int64_t block = 0; block < count; block++) {
+        float numbers[32];
+        read_numbers(x, type, block * 32, 32, numbers);
+        encode_simple_block(format, numbers, out + block * block_bytes(format));
+    }
+}
+
+/* Quantizes `count` blocks of x, whose numbers are of `type`. */
 static void encode(Format format, const void *x, Type type, int64_t count, uint8_t *out) {
     switch (format) {
-    case Q2_K: encode_all(Q2_K, 16, x, type, count, out); break;
-    case Q3_K: encode_all(Q3_K, 16, x, type, count, out); break;
-    case Q4_K: encode_all(Q4_K, 32, x, type, count, out); break;
-    case Q5_K: encode_all(Q5_K, 32, x, type, count, out); break;
-    case Q6_K: encode_all(Q6_K, 16, x, type, count, out); break;
+    case Q4_0: encode_simple(Q4_0, x, type, count, out); break;
+    case Q4_1: encode_simple(Q4_1, x, type, count, out); break;
+    case Q5_0: encode_simple(Q5_0, x, type, count, out); break;
+    case Q5_1: encode_simple(Q5_1, x, type, count, out); break;
+    case Q8_0: encode_simple(Q8_0, x, type, count, out); break;
+    case Q2_K: encode_k(Q2_K, 16, x, type, count, out); break;
+    case Q3_K: encode_k(Q3_K, 16, x, type, count, out); break;
+    case Q4_K: encode_k(Q4_K, 32, x, type, count, out); break;
+    case Q5_K: encode_k(Q5_K, 32, x, type, count, out); break;
+    case Q6_K: encode_k(Q6_K, 16, x, type, count, out); break;
     default: break;
     }
 }

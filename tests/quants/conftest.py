@@ -1,0 +1,17 @@
+"""Every way of encoding that this processor has: torch, and each path of the native library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from mrs.kernels.library import PATH_VARIABLE, native_library, native_paths
+
+
+@pytest.fixture(params=["torch", *native_paths()])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv(PATH_VARIABLE, request.param)
+    native_library.cache_clear()
+    yield request.param
+    native_library.cache_clear()
