@@ -13,12 +13,22 @@ from mrs.kernels.library import PATH_VARIABLE, NativeLibrary, native_library, na
 @pytest.fixture(params=native_paths())
 def library(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[NativeLibrary]:
-    monkeypatch.setenv(PATH_VARIABLE, request.param)
+) -> Iterator[NativeLibrary | None]:
+    yield from _opened(request.param, monkeypatch)
+
+
+@pytest.fixture(params=[*native_paths(), "torch"])
+def any_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Every native path and the one without the library."""
+    for _ in _opened(request.param, monkeypatch):
+        yield request.param
+
+
+def _opened(path: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[NativeLibrary | None]:
+    monkeypatch.setenv(PATH_VARIABLE, path)
     native_library.cache_clear()
     opened = native_library()
-    assert opened is not None
-    assert opened.path == request.param
+    assert ("torch" if opened is None else opened.path) == path
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # tiny matrices gain nothing from more
     yield opened

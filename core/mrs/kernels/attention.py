@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mrs.kernels import steps
+
 
 def attend(
     q: Tensor,
@@ -17,13 +19,28 @@ def attend(
     softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """Causal attention of the last T tokens over all S tokens.
+    """Causal attention of the last T tokens over all S tokens, in q's dtype.
 
     q is (T, H, D); k is (KV, S, D) and v (KV, S, Dv) with H a multiple of KV; the queries are the
     last T of the S positions. `window` hides keys `window` or more positions back, `softcap`
     replaces a score s by softcap * tanh(s / softcap), `sinks` (H,) adds a score without a value.
     Returns (T, H * Dv).
     """
+    library = steps.library_for(q)
+    if library and steps.can_attend(q, k, v):
+        return steps.attend(library, q, k, v, scale, window, softcap, sinks)
+    return _attend_with_torch(q.to(k.dtype), k, v, scale, window, softcap, sinks).to(q.dtype)
+
+
+def _attend_with_torch(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
     tokens, heads, _ = q.shape
     kv_heads, keys, _ = k.shape
     group = heads // kv_heads

@@ -50,7 +50,7 @@ class NativeLibrary:
     path_address: int
 
 
-_POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+_POINTER, _INT, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
 _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mrs_path": (_POINTER, (_INT,)),
     "mrs_row_bytes": (_LONG, (_INT, _LONG)),
@@ -59,6 +59,10 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mrs_decode": (None, (_POINTER, _POINTER, _LONG, _LONG, _INT, _POINTER, _INT)),
     "mrs_matmul": (ctypes.c_bool, (_POINTER, _POINTER, _INT, _LONG, _POINTER, _INT)),
     "mrs_read": (None, (_POINTER, _POINTER, _LONG, _INT)),
+    "mrs_rms_norm": (None, (_POINTER, _POINTER, _POINTER, _FLOAT, _LONG, _LONG, _POINTER, _INT)),
+    "mrs_gate": (None, (_POINTER, _INT, _POINTER, _POINTER, _LONG, _INT)),
+    "mrs_rotate": (None, (*(_POINTER,) * 4, *(_LONG,) * 4, _INT, _POINTER, _INT)),
+    "mrs_attend": (ctypes.c_bool, (_POINTER, _POINTER, _INT)),
     "mrs_encode": (None, (_POINTER, _INT, _POINTER, _INT, _LONG, _POINTER)),
 }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mrs.kernels import steps
+
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> Tensor:
     """Rotate the first 2 * P numbers of each head by its token's angles.
@@ -12,6 +14,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) ->
     x is (T, H, D), cos and sin are (T, P). Pairs are (i, i + P), or (2i, 2i + 1) with
     `interleaved`; numbers from 2 * P on pass through.
     """
+    if library := steps.library_for(x):
+        return steps.rotate(library, x, cos, sin, interleaved)
     pairs = cos.shape[-1]
     cos, sin = cos[:, None, :], sin[:, None, :]  # (T, 1, P)
     head, rest = x[..., : 2 * pairs].float(), x[..., 2 * pairs :]

@@ -43,7 +43,16 @@ static inline Floats lanes_convert(Ints v) { return _mm256_cvtepi32_ps(v); }
 static inline Floats lanes_half(const uint8_t *p) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
+static inline Floats lanes_bf16(const uint16_t *p) {
+    return _mm256_castsi256_ps(
+        _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+}
 static inline Floats lanes_bits(Ints v) { return _mm256_castsi256_ps(v); }
 static inline Floats lanes_mul(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
 static inline Floats lanes_sum(Floats a, Floats b) { return _mm256_add_ps(a, b); }
 static inline Floats lanes_fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
+static inline float lanes_total(Floats v) {
+    __m128 sum = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+    return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
+}

@@ -38,7 +38,14 @@ static inline Floats lanes_convert(Ints v) { return _mm512_cvtepi32_ps(v); }
 static inline Floats lanes_half(const uint8_t *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
+static inline Floats lanes_bf16(const uint16_t *p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(
+        _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+}
 static inline Floats lanes_bits(Ints v) { return _mm512_castsi512_ps(v); }
 static inline Floats lanes_mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
 static inline Floats lanes_sum(Floats a, Floats b) { return _mm512_add_ps(a, b); }
 static inline Floats lanes_fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+static inline float lanes_total(Floats v) {
+    return _mm512_reduce_add_ps(v);
+}

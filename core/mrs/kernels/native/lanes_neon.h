@@ -42,7 +42,13 @@ static inline Floats lanes_convert(Ints v) { return vcvtq_f32_s32(v); }
 static inline Floats lanes_half(const uint8_t *p) {
     return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
 }
+static inline Floats lanes_bf16(const uint16_t *p) {
+    return vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vld1_u16(p)), 16));
+}
 static inline Floats lanes_bits(Ints v) { return vreinterpretq_f32_s32(v); }
 static inline Floats lanes_mul(Floats a, Floats b) { return vmulq_f32(a, b); }
 static inline Floats lanes_sum(Floats a, Floats b) { return vaddq_f32(a, b); }
 static inline Floats lanes_fma(Floats a, Floats b, Floats c) { return vfmaq_f32(c, a, b); }
+static inline float lanes_total(Floats v) {
+    return vaddvq_f32(v);
+}

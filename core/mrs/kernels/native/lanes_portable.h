@@ -45,7 +45,14 @@ static inline Floats lanes_half(const uint8_t *p) {
     return (Floats){float_of_half(h[0]), float_of_half(h[1]), float_of_half(h[2]),
                     float_of_half(h[3])};
 }
+static inline Floats lanes_bf16(const uint16_t *p) {
+    return (Floats){float_of_bf16(p[0]), float_of_bf16(p[1]), float_of_bf16(p[2]),
+                    float_of_bf16(p[3])};
+}
 static inline Floats lanes_bits(Ints v) { return (Floats)v; }
 static inline Floats lanes_mul(Floats a, Floats b) { return a * b; }
 static inline Floats lanes_sum(Floats a, Floats b) { return a + b; }
 static inline Floats lanes_fma(Floats a, Floats b, Floats c) { return a * b + c; }
+static inline float lanes_total(Floats v) {
+    return (v[0] + v[1]) + (v[2] + v[3]);
+}

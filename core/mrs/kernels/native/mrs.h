@@ -19,6 +19,10 @@ typedef enum {
 /* Types of activations and results. */
 typedef enum { TYPE_F32, TYPE_BF16, TYPE_F16 } Type;
 
+typedef enum { SILU, GELU_TANH } Activation;
+typedef struct Rotation Rotation;   /* steps.h */
+typedef struct Attending Attending; /* steps.h */
+
 /* One implementation of everything below, for one instruction set. */
 typedef struct {
     const char *name;
@@ -31,6 +35,11 @@ typedef struct {
     void (*multiply)(Format format, const uint8_t *group, const void *panel, int width,
                      int64_t columns, float *out);
     void (*read)(const uint8_t *bytes, int64_t size);
+    void (*normalize)(const float *x, const float *weight, float eps, int64_t size, float *out);
+    void (*activate)(Activation activation, float *gate, const float *up, int64_t size);
+    void (*rotate)(const Rotation *rotation, const float *x, const float *cos, const float *sin,
+                   float *out);
+    void (*attend)(const Attending *attending, int64_t kv_head, float *scores);
     void (*encode)(Format format, const void *x, Type type, int64_t blocks, uint8_t *out);
 } Path;
 

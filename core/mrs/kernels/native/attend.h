@@ -1,0 +1,104 @@
+/* Attention of one token over a cache; included once for each set of lanes.
+ *
+ * Query heads that share keys are handled up to four at a time, so that a key or value is read
+ * and widened once for all of them.
+ */
+#include <stdlib.h>
+
+#include "vectors.h"
+#include "weights.h"
+
+INLINE Floats load_cached(const Type type, const void *cache, int64_t place) {
+    switch (type) {
+    case TYPE_F32: return lanes_load_floats((const float *)cache + place);
+    case TYPE_F16: return lanes_half((const uint8_t *)((const uint16_t *)cache + place));
+    default: return lanes_bf16((const uint16_t *)cache + place);
+    }
+}
+
+/* scores[h][s] = q[h] . k[s] * scale for `width` heads. */
+INLINE void score_keys(const Type type, const int width, const Attending *a, const float *q,
+                       int64_t kv_head, float *scores) {
+    const int64_t dim = a->key_dim, count = a->keys - a->first;
+    for (int64_t s = 0; s < count; s++) {
+        int64_t place = kv_head * a->k_stride + (a->first + s) * dim;
+        Floats sum[4];
+#pragma GCC unroll 4
+        for (int h = 0; h < width; h++) sum[h] = lanes_zero();
+        for (int64_t d = 0; d < dim; d += LANES) {
+            Floats key = load_cached(type, a->k, place + d);
+#pragma GCC unroll 4
+            for (int h = 0; h < width; h++)
+                sum[h] = lanes_fma(key, lanes_load_floats(q + h * dim + d), sum[h]);
+        }
+#pragma GCC unroll 4
+        for (int h = 0; h < width; h++)
+            scores[h * count + s] = lanes_total(sum[h]) * (float)a->scale;
+    }
+}
+
+/* out[h] = sum of weights[h][s] * v[s] for `width` heads. */
+INLINE void mix_values(const Type type, const int width, const Attending *a,
+                       const float *weights, int64_t kv_head, float *out) {
+    const int64_t dim = a->value_dim, count = a->keys - a->first;
+    const int64_t start = kv_head * a->v_stride + a->first * dim;
+    for (int64_t d = 0; d < dim; d += LANES) {
+        Floats sum[4];
+#pragma GCC unroll 4
+        for (int h = 0; h < width; h++) sum[h] = lanes_zero();
+        for (int64_t s = 0; s < count; s++) {
+            Floats value = load_cached(type, a->v, start + s * dim + d);
+#pragma GCC unroll 4
+            for (int h = 0; h < width; h++)
+                sum[h] = lanes_fma(value, lanes_float(weights[h * count + s]), sum[h]);
+        }
+#pragma GCC unroll 4
+        for (int h = 0; h < width; h++) lanes_store(out + h * dim + d, sum[h]);
+    }
+}
+
+/* Turns one head's scores into weights that add up to one, or less with a sink. */
+static void softmax(const Attending *a, int64_t head, float *scores) {
+    const int64_t count = a->keys - a->first;
+    const float cap = (float)a->softcap;
+    if (cap > 0) {
+#pragma omp simd
+        for (int64_t s = 0; s < count; s++) scores[s] = cap * tanh_of(scores[s] / cap);
+    }
+    float largest = a->sinks ? a->sinks[head] : scores[0], sum = 0;
+#pragma omp simd reduction(max : largest)
+    for (int64_t s = 0; s < count; s++) largest = scores[s] > largest ? scores[s] : largest;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t s = 0; s < count; s++) {
+        scores[s] = exp_of(scores[s] - largest);
+        sum += scores[s];
+    }
+    if (a->sinks) sum += exp_of(a->sinks[head] - largest);
+    float factor = 1.0f / sum;
+#pragma omp simd
+    for (int64_t s = 0; s < count; s++) scores[s] *= factor;
+}
+
+INLINE void attend_heads(const Type type, const int width, const Attending *a, int64_t head,
+                         float *scores) {
+    const int64_t kv_head = head / (a->heads / a->kv_heads), count = a->keys - a->first;
+    score_keys(type, width, a, a->q + head * a->key_dim, kv_head, scores);
+    for (int h = 0; h < width; h++) softmax(a, head + h, scores + h * count);
+    mix_values(type, width, a, scores, kv_head, a->out + head * a->value_dim);
+}
+
+INLINE void attend_type(const Type type, const Attending *a, int64_t kv_head, float *scores) {
+    int64_t group = a->heads / a->kv_heads, head = kv_head * group, end = head + group;
+    for (; end - head >= 4; head += 4) attend_heads(type, 4, a, head, scores);
+    for (; end - head >= 2; head += 2) attend_heads(type, 2, a, head, scores);
+    for (; end - head >= 1; head += 1) attend_heads(type, 1, a, head, scores);
+}
+
+/* All heads of one head of keys. `scores` has room for 4 times the visible keys. */
+static void attend(const Attending *a, int64_t kv_head, float *scores) {
+    switch (a->type) {
+    case TYPE_F32: attend_type(TYPE_F32, a, kv_head, scores); break;
+    case TYPE_F16: attend_type(TYPE_F16, a, kv_head, scores); break;
+    default: attend_type(TYPE_BF16, a, kv_head, scores); break;
+    }
+}

@@ -1,0 +1,106 @@
+/* What Python calls for the small steps between matrix products. */
+#include "steps.h"
+
+#include <stdlib.h>
+
+#include "threads.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* Below this many numbers a region of several threads costs more than it saves. */
+#define LEAST_NUMBERS 32768
+
+static int threads_for(int64_t numbers, int threads) {
+    return numbers < LEAST_NUMBERS ? 1 : threads;
+}
+
+typedef struct {
+    const Path *path;
+    const float *x, *weight;
+    float *out, eps;
+    int64_t size;
+} Normalizing;
+
+static void normalize_task(void *data, int64_t row) {
+    const Normalizing *n = data;
+    n->path->normalize(n->x + row * n->size, n->weight, n->eps, n->size, n->out + row * n->size);
+}
+
+/* Root-mean-square norm of `rows` rows of `size` numbers. */
+EXPORT void mrs_rms_norm(const Path *path, const float *x, const float *weight, float eps,
+                         int64_t rows, int64_t size, float *out, int threads) {
+    Normalizing normalizing = {path, x, weight, out, eps, size};
+    run_tasks(threads_for(rows * size, threads), rows, normalize_task, &normalizing);
+}
+
+#define ACTIVATE_NUMBERS 8192
+
+typedef struct {
+    const Path *path;
+    Activation activation;
+    float *gate;
+    const float *up;
+    int64_t size;
+} Activating;
+
+static void activate_task(void *data, int64_t index) {
+    const Activating *a = data;
+    int64_t start = index * ACTIVATE_NUMBERS, left = a->size - start;
+    a->path->activate(a->activation, a->gate + start, a->up + start,
+                      left < ACTIVATE_NUMBERS ? left : ACTIVATE_NUMBERS);
+}
+
+/* gate = activation(gate) * up, `size` numbers. */
+EXPORT void mrs_gate(const Path *path, int activation, float *gate, const float *up, int64_t size,
+                     int threads) {
+    Activating activating = {path, (Activation)activation, gate, up, size};
+    int64_t tasks = (size + ACTIVATE_NUMBERS - 1) / ACTIVATE_NUMBERS;
+    run_tasks(threads_for(size, threads), tasks, activate_task, &activating);
+}
+
+typedef struct {
+    const Path *path;
+    Rotation rotation;
+    const float *x, *cos, *sin;
+    float *out;
+} Rotating;
+
+static void rotate_task(void *data, int64_t token) {
+    const Rotating *r = data;
+    int64_t place = token * r->rotation.heads * r->rotation.head_dim;
+    int64_t angle = token * r->rotation.pairs;
+    r->path->rotate(&r->rotation, r->x + place, r->cos + angle, r->sin + angle, r->out + place);
+}
+
+/* Turns x (tokens, heads, head_dim) by the angles (tokens, pairs) of each token. */
+EXPORT void mrs_rotate(const Path *path, const float *x, const float *cos, const float *sin,
+                       int64_t tokens, int64_t heads, int64_t head_dim, int64_t pairs,
+                       int interleaved, float *out, int threads) {
+    Rotating rotating = {path, {heads, head_dim, pairs, interleaved != 0}, x, cos, sin, out};
+    int used = threads_for(tokens * heads * head_dim, threads);
+    run_tasks(used, tokens, rotate_task, &rotating);
+}
+
+typedef struct {
+    const Path *path;
+    const Attending *attending;
+    float *scores;
+    int64_t head_scores;
+} AttendingHeads;
+
+static void attend_task(void *data, int64_t kv_head) {
+    const AttendingHeads *h = data;
+    h->path->attend(h->attending, kv_head, h->scores + kv_head * h->head_scores);
+}
+
+/* One token's attention; false when memory for the scores is missing. */
+EXPORT bool mrs_attend(const Path *path, const Attending *attending, int threads) {
+    int64_t visible = attending->keys - attending->first;
+    AttendingHeads heads = {path, attending, NULL, 4 * visible};
+    heads.scores = malloc((size_t)(attending->kv_heads * heads.head_scores) * sizeof(float));
+    if (!heads.scores) return false;
+    int64_t numbers = attending->kv_heads * visible * (attending->key_dim + attending->value_dim);
+    run_tasks(threads_for(numbers, threads), attending->kv_heads, attend_task, &heads);
+    free(heads.scores);
+    return true;
+}
