@@ -30,7 +30,7 @@ from mrs.source.find import open_checkpoint
 GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=REPLY_TOKENS)
 
 
-@pytest.mark.table("safetensors, cache")
+@pytest.mark.table("safetensors", "second turn")
 def test_prompt_reply_and_second_turn(model: Loaded, truth: Reference) -> None:
     check_conversation(model, truth)
 

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mrs.errors import NotReadable, Unsupported
-from mrs.families.spec import Activation, Rope, RopeScaling
+from mrs.families.spec import Activation
 
 _MISSING = object()
+#: No number of a config comes near it, and sums and products of such numbers stay finite.
+_MOST = 2**62
 
 _ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
@@ -47,7 +49,7 @@ class Config:
 
     def whole(self, key: str, default: Any = _MISSING) -> int:
         value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MOST:
             raise NotReadable(f"{key} = {value!r} is not a whole number", where=self.where)
         return value
 
@@ -55,7 +57,15 @@ class Config:
         value = self._get(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise NotReadable(f"{key} = {value!r} is not a number", where=self.where)
+        if not abs(value) < _MOST:  # NaN is not below anything
+            raise NotReadable(f"{key} = {value!r} is not a number", where=self.where)
         return float(value)
+
+    def positive_number(self, key: str, default: Any = _MISSING, above: float = 0) -> float:
+        value = self.number(key, default)
+        if value <= above:
+            raise NotReadable(f"{key} = {value} must be above {above}", where=self.where)
+        return value
 
     def flag(self, key: str, default: Any = _MISSING) -> bool:
         value = self._get(key, default)
@@ -83,12 +93,13 @@ class Config:
         return value
 
     def optional_number(self, key: str) -> float | None:
-        return self.number(key) if self.has(key) else None
+        """A number above 0, or None where the config has none."""
+        return self.positive_number(key) if self.has(key) else None
 
     def activation(self, default: str = "silu", *keys: str) -> Activation:
         """The activation function under the first of `keys` (`hidden_act`) that is given."""
         name = next((self.values[k] for k in keys or ("hidden_act",) if self.has(k)), default)
-        if name not in _ACTIVATIONS:
+        if not isinstance(name, str) or name not in _ACTIVATIONS:
             raise Unsupported(f"the activation {name!r} is not known", where=self.where)
         return _ACTIVATIONS[name]
 
@@ -97,69 +108,3 @@ class Config:
         value = self.values.get(key)
         if value is not None and value not in supported:
             raise Unsupported(f"{key} = {value!r} is not supported", where=self.where)
-
-
-def read_rope(
-    config: Config,
-    head_dim: int,
-    *,
-    default_base: float = 10000.0,
-    layer_type: str | None = None,
-    interleaved: bool = False,
-) -> Rope:
-    """The rotary embedding that a config describes.
-
-    transformers 5 keeps everything in `rope_parameters`, per `layer_type` where layers differ;
-    transformers 4 has `rope_theta` at the top level and the scaling rule in `rope_scaling`.
-    """
-    values = dict(config.mapping("rope_parameters")) or dict(config.mapping("rope_scaling"))
-    if layer_type is not None and isinstance(values.get(layer_type), Mapping):
-        values = dict(values[layer_type])
-    nested = next((key for key, value in values.items() if isinstance(value, Mapping)), None)
-    if nested is not None:
-        raise Unsupported(
-            f"rope parameters for {nested!r} alone are not supported", where=config.where
-        )
-    inner = Config(values, config.where)
-    base = inner.number("rope_theta", config.number("rope_theta", default_base))
-    part = inner.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
-    dim = config.whole("rotary_dim", int(head_dim * part))
-    if dim % 2 or not 0 < dim <= head_dim:
-        raise NotReadable(
-            f"rope cannot turn {dim} numbers of a head of {head_dim}", where=config.where
-        )
-    return Rope(dim, base, _read_scaling(inner, config, dim // 2), interleaved)
-
-
-def _read_scaling(values: Config, config: Config, pairs: int) -> RopeScaling | None:
-    kind = values.values.get("rope_type", values.values.get("type", "default"))
-    if kind in ("default", None):
-        return None
-    if kind == "su":  # what longrope was called at first
-        kind = "longrope"
-    if kind not in ("linear", "llama3", "yarn", "dynamic", "longrope", "factors"):
-        raise Unsupported(f"the rope scaling {kind!r} is not known", where=config.where)
-    numbers = {
-        name: float(value)
-        for name, value in values.values.items()
-        if isinstance(value, (int, float)) and name not in ("rope_theta", "partial_rotary_factor")
-    }
-    numbers.setdefault("max_position_embeddings", config.whole("max_position_embeddings", 2048))
-    if config.has("original_max_position_embeddings"):
-        numbers.setdefault(
-            "original_max_position_embeddings", config.whole("original_max_position_embeddings")
-        )
-    if kind in ("linear", "llama3", "yarn", "dynamic"):
-        values.number("factor")
-    short = _factors(values, "short_factor", pairs)
-    return RopeScaling(
-        kind, tuple(sorted(numbers.items())), short, _factors(values, "long_factor", pairs)
-    )
-
-
-def _factors(values: Config, key: str, pairs: int) -> tuple[float, ...]:
-    """One divisor a rotary pair, or none where the config has none."""
-    factors = values.sequence(key, ())
-    if factors and (len(factors) != pairs or not all(isinstance(f, (int, float)) for f in factors)):
-        raise NotReadable(f"{key} is not a list of {pairs} numbers", where=values.where)
-    return tuple(float(factor) for factor in factors)

@@ -124,8 +124,9 @@ def _check(parameters: list[Parameter], shapes: Mapping[str, tuple[int, ...]], w
                     hint="the file is incomplete or belongs to another architecture",
                 )
             rows_read[piece.tensor] = rows_read.get(piece.tensor, 0) + parameter.shape[0]
-            if shapes[piece.tensor][1:] != parameter.shape[1:]:
-                raise _misshapen(piece.tensor, shapes[piece.tensor], parameter.shape, where)
+            shape = shapes[piece.tensor]
+            if not shape or shape[1:] != parameter.shape[1:]:
+                raise _misshapen(piece.tensor, shape, parameter.shape, where)
     for tensor, rows in rows_read.items():
         if shapes[tensor][0] != rows:
             raise _misshapen(tensor, shapes[tensor], (rows, *shapes[tensor][1:]), where)

@@ -20,7 +20,7 @@ def query_scale(config: Config, layers_of_27b: int) -> float:
     is_27b = config.positive("num_hidden_layers") == layers_of_27b
     head_dim = config.positive("head_dim", config.positive("hidden_size") // heads)
     per_head = config.positive("hidden_size") // heads if is_27b else head_dim
-    return float(config.number("query_pre_attn_scalar", per_head) ** -0.5)
+    return float(config.positive_number("query_pre_attn_scalar", per_head) ** -0.5)
 
 
 def read(config: Config) -> ModelSpec:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from mrs.families.config import Config, read_rope
+from mrs.families.config import Config
 from mrs.families.family import Family
 from mrs.families.parts import decoder, layer_count, read_attention, read_heads, read_mlp, read_norm
+from mrs.families.rope import read_rope
 from mrs.families.spec import Layer, ModelSpec
 
 

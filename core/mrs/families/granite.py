@@ -24,7 +24,7 @@ def read(config: Config) -> ModelSpec:
         [layer] * layer_count(config),
         norm,
         embedding_scale=config.number("embedding_multiplier", 1.0),
-        logit_scale=1 / config.number("logits_scaling", 1.0),
+        logit_scale=1 / config.positive_number("logits_scaling", 1.0),
     )
 
 

@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from mrs.errors import NotReadable, Unsupported
-from mrs.families.config import Config, read_rope
+from mrs.families.config import Config
+from mrs.families.rope import read_rope
 from mrs.families.spec import Attention, Layer, Mlp, ModelSpec, Norm
+
+#: More layers than any model has: a broken number must not make a long list.
+MOST_LAYERS = 10_000
 
 
 def read_norm(config: Config, key: str = "rms_norm_eps", default: float = 1e-6) -> Norm:
@@ -22,7 +26,10 @@ def read_heads(config: Config) -> tuple[int, int, int]:
     """(heads, kv_heads, head_dim); head_dim is hidden / heads where the config is silent."""
     heads = config.positive("num_attention_heads")
     head_dim = config.positive("head_dim", config.positive("hidden_size") // heads)
-    return heads, config.positive("num_key_value_heads", heads), head_dim
+    kv_heads = config.positive("num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise NotReadable(f"{heads} heads cannot share {kv_heads} key heads", where=config.where)
+    return heads, kv_heads, head_dim
 
 
 def read_attention(config: Config, **changes: Any) -> Attention:
@@ -61,7 +68,10 @@ def decoder(
 
 
 def layer_count(config: Config) -> int:
-    return config.positive("num_hidden_layers")
+    count = config.positive("num_hidden_layers")
+    if count > MOST_LAYERS:
+        raise NotReadable(f"num_hidden_layers = {count} is no model's", where=config.where)
+    return count
 
 
 def windows(config: Config, period: int | None = None) -> list[int | None]:

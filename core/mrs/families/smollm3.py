@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mrs.errors import NotReadable
-from mrs.families.config import Config, read_rope
+from mrs.families.config import Config
 from mrs.families.family import Family
 from mrs.families.parts import (
     decoder,
@@ -15,6 +15,7 @@ from mrs.families.parts import (
     read_window,
     windows,
 )
+from mrs.families.rope import read_rope
 from mrs.families.spec import Layer, ModelSpec
 
 

@@ -1,0 +1,70 @@
+"""Print which family passes which check, as the Markdown table of the README.
+
+Run as `python tests/families/table.py`, with `--slow` to also compare with llama.cpp. It runs the
+tests and fills a cell from those that carry the column's mark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+_WORDS = {"passed": "yes", "failed": "**no**"}
+Cells = dict[str, dict[str, set[str]]]
+
+
+class Results:
+    """A pytest plug-in: the outcomes of every test of a family, by column."""
+
+    def __init__(self) -> None:
+        self.cells: Cells = defaultdict(lambda: defaultdict(set))
+        self.columns: list[str] = []
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item):
+        report = yield
+        mark = item.get_closest_marker("table")
+        family = _family(item)
+        if mark is not None and family is not None and (report.failed or report.when == "call"):
+            for column in mark.args:
+                self.cells[family][column].add(report.outcome)
+                if column not in self.columns:
+                    self.columns.append(column)
+        return report
+
+    def markdown(self) -> str:
+        rows = [["family", *self.columns], ["---"] * (len(self.columns) + 1)]
+        for family, cells in sorted(self.cells.items()):
+            rows.append([family, *(_cell(cells[column]) for column in self.columns)])
+        return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _family(item: pytest.Item) -> str | None:
+    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return next((value.family for value in values if hasattr(value, "family")), None)
+
+
+def _cell(outcomes: set[str]) -> str:
+    outcomes = outcomes - {"skipped"}
+    return _WORDS["failed" if "failed" in outcomes else "passed"] if outcomes else "-"
+
+
+def main() -> int:
+    results = Results()
+    chosen = ["-m", "slow or not slow"] if "--slow" in sys.argv[1:] else []
+    log = io.StringIO()
+    with contextlib.redirect_stdout(log):
+        code = pytest.main([str(Path(__file__).parent), "-q", *chosen], plugins=[results])
+    print(results.markdown())
+    if code:
+        print(log.getvalue(), file=sys.stderr)
+    return int(code)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
