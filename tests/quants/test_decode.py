@@ -7,11 +7,12 @@ import gguf.quants
 import numpy as np
 import pytest
 import torch
+from weight_samples import sample_weights
 
 from mrs.errors import Unsupported
 from mrs.formats import FORMATS
-from mrs.quants import decode, requantize
-from mrs.quants.registry import DECODERS, ENCODERS
+from mrs.quants import decode, encode, requantize
+from mrs.quants.registry import DECODERS
 
 #: Where the half-precision scales of a block lie (IQ1_M scatters its one over four words).
 HALF_SCALES = {
@@ -163,10 +164,24 @@ def test_unknown_and_cut_rows() -> None:
         decode(torch.zeros(1, 19, dtype=torch.uint8), FORMATS["Q4_0"])
 
 
-def test_requantize_is_decode_then_encode() -> None:
-    assert "Q8_0" in ENCODERS
-    blocks = random_blocks("Q4_0", 300, 16, seed=9)
-    blocks.reshape(-1, 18)[:, 1] &= 0x3F
-    expected = gguf.quants.quantize(reference(blocks, "Q4_0"), gguf.GGMLQuantizationType.Q8_0)
-    result = requantize(torch.from_numpy(blocks), FORMATS["Q4_0"], FORMATS["Q8_0"])
-    np.testing.assert_array_equal(result.numpy(), expected)
+@pytest.mark.parametrize(("stored", "wanted"), [
+    ("Q4_0", "Q8_0"), ("Q5_K", "Q4_0"), ("Q8_0", "Q4_K"), ("Q6_K", "Q3_K"), ("NVFP4", "Q8_0"),
+    ("BF16", "Q4_K"), ("F32", "Q5_1"), ("F16", "Q6_K"),
+])  # fmt: skip
+def test_requantize_is_decode_then_encode(stored: str, wanted: str) -> None:
+    weights = torch.from_numpy(sample_weights("gaussian", 300, 512))
+    if stored == "NVFP4":
+        blocks = torch.from_numpy(random_blocks(stored, 300, 8, seed=9))
+    else:
+        blocks = encode(weights, FORMATS[stored])
+    expected = encode(decode(blocks, FORMATS[stored]), FORMATS[wanted])
+    result = requantize(blocks.view(3, 100, -1), FORMATS[stored], FORMATS[wanted])
+    assert torch.equal(result.flatten(0, 1), expected)
+
+
+def test_requantize_refuses_cut_rows_and_unknown_formats() -> None:
+    short = encode(torch.ones(2, 160), FORMATS["Q8_0"])
+    with pytest.raises(ValueError, match="rows of 160"):
+        requantize(short, FORMATS["Q8_0"], FORMATS["Q4_K"])
+    with pytest.raises(Unsupported, match="IQ2_S"):
+        requantize(short, FORMATS["Q8_0"], FORMATS["IQ2_S"])

@@ -34,8 +34,6 @@ ENCODERS: dict[str, _Blocks] = {**legacy.ENCODERS, **k_encode.ENCODERS}
 #: Numbers converted at a time. On a CPU no operation gets more than torch leaves to the calling
 #: thread (32768 of them), and the temporaries of a chunk stay in a core's caches.
 _CHUNK_ELEMENTS = {"cpu": 1 << 15, "cuda": 1 << 24}
-#: The native library needs no temporaries; a call should only outweigh its overhead.
-_NATIVE_CHUNK_ELEMENTS = 1 << 18
 
 
 def _chunk_elements(device: torch.device) -> int:
@@ -55,6 +53,22 @@ def _convert(source: torch.Tensor, target: torch.Tensor, step: int, convert: _Co
             pass
 
 
+def _decoder(format: Format) -> _Blocks:
+    if format.name in plain.DTYPES:
+        return lambda blocks: plain.view_plain(blocks, format.name)
+    if (decoder := DECODERS.get(format.name)) is None:
+        raise Unsupported(f"cannot decode {format.name} weights")
+    return decoder
+
+
+def _encoder(format: Format, device: torch.device) -> _Convert:
+    """From numbers (N, block_elements) of any float type into blocks (N, block_bytes)."""
+    if (encoder := ENCODERS.get(format.name)) is None:
+        raise Unsupported(f"cannot quantize to {format.name}")
+    native = native_encoder(format.name) if device.type == "cpu" else None
+    return native or (lambda numbers, blocks: blocks.copy_(encoder(numbers.float())))
+
+
 def decode(
     blocks: torch.Tensor, format: Format, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
@@ -63,15 +77,10 @@ def decode(
     `blocks`: uint8 (..., row_bytes) -> (..., row_elements) of `dtype`, computed in float32.
     Errors: Unsupported for a format that has no decoder; ValueError if rows cut a block.
     """
-    if format.name in plain.DTYPES:
-        return plain.view_plain(blocks, format.name).to(dtype)
-    if (decoder := DECODERS.get(format.name)) is None:
-        raise Unsupported(f"cannot decode {format.name} weights")
-    *outer, row_bytes = blocks.shape
-    if row_bytes % format.block_bytes:
-        raise ValueError(f"rows of {row_bytes} bytes cut {format.name} blocks")
-    row_elements = row_bytes // format.block_bytes * format.block_elements
-    decoded = torch.empty(*outer, row_elements, dtype=dtype, device=blocks.device)
+    decoder = _decoder(format)
+    if not format.is_quantized:
+        return decoder(blocks).to(dtype)
+    decoded = torch.empty(_decoded_shape(blocks, format), dtype=dtype, device=blocks.device)
     _convert(
         blocks.reshape(-1, format.block_bytes),
         decoded.view(-1, format.block_elements),
@@ -79,6 +88,13 @@ def decode(
         lambda some, into: into.copy_(decoder(some)),
     )
     return decoded
+
+
+def _decoded_shape(blocks: torch.Tensor, format: Format) -> tuple[int, ...]:
+    *outer, row_bytes = blocks.shape
+    if row_bytes % format.block_bytes:
+        raise ValueError(f"rows of {row_bytes} bytes cut {format.name} blocks")
+    return (*outer, row_bytes // format.block_bytes * format.block_elements)
 
 
 def encode(weights: torch.Tensor, format: Format) -> torch.Tensor:
@@ -89,30 +105,42 @@ def encode(weights: torch.Tensor, format: Format) -> torch.Tensor:
     """
     if format.name in ("F32", "F16", "BF16"):
         return weights.to(plain.DTYPES[format.name]).contiguous().view(torch.uint8)
-    if (encoder := ENCODERS.get(format.name)) is None:
-        raise Unsupported(f"cannot quantize to {format.name}")
+    encoder = _encoder(format, weights.device)
     *outer, row_elements = weights.shape
     row_bytes = format.size_bytes((row_elements,))
     encoded = torch.empty(*outer, row_bytes, dtype=torch.uint8, device=weights.device)
-    native = native_encoder(format.name) if weights.device.type == "cpu" else None
-    chunk_elements = _NATIVE_CHUNK_ELEMENTS if native else _chunk_elements(weights.device)
     _convert(
         weights.reshape(-1, format.block_elements),
         encoded.view(-1, format.block_bytes),
-        chunk_elements // format.block_elements,
-        native or (lambda some, into: into.copy_(encoder(some.float()))),
+        _chunk_elements(weights.device) // format.block_elements,
+        encoder,
     )
     return encoded
 
 
 def requantize(blocks: torch.Tensor, stored: Format, wanted: Format) -> torch.Tensor:
-    """Blocks of one format in another, a few rows at a time: uint8 (rows, row_bytes) both."""
-    rows, row_bytes = blocks.shape
-    row_elements = row_bytes // stored.block_bytes * stored.block_elements
-    wanted_bytes = wanted.size_bytes((row_elements,))
-    encoded = torch.empty(rows, wanted_bytes, dtype=torch.uint8, device=blocks.device)
-    step = max(1, _chunk_elements(blocks.device) // row_elements)
+    """The weights that rows of a format stand for, quantized to another, some at a time.
+
+    `blocks`: uint8 (..., row_bytes) -> uint8 (..., row_bytes of `wanted`). Errors as in `decode`
+    and `encode`.
+    """
+    if not stored.is_quantized:
+        return encode(_decoder(stored)(blocks), wanted)
+    decoder, encoder = _decoder(stored), _encoder(wanted, blocks.device)
+    *outer, row_elements = _decoded_shape(blocks, stored)
+    row_bytes = wanted.size_bytes((row_elements,))
+    encoded = torch.empty(*outer, row_bytes, dtype=torch.uint8, device=blocks.device)
+    # Blocks hold powers of two: the larger ones are whole numbers of the smaller ones.
+    elements = max(stored.block_elements, wanted.block_elements)
+
+    def convert(some: torch.Tensor, into: torch.Tensor) -> None:
+        numbers = decoder(some.reshape(-1, stored.block_bytes))
+        encoder(numbers.view(-1, wanted.block_elements), into.view(-1, wanted.block_bytes))
+
     _convert(
-        blocks, encoded, step, lambda some, into: into.copy_(encode(decode(some, stored), wanted))
+        blocks.reshape(-1, stored.size_bytes((elements,))),
+        encoded.view(-1, wanted.size_bytes((elements,))),
+        _chunk_elements(blocks.device) // elements,
+        convert,
     )
     return encoded
