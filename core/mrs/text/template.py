@@ -62,16 +62,15 @@ class ChatTemplate:
             )
         except RaisedByTemplate as error:
             raise UsageError(
-                f"the chat template refuses this conversation: {error.message}",
+                f"the chat template refuses this conversation: {_one_line(str(error))}",
                 where=self._place(error),
             ) from error
         except Exception as error:
             raise self._failed("fails", error) from error
 
     def _failed(self, what: str, error: Exception) -> MrsError:
-        message = str(error) or type(error).__name__
         return Unsupported(
-            f"the chat template {what}: {message.splitlines()[0]}",
+            f"the chat template {what}: {_one_line(str(error)) or type(error).__name__}",
             where=self._place(error),
             hint="give another one with -c FILE",
         )
@@ -79,6 +78,10 @@ class ChatTemplate:
     def _place(self, error: Exception) -> str:
         line = getattr(error, "lineno", None) or _template_line(error.__traceback__)
         return f"{self.name}, line {line}" if line else self.name
+
+
+def _one_line(message: str) -> str:
+    return " ".join(message.split())[:300]
 
 
 def _template_line(traceback: TracebackType | None) -> int | None:

@@ -1,0 +1,128 @@
+"""Bad templates end soon, in one line that names the place."""
+
+from __future__ import annotations
+
+import pytest
+
+from mrs.errors import MrsError, Unsupported, UsageError
+from mrs.text.template import ChatTemplate
+
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def render(source: str, content: str = "Hello") -> str:
+    template = ChatTemplate(source, name="chat_template.jinja")
+    return template.render([{"role": "user", "content": content}], special_tokens={})
+
+
+GREEDY = {
+    "range": "{% for i in range(10 ** 9) %}x{% endfor %}",
+    "loops in loops": "{% set r = range(99999) %}{% for a in r %}{% for b in r %}{% for c in r %}"
+    "{% endfor %}{% endfor %}{% endfor %}",
+    "loops over lists": "{% set r = range(99999)|list %}{% for a in r %}{% for b in r %}{% endfor %}"
+    "{% endfor %}",
+    "text in a macro": "{% macro m() %}{% for i in range(99999) %}" + "x" * 100_000 + "{% endfor %}"
+    "{% endmacro %}{{ m() | length }}",
+    "recursion": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    "a branching recursion": "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}"
+    "{% endmacro %}{{ m(60) }}",
+    "repeat": "{{ 'x' * 10 ** 10 }}",
+    "repeat a list": "{{ ([0] * 10 ** 10) | length }}",
+    "repeat by content": "{{ (messages[0].content * 10 ** 9 * 10) | length }}",
+    "power": "{{ 10 ** 10000000000 }}",
+    "squares": "{% set n = namespace(x=10) %}{% for i in range(60) %}{% set n.x = n.x * n.x %}"
+    "{% endfor %}",
+    "doubling by +": "{% set n = namespace(x='x') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}"
+    "{% endfor %}",
+    "doubling by ~": "{% set n = namespace(x='x') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}"
+    "{% endfor %}",
+    "doubling by join": "{% set n = namespace(x='x') %}{% for i in range(60) %}"
+    "{% set n.x = [n.x, n.x] | join %}{% endfor %}",
+    "doubling by format": "{% set n = namespace(x='x') %}{% for i in range(60) %}"
+    "{% set n.x = '{}{}'.format(n.x, n.x) %}{% endfor %}",
+    "doubling by %": "{% set n = namespace(x='x') %}{% for i in range(60) %}"
+    "{% set n.x = '%s%s' % (n.x, n.x) %}{% endfor %}",
+    "doubling by replace": "{% set n = namespace(x='xx') %}{% for i in range(60) %}"
+    "{% set n.x = n.x.replace('x', n.x) %}{% endfor %}",
+    "doubling by a replace filter": "{% set n = namespace(x='xx') %}{% for i in range(60) %}"
+    "{% set n.x = n.x | replace('x', n.x) %}{% endfor %}",
+    "doubling by a block": "{% set n = namespace(x='x') %}{% for i in range(60) %}"
+    "{% set y %}{{ n.x }}{{ n.x }}{% endset %}{% set n.x = y %}{% endfor %}",
+    "doubling lists": "{% set n = namespace(x=[0]) %}{% for i in range(60) %}"
+    "{% set n.x = n.x + n.x %}{% endfor %}",
+    "nesting lists": "{% set n = namespace(x=[0]) %}{% for i in range(60) %}"
+    "{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x }}",
+    "nesting lists as JSON": "{% set n = namespace(x=[0]) %}{% for i in range(60) %}"
+    "{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x | tojson | length }}",
+    "padding": "{{ 'x'.ljust(10 ** 10) | length }}",
+    "a wide filter": "{{ 'x' | center(10 ** 10) | length }}",
+    "a deep indent": "{{ 'x\n' | indent(10 ** 10) | length }}",
+    "batches": "{{ [0] | batch(10 ** 10, 0) | list | length }}",
+    "a wide format": "{{ '%10000000000d' % 1 }}",
+    "a wide str.format": "{{ '{:>10000000000}'.format(1) }}",
+    "a wide format filter": "{{ '%*d' | format(10 ** 10, 1) }}",
+    "tabs": "{{ '\t'.expandtabs(10 ** 10) | length }}",
+}
+
+
+@pytest.mark.parametrize("source", GREEDY.values(), ids=GREEDY)
+def test_greedy_templates_are_stopped(source: str) -> None:
+    with pytest.raises(Unsupported, match="chat_template.jinja"):
+        render(source)
+
+
+def test_long_conversations_are_not_greedy() -> None:
+    """Half a million characters in 400 messages, in a template that handles each several times."""
+    source = (
+        "{% for message in messages %}{% if message.role not in ['user'] %}{{ raise_exception('') }}"
+        "{% endif %}{% set content = message['content'] | trim %}"
+        "{{ '<|im_start|>' + message.role + '\n' + content.strip() + '<|im_end|>' + '\n' }}"
+        "{% if loop.index0 == messages | length - 1 %}{{ content | tojson }}{% endif %}{% endfor %}"
+    )
+    template = ChatTemplate(source, name="test")
+    messages = [{"role": "user", "content": "some text " * 125}] * 400
+    assert len(template.render(messages, special_tokens={})) > 400 * 1249
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages.append(1) }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ cycler.__init__.__globals__ }}",
+        "{{ messages.__class__.__name__ }}",
+        "{% include 'etc' %}",
+        "{% import 'os' as os %}",
+    ],
+)
+def test_the_sandbox_holds(source: str) -> None:
+    with pytest.raises(Unsupported):
+        render(source)
+
+
+def test_a_syntax_error_names_the_line() -> None:
+    with pytest.raises(Unsupported, match=r"line 3\)") as caught:
+        render("{{ 'a' }}\n\n{% if %}\n{% endif %}")
+    assert str(caught.value).startswith("the chat template cannot be compiled: ")
+
+
+@pytest.mark.parametrize(
+    "source", ["\n\n{{ nothing.here.at_all }}", "\n\n{{ 1 + 'a' }}", "\n\n{{ [1][5].x }}"]
+)
+def test_an_error_while_rendering_names_the_line(source: str) -> None:
+    with pytest.raises(Unsupported, match=r"the chat template fails: .*line 3\)"):
+        render(source)
+
+
+def test_a_refused_conversation_is_the_persons_to_mend() -> None:
+    with pytest.raises(UsageError, match=r"refuses .*: Roles must alternate! \(.*, line 2\)"):
+        render("\n{{ raise_exception('Roles must alternate!') }}")
+
+
+def test_errors_are_one_line() -> None:
+    with pytest.raises(MrsError) as caught:
+        render("{% for %}\n" * 5)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(MrsError) as caught:
+        render("{{ raise_exception('one\ntwo') }}")
+    assert "\n" not in str(caught.value)
