@@ -31,9 +31,12 @@ INLINE void score_keys(const Type type, const int width, const Attending *a, con
             for (int h = 0; h < width; h++)
                 sum[h] = lanes_fma(key, lanes_load_floats(q + h * dim + d), sum[h]);
         }
-#pragma GCC unroll 4
-        for (int h = 0; h < width; h++)
-            scores[h * count + s] = lanes_total(sum[h]) * (float)a->scale;
+        float totals[4];
+        if (width == 4)
+            lanes_four_totals(sum, totals);
+        else
+            for (int h = 0; h < width; h++) totals[h] = lanes_total(sum[h]);
+        for (int h = 0; h < width; h++) scores[h * count + s] = totals[h] * (float)a->scale;
     }
 }
 

@@ -26,6 +26,7 @@ _FLAGS = [
     "-fvisibility=hidden",
     "-ffp-contract=off",
     "-fno-math-errno",
+    "-fno-trapping-math",
     "-fopenmp-simd",
 ]
 _AVX2 = ["-mavx2", "-mfma", "-mf16c", "-mbmi2"]

@@ -56,3 +56,8 @@ static inline float lanes_total(Floats v) {
     sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
     return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
 }
+/* out[i] = the total of v[i]: pairs of vectors are merged while they are added up. */
+static inline void lanes_four_totals(const Floats v[4], float *out) {
+    __m256 four = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(four), _mm256_extractf128_ps(four, 1)));
+}

@@ -52,3 +52,7 @@ static inline Floats lanes_fma(Floats a, Floats b, Floats c) { return vfmaq_f32(
 static inline float lanes_total(Floats v) {
     return vaddvq_f32(v);
 }
+/* out[i] = the total of v[i]: pairs of vectors are merged while they are added up. */
+static inline void lanes_four_totals(const Floats v[4], float *out) {
+    vst1q_f32(out, vpaddq_f32(vpaddq_f32(v[0], v[1]), vpaddq_f32(v[2], v[3])));
+}

@@ -56,3 +56,6 @@ static inline Floats lanes_fma(Floats a, Floats b, Floats c) { return a * b + c;
 static inline float lanes_total(Floats v) {
     return (v[0] + v[1]) + (v[2] + v[3]);
 }
+static inline void lanes_four_totals(const Floats v[4], float *out) {
+    for (int i = 0; i < 4; i++) out[i] = lanes_total(v[i]);
+}
