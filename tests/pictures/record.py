@@ -76,7 +76,9 @@ def svg(screen: str, title: str, columns: int) -> str:
     drawing = console.export_svg(title=title, theme=THEME, unique_id="mrs")
     # The reader's own monospaced font will do: a picture fetches nothing.
     drawing = re.sub(r"@font-face \{.*?\}\s*", "", drawing, flags=re.DOTALL)
-    return drawing.replace("Fira Code, monospace", "ui-monospace, monospace")
+    drawing = drawing.replace("Fira Code, monospace", "ui-monospace, monospace")
+    # Some viewers drop a no-break space that begins a text, and with it shift the rest.
+    return drawing.replace("&#160;", " ").replace("<text ", '<text xml:space="preserve" ')
 
 
 def main() -> None:
@@ -84,19 +86,19 @@ def main() -> None:
     parser.add_argument("picture", type=Path)
     parser.add_argument("--type", action="append", default=[], metavar="TEXT")
     parser.add_argument("--columns", type=int, default=80)
-    parser.add_argument("--rows", type=int, default=30)
+    parser.add_argument("--rows", type=int, default=40)
     parser.add_argument("command", nargs="+")
     arguments = parser.parse_args()
     line = shlex.join(arguments.command)
     screen = Screen(arguments.columns, arguments.rows)
     try:
         screen.when_still()
-        for text in (f"clear; {line}", *arguments.type):
+        for text in ("clear", line, *arguments.type):
             screen.type(text)
             shown = screen.when_still()
     finally:
         screen.close()
-    arguments.picture.write_text(svg(f"$ {line}\n{shown}", line, arguments.columns), "utf-8")
+    arguments.picture.write_text(svg(shown, line, arguments.columns), "utf-8")
 
 
 if __name__ == "__main__":

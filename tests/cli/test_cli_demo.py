@@ -1,0 +1,52 @@
+"""The demo model through a real `mrs`: a script's pipe, and a chat in a terminal."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+MRS = [sys.executable, "-m", "mrs_cli"]
+
+
+@pytest.mark.parametrize("selector", ["plain", "gguf"])
+def test_each_line_of_a_pipe_is_answered(process_env, selector):
+    ran = subprocess.run(
+        [*MRS, "-q", "--temperature", "0", selector, "-m", "demo"],
+        input="What is the capital of France?\nWho are you?\n",
+        env=process_env,
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    france, itself = ran.stdout.splitlines()
+    assert "Paris" in france
+    assert "demo model" in itself
+    assert ran.stderr == ""
+
+
+def test_a_chat_in_a_terminal(process_env):
+    pexpect = pytest.importorskip("pexpect")
+    child = pexpect.spawn(
+        MRS[0],
+        [*MRS[1:], "-i", "plain", "-m", "demo"],
+        env=process_env,
+        encoding="utf-8",
+        dimensions=(30, 80),
+        timeout=60,
+    )
+    try:
+        child.expect("demo: llama")
+        child.expect_exact("\u203a ")
+        for question, answer in (("What is the capital of Japan?", "Tokyo"), ("Hello!", "\\w+")):
+            child.send(f"{question}\r")
+            child.expect(answer)
+            child.expect("first token .* prompt \\d+ tokens.* reply \\d+ tokens")
+            child.expect_exact("\u203a ")
+        child.send("\x04")
+        child.expect(pexpect.EOF)
+        child.wait()
+        assert child.exitstatus == 0
+    finally:
+        child.close(force=True)
