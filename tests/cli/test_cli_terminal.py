@@ -61,6 +61,13 @@ def test_loading_shows_a_bar_for_each_device_and_then_the_summary(chat):
     child.expect_exact("fake: a book of answers on cpu, 1.00 MiB")
 
 
+def test_ctrl_c_while_loading_ends_it(chat):
+    child = chat("-m", "slow", wait="slow load begins")
+    child.sendintr()
+    child.expect_exact("mrs: interrupted")
+    assert ended(child) == 130
+
+
 def test_ctrl_c_stops_the_reply_and_keeps_the_chat(chat):
     child = chat()
     child.send("forever\r")
