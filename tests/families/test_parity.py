@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from reference import REPLY_TOKENS, Reference
 from running import (
     PLANNED_TOKENS,
@@ -57,9 +58,13 @@ def test_split_over_cpu_and_cuda(truth: Reference) -> None:
 
 
 @pytest.mark.table("no cache")
-def test_without_kv_cache(model: Loaded, truth: Reference) -> None:
-    engine = Engine(model.decoder, planned_tokens=64, context_tokens=512, kv_cache=False)
-    assert list(engine.generate(truth.prompt, GREEDY)) == truth.reply_without_cache
+@pytest.mark.parametrize("kv_cache", [True, False])
+def test_engine(model: Loaded, truth: Reference, kv_cache: bool) -> None:
+    engine = Engine(
+        model.decoder, planned_tokens=64, context_tokens=512, kv_cache=kv_cache, chunk_tokens=7
+    )
+    expected = truth.reply if kv_cache else truth.reply_without_cache
+    assert list(engine.generate(truth.prompt, GREEDY)) == expected
 
 
 @pytest.mark.table("bf16")
@@ -95,7 +100,10 @@ def test_config_as_transformers_4_spells_it(
     model: Loaded, truth: Reference, tmp_path: Path
 ) -> None:
     config = json.loads((truth.folder / "config.json").read_text())
-    described = describe_with(truth.folder, _as_transformers_4(config), tmp_path)
+    old = _as_transformers_4(config)
+    for key in _follows_from_the_rest(truth, config):
+        del old[key]
+    described = describe_with(truth.folder, old, tmp_path)
     assert described == model.description
 
 
@@ -135,6 +143,14 @@ def _as_transformers_4(config: dict[str, Any]) -> dict[str, Any]:
     else:
         old["rope_scaling"] = {**rope, "type": _kind(config)}
     return old
+
+
+def _follows_from_the_rest(truth: Reference, config: dict[str, Any]) -> list[str]:
+    """Lists by layer that older configs leave to the reader."""
+    keys = [key for key in ("layer_types", "no_rope_layers") if key in config]
+    stated = {k: v for k, v in truth.case.config.items() if k not in keys}
+    derived = transformers.AutoConfig.for_model(truth.case.family, **stated).to_dict()
+    return [key for key in keys if derived[key] == config[key]]
 
 
 def _kind(config: dict[str, Any]) -> str:

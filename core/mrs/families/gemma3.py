@@ -61,6 +61,8 @@ FAMILY = Family(
     gguf_arch="gemma3",
     aliases=("gemma3",),
     defaults={
+        "vocab_size": 262_208,
+        "max_position_embeddings": 131_072,
         "head_dim": 256,
         "num_attention_heads": 8,
         "num_key_value_heads": 4,
