@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 Container = Literal["safetensors", "gguf"]
+Strategy = Literal["fill", "spread", "fastest"]
+
+#: Most prompt tokens in one forward pass: bounds activations, and is what a plan counts with.
+PREFILL_CHUNK_TOKENS = 512
 
 
 class Message(TypedDict):
@@ -57,7 +61,9 @@ class RunRequest:
     """Everything that decides how a model is planned and loaded.
 
     `layer_map` and `isq` are kept as written, so that errors can quote them. `max_seq_len` and
-    `max_batch_size` are hints for planning, never limits of a run.
+    `max_batch_size` are hints for planning, never limits of a run. `plan_file` is a saved plan to
+    run exactly; `cpu_spill` lets layers go to the CPU where an accelerator is full; `calibration`
+    corrects the plan by what was measured on this machine before.
     """
 
     source: ModelSource
@@ -76,3 +82,7 @@ class RunRequest:
     jinja_explicit: str | None = None
     thinking: bool | None = None
     devices: tuple[str, ...] = ()
+    strategy: Strategy = "fill"
+    cpu_spill: bool = True
+    calibration: bool = True
+    plan_file: str | None = None

@@ -32,6 +32,7 @@ def load(request: RunRequest, on_progress: OnProgress | None = None) -> LoadedMo
     checkpoint = open_checkpoint(request.source)
     description = describe(checkpoint, request.arch)
     made = _plan(request, checkpoint, description)
+    made.require_fit()
     checkpoint = fetch(checkpoint, lambda done, total: report(LoadProgress("disk", done, total)))
     # Heavy imports start here: whatever fails above fails fast.
     from mrs.text.chat import read_text_side

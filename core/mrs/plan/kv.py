@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from mrs.families.spec import Layer
 from mrs.formats import FORMATS, Format
+from mrs.request import PREFILL_CHUNK_TOKENS
 
 
 def cache_cells(
@@ -71,7 +72,7 @@ def layer_kv_bytes(
     kv_format: Format,
     *,
     batch: int = 1,
-    chunk_tokens: int = 512,
+    chunk_tokens: int = PREFILL_CHUNK_TOKENS,
     block_tokens: int = 1,
 ) -> int:
     """Bytes of one layer's cache for `batch` sequences of `context_tokens` each."""

@@ -1,22 +1,27 @@
-"""The plan: where every layer sits and how every parameter is kept, before anything is loaded."""
+"""The plan: where every layer sits and where every byte goes, before anything is loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from math import prod
 
+from mrs.errors import DoesNotFit
 from mrs.families.find import Description
-from mrs.families.spec import Parameter
 from mrs.formats import Format
 from mrs.isq import parse_isq
-from mrs.plan.device import Device, placement_devices
-from mrs.plan.fill import auto_map
-from mrs.plan.kv import layer_kv_bytes
-from mrs.plan.layer_map import parse_layer_map, place_by_hand
+from mrs.plan.account import Correction, DeviceTerms, device_terms
+from mrs.plan.bandwidth import with_bandwidth
+from mrs.plan.device import Device
+from mrs.plan.facts import ModelFacts, model_facts, weights_format
+from mrs.plan.place import place, token_reads
 from mrs.plan.placement import Placement
-from mrs.plan.storage import Storage, StorageRules, resolve_dtype, store
-from mrs.request import RunRequest
+from mrs.plan.remarks import remarks
+from mrs.plan.speed import DeviceSpeed, SpeedEstimate, Work, estimate_speed
+from mrs.plan.storage import Storage, resolve_dtype
+from mrs.plan.terms import Load, ModelSizes
+from mrs.request import RunRequest, Strategy
 from mrs.source.checkpoint import Checkpoint
 from mrs.units import human_bytes
 
@@ -26,36 +31,81 @@ class Plan:
     """What a run will do.
 
     `layer_devices` has one index into `devices` a layer; embedding, final norm and head sit on
-    `devices[home]`. `storage` and `parameter_devices` are keyed by parameter name.
+    `devices[home]`. `storage` and `parameter_devices` are keyed by parameter name, `terms` has
+    one entry a device. `corrected` says that measurements of this machine were used.
     """
 
-    model_id: str
-    family: str
+    model: ModelFacts
+    load: Load
+    dense: Format
+    isq: str | None
+    strategy: Strategy
     devices: tuple[Device, ...]
     layer_devices: tuple[int, ...]
     home: int
-    dense: Format
     storage: Mapping[str, Storage]
     parameter_devices: Mapping[str, int]
+    layer_bytes: tuple[int, ...]
     kv_bytes: tuple[int, ...]
+    kv_bytes_per_token: int
+    terms: tuple[DeviceTerms, ...]
+    speed: SpeedEstimate
     warnings: tuple[str, ...]
+    corrected: bool = False
+
+    @property
+    def missing_bytes(self) -> int:
+        """What all devices together lack; 0 where the model fits."""
+        return sum(terms.missing_bytes for terms in self.terms)
+
+    @property
+    def fits(self) -> bool:
+        return not self.missing_bytes
+
+    @property
+    def spilled_layers(self) -> int:
+        """Layers on the CPU although there is an accelerator."""
+        if self.devices[0].kind == "cpu":
+            return 0
+        return sum(self.devices[index].kind == "cpu" for index in self.layer_devices)
+
+    @property
+    def weights_format(self) -> str:
+        return weights_format(self.storage)
 
     def weight_bytes(self) -> dict[int, int]:
         """Bytes of weights by device index, for the devices that hold any."""
-        totals: dict[int, int] = {}
-        for name, index in self.parameter_devices.items():
-            totals[index] = totals.get(index, 0) + self.storage[name].size_bytes
-        return totals
+        return {i: t.weight_bytes for i, t in enumerate(self.terms) if t.weight_bytes}
+
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """Device index and number of layers of each run of layers, in order."""
+        return [(index, len(list(layers))) for index, layers in groupby(self.layer_devices)]
 
     @property
     def summary(self) -> str:
         """One line: what runs where."""
-        total = human_bytes(sum(self.weight_bytes().values()))
-        runs = [
-            f"{self.devices[index].label} ({len(list(layers))} layers)"
-            for index, layers in groupby(self.layer_devices)
+        total = human_bytes(sum(terms.weight_bytes for terms in self.terms))
+        runs = ", ".join(f"{self.devices[i].label} ({count} layers)" for i, count in self.runs)
+        model = self.model
+        return f"{model.model_id}: {model.family}, {self.weights_format}, {total} on {runs}"
+
+    def require_fit(self) -> None:
+        """Raise DoesNotFit if a device lacks memory."""
+        if self.fits:
+            return
+        lacking = [
+            f"{device.label} needs {human_bytes(terms.needed_bytes)} and has "
+            f"{human_bytes(terms.available_bytes)}"
+            for device, terms in zip(self.devices, self.terms, strict=True)
+            if terms.missing_bytes
         ]
-        return f"{self.model_id}: {self.family}, {self.dense.name}, {total} on {', '.join(runs)}"
+        raise DoesNotFit(
+            f"the model exceeds the devices by {human_bytes(self.missing_bytes)}",
+            missing_bytes=self.missing_bytes,
+            where="; ".join(lacking),
+            hint="lower --max-seq-len or --max-batch-size, or pick a smaller --isq",
+        )
 
 
 def make_plan(
@@ -65,75 +115,82 @@ def make_plan(
     devices: Sequence[Device],
     *,
     cpu_packs: bool = False,
+    corrections: Mapping[str, Correction] | None = None,
+    placement: Placement | None = None,
 ) -> Plan:
-    """Place a model on `devices` (accelerators in order, the CPU last).
+    """Plan a model on `devices` (accelerators in order, the CPU last).
 
-    `cpu_packs` says that this machine has the native CPU kernels. Raises UsageError for a layer
-    map that cannot be, DoesNotFit, and Unsupported.
+    `cpu_packs` says that this machine has the native CPU kernels, `corrections` what was measured
+    on devices by their labels; a `placement` is taken instead of looking for one. A model that
+    does not fit is planned all the same and says what is missing. Raises UsageError for a layer
+    map that cannot be, and Unsupported.
     """
-    parameters = description.parameters
-    stored = {p.name: _stored_formats(p, checkpoint) for p in parameters}
-    matrices = [f for p in parameters if p.role != "vector" for f in stored[p.name]]
-    dense = resolve_dtype(request.dtype, matrices)
+    devices = with_bandwidth(devices)
+    dense = dense_format(request, checkpoint, description)
     level = None if request.isq is None else parse_isq(request.isq)
-    # Sizes differ a little between devices (packed rows are padded): placed by the first one's.
-    packs = cpu_packs and devices[0].torch_device == "cpu"
-    rules = StorageRules(dense, level, packs)
-    storage = {p.name: store(p, stored[p.name], rules) for p in parameters}
-    kv_bytes = tuple(
-        layer_kv_bytes(layer, request.max_seq_len, dense, batch=request.max_batch_size)
-        for layer in description.spec.layers
-    )
-    placement = _place(request, description, storage, kv_bytes, devices)
-    layer_devices = tuple(placement.layer_devices)
-    home = placement.first_device
+    context_tokens = min(request.max_seq_len, description.spec.context_tokens)
+    load = Load(context_tokens, request.max_batch_size)
+    sizes = ModelSizes(checkpoint, description, load, dense, level, cpu_packs=cpu_packs)
+    used_corrections = corrections or {}
+    if placement is None:
+        placement = place(request, sizes, devices, used_corrections)
+    layer_devices, home = tuple(placement.layer_devices), placement.first_device
     parameter_devices = {
-        p.name: home if p.layer is None else layer_devices[p.layer] for p in parameters
+        p.name: home if p.layer is None else layer_devices[p.layer] for p in sizes.parameters
     }
-    for p in parameters:
-        packs = cpu_packs and devices[parameter_devices[p.name]].torch_device == "cpu"
-        storage[p.name] = store(p, stored[p.name], StorageRules(dense, level, packs))
+    on = [sizes.on(device) for device in devices]
+    terms = device_terms(sizes, devices, layer_devices, home, used_corrections)
     return Plan(
-        model_id=checkpoint.model_id,
-        family=description.spec.family,
+        model=model_facts(checkpoint, description),
+        load=load,
+        dense=dense,
+        isq=None if level is None else level.name,
+        strategy=request.strategy,
         devices=tuple(devices),
         layer_devices=layer_devices,
         home=home,
-        dense=dense,
-        storage=storage,
+        storage={name: on[index].storage[name] for name, index in parameter_devices.items()},
         parameter_devices=parameter_devices,
-        kv_bytes=kv_bytes,
-        warnings=tuple(placement.warnings),
+        layer_bytes=tuple(on[i].layer_bytes[n] for n, i in enumerate(layer_devices)),
+        kv_bytes=sizes.kv_bytes,
+        kv_bytes_per_token=sizes.kv_bytes_per_token,
+        terms=terms,
+        speed=_speed(sizes, placement, devices),
+        warnings=remarks(request, description.spec, placement, devices, terms),
+        corrected=any(device.label in used_corrections for device in devices),
     )
 
 
-def _stored_formats(parameter: Parameter, checkpoint: Checkpoint) -> list[Format]:
-    return [checkpoint.tensors[piece.tensor].format for piece in parameter.pieces]
+def dense_format(request: RunRequest, checkpoint: Checkpoint, description: Description) -> Format:
+    """The type of weights that are not quantized, and of the KV cache."""
+    stored = [
+        checkpoint.tensors[piece.tensor].format
+        for parameter in description.parameters
+        if parameter.role != "vector"
+        for piece in parameter.pieces
+    ]
+    return resolve_dtype(request.dtype, stored)
 
 
-def _place(
-    request: RunRequest,
-    description: Description,
-    storage: Mapping[str, Storage],
-    kv_bytes: Sequence[int],
-    devices: Sequence[Device],
-) -> Placement:
-    layer_bytes = [0] * len(kv_bytes)
-    non_mapped_bytes = 0
-    for parameter in description.parameters:
-        size_bytes = storage[parameter.name].size_bytes
-        if parameter.layer is None:
-            non_mapped_bytes += size_bytes
-        else:
-            layer_bytes[parameter.layer] += size_bytes
-    candidates = placement_devices(devices)
-    if request.layer_map is not None:
-        return place_by_hand(parse_layer_map(request.layer_map), len(layer_bytes), candidates)
-    return auto_map(
-        layer_bytes=layer_bytes,
-        non_mapped_bytes=non_mapped_bytes,
-        kv_bytes_per_layer=kv_bytes,
-        mapped_act_bytes=0,
-        non_mapped_act_bytes=0,
-        devices=candidates,
+def _speed(sizes: ModelSizes, placement: Placement, devices: Sequence[Device]) -> SpeedEstimate:
+    on = [sizes.on(device) for device in devices]
+    multiplied = [0] * len(sizes.spec.layers)
+    for parameter in sizes.parameters:
+        if parameter.role == "matrix" and parameter.layer is not None:
+            multiplied[parameter.layer] += prod(parameter.shape)
+    home = on[placement.first_device]
+    work = Work(
+        weight_bytes=[on[i].layer_bytes[n] for n, i in enumerate(placement.layer_devices)],
+        kv_bytes=[kv // sizes.load.batch for kv in sizes.kv_bytes],
+        weights=multiplied,
+        non_mapped_weight_bytes=token_reads(sizes, home).non_mapped_bytes,
+        non_mapped_weights=sizes.spec.vocab_size * sizes.spec.hidden_size,
     )
+    speeds = [
+        DeviceSpeed(
+            "cpu" if device.torch_device == "cpu" else device.kind,
+            device.bandwidth_bytes_per_s or 1.0,
+        )
+        for device in devices
+    ]
+    return estimate_speed(placement, work, speeds, chunk_tokens=sizes.load.chunk_tokens)

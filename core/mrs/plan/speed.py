@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from mrs.plan.fastest import HOP_SECONDS
 from mrs.plan.placement import Placement
+from mrs.request import PREFILL_CHUNK_TOKENS
 
 #: The part of a plain sequential read's speed that decoding reaches, in public measurements of
 #: several engines and in ours: from plain kernels to ones laid out for the memory.
@@ -65,7 +66,7 @@ def estimate_speed(
     work: Work,
     devices: Sequence[DeviceSpeed],
     *,
-    chunk_tokens: int = 512,
+    chunk_tokens: int = PREFILL_CHUNK_TOKENS,
     hop_seconds: float = HOP_SECONDS,
 ) -> SpeedEstimate:
     """Tokens a second for decoding and for the prompt, one entry of `devices` a device.

@@ -11,11 +11,8 @@ from mrs.cache.sequence import SequenceCache
 from mrs.errors import UsageError
 from mrs.model.decoder import Decoder
 from mrs.model.segments import Segment
-from mrs.request import Sampling
+from mrs.request import PREFILL_CHUNK_TOKENS, Sampling
 from mrs.run.sampler import Sampler
-
-#: Most prompt tokens in one forward pass: bounds activations, and is what a plan counts with.
-PREFILL_CHUNK_TOKENS = 512
 
 
 class Engine:

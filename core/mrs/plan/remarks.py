@@ -1,0 +1,37 @@
+"""What a person should know about a plan, one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mrs.families.spec import ModelSpec
+from mrs.plan.account import DeviceTerms
+from mrs.plan.device import Device
+from mrs.plan.placement import Placement
+from mrs.request import RunRequest
+from mrs.units import human_bytes
+
+
+def remarks(
+    request: RunRequest,
+    spec: ModelSpec,
+    placement: Placement,
+    devices: Sequence[Device],
+    terms: Sequence[DeviceTerms],
+) -> tuple[str, ...]:
+    lines = list(placement.warnings)
+    if request.max_seq_len > spec.context_tokens:
+        lines.append(
+            f"--max-seq-len {request.max_seq_len} is beyond the model's {spec.context_tokens} "
+            f"tokens: planned for {spec.context_tokens}"
+        )
+    for device, held in zip(devices, terms, strict=True):
+        if held.layers and device.kind == "cpu" and devices[0].kind != "cpu":
+            size = human_bytes(held.weight_bytes)
+            lines.append(f"{held.layers} of {len(spec.layers)} layers ({size}) go to the CPU")
+        if held.total.high > held.available_bytes >= held.needed_bytes:
+            lines.append(
+                f"{device.label} is tight: up to {human_bytes(held.total.high)} of "
+                f"{human_bytes(held.available_bytes)} may be used"
+            )
+    return tuple(lines)

@@ -1,0 +1,189 @@
+"""What a model asks of a device: weights, KV cache and activations of each layer, in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+
+from mrs.families.find import Description
+from mrs.families.spec import Layer, Parameter
+from mrs.formats import FORMATS, Format
+from mrs.plan.activations import (
+    Pass,
+    head_activation_bytes,
+    layer_activation_bytes,
+    standing_bytes,
+)
+from mrs.plan.device import Device
+from mrs.plan.kv import layer_kv_bytes
+from mrs.plan.processor import cpu_threads, has_matrix_units
+from mrs.plan.storage import Storage, StorageRules, store
+from mrs.request import PREFILL_CHUNK_TOKENS
+from mrs.source.checkpoint import Checkpoint
+from mrs.units import MIB
+
+#: Temporaries of decoding or encoding one chunk of a tensor.
+CODING_SCRATCH_BYTES = 4 * MIB
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A whole model as one device would hold it, one entry a layer.
+
+    `layer_act_bytes` is what lives while a layer runs, `head_act_bytes` while embedding and head
+    run, `standing_bytes` what stays beside both. `load_scratch_bytes` is what loading takes
+    of the host's memory beside the weights.
+    """
+
+    storage: Mapping[str, Storage]
+    layer_bytes: Sequence[int]
+    non_mapped_bytes: int
+    kv_bytes: Sequence[int]
+    layer_act_bytes: Sequence[int]
+    head_act_bytes: int
+    standing_bytes: int
+    load_scratch_bytes: int
+
+    @property
+    def mapped_act_bytes(self) -> int:
+        """Activations of the largest layer, as the strategies want them."""
+        return max(self.layer_act_bytes, default=0) + self.standing_bytes
+
+    @property
+    def non_mapped_act_bytes(self) -> int:
+        return self.head_act_bytes + self.standing_bytes
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is planned for: `batch` sequences of `context_tokens`, prompts in chunks."""
+
+    context_tokens: int
+    batch: int
+    chunk_tokens: int = PREFILL_CHUNK_TOKENS
+
+    def passes(self, cache: Format, *, on_cpu: bool) -> tuple[Pass, Pass]:
+        """A whole chunk at the end of the context, and one new token of every sequence."""
+        chunk = min(self.chunk_tokens, self.context_tokens)
+        make = partial(
+            Pass,
+            context_tokens=self.context_tokens,
+            activation=FORMATS["F32"] if on_cpu else cache,
+            cache=cache,
+            threads=cpu_threads() if on_cpu else 0,
+            matrix_units=on_cpu and has_matrix_units(),
+        )
+        return make(chunk, chunk), make(self.batch, 1)
+
+
+class ModelSizes:
+    """Sizes of one model on any device; devices that store alike share them.
+
+    `dense` is the type of what is not quantized and of the KV cache, `level` that of `--isq`.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        description: Description,
+        load: Load,
+        dense: Format,
+        level: Format | None,
+        *,
+        cpu_packs: bool,
+    ) -> None:
+        self.spec = description.spec
+        self.parameters = description.parameters
+        self.load = load
+        self.dense = dense
+        self._level = level
+        self._cpu_packs = cpu_packs
+        self._stored = {
+            p.name: [checkpoint.tensors[piece.tensor].format for piece in p.pieces]
+            for p in self.parameters
+        }
+        self.kv_bytes = tuple(_kv_bytes(self.spec.layers, load, dense))
+        self.kv_bytes_per_token = sum(_kv_bytes(self.spec.layers, Load(1, 1), dense))
+        self._sizes: dict[bool, Sizes] = {}
+
+    def on(self, device: Device) -> Sizes:
+        """The sizes on a device."""
+        is_cpu = device.torch_device == "cpu"
+        if is_cpu not in self._sizes:
+            self._sizes[is_cpu] = self._make(is_cpu)
+        return self._sizes[is_cpu]
+
+    def _make(self, is_cpu: bool) -> Sizes:
+        rules = StorageRules(self.dense, self._level, is_cpu and self._cpu_packs)
+        storage = {p.name: store(p, self._stored[p.name], rules) for p in self.parameters}
+        layer_bytes = [0] * len(self.spec.layers)
+        non_mapped_bytes = 0
+        for parameter in self.parameters:
+            size_bytes = storage[parameter.name].size_bytes
+            if parameter.layer is None:
+                non_mapped_bytes += size_bytes
+            else:
+                layer_bytes[parameter.layer] += size_bytes
+        passes = self.load.passes(self.dense, on_cpu=is_cpu)
+        head = storage["embedding.weight" if self.spec.tied_head else "head.weight"]
+        return Sizes(
+            storage=storage,
+            layer_bytes=layer_bytes,
+            non_mapped_bytes=non_mapped_bytes,
+            kv_bytes=self.kv_bytes,
+            layer_act_bytes=self._layer_activations(storage, passes),
+            head_act_bytes=max(
+                head_activation_bytes(self.spec, run, head, self.load.batch) for run in passes
+            ),
+            standing_bytes=max(standing_bytes(self.spec, run, self.load.batch) for run in passes),
+            load_scratch_bytes=max(
+                _scratch_bytes(p, self._stored[p.name], storage[p.name]) for p in self.parameters
+            ),
+        )
+
+    def _layer_activations(
+        self, storage: Mapping[str, Storage], passes: Sequence[Pass]
+    ) -> list[int]:
+        """Layers of one kind whose matrices are kept alike are counted once."""
+
+        @cache
+        def largest(layer: Layer, slots: tuple[tuple[str, Storage], ...]) -> int:
+            kept = dict(slots).__getitem__
+            hidden = self.spec.hidden_size
+            return max(layer_activation_bytes(layer, hidden, run, kept) for run in passes)
+
+        matrices: list[list[tuple[str, Storage]]] = [[] for _ in self.spec.layers]
+        for parameter in self.parameters:
+            if parameter.layer is not None and parameter.role == "matrix":
+                kept = storage[parameter.name]
+                slot = parameter.name.removeprefix(f"layers.{parameter.layer}.")
+                matrices[parameter.layer].append((slot.removesuffix(".weight"), kept))
+        return [
+            largest(layer, tuple(slots))
+            for layer, slots in zip(self.spec.layers, matrices, strict=True)
+        ]
+
+
+def _kv_bytes(layers: Sequence[Layer], load: Load, cache_format: Format) -> list[int]:
+    @cache
+    def of(layer: Layer) -> int:
+        return layer_kv_bytes(
+            layer,
+            load.context_tokens,
+            cache_format,
+            batch=load.batch,
+            chunk_tokens=load.chunk_tokens,
+        )
+
+    return [of(layer) for layer in layers]
+
+
+def _scratch_bytes(parameter: Parameter, stored: Sequence[Format], kept: Storage) -> int:
+    """Numbers or blocks that are made of a file's bytes before they go to their place.
+
+    Bytes that are kept as they lie in the file are copied from there.
+    """
+    if all(format == kept.format for format in stored):
+        return 0
+    return kept.format.size_bytes(parameter.shape) + CODING_SCRATCH_BYTES

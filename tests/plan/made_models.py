@@ -1,0 +1,91 @@
+"""Models made from a configuration alone: their headers, and if wanted random weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mrs.families.config import Config
+from mrs.families.find import families
+from mrs.families.names import SAFETENSORS
+from mrs.families.parameters import list_parameters
+from mrs.formats import FORMATS
+
+LLAMA_70B: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 8192,
+    "intermediate_size": 28672,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+}
+
+
+def tensor_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor that a safetensors file of such a model holds."""
+    family = families()[config["model_type"]]
+    spec = family.read(Config({**family.defaults, **config}, "test"))
+    names = {**SAFETENSORS, **family.safetensors}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for parameter in list_parameters(spec, names):
+        for piece in parameter.pieces:
+            first, *rest = parameter.shape
+            rows = first if piece.rows is None else piece.rows.stop
+            rows = max(rows, shapes.get(piece.tensor, (0,))[0])
+            shapes[piece.tensor] = (rows, *rest)
+    return shapes
+
+
+def header(shapes: Mapping[str, tuple[int, ...]], dtype: str = "BF16") -> tuple[bytes, int]:
+    """A safetensors header, and the bytes of the whole file that it promises."""
+    entries, offset = {}, 0
+    for name, shape in shapes.items():
+        end = offset + FORMATS[dtype].size_bytes(shape)
+        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, 8 + len(text) + offset
+
+
+def shards(config: Mapping[str, Any], count: int) -> Iterator[tuple[str, bytes, int]]:
+    """Name, header and size of each of `count` files."""
+    shapes = list(tensor_shapes(config).items())
+    size = -(-len(shapes) // count)
+    for index in range(count):
+        name = f"model-{index + 1:05}-of-{count:05}.safetensors"
+        yield name, *header(dict(shapes[index * size : (index + 1) * size]))
+
+
+def write_headers(folder: Path, config: Mapping[str, Any], count: int = 1) -> Path:
+    """A model's folder whose weights are holes: it can be planned and not run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    for name, head, size_bytes in shards(config, count):
+        with (folder / name).open("wb") as file:
+            file.write(head)
+            file.truncate(size_bytes)
+    return folder
+
+
+def write_model(folder: Path, config: Mapping[str, Any], dtype: str = "F32") -> Path:
+    """A model with small random weights."""
+    import torch
+    from safetensors.torch import save_file
+
+    torch_dtype = {"F32": torch.float32, "BF16": torch.bfloat16}[dtype]
+    generator = torch.Generator().manual_seed(0)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = {
+        name: (torch.randn(shape, generator=generator) * 0.02).to(torch_dtype)
+        for name, shape in tensor_shapes(config).items()
+    }
+    save_file(tensors, folder / "model.safetensors")
+    return folder

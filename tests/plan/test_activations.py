@@ -1,0 +1,112 @@
+"""Predicted activations bound what the engine is seen to allocate, closely."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from made_models import write_model
+
+from mrs.families.find import describe
+from mrs.isq import parse_isq
+from mrs.kernels.library import is_available
+from mrs.load.load import load_weights
+from mrs.load.read import TORCH_DTYPES
+from mrs.model.decoder import Decoder
+from mrs.plan.device import Device
+from mrs.plan.plan import dense_format
+from mrs.plan.terms import Load, ModelSizes, Sizes
+from mrs.request import ModelSource, RunRequest, Sampling
+from mrs.run.engine import Engine
+from mrs.run.measure import peak_bytes
+from mrs.source.find import open_checkpoint
+
+CONTEXT_TOKENS = 1536
+BASE: dict[str, Any] = {
+    "hidden_size": 256,
+    "intermediate_size": 768,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "vocab_size": 2048,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": {"model_type": "llama"},
+    "one group": {"model_type": "llama", "num_key_value_heads": 8},
+    "wide": {"model_type": "llama", "intermediate_size": 4096, "num_key_value_heads": 8},
+    "biased": {"model_type": "llama", "attention_bias": True, "mlp_bias": True},
+    "norms and odd heads": {"model_type": "qwen3", "head_dim": 64},
+    "window": {"model_type": "mistral", "sliding_window": 256},
+    "softcap": {"model_type": "gemma2", "head_dim": 32, "sliding_window": 256},
+    "softcap, one key head": {"model_type": "gemma2", "head_dim": 32, "num_key_value_heads": 1},
+    "sandwich": {"model_type": "gemma3_text", "head_dim": 32, "sliding_window": 128},
+    "parallel, half turned": {"model_type": "phi", "num_key_value_heads": 8},
+}
+CPU = Device("cpu", 0, "CPU", 1 << 40, 1 << 40, "cpu")
+
+
+def measured_and_predicted(
+    folder: Path, dtype: str, isq: str | None = None, context_tokens: int = CONTEXT_TOKENS
+) -> tuple[int, int]:
+    source = ModelSource(str(folder), "safetensors")
+    checkpoint = open_checkpoint(source)
+    description = describe(checkpoint)
+    dense = dense_format(RunRequest(source, dtype=dtype), checkpoint, description)  # type: ignore[arg-type]
+    sizes = ModelSizes(
+        checkpoint,
+        description,
+        Load(context_tokens, 1),
+        dense,
+        isq and parse_isq(isq),
+        cpu_packs=isq is not None,
+    ).on(CPU)
+    cpu = torch.device("cpu")
+    places = {p.name: cpu for p in description.parameters}
+    weights = load_weights(
+        checkpoint, description.parameters, sizes.storage, places, lambda name, size: None
+    )
+    layers = [cpu] * len(description.spec.layers)
+    decoder = Decoder(description.spec, weights, layers, TORCH_DTYPES[dense.name])
+    engine = Engine(decoder, planned_tokens=context_tokens, context_tokens=4096)
+    peak = peak_bytes(lambda: fill_context(engine, context_tokens), cpu)
+    kv_bytes = decoder.new_cache(context_tokens, 512).nbytes
+    assert kv_bytes == sum(sizes.kv_bytes)
+    return peak - kv_bytes, predicted(sizes)
+
+
+def fill_context(engine: Engine, context_tokens: int) -> None:
+    """The worst moment: a whole chunk at the end of the context."""
+    assert context_tokens % 512 == 0
+    assert len(list(engine.generate([1] * context_tokens, Sampling(max_tokens=1)))) == 1
+
+
+def predicted(sizes: Sizes) -> int:
+    return max(sizes.mapped_act_bytes, sizes.non_mapped_act_bytes)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_the_measured_peak_is_bounded(tmp_path: Path, model: str, dtype: str) -> None:
+    folder = write_model(tmp_path, {**BASE, **MODELS[model]})
+    measured, bound = measured_and_predicted(folder, dtype)
+    assert measured <= bound <= 1.15 * measured
+
+
+@pytest.mark.skipif(not is_available(), reason="the native kernels were not built")
+@pytest.mark.parametrize("model", ["llama", "wide"])
+def test_packed_weights(tmp_path: Path, model: str) -> None:
+    """The native kernels' own buffers are not seen, so the bound may be further off."""
+    folder = write_model(tmp_path, {**BASE, **MODELS[model]}, "BF16")
+    measured, bound = measured_and_predicted(folder, "bf16", isq="q4k")
+    assert measured <= bound <= 1.25 * measured
+
+
+def test_a_short_context(tmp_path: Path) -> None:
+    folder = write_model(tmp_path, {**BASE, **MODELS["llama"]})
+    measured, bound = measured_and_predicted(folder, "f32", context_tokens=512)
+    assert measured <= bound <= 1.15 * measured
