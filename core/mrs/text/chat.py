@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mrs.errors import UsageError
 from mrs.text.gguf_tokenizer import read_gguf_tokenizer
+from mrs.text.harmony import answer_of
 from mrs.text.hf_tokenizer import read_hf_tokenizer, special_token_texts
 from mrs.text.settings import parse_object, read_object
 from mrs.text.stream import StreamDecoder
@@ -59,14 +60,18 @@ class TextSide:
         """
         if self.template is None:
             return self.encode_raw("\n".join(message["content"] for message in messages))
-        protect = self.tokenizer.protect
-        protected: list[Message] = [
-            {**message, "content": protect(message["content"])} for message in messages
-        ]
         rendered = self.template.render(
-            protected, special_tokens=self._special_tokens, thinking=thinking
+            [self._protected(message) for message in messages],
+            special_tokens=self._special_tokens,
+            thinking=thinking,
         )
         return self.tokenizer.encode_rendered(rendered)
+
+    def _protected(self, message: Message) -> Message:
+        content = message["content"]
+        if self.tokenizer.is_harmony and message["role"] == "assistant":
+            content = answer_of(content)
+        return {**message, "content": self.tokenizer.protect(content)}
 
     def encode_raw(self, prompt: str) -> list[int]:
         """Ids of a text for the model to continue, its control tokens and a bos token included."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
+from mrs.text.harmony import HarmonyReply
 from mrs.text.tokenizer import Tokenizer
 
 
@@ -24,7 +25,7 @@ class StreamDecoder:
         continues_text: bool = False,
     ) -> None:
         self.stop_string: str | None = None
-        self._tokenizer = tokenizer
+        self._piece = HarmonyReply(tokenizer).piece if tokenizer.is_harmony else tokenizer.piece
         self._stop_strings = [text for text in stop_strings if text]
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._strip_space = tokenizer.strips_leading_space and not continues_text
@@ -39,7 +40,7 @@ class StreamDecoder:
         """The text that became certain with this token, often empty; "" after a stop string."""
         if self.stopped:
             return ""
-        text = self._utf8.decode(self._tokenizer.piece(token_id))
+        text = self._utf8.decode(self._piece(token_id))
         if self._strip_space and text:
             text = text.removeprefix(" ")
             self._strip_space = False

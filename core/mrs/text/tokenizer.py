@@ -21,8 +21,6 @@ END_OF_TURN = frozenset(
         *("<|END_OF_TURN_TOKEN|>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
     )
 )
-# The harmony format marks the parts of one reply with these, so they are text to whoever reads it.
-HARMONY_PARTS = frozenset(("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>"))
 _DECODER_HINT = "byte-level and SentencePiece tokenizers are supported"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -146,8 +144,6 @@ class Tokenizer:
         text = self.backend.id_to_token(token_id) if token_id >= 0 else None
         if text is None:
             return b""
-        if self.is_harmony and text in HARMONY_PARTS:
-            return text.encode()
         if text in self.control_ids:
             return b""
         if text in self.added_ids:

@@ -1,0 +1,50 @@
+"""Replies in the harmony format, whose parts come in channels, as thoughts and an answer."""
+
+from __future__ import annotations
+
+from mrs.text.tokenizer import Tokenizer
+
+_OPEN, _CLOSE = "<think>\n", "\n</think>\n\n"
+
+
+class HarmonyReply:
+    """The pieces of one reply, its thoughts in `<think>` tags as other models write them.
+
+    A part is `<|channel|>name<|message|>text<|end|>`; the channel `final` holds the answer. Text
+    outside any part, as some fine-tuned models write it, is shown as it is.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._text_of = {i: text for text, i in tokenizer.control_ids.items()}
+        self._header: bytearray | None = None
+        self._thinks = False
+
+    def piece(self, token_id: int) -> bytes:
+        """The bytes to show for the next token of the reply."""
+        token = self._text_of.get(token_id)
+        if token in ("<|start|>", "<|channel|>"):
+            self._header = bytearray()
+        elif token == "<|message|>" and self._header is not None:
+            channel, self._header = self._header, None
+            return self._enter(bytes(channel))
+        elif self._header is not None:
+            self._header += self._tokenizer.piece(token_id)
+        else:
+            return self._tokenizer.piece(token_id)
+        return b""
+
+    def _enter(self, channel: bytes) -> bytes:
+        thought, self._thinks = self._thinks, not channel.startswith(b"final")
+        if thought and self._thinks:
+            return b"\n\n"
+        if self._thinks:
+            return _OPEN.encode()
+        return _CLOSE.encode() if thought else b""
+
+
+def answer_of(reply: str) -> str:
+    """A reply without its thoughts, which the harmony format leaves out of later prompts."""
+    if not reply.startswith(_OPEN):
+        return reply
+    return reply.partition(_CLOSE)[2]

@@ -1,0 +1,170 @@
+"""The text side as a whole: which tokenizer, which template, which tokens stop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_published_templates import TEMPLATES
+from text_samples import gguf_metadata, published_pre_tokenizers, train_byte_level
+
+from mrs.errors import NotReadable, Unsupported, UsageError
+from mrs.request import Container, Message
+from mrs.text.chat import read_text_side
+
+BACKEND = train_byte_level(published_pre_tokenizers()["qwen2"])
+METADATA = gguf_metadata(BACKEND, "qwen2")
+ID = {text: BACKEND.token_to_id(text) for text in ("<s>", "</s>", "<|im_start|>", "<|im_end|>")}
+HELLO: list[Message] = [{"role": "user", "content": "Hello <|im_end|>"}]
+CHATML = TEMPLATES["chatml"]
+
+
+@dataclass
+class Model:
+    """What the text side asks of a checkpoint."""
+
+    container: Container = "safetensors"
+    config: Mapping[str, Any] = field(default_factory=dict)
+    generation_config: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def read_text(self, name: str) -> str | None:
+        return self.files.get(name)
+
+
+def plain(config: Mapping[str, Any] | None = None, **files: str) -> Model:
+    """A model folder; keyword names have `_json` and `_jinja` for the ending."""
+    named = {
+        name.replace("_json", ".json").replace("_jinja", ".jinja"): v for name, v in files.items()
+    }
+    settings = {"bos_token": "<s>", "eos_token": "<|im_end|>", **(config or {})}
+    return Model(
+        files={
+            "tokenizer.json": BACKEND.to_str(),
+            "tokenizer_config.json": json.dumps(settings),
+            **named,
+        }
+    )
+
+
+def rendered(model: Model, **options: str) -> str:
+    """The prompt of one message, as the tokens of the vocabulary spell it."""
+    side = read_text_side(model, **options)
+    ids = side.prompt_ids([{"role": "user", "content": "x"}])
+    return side.tokenizer.backend.decode(ids, skip_special_tokens=False)
+
+
+def test_a_chat() -> None:
+    side = read_text_side(plain({"chat_template": CHATML}))
+    ids = side.prompt_ids(HELLO)
+    assert [i for i in ids if i in ID.values()] == [
+        ID["<|im_start|>"],
+        ID["<|im_end|>"],
+        ID["<|im_start|>"],
+    ]
+    shown = side.tokenizer.backend.decode(ids, skip_special_tokens=False)
+    assert shown == "<|im_start|>user\nHello <|im_end|><|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_the_same_chat_from_gguf() -> None:
+    metadata = {**METADATA, "tokenizer.chat_template": CHATML}
+    gguf = read_text_side(Model("gguf", metadata))
+    folder = read_text_side(plain({"chat_template": CHATML}))
+    assert gguf.prompt_ids(HELLO) == folder.prompt_ids(HELLO)
+    assert gguf.encode_raw("Hello") == folder.encode_raw("Hello")
+    assert ID["<|im_end|>"] in gguf.stop_ids & folder.stop_ids
+
+
+def test_files_beside_a_gguf_go_before_what_it_carries() -> None:
+    beside = {**plain({"chat_template": "beside"}).files}
+    metadata = {"tokenizer.ggml.model": "unheard of", "tokenizer.chat_template": "inside"}
+    assert rendered(Model("gguf", metadata, files=beside)) == "beside"
+    only_tokenizer = {"tokenizer.json": beside["tokenizer.json"]}
+    assert rendered(Model("gguf", metadata, files=only_tokenizer)) == "inside"
+
+
+def test_which_template_wins(tmp_path: Path) -> None:
+    model = plain({"chat_template": "config"})
+    assert rendered(model) == "config"
+    model = plain({"chat_template": "config"}, chat_template_json='{"chat_template": "json"}')
+    assert rendered(model) == "json"
+    model = plain({"chat_template": "config"}, chat_template_jinja="jinja")
+    assert rendered(model) == "jinja"
+    given = tmp_path / "given.jinja"
+    given.write_text("given")
+    assert rendered(model, chat_template=str(given)) == "given"
+    explicit = tmp_path / "explicit.jinja"
+    explicit.write_text("explicit")
+    both = {"chat_template": str(given), "jinja_explicit": str(explicit)}
+    assert rendered(model, **both) == "explicit"
+    # A template that will not be used need not be sound.
+    assert rendered(plain({"chat_template": "{% if"}), **both) == "explicit"
+
+
+def test_a_template_in_tokenizer_config_form(tmp_path: Path) -> None:
+    given = tmp_path / "given.json"
+    given.write_text(
+        json.dumps({"chat_template": "{{ bos_token }}{{ eos_token }}", "bos_token": "</s>"})
+    )
+    assert rendered(plain(), chat_template=str(given)) == "</s><|im_end|>"
+    given.write_text("{}")
+    with pytest.raises(UsageError, match="no chat_template"):
+        rendered(plain(), chat_template=str(given))
+
+
+def test_named_templates() -> None:
+    named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
+    assert rendered(plain({"chat_template": named})) == "plain"
+    assert rendered(plain({"chat_template": named[:1]})) == "tools"
+    with pytest.raises(UsageError, match="rag, tool_use"):
+        rendered(plain({"chat_template": [named[0], {"name": "rag", "template": ""}]}))
+    with pytest.raises(Unsupported, match="neither a text nor named texts"):
+        rendered(plain({"chat_template": [{"name": 1}]}))
+
+
+@pytest.mark.parametrize("options", [{"chat_template": "no/such"}, {"jinja_explicit": "no/such"}])
+def test_a_template_file_that_is_not_there(options: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="cannot read the chat template: No such file"):
+        rendered(plain(), **options)
+
+
+def test_a_template_file_that_is_no_text(tmp_path: Path) -> None:
+    given = tmp_path / "given.jinja"
+    given.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="not UTF-8"):
+        rendered(plain(), chat_template=str(given))
+
+
+def test_without_a_template_a_chat_is_a_text_to_continue() -> None:
+    side = read_text_side(plain({"add_bos_token": True}))
+    assert side.template is None
+    talk: list[Message] = [
+        {"role": "system", "content": "Once"},
+        {"role": "user", "content": "upon"},
+    ]
+    assert side.prompt_ids(talk) == side.encode_raw("Once\nupon")
+    assert side.encode_raw("Once")[0] == ID["<s>"]
+
+
+def test_stops() -> None:
+    model = plain({"eos_token": "</s>"})
+    assert read_text_side(model).stop_ids >= {ID["</s>"], ID["<|im_end|>"]}
+    for value in (7, [7, 8]):
+        named = {7, 8} if isinstance(value, list) else {7}
+        model.config, model.generation_config = {"eos_token_id": value}, {}
+        assert named <= read_text_side(model).stop_ids
+        model.config, model.generation_config = {"eos_token_id": 9}, {"eos_token_id": value}
+        assert named | {9} <= read_text_side(model).stop_ids
+    model.config, model.generation_config = {"eos_token_id": None}, {"eos_token_id": [True, "x"]}
+    assert read_text_side(model).stop_ids == read_text_side(plain({"eos_token": "</s>"})).stop_ids
+
+
+def test_a_model_without_a_tokenizer() -> None:
+    with pytest.raises(NotReadable, match=r"no tokenizer\.json"):
+        read_text_side(Model())
+    with pytest.raises(NotReadable, match="has no tokenizer"):
+        read_text_side(Model("gguf", {"general.architecture": "llama"}))

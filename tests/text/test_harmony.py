@@ -1,0 +1,70 @@
+"""Replies in channels."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from test_chat import BACKEND, Model
+from test_published_templates import TEMPLATES
+
+from mrs.request import Message
+from mrs.text.chat import TextSide, read_text_side
+
+NAMES = ["<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>"]
+THOUGHT = "<|channel|>analysis<|message|>They greet.<|end|>"
+ANSWER = "<|start|>assistant<|channel|>final<|message|>Hi \u00e9<|return|>"
+
+
+@pytest.fixture(scope="module")
+def side() -> TextSide:
+    settings = json.loads(BACKEND.to_str())
+    first = max(token["id"] for token in settings["added_tokens"]) + 1
+    for index, name in enumerate(NAMES):
+        token = {**settings["added_tokens"][0], "id": first + index, "content": name}
+        settings["added_tokens"].append(token)
+    files = {
+        "tokenizer.json": json.dumps(settings),
+        "chat_template.jinja": TEMPLATES["gpt-oss"],
+    }
+    return read_text_side(Model(files=files))
+
+
+def shown(side: TextSide, reply: str) -> str:
+    decoder = side.stream_decoder()
+    ids = side.tokenizer.encode(reply, allow_special=True)
+    return "".join(map(decoder.push, ids)) + decoder.finish()
+
+
+def test_replies_end_with_return_and_not_with_a_part(side: TextSide) -> None:
+    ids = side.tokenizer.control_ids
+    assert {ids["<|return|>"], ids["<|call|>"]} <= side.stop_ids
+    assert ids["<|end|>"] not in side.stop_ids
+
+
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        (THOUGHT + ANSWER, "<think>\nThey greet.\n</think>\n\nHi \u00e9"),
+        (THOUGHT + "<|start|>assistant" + THOUGHT, "<think>\nThey greet.\n\nThey greet."),
+        (ANSWER, "Hi \u00e9"),
+        ("no parts at all", "no parts at all"),
+        ("<|channel|>final", ""),
+    ],
+)
+def test_parts_become_thoughts_and_an_answer(side: TextSide, reply: str, text: str) -> None:
+    assert shown(side, reply) == text
+
+
+def test_thoughts_are_left_out_of_later_prompts(side: TextSide) -> None:
+    talk: list[Message] = [
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": shown(side, THOUGHT + ANSWER)},
+        {"role": "user", "content": "Bye"},
+    ]
+    prompt = side.tokenizer.backend.decode(side.prompt_ids(talk), skip_special_tokens=False)
+    assert "They greet" not in prompt
+    assert "<|start|>assistant<|channel|>final<|message|>Hi \u00e9<|end|>" in prompt
+    talk[1]["content"] = shown(side, THOUGHT)
+    prompt = side.tokenizer.backend.decode(side.prompt_ids(talk), skip_special_tokens=False)
+    assert "They greet" not in prompt

@@ -1,0 +1,193 @@
+"""tokenizer.json and the settings beside it, against transformers reading the same folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_published_templates import EXPECTED, SYSTEM, TALK, TEMPLATES
+from text_samples import CONTROL, published_pre_tokenizers, texts, train_byte_level
+from tokenizers import processors
+from transformers import PreTrainedTokenizerFast
+
+from mrs.errors import NotReadable, Unsupported
+from mrs.text.hf_tokenizer import read_hf_tokenizer
+from mrs.text.tokenizer import Tokenizer
+
+SPECIAL = {"bos_token": "<s>", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+
+
+@pytest.fixture(scope="module")
+def tokenizer_json() -> dict[str, Any]:
+    sections = published_pre_tokenizers()["smollm"]
+    settings: dict[str, Any] = json.loads(train_byte_level(sections).to_str())
+    return settings
+
+
+def write(folder: Path, tokenizer_json: dict[str, Any], **config: Any) -> Path:
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer_json))
+    (folder / "tokenizer_config.json").write_text(json.dumps({**SPECIAL, **config}))
+    return folder
+
+
+def read(folder: Path) -> Tokenizer:
+    def read_text(name: str) -> str | None:
+        path = folder / name
+        return path.read_text(encoding="utf-8") if path.exists() else None
+
+    return read_hf_tokenizer(read_text)
+
+
+def transformers_reading(folder: Path) -> PreTrainedTokenizerFast:
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    assert isinstance(tokenizer, PreTrainedTokenizerFast)
+    return tokenizer
+
+
+def test_same_ids_and_texts(tmp_path: Path, tokenizer_json: dict[str, Any]) -> None:
+    write(tmp_path, tokenizer_json)
+    ours, reference = read(tmp_path), transformers_reading(tmp_path)
+    assert (ours.bos_id, ours.eos_id) == (reference.bos_token_id, reference.eos_token_id)
+    assert ours.vocab_size == len(reference)
+    for text in texts(300):
+        ids = ours.encode(text, allow_special=True)
+        assert ids == reference.encode(text, add_special_tokens=False)
+        assert ours.decode(ids) == reference.decode(ids, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("add_bos", [None, True, False])
+@pytest.mark.parametrize("processed", [True, False])
+def test_bos_before_a_bare_prompt(
+    tmp_path: Path, tokenizer_json: dict[str, Any], add_bos: bool | None, processed: bool
+) -> None:
+    settings = dict(tokenizer_json)
+    if processed:
+        bos = next(t["id"] for t in settings["added_tokens"] if t["content"] == "<s>")
+        template = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", bos)])
+        settings["post_processor"] = json.loads(template.__getstate__())
+    write(tmp_path, settings, **({} if add_bos is None else {"add_bos_token": add_bos}))
+    ours, reference = read(tmp_path), transformers_reading(tmp_path)
+    bare = reference.encode("a prompt", add_special_tokens=False)
+    expected = [ours.bos_id, *bare] if (processed if add_bos is None else add_bos) else bare
+    assert ours.encode_prompt("a prompt") == expected
+    if add_bos in (None, processed):  # transformers 5 leaves the setting unread
+        assert reference.encode("a prompt") == expected
+
+
+def test_tokens_that_only_the_settings_have(tmp_path: Path, tokenizer_json: dict[str, Any]) -> None:
+    first = len(tokenizer_json["model"]["vocab"]) + len(tokenizer_json["added_tokens"])
+    flags = {"lstrip": False, "normalized": False, "single_word": False}
+    added = {
+        str(first): {"content": "<|user|>", "rstrip": True, "special": True, **flags},
+        str(first + 1): {"content": "<tool>", "rstrip": False, "special": False, **flags},
+    }
+    write(tmp_path, tokenizer_json, added_tokens_decoder=added)
+    ours, reference = read(tmp_path), transformers_reading(tmp_path)
+    text = "<|user|>\nhello <tool>\n <|user|>  x"
+    assert ours.encode(text, allow_special=True) == reference.encode(text, add_special_tokens=False)
+    assert ours.control_ids["<|user|>"] == first
+    assert "<tool>" not in ours.control_ids
+
+
+def test_settings_may_change_how_a_token_matches(
+    tmp_path: Path, tokenizer_json: dict[str, Any]
+) -> None:
+    token = next(t for t in tokenizer_json["added_tokens"] if t["content"] == "</s>")
+    changed = {name: value for name, value in token.items() if name != "id"} | {"rstrip": True}
+    write(tmp_path, tokenizer_json, added_tokens_decoder={str(token["id"]): changed})
+    ours, reference = read(tmp_path), transformers_reading(tmp_path)
+    assert ours.encode("</s>\n\nx", allow_special=True)[0] == token["id"]
+    for text in ("</s>\n\nx", "a </s> b"):
+        expected = reference.encode(text, add_special_tokens=False)
+        assert ours.encode(text, allow_special=True) == expected
+        assert ours.encode_rendered(ours.protect("<s>") + text)[-len(expected) :] == expected
+
+
+def test_special_tokens_as_objects_and_from_the_older_file(
+    tmp_path: Path, tokenizer_json: dict[str, Any]
+) -> None:
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer_json))
+    older = {"bos_token": {"content": "<s>", "special": True}, "eos_token": "</s>"}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(older))
+    assert read(tmp_path).special_tokens == {"bos_token": "<s>", "eos_token": "</s>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>"}))
+    assert read(tmp_path).special_tokens == {"bos_token": "<s>", "eos_token": "<|im_end|>"}
+
+
+def test_end_of_turn_tokens(tmp_path: Path, tokenizer_json: dict[str, Any]) -> None:
+    ours = read(write(tmp_path, tokenizer_json))
+    assert ours.end_ids == {ours.added_ids["<|im_end|>"], ours.added_ids["<|endoftext|>"]}
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_same_prompt_ids_as_apply_chat_template(
+    tmp_path: Path, tokenizer_json: dict[str, Any], name: str
+) -> None:
+    messages = TALK if name in ("mistral-v0.1", "gemma", "starcoder2-instruct") else [SYSTEM, *TALK]
+    write(tmp_path, tokenizer_json)
+    reference = transformers_reading(tmp_path)
+    expected = reference.apply_chat_template(
+        messages, chat_template=TEMPLATES[name], add_generation_prompt=True, return_dict=False
+    )
+    from mrs.text.chat import TextSide
+    from mrs.text.template import ChatTemplate
+
+    ours = read(tmp_path)
+    side = TextSide(ours, ChatTemplate(TEMPLATES[name], name=name), stop_ids=ours.end_ids)
+    assert side.prompt_ids(messages) == expected
+
+
+def test_contents_with_control_tokens_in_a_chat(
+    tmp_path: Path, tokenizer_json: dict[str, Any]
+) -> None:
+    """Where contents end at the template's tokens, transformers' own guard gives the same."""
+    write(tmp_path, tokenizer_json)
+    reference = transformers_reading(tmp_path)
+    ours = read(tmp_path)
+    for token in CONTROL:
+        content = f"{token}"
+        expected = reference.apply_chat_template(
+            [{"role": "user", "content": content}],
+            chat_template="<s>{{ messages[0].content }}</s>",
+            sanitize_control_tokens=True,
+            return_dict=False,
+        )
+        assert ours.encode_rendered(f"<s>{ours.protect(content)}</s>") == expected
+
+
+@pytest.mark.parametrize(
+    ("files", "error", "words"),
+    [
+        ({}, NotReadable, "no tokenizer.json"),
+        ({"tokenizer.json": "{"}, NotReadable, "not a tokenizer"),
+        ({"tokenizer.json": "[" * 100_000}, NotReadable, "not a tokenizer"),
+        ({"tokenizer.json": "good", "tokenizer_config.json": "[]"}, NotReadable, "not a JSON"),
+        ({"tokenizer.json": "good", "tokenizer_config.json": "{"}, NotReadable, "not valid JSON"),
+        (
+            {
+                "tokenizer.json": "good",
+                "tokenizer_config.json": '{"added_tokens_decoder": {"1": {}}}',
+            },
+            NotReadable,
+            "added token 1",
+        ),
+    ],
+)
+def test_malformed_files(
+    tokenizer_json: dict[str, Any], files: dict[str, str], error: type[Exception], words: str
+) -> None:
+    texts_of = {
+        name: json.dumps(tokenizer_json) if text == "good" else text for name, text in files.items()
+    }
+    with pytest.raises(error, match=words):
+        read_hf_tokenizer(texts_of.get)
+
+
+def test_decoders_that_nobody_wrote_down(tokenizer_json: dict[str, Any]) -> None:
+    wordpiece = {"type": "WordPiece", "prefix": "##", "cleanup": True}
+    for decoder in (None, wordpiece):
+        text = json.dumps({**tokenizer_json, "decoder": decoder})
+        with pytest.raises(Unsupported, match="decoder"):
+            read_hf_tokenizer({"tokenizer.json": text}.get)
