@@ -117,9 +117,16 @@ INLINE void block_values(const Format format, const Block *b, float *out) {
 INLINE void pack_codes(const Format format, const uint8_t *blocks, int64_t row_bytes,
                        const int rows, int64_t columns, uint8_t *packed) {
     const int units = block_units(format), bits = code_bits(format);
+    const int bytes = block_bytes(format) * GROUP_ROWS;
+    const uint8_t *next = blocks + rows * row_bytes; /* where the next group is read */
     Block b;
     for (int64_t column = 0; column < columns; column += units * UNIT_COLUMNS) {
-        if (rows < GROUP_ROWS) memset(packed, 0, (size_t)block_bytes(format) * GROUP_ROWS);
+        for (int i = 0; i < bytes; i += LINE) {
+            __builtin_prefetch(next + i);
+            __builtin_prefetch(packed + bytes + i, 1);
+        }
+        next += bytes;
+        if (rows < GROUP_ROWS) memset(packed, 0, (size_t)bytes);
         for (int row = 0; row < rows; row++) {
             read_block(format, blocks + row * row_bytes, &b);
             write_scales(format, &b, row, packed);
@@ -128,7 +135,7 @@ INLINE void pack_codes(const Format format, const uint8_t *blocks, int64_t row_b
                 write_codes(bits, b.codes + 32 * u, lane + u * unit_bytes(bits));
         }
         blocks += block_bytes(format);
-        packed += block_bytes(format) * GROUP_ROWS;
+        packed += bytes;
     }
 }
 
