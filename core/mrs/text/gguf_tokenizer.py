@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from mrs.errors import NotReadable, Unsupported
-from mrs.text.pre_tokenizers import find_pre_tokenization
+from mrs.text.pre_tokenizers import PreTokenization, find_pre_tokenization
 from mrs.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def read_gguf_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     model = metadata.get(_PREFIX + "model")
     vocabulary = _Vocabulary(metadata)
     if model == "gpt2":
-        pre_tokenization = find_pre_tokenization(metadata.get(_PREFIX + "pre", "default"))
-        backend = _byte_level_backend(vocabulary, metadata)
+        pre_tokenization = find_pre_tokenization(str(metadata.get(_PREFIX + "pre", "default")))
+        backend = _byte_level_backend(vocabulary, metadata, pre_tokenization)
         add_bos, default_ids = pre_tokenization.add_bos, {}
     elif model == "llama":
         backend = _sentencepiece_backend(vocabulary, metadata)
@@ -65,14 +65,10 @@ class _Vocabulary:
     """Token texts and types by id."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
-        self.texts = _strings(metadata, "tokens")
-        types = metadata.get(_PREFIX + "token_type")
-        self.types = [TokenType.NORMAL] * len(self.texts) if types is None else list(types)
-        if len(self.types) != len(self.texts):
-            raise NotReadable(
-                f"{len(self.types)} token types for {len(self.texts)} tokens",
-                where=_PREFIX + "token_type",
-            )
+        self.texts: list[str] = _array(metadata, "tokens", str)
+        self.types: list[int] = [TokenType.NORMAL] * len(self.texts)
+        if _PREFIX + "token_type" in metadata:
+            self.types = _array(metadata, "token_type", int, len(self.texts))
 
     def ids_by_text(self) -> dict[str, int]:
         """The first id of each text."""
@@ -83,21 +79,30 @@ class _Vocabulary:
         return [text for text, kind in zip(self.texts, self.types, strict=True) if kind in types]
 
 
-def _strings(metadata: Mapping[str, Any], name: str) -> list[str]:
+def _array(
+    metadata: Mapping[str, Any], name: str, kind: type, length: int | None = None
+) -> list[Any]:
+    """The values of an array, each of type `kind`; `length` of them if given."""
     value = metadata.get(_PREFIX + name)
-    if value is None or isinstance(value, str) or not isinstance(value, Sequence):
-        raise NotReadable("the GGUF file has no tokenizer", where=_PREFIX + name)
-    return list(value)
+    if value is None:
+        raise NotReadable("the GGUF file lacks a part of its tokenizer", where=_PREFIX + name)
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise NotReadable("not an array", where=_PREFIX + name)
+    values = list(value)
+    if not all(isinstance(item, kind) for item in values):
+        raise NotReadable(f"not every value is of type {kind.__name__}", where=_PREFIX + name)
+    if length is not None and len(values) != length:
+        raise NotReadable(f"{len(values)} values for {length} tokens", where=_PREFIX + name)
+    return values
 
 
 def _byte_level_backend(
-    vocabulary: _Vocabulary, metadata: Mapping[str, Any]
+    vocabulary: _Vocabulary, metadata: Mapping[str, Any], pre_tokenization: PreTokenization
 ) -> tokenizers.Tokenizer:
     import tokenizers
     from tokenizers import decoders, models, normalizers
 
-    pre_tokenization = find_pre_tokenization(metadata.get(_PREFIX + "pre", "default"))
-    merges = [_pair(merge) for merge in _strings(metadata, "merges")]
+    merges = [_pair(merge) for merge in _array(metadata, "merges", str)]
     try:
         model = models.BPE(
             vocab=vocabulary.ids_by_text(),
@@ -129,14 +134,12 @@ def _sentencepiece_backend(
     import tokenizers
     from tokenizers import decoders, models, normalizers
 
-    scores = metadata.get(_PREFIX + "scores")
-    if scores is None or len(scores) != len(vocabulary.texts):
-        raise NotReadable("not one score for each token", where=_PREFIX + "scores")
+    scores = _array(metadata, "scores", float, len(vocabulary.texts))
     unknown = vocabulary.of_types(TokenType.UNKNOWN)
     backend = tokenizers.Tokenizer(
         models.BPE(
             vocab=vocabulary.ids_by_text(),
-            merges=list(_merges_by_score(vocabulary, list(scores))),
+            merges=list(_merges_by_score(vocabulary, scores)),
             unk_token=unknown[0] if unknown else None,
             fuse_unk=True,
             byte_fallback=bool(vocabulary.of_types(TokenType.BYTE)),
@@ -197,12 +200,13 @@ def _special_tokens(
 ) -> dict[str, str]:
     special_tokens = {}
     for role, name in _ROLES.items():
-        token_id = metadata.get(_PREFIX + name, defaults.get(role))
-        if token_id is not None and 0 <= token_id < len(texts):
+        token_id = next(iter(_ids(metadata, texts, [name])), defaults.get(role))
+        if token_id is not None and token_id < len(texts):
             special_tokens[role] = texts[token_id]
     return special_tokens
 
 
 def _ids(metadata: Mapping[str, Any], texts: Sequence[str], names: Sequence[str]) -> list[int]:
+    """The token ids under those names, where there are any that the vocabulary has."""
     ids = (metadata.get(_PREFIX + name) for name in names)
-    return [token_id for token_id in ids if token_id is not None and 0 <= token_id < len(texts)]
+    return [i for i in ids if isinstance(i, int) and 0 <= i < len(texts)]
