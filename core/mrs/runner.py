@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from mrs.source.checkpoint import Checkpoint
     from mrs.text.chat import TextSide
 
+_logger = logging.getLogger(__name__)
+
 
 def plan(request: RunRequest) -> Plan:
     """What `load` would do, from the headers alone."""
@@ -33,6 +36,8 @@ def load(request: RunRequest, on_progress: OnProgress | None = None) -> LoadedMo
     description = describe(checkpoint, request.arch)
     made = _plan(request, checkpoint, description)
     made.require_fit()
+    for remark in (*checkpoint.notes, *made.warnings):
+        _logger.warning(remark)
     checkpoint = fetch(checkpoint, lambda done, total: report(LoadProgress("disk", done, total)))
     # Heavy imports start here: whatever fails above fails fast.
     from mrs.text.chat import read_text_side
@@ -123,16 +128,19 @@ class LoadedModel:
         decoder = self._text.stream_decoder(sampling.stop)
         clock = _Clock(len(prompt_ids))
         reason: FinishReason = "length"
-        for token in self._engine.generate(prompt_ids, sampling):
-            clock.tick()
-            if token in self._text.stop_ids:
-                reason = "stop"
-                break
-            if text := decoder.push(token):
-                yield TextDelta(text)
-            if decoder.stopped:
-                reason = "stop"
-                break
+        try:
+            for token in self._engine.generate(prompt_ids, sampling):
+                clock.tick()
+                if token in self._text.stop_ids:
+                    reason = "stop"
+                    break
+                if text := decoder.push(token):
+                    yield TextDelta(text)
+                if decoder.stopped:
+                    reason = "stop"
+                    break
+        except KeyboardInterrupt:
+            reason = "cancelled"
         if rest := decoder.finish():
             yield TextDelta(rest)
         yield Finished(reason, clock.usage())

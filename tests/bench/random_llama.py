@@ -154,9 +154,7 @@ def _write_dense_gguf(folder: Path, target: Path) -> None:
 def _permuted(weight: torch.Tensor, heads: int) -> torch.Tensor:
     """Rotary pairs side by side, as llama.cpp has the rows of q and k."""
     rows, columns = weight.shape
-    return (
-        weight.view(heads, 2, rows // heads // 2, columns).transpose(1, 2).reshape(rows, columns)
-    )
+    return weight.view(heads, 2, rows // heads // 2, columns).transpose(1, 2).reshape(rows, columns)
 
 
 def _quantize(dense: Path, target: Path, name: str) -> None:

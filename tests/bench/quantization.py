@@ -1,0 +1,186 @@
+"""What each level of `--isq` costs in quality, beside llama.cpp's quantizer on the same weights.
+
+    python tests/bench/quantization.py [--levels q4k q8_0 …] [--tokens 10000]
+
+For the demo model and its held-out text: the relative root-mean-square error of the quantized
+matrices, the perplexity, and how often the most likely next token is that of the full-precision
+model. Both quantizers' blocks run through the same kernels. llama.cpp's columns need
+llama-cpp-python and are left out without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import mrs.demo
+from mrs.demo.train.fit import Recipe
+from mrs.demo.train.held_out import held_out_text
+from mrs.families.find import Description, describe
+from mrs.formats import FORMATS, Format
+from mrs.isq import isq_format, parse_isq
+from mrs.kernels.library import native_library
+from mrs.kernels.packed import PackedMatrix
+from mrs.load.load import load_weights
+from mrs.model.decoder import Decoder
+from mrs.model.matrix import DenseMatrix, Matrix
+from mrs.model.segments import Segment
+from mrs.model.weights import ModelWeights
+from mrs.plan.storage import Storage
+from mrs.quants import decode, encode
+from mrs.request import ModelSource
+from mrs.source.find import open_checkpoint
+
+LEVELS = ("q2k", "q3k", "q4_0", "q4_1", "q4k", "q5_0", "q5_1", "q5k", "q6k", "q8_0")
+WINDOW_TOKENS = 1024
+
+#: From weights (rows, columns) to blocks (rows, row_bytes).
+Quantizer = Callable[[Tensor, Format], Tensor]
+
+
+@dataclass(frozen=True)
+class Model:
+    """The demo model in full precision."""
+
+    description: Description
+    weights: dict[str, Tensor]
+    tokens: Tensor
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What a quantizer makes of the model at one level."""
+
+    error: float
+    perplexity: float
+    agreement: float
+
+
+def load_model(token_count: int) -> Model:
+    from tokenizers import Tokenizer
+
+    checkpoint = open_checkpoint(ModelSource("demo", "safetensors"))
+    description = describe(checkpoint)
+    storage = {
+        p.name: Storage(FORMATS["F32"], FORMATS["F32"].size_bytes(p.shape))
+        for p in description.parameters
+    }
+    devices = dict.fromkeys(storage, torch.device("cpu"))
+    loaded = load_weights(
+        checkpoint, description.parameters, storage, devices, lambda name, size: None
+    )
+    weights = {}
+    for parameter in description.parameters:
+        if parameter.role == "vector":
+            weights[parameter.name] = loaded.vector(parameter.name)
+        else:
+            matrix = loaded.matrix(parameter.name.removesuffix(".weight"))
+            weights[parameter.name] = matrix.rows(torch.arange(matrix.shape[0]), torch.float32)
+    folder = Path(mrs.demo.__file__).parent / "model"
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    text = held_out_text(tokenizer, Recipe(), token_count)
+    return Model(description, weights, torch.tensor(tokenizer.encode(text).ids))
+
+
+def build(model: Model, matrices: dict[str, Matrix]) -> Decoder:
+    spec = model.description.spec
+    vectors = {name: weight for name, weight in model.weights.items() if name not in matrices}
+    devices = [torch.device("cpu")] * len(spec.layers)
+    return Decoder(spec, ModelWeights(matrices, vectors), devices, torch.float32)
+
+
+@torch.inference_mode()
+def log_probabilities(decoder: Decoder, tokens: Tensor) -> Tensor:
+    """Of each next token (N, vocab), in windows that start from nothing."""
+    parts = []
+    for window in torch.split(tokens, WINDOW_TOKENS):
+        count = len(window)
+        cache = decoder.new_cache(count, count)
+        segments = [Segment(slice(0, count), cache, count)]
+        logits = decoder.forward(window, segments, torch.arange(count))
+        parts.append(logits.log_softmax(-1)[:-1])
+    return torch.cat(parts)
+
+
+def perplexity(log_probs: Tensor, tokens: Tensor) -> float:
+    following = torch.cat([window[1:] for window in torch.split(tokens, WINDOW_TOKENS)])
+    return float(log_probs.gather(1, following[:, None]).mean().neg().exp())
+
+
+def quantized(model: Model, level: Format, quantizer: Quantizer) -> tuple[dict[str, Matrix], float]:
+    """The matrices at a level, and their relative root-mean-square error."""
+    matrices: dict[str, Matrix] = {}
+    error = total = 0.0
+    for parameter in model.description.parameters:
+        if parameter.role == "vector":
+            continue
+        weight = model.weights[parameter.name]
+        kept, _ = isq_format(parameter.role, parameter.shape, level, FORMATS["BF16"])
+        blocks = quantizer(weight, kept)
+        decoded = decode(blocks, kept)
+        error += float((decoded - weight).double().square().sum())
+        total += float(weight.double().square().sum())
+        if native_library() is not None:
+            packed = PackedMatrix(kept.name, *weight.shape)
+            packed.fill(blocks)
+            matrices[parameter.name] = packed
+        else:
+            matrices[parameter.name] = DenseMatrix(decoded)
+    return matrices, (error / total) ** 0.5
+
+
+def measure(model: Model, level: Format, quantizer: Quantizer, reference: Tensor) -> Quality:
+    matrices, error = quantized(model, level, quantizer)
+    log_probs = log_probabilities(build(model, matrices), model.tokens)
+    same = log_probs.argmax(-1) == reference.argmax(-1)
+    return Quality(error, perplexity(log_probs, model.tokens), float(same.float().mean()))
+
+
+def llama_cpp_quantizer() -> Quantizer | None:
+    sys.path.append(str(Path(__file__).parents[1] / "quants"))
+    from llama_cpp_quantizer import open_quantizer
+
+    try:
+        quantize = open_quantizer()
+    except ImportError:
+        return None
+    return lambda weight, kept: torch.from_numpy(quantize(weight.numpy(), kept.name))
+
+
+def report(model: Model, levels: Sequence[str]) -> None:
+    full = {
+        name: DenseMatrix(weight) for name, weight in model.weights.items() if weight.dim() == 2
+    }
+    reference = log_probabilities(build(model, dict(full)), model.tokens)
+    print(f"{len(model.tokens)} tokens; full precision: {perplexity(reference, model.tokens):.4f}")
+    theirs = llama_cpp_quantizer()
+    columns = f"{'error':>9}{'perplexity':>12}{'agreement':>11}"
+    print(f"{'':6}{columns}" + (f"   llama.cpp:{columns}" if theirs else ""))
+    for name in levels:
+        level = parse_isq(name)
+        line = f"{name:6}"
+        for quantizer in (encode, theirs):
+            if quantizer is None:
+                continue
+            got = measure(model, level, quantizer, reference)
+            line += " " * 13 if quantizer is theirs else ""
+            line += f"{got.error:9.5f}{got.perplexity:12.4f}{got.agreement:11.2%}"
+        print(line, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--levels", nargs="*", default=LEVELS)
+    parser.add_argument("--tokens", type=int, default=10_000)
+    arguments = parser.parse_args()
+    report(load_model(arguments.tokens), arguments.levels)
+
+
+if __name__ == "__main__":
+    main()
