@@ -13,6 +13,7 @@ from typing import Any
 
 import gguf
 import torch
+from gguf_mixtures import stack_experts, write_mixture
 from reference import Reference
 from safetensors.torch import load_file
 from torch import Tensor
@@ -30,7 +31,8 @@ def write_gguf(truth: Reference, path: Path) -> None:
     writer = gguf.GGUFWriter(path, arch)
     _write_metadata(writer, arch, config)
     names = gguf.get_tensor_name_map(_ARCHS[arch], config["num_hidden_layers"])
-    for name, tensor in load_file(truth.folder / "model.safetensors").items():
+    tensors = stack_experts(load_file(truth.folder / "model.safetensors"))
+    for name, tensor in tensors.items():
         mapped = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert mapped is not None, name
         writer.add_tensor(mapped, _converted(arch, name, tensor, config).contiguous().numpy())
@@ -70,6 +72,7 @@ def _write_metadata(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) 
     if arch not in ("gemma", "gemma2", "phi2", "phi3"):
         _write_rope_scaling(writer, _rope(config))
     _write_special(writer, arch, config)
+    write_mixture(writer, arch, config)
     # A converter writes the tokenizer here; a file without one says so and gives the size.
     writer.add_tokenizer_model("none")
     writer.add_vocab_size(config["vocab_size"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from parity_cases import PROMPT_TOKENS, Case
+from case import PROMPT_TOKENS, Case
 from torch import Tensor
 
 REPLY_TOKENS = 16
@@ -48,7 +48,13 @@ def make_reference(case: Case, folder: Path) -> Reference:
     model.save_pretrained(folder)
     # transformers' dynamic rope remembers the longest sequence that a model has seen.
     uncached, rounded = deepcopy(model), deepcopy(model)
+    for name, parameter in rounded.named_parameters():
+        # What experts are chosen by is never rounded.
+        if parameter.ndim > 1 and not name.endswith(("gate.weight", "router.weight")):
+            parameter.copy_(parameter.bfloat16())
     prompt = torch.randint(config.vocab_size, (1, PROMPT_TOKENS))
+    if any(type(part).__name__.endswith("Router") for part in model.modules()):
+        prompt = _unambiguous_prompt(rounded)
     prompt_logits = model(prompt).logits[0]
     settings = {
         "max_new_tokens": REPLY_TOKENS,
@@ -61,9 +67,6 @@ def make_reference(case: Case, folder: Path) -> Reference:
     reply = made.sequences[0, PROMPT_TOKENS:].tolist()
     second_turn = [reply[-1], *torch.randint(config.vocab_size, (SECOND_TURN_TOKENS,)).tolist()]
     second = model(torch.tensor([second_turn]), past_key_values=made.past_key_values)
-    for parameter in rounded.parameters():
-        if parameter.ndim > 1:
-            parameter.copy_(parameter.bfloat16())
     return Reference(
         case=case,
         folder=folder,
@@ -77,6 +80,31 @@ def make_reference(case: Case, folder: Path) -> Reference:
         second_logits=second.logits[0],
         rounded_logits=rounded(prompt).logits[0],
     )
+
+
+def _unambiguous_prompt(model: torch.nn.Module) -> Tensor:
+    """A prompt (1, 48) whose experts stay the same when what they are chosen by changes a little.
+
+    Where two experts are nearly as good for one of its tokens, rounding would swap them.
+    """
+    prompts = torch.randint(model.config.vocab_size, (64, PROMPT_TOKENS))
+    routers = [part for part in model.modules() if type(part).__name__.endswith("Router")]
+    seen: list[Tensor] = []
+    hooks = [
+        router.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        for router in routers
+    ]
+    model(prompts)
+    for hook in hooks:
+        hook.remove()
+    swaps = torch.zeros(len(prompts))
+    for router, x in zip(routers, seen, strict=True):
+        chosen = router(x)[2].sort(-1).values
+        for _ in range(32):
+            changed = router(x * (1 + 0.02 * torch.randn_like(x)))[2].sort(-1).values
+            swaps += (changed != chosen).view(len(prompts), -1).sum(-1)
+    best = int(swaps.argmin())
+    return prompts[best : best + 1]
 
 
 def _randomize_vectors(model: torch.nn.Module) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from math import prod
 from typing import Any, Protocol
 
 from mrs.errors import NotReadable, Unsupported
@@ -16,6 +17,7 @@ from mrs.families.gguf_config import architecture, config_from_gguf
 from mrs.families.names import GGUF, IGNORED_SUFFIXES, SAFETENSORS
 from mrs.families.parameters import list_parameters
 from mrs.families.spec import ModelSpec, Parameter
+from mrs.families.text_part import text_part
 
 
 class _Tensor(Protocol):
@@ -61,25 +63,45 @@ def describe(checkpoint: _Checkpoint, arch: str | None = None) -> Description:
     `arch` forces a family. Raises Unsupported for a family, feature or extra tensor that cannot
     be run and NotReadable for a missing or misshapen tensor or config key.
     """
-    where = checkpoint.model_id
-    shapes = {name: tensor.shape for name, tensor in checkpoint.tensors.items()}
-    if checkpoint.container == "gguf":
-        family = _by_name(arch) if arch else _by_gguf_arch(architecture(checkpoint.config, where))
-        values = config_from_gguf(checkpoint.config, shapes, family.gguf_keys, where)
-        names = {**GGUF, **family.gguf}
-    else:
-        family = _by_name(arch or _model_type(checkpoint.config, where))
-        values = {**family.defaults, **checkpoint.config}
-        names = {**SAFETENSORS, **family.safetensors}
-    config = Config(values, where)
-    config.refuse("quantization_config")
-    is_gguf = checkpoint.container == "gguf"
-    spec = family.read(config)
-    if is_gguf and family.gguf_rope_interleaved:
-        spec = spec.with_interleaved_rope()
-    parameters = list_parameters(spec, names, norm_plus_one=family.norm_plus_one and not is_gguf)
-    _check(parameters, shapes, where)
+    read = _read_gguf if checkpoint.container == "gguf" else _read_safetensors
+    spec, parameters, prefix = read(checkpoint, arch)
+    shapes = {
+        name: tensor.shape for name, tensor in checkpoint.tensors.items() if name.startswith(prefix)
+    }
+    _check(parameters, shapes, checkpoint.model_id)
     return Description(spec, tuple(parameters))
+
+
+#: What a container says of a model: its parts, its tensors, and what their names start with.
+_Read = tuple[ModelSpec, list[Parameter], str]
+
+
+def _read_gguf(checkpoint: _Checkpoint, arch: str | None) -> _Read:
+    metadata, where = checkpoint.config, checkpoint.model_id
+    family = _by_name(arch) if arch else _by_gguf_arch(architecture(metadata, where))
+    shapes = {name: tensor.shape for name, tensor in checkpoint.tensors.items()}
+    spec = family.read(Config(config_from_gguf(metadata, shapes, family.gguf_keys, where), where))
+    if family.gguf_rope_interleaved:
+        spec = spec.with_interleaved_rope()
+    return spec, list_parameters(spec, {**GGUF, **family.gguf}, shapes), ""
+
+
+def _read_safetensors(checkpoint: _Checkpoint, arch: str | None) -> _Read:
+    where = checkpoint.model_id
+    values, prefix = text_part(checkpoint.config, checkpoint.tensors)
+    family = _by_name(arch or _model_type(values, where))
+    config = Config({**family.defaults, **values}, where)
+    config.refuse("quantization_config")
+    spec = family.read(config)
+    names = {**SAFETENSORS, **family.safetensors}
+    parameters = list_parameters(
+        spec,
+        names,
+        checkpoint.tensors,
+        tensor_prefix=prefix,
+        norm_plus_one=family.norm_plus_one,
+    )
+    return spec, parameters, prefix
 
 
 def _model_type(config: Mapping[str, Any], where: str) -> str:
@@ -115,6 +137,7 @@ def _unknown(name: str) -> Unsupported:
 def _check(parameters: list[Parameter], shapes: Mapping[str, tuple[int, ...]], where: str) -> None:
     """Hold the file's tensors against the model's: none missing, misshapen or left over."""
     rows_read: dict[str, int] = {}
+    columns_of: dict[str, tuple[int, ...]] = {}
     for parameter in parameters:
         for piece in parameter.pieces:
             if piece.tensor not in shapes:
@@ -123,13 +146,13 @@ def _check(parameters: list[Parameter], shapes: Mapping[str, tuple[int, ...]], w
                     where=where,
                     hint="the file is incomplete or belongs to another architecture",
                 )
-            rows_read[piece.tensor] = rows_read.get(piece.tensor, 0) + parameter.shape[0]
-            shape = shapes[piece.tensor]
-            if not shape or shape[1:] != parameter.shape[1:]:
-                raise _misshapen(piece.tensor, shape, parameter.shape, where)
+            rows = parameter.rows if piece.rows is None else len(piece.rows)
+            rows_read[piece.tensor] = rows_read.get(piece.tensor, 0) + rows
+            columns_of[piece.tensor] = parameter.shape[1:][-1:]
     for tensor, rows in rows_read.items():
-        if shapes[tensor][0] != rows:
-            raise _misshapen(tensor, shapes[tensor], (rows, *shapes[tensor][1:]), where)
+        columns, shape = columns_of[tensor], shapes[tensor]
+        if prod(shape) != rows * prod(columns) or (columns and shape[-1:] != columns):
+            raise _misshapen(tensor, shape, (rows, *columns), where)
     for name in shapes:
         if name in rows_read or name.endswith(IGNORED_SUFFIXES):
             continue

@@ -22,6 +22,10 @@ KEYS: dict[str, str] = {
     "rope_theta": "rope.freq_base",
     "rotary_dim": "rope.dimension_count",
     "vocab_size": "vocab_size",
+    "num_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
 }
 
 _SCALING_KEYS: dict[str, str] = {

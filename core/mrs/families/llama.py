@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from mrs.families.config import Config
 from mrs.families.family import Family
+from mrs.families.mixtral import read_moe
+from mrs.families.mixture import expert_count
 from mrs.families.parts import decoder, layer_count, read_attention, read_mlp, read_norm
 from mrs.families.spec import Layer, ModelSpec
 
@@ -12,7 +14,9 @@ def read(config: Config) -> ModelSpec:
     norm = read_norm(config)
     bias = config.flag("attention_bias", False)
     attention = read_attention(config, qkv_bias=bias, out_bias=bias)
-    layer = Layer(attention, read_mlp(config, bias=config.flag("mlp_bias", False)), norm)
+    mlp = read_mlp(config, bias=config.flag("mlp_bias", False))
+    # GGUF files call Mixtral a Llama too.
+    layer = Layer(attention, read_moe(config) if expert_count(config) else mlp, norm)
     return decoder(config, "llama", [layer] * layer_count(config), norm)
 
 

@@ -1,8 +1,10 @@
 """What most checkpoints call the parts of a decoder: slot -> module name in the file.
 
-A slot is this project's name of a part. `.weight` or `.bias` is appended; layer slots are
-prefixed with the table's `layer` entry. Where a file keeps several parts in one tensor, a family
-names the joint slot (`mixer.qkv`, `ffn.gate_up`) and the parts are its rows, in order.
+A slot is this project's name of a part. `.weight` or `.bias` is appended, unless a table
+has an entry for the slot with it; layer slots are prefixed with the table's `layer` entry.
+Where a file keeps several parts in one tensor, a table names the joint slot (`mixer.qkv`) and the
+parts are its rows. Experts have a tensor each where `{expert}` is in the name, and lie one after
+another in one tensor where it is not.
 """
 
 from __future__ import annotations
@@ -28,6 +30,14 @@ SAFETENSORS: dict[str, str] = {
     "ffn.up": "mlp.up_proj",
     "ffn.down": "mlp.down_proj",
     "ffn.post_norm": "post_feedforward_layernorm",
+    "ffn.router": "mlp.gate",
+    "ffn.experts.{expert}.gate": "mlp.experts.{expert}.gate_proj",
+    "ffn.experts.{expert}.up": "mlp.experts.{expert}.up_proj",
+    "ffn.experts.{expert}.down": "mlp.experts.{expert}.down_proj",
+    "ffn.shared.gate": "mlp.shared_expert.gate_proj",
+    "ffn.shared.up": "mlp.shared_expert.up_proj",
+    "ffn.shared.down": "mlp.shared_expert.down_proj",
+    "ffn.shared_gate": "mlp.shared_expert_gate",
 }
 
 GGUF: dict[str, str] = {
@@ -40,6 +50,7 @@ GGUF: dict[str, str] = {
     "layer": "blk.{layer}.",
     "mixer.norm": "attn_norm",
     "mixer.q": "attn_q",
+    "mixer.qkv": "attn_qkv",
     "mixer.k": "attn_k",
     "mixer.v": "attn_v",
     "mixer.o": "attn_output",
@@ -51,13 +62,26 @@ GGUF: dict[str, str] = {
     "ffn.up": "ffn_up",
     "ffn.down": "ffn_down",
     "ffn.post_norm": "post_ffw_norm",
+    "ffn.router": "ffn_gate_inp",
+    "ffn.experts.{expert}.gate": "ffn_gate_exps",
+    "ffn.experts.{expert}.up": "ffn_up_exps",
+    "ffn.experts.{expert}.down": "ffn_down_exps",
+    "ffn.experts.{expert}.gate_up": "ffn_gate_up_exps",
+    "ffn.shared.gate": "ffn_gate_shexp",
+    "ffn.shared.up": "ffn_up_shexp",
+    "ffn.shared.down": "ffn_down_shexp",
+    "ffn.shared_gate": "ffn_gate_inp_shexp",
 }
 
 #: Slots that a file may keep as one tensor: joint slot -> its parts, in row order.
 JOINT: dict[str, tuple[str, ...]] = {
     "mixer.qkv": ("mixer.q", "mixer.k", "mixer.v"),
     "ffn.gate_up": ("ffn.gate", "ffn.up"),
+    "ffn.experts.{expert}.gate_up": ("ffn.experts.{expert}.gate", "ffn.experts.{expert}.up"),
 }
+
+#: Joint slots whose parts take turns, instead of each being one stretch of rows.
+ALTERNATING: frozenset[str] = frozenset()
 
 #: Tensors that files carry and no run needs: buffers that are computed from the config, and the
 #: head of a model that says its head is its embedding.

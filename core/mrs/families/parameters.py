@@ -2,153 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, singledispatch
 
-from mrs.families.names import JOINT
-from mrs.families.spec import Attention, Layer, Mlp, ModelSpec, Norm, Parameter, Piece, Role
-
-
-@dataclass(frozen=True)
-class Slot:
-    """One part of a layer or model: its name, the shape of its weight, whether it has a bias."""
-
-    name: str
-    shape: tuple[int, ...]
-    role: Role = "matrix"
-    bias: bool = False
-    is_norm: bool = False
-    suffix: str = ".weight"
-
-
-def _norm(name: str, size: int, norm: Norm) -> Slot:
-    return Slot(name, (size,), "vector", norm.bias, is_norm=True)
-
-
-@singledispatch
-def part_slots(part: object, hidden_size: int) -> Iterator[Slot]:
-    """The slots of a mixer or a feed-forward part; one case a kind."""
-    raise TypeError(f"no slots are known for {type(part).__name__}")
-
-
-@part_slots.register
-def _(part: Attention, hidden_size: int) -> Iterator[Slot]:
-    query_size, key_size = part.heads * part.head_dim, part.kv_heads * part.head_dim
-    yield Slot("mixer.q", (query_size, hidden_size), bias=part.qkv_bias)
-    yield Slot("mixer.k", (key_size, hidden_size), bias=part.qkv_bias)
-    yield Slot("mixer.v", (key_size, hidden_size), bias=part.qkv_bias)
-    yield Slot("mixer.o", (hidden_size, query_size), bias=part.out_bias)
-    if part.qk_norm is not None:
-        whole = part.qk_norm_whole
-        yield _norm("mixer.q_norm", query_size if whole else part.head_dim, part.qk_norm)
-        yield _norm("mixer.k_norm", key_size if whole else part.head_dim, part.qk_norm)
-    if part.sinks:
-        yield Slot("mixer.sinks", (part.heads,), "vector", suffix="")
-
-
-@part_slots.register
-def _(part: Mlp, hidden_size: int) -> Iterator[Slot]:
-    if part.gated:
-        yield Slot("ffn.gate", (part.intermediate, hidden_size), bias=part.bias)
-    yield Slot("ffn.up", (part.intermediate, hidden_size), bias=part.bias)
-    yield Slot("ffn.down", (hidden_size, part.intermediate), bias=part.bias)
-
-
-def layer_slots(layer: Layer, hidden_size: int) -> Iterator[Slot]:
-    yield _norm("mixer.norm", hidden_size, layer.norm)
-    yield from part_slots(layer.mixer, hidden_size)
-    if layer.style == "sandwich":
-        yield _norm("mixer.post_norm", hidden_size, layer.norm)
-    if layer.style != "parallel":
-        yield _norm("ffn.norm", hidden_size, layer.norm)
-    yield from part_slots(layer.feed_forward, hidden_size)
-    if layer.style == "sandwich":
-        yield _norm("ffn.post_norm", hidden_size, layer.norm)
-
-
-def model_slots(spec: ModelSpec) -> Iterator[Slot]:
-    yield Slot("embedding", (spec.vocab_size, spec.hidden_size), "embedding")
-    yield _norm("norm", spec.hidden_size, spec.norm)
-    if not spec.tied_head:
-        yield Slot("head", (spec.vocab_size, spec.hidden_size), "head", spec.head_bias)
-    elif spec.head_bias:
-        yield Slot("head", (spec.vocab_size,), "vector", suffix=".bias")
-    for name, pairs in sorted(_factor_tables(spec)):
-        yield Slot(name, (pairs,), "vector")
-
-
-def _factor_tables(spec: ModelSpec) -> set[tuple[str, int]]:
-    """(slot, rotary pairs) of frequency factors that are tensors of the file."""
-    ropes = {layer.mixer.rope for layer in spec.layers if isinstance(layer.mixer, Attention)}
-    found = set()
-    for rope in ropes:
-        if rope is not None and rope.scaling is not None:
-            found |= {(slot, rope.dim // 2) for slot in rope.scaling.file_slots}
-    return found
+from mrs.families.names import ALTERNATING, JOINT
+from mrs.families.slots import Slot, layer_slots, model_slots
+from mrs.families.spec import ModelSpec, Parameter, Piece, Role
 
 
 def list_parameters(
-    spec: ModelSpec, names: Mapping[str, str], *, norm_plus_one: bool = False
+    spec: ModelSpec,
+    names: Mapping[str, str],
+    tensors: Collection[str] = (),
+    *,
+    tensor_prefix: str = "",
+    norm_plus_one: bool = False,
 ) -> list[Parameter]:
     """Every parameter of the model, bound to the names of one container.
 
-    `names` is a slot table as in `names.py`, the family's changes included.
+    `names` is a slot table as in `names.py`, the family's changes included; `tensors` are the
+    file's, which decide where parts can be kept in one tensor or in several. All names in the
+    file start with `tensor_prefix`.
     """
-    bind = partial(_bind, names=names, norm_plus_one=norm_plus_one)
-    parameters: list[Parameter] = []
-    for slot in model_slots(spec):
-        parameters += bind(slot, "", "", None, {})
+    bind = _Binding(names, tensors, norm_plus_one)
+    parameters = list(bind.slots(list(model_slots(spec)), "", tensor_prefix, None))
     for index, layer in enumerate(spec.layers):
         slots = list(layer_slots(layer, spec.hidden_size))
-        joint = _joint_rows(slots, names)
-        prefix = names["layer"].format(layer=index)
-        for slot in slots:
-            parameters += bind(slot, f"layers.{index}.", prefix, index, joint)
+        prefix = tensor_prefix + names["layer"].format(layer=index)
+        parameters += bind.slots(slots, f"layers.{index}.", prefix, index)
     return parameters
 
 
-def _joint_rows(
-    slots: list[Slot], names: Mapping[str, str]
-) -> dict[str, tuple[str, tuple[int, int]]]:
-    """slot -> (module of the joint tensor, its rows there), for joints that `names` lists."""
-    rows_of = {slot.name: slot.shape[0] for slot in slots}
-    found = {}
-    for joint, parts in JOINT.items():
-        if joint not in names:
-            continue
-        start = 0
-        for part in parts:
-            found[part] = (names[joint], (start, start + rows_of[part]))
-            start += rows_of[part]
-    return found
+@dataclass(frozen=True)
+class _Place:
+    """The stretches of rows that a slot has in a file's tensors of slot `name`.
+
+    `height` counts the rows of the whole tensor, or where it stacks experts, of one of them.
+    """
+
+    name: str
+    stretches: tuple[range, ...]
+    height: int
 
 
-def _bind(
-    slot: Slot,
-    own_prefix: str,
-    file_prefix: str,
-    layer: int | None,
-    joint: Mapping[str, tuple[str, tuple[int, int]]],
-    *,
-    names: Mapping[str, str],
-    norm_plus_one: bool,
-) -> Iterator[Parameter]:
-    module, rows = joint.get(slot.name) or (names[slot.name], None)
-    yield Parameter(
-        name=f"{own_prefix}{slot.name}{slot.suffix}",
-        shape=slot.shape,
-        role=slot.role,
-        layer=layer,
-        pieces=(
-            Piece(f"{file_prefix}{module}{slot.suffix}", rows, slot.is_norm and norm_plus_one),
-        ),
-    )
-    if slot.bias:
-        yield Parameter(
-            name=f"{own_prefix}{slot.name}.bias",
-            shape=slot.shape[:1],
-            role="vector",
-            layer=layer,
-            pieces=(Piece(f"{file_prefix}{module}.bias", rows),),
+@dataclass(frozen=True)
+class _Binding:
+    names: Mapping[str, str]
+    tensors: Collection[str]
+    norm_plus_one: bool
+
+    def slots(
+        self, slots: Sequence[Slot], own_prefix: str, file_prefix: str, layer: int | None
+    ) -> Iterator[Parameter]:
+        """The parameters of one layer, or of what belongs to none."""
+        joint = self._joint_places(slots, file_prefix)
+        for slot in slots:
+            rows = slot.shape[0]
+            place = joint.get(slot.name) or _Place(slot.name, (range(rows),), rows)
+            for expert in range(slot.experts) if slot.experts else (None,):
+                name = own_prefix + slot.name.format(expert=expert)
+                pieces = self._pieces(slot, place, file_prefix, slot.suffix, expert)
+                yield Parameter(name + slot.suffix, slot.shape, slot.role, layer, pieces)
+                if slot.bias:
+                    pieces = self._pieces(slot, place, file_prefix, ".bias", expert)
+                    role: Role = "vector"
+                    yield Parameter(f"{name}.bias", slot.shape[:1], role, layer, pieces)
+
+    def _joint_places(self, slots: Sequence[Slot], prefix: str) -> dict[str, _Place]:
+        by_name = {slot.name: slot for slot in slots}
+        found: dict[str, _Place] = {}
+        for joint, parts in JOINT.items():
+            present = [by_name[part] for part in parts if part in by_name]
+            if len(present) == len(parts) and self._is_joint(joint, present, prefix):
+                found |= _places(joint, present)
+        return found
+
+    def _is_joint(self, joint: str, parts: Sequence[Slot], prefix: str) -> bool:
+        """Whether the file has the joint tensor, or neither it nor all of its parts."""
+        if joint not in self.names:
+            return False
+        if self._tensor(joint, prefix, ".weight", 0) in self.tensors:
+            return True
+        if any(part.name not in self.names for part in parts):
+            return True
+        return not any(
+            self._tensor(part.name, prefix, part.suffix, 0) in self.tensors for part in parts
         )
+
+    def _tensor(self, slot_name: str, prefix: str, suffix: str, expert: int | None) -> str:
+        """A tensor's name in the file; a table may also name one with its suffix."""
+        module = self.names.get(slot_name + suffix) or self.names[slot_name] + suffix
+        return prefix + module.format(expert=expert)
+
+    def _pieces(
+        self, slot: Slot, place: _Place, prefix: str, suffix: str, expert: int | None
+    ) -> tuple[Piece, ...]:
+        tensor = self._tensor(place.name, prefix, suffix, expert)
+        stacked = slot.experts > 0 and tensor == self._tensor(place.name, prefix, suffix, -1)
+        first = expert * place.height if stacked and expert is not None else 0
+        plus_one = slot.is_norm and self.norm_plus_one and suffix == ".weight"
+        if not stacked and place.stretches == (range(place.height),):
+            return (Piece(tensor, None, plus_one),)
+        return tuple(
+            Piece(tensor, range(rows.start + first, rows.stop + first, rows.step), plus_one)
+            for rows in place.stretches
+        )
+
+
+def _places(joint: str, parts: Sequence[Slot]) -> dict[str, _Place]:
+    """Where each part lies in a joint tensor, by slot name."""
+    alternates = joint in ALTERNATING
+    turns = parts[0].turns if alternates else 1
+    heights = [part.shape[0] // turns for part in parts]
+    turn, start, places = sum(heights), 0, {}
+    for part, height in zip(parts, heights, strict=True):
+        if height == 1:
+            stretches: tuple[range, ...] = (range(start, turn * turns, turn),)
+        else:
+            firsts = range(start, turn * turns, turn)
+            stretches = tuple(range(first, first + height) for first in firsts)
+        places[part.name] = _Place(joint, stretches, turn * turns)
+        start += height
+    return places

@@ -8,6 +8,7 @@ equal and a plan can count them.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Literal
 
 Activation = Literal["silu", "gelu", "gelu_tanh"]
@@ -110,8 +111,47 @@ class Mlp:
     bias: bool = False
 
 
+@dataclass(frozen=True)
+class Router:
+    """Scores every expert for a token, chooses some, and weighs them.
+
+    Scores are the softmax or the sigmoid of a linear map, with a `bias` if it has one. While
+    experts are chosen, `correction` adds a learned number to each score. With `groups`, only
+    experts of the `chosen_groups` best groups can be chosen; a group is worth the sum of its
+    `group_best` best scores. The chosen weigh their scores, divided by their sum if `normalized`,
+    times `scale`. `sparsemixer` chooses one after another, each weighing its softmax among the
+    experts left whose scores come within `2 * jitter` of the best one's.
+    """
+
+    experts: int
+    chosen: int
+    scoring: Literal["softmax", "sigmoid", "sparsemixer"] = "softmax"
+    bias: bool = False
+    correction: bool = False
+    groups: int = 1
+    chosen_groups: int = 1
+    group_best: int = 1
+    normalized: bool = False
+    scale: float = 1.0
+    jitter: float = 0.0
+
+
+@dataclass(frozen=True)
+class Moe:
+    """A mixture of experts: the weighted sum of what a router's chosen ones make of a token.
+
+    `shared` sees every token, and its result is multiplied by the sigmoid of a linear map with
+    `shared_gate`.
+    """
+
+    router: Router
+    expert: Mlp
+    shared: Mlp | None = None
+    shared_gate: bool = False
+
+
 Mixer = Attention
-FeedForward = Mlp
+FeedForward = Mlp | Moe
 
 
 @dataclass(frozen=True)
@@ -162,14 +202,15 @@ Role = Literal["matrix", "embedding", "head", "vector"]
 
 @dataclass(frozen=True)
 class Piece:
-    """Where a parameter's numbers lie in a checkpoint: whole rows of one tensor.
+    """Where a parameter's numbers lie in a checkpoint: rows of one tensor.
 
-    `rows` is a half-open range of the tensor's first dimension, None for all of it. `plus_one`
-    marks norm weights that the file stores as an offset from one.
+    A tensor of more dimensions is a table too: all but the last one number its rows. Where the
+    parameter has one dimension, every number is a row. `rows` is None for the whole tensor.
+    `plus_one` marks norm weights that the file stores as an offset from one.
     """
 
     tensor: str
-    rows: tuple[int, int] | None = None
+    rows: range | None = None
     plus_one: bool = False
 
 
@@ -177,7 +218,8 @@ class Piece:
 class Parameter:
     """One tensor of the running model.
 
-    `matrix`, `embedding` and `head` may be kept quantized; a `vector` is kept in float32.
+    `matrix`, `embedding` and `head` may be kept quantized; a `vector` (or a small matrix that
+    must be exact) is kept in float32.
     `layer` is None for what is not mapped to a device with a layer. `pieces` are stacked along
     the first dimension.
     """
@@ -187,3 +229,12 @@ class Parameter:
     role: Role
     layer: int | None
     pieces: tuple[Piece, ...]
+
+    @property
+    def columns(self) -> int:
+        """Numbers in a row, where it is seen as a table."""
+        return self.shape[-1] if len(self.shape) > 1 else 1
+
+    @property
+    def rows(self) -> int:
+        return prod(self.shape) // max(self.columns, 1)

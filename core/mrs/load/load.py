@@ -54,9 +54,9 @@ def _load_dense(
 ) -> Tensor:
     dtype = TORCH_DTYPES[kept.format.name]
     target = torch.empty(parameter.shape, dtype=dtype, device=device)
-    row = 0
+    table, row = target.view(parameter.rows, parameter.columns), 0
     for data, stored, plus_one in _pieces(files, parameter):
-        part = target[row : row + data.shape[0]]
+        part = table[row : row + data.shape[0]]
         # A cast that changes nothing costs nothing: `decode` then returns a view of the file.
         part.copy_(decode(data, stored, dtype).view(part.shape))
         if plus_one:
@@ -86,5 +86,6 @@ def _pieces(files: Weights, parameter: Parameter) -> Iterator[tuple[Tensor, Form
     """Each piece as it lies in the file: its rows (uint8), their format, whether to add one."""
     for piece in parameter.pieces:
         info = files.checkpoint.tensors[piece.tensor]
-        yield file_rows(files, info, piece.rows), info.format, piece.plus_one
+        rows = file_rows(files, info, parameter.columns, piece.rows)
+        yield rows, info.format, piece.plus_one
         files.release(info)

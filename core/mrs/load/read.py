@@ -19,8 +19,8 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
 }
 
 
-def file_rows(files: Weights, info: TensorInfo, rows: tuple[int, int] | None) -> Tensor:
-    """Rows of a tensor as they lie in the file: uint8 (rows, row_bytes), read-only.
+def file_rows(files: Weights, info: TensorInfo, columns: int, rows: range | None) -> Tensor:
+    """Rows of `columns` numbers as they lie in the file: uint8 (rows, row_bytes), read-only.
 
     Nothing is copied, unless numbers start where torch cannot view them as numbers.
     """
@@ -28,7 +28,7 @@ def file_rows(files: Weights, info: TensorInfo, rows: tuple[int, int] | None) ->
         # torch warns that the mapping is read-only; nothing here writes to it.
         warnings.simplefilter("ignore", UserWarning)
         data = torch.frombuffer(files.tensor_bytes(info), dtype=torch.uint8)
-    table = data.view(info.shape[0] if info.shape else 1, -1)
-    some = table if rows is None else table[rows[0] : rows[1]]
+    table = data.view(-1, info.format.size_bytes((columns,)))
+    some = table if rows is None else table[rows.start : rows.stop : rows.step]
     is_plain = not info.format.is_quantized
     return some.clone() if is_plain and some.data_ptr() % info.format.block_bytes else some

@@ -10,12 +10,12 @@ from mrs.model.weights import ModelWeights
 
 
 class MlpPart:
-    """down(activation(gate(x)) * up(x)), or down(activation(up(x)))."""
+    """down(activation(gate(x)) * up(x)), or down(activation(up(x))); its weights are `slot`'s."""
 
-    def __init__(self, part: Mlp, weights: ModelWeights) -> None:
+    def __init__(self, part: Mlp, weights: ModelWeights, slot: str = "ffn") -> None:
         self._activation = ACTIVATIONS[part.activation]
-        self._gate = weights.linear("ffn.gate") if part.gated else None
-        self._up, self._down = weights.linear("ffn.up"), weights.linear("ffn.down")
+        self._gate = weights.linear(f"{slot}.gate") if part.gated else None
+        self._up, self._down = weights.linear(f"{slot}.up"), weights.linear(f"{slot}.down")
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._gate is None:

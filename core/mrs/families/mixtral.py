@@ -1,0 +1,38 @@
+"""Mixtral: Mistral with a mixture of experts in every layer."""
+
+from __future__ import annotations
+
+from mrs.families.config import Config
+from mrs.families.family import Family
+from mrs.families.mixture import read_expert, read_router
+from mrs.families.parts import decoder, layer_count, read_attention, read_norm, read_window
+from mrs.families.spec import Layer, ModelSpec, Moe
+
+
+def read(config: Config) -> ModelSpec:
+    norm = read_norm(config, default=1e-5)
+    attention = read_attention(config, window=read_window(config))
+    layer = Layer(attention, read_moe(config), norm)
+    return decoder(config, "mixtral", [layer] * layer_count(config), norm)
+
+
+def read_moe(config: Config) -> Moe:
+    return Moe(read_router(config, normalized=True), read_expert(config, "intermediate_size"))
+
+
+FAMILY = Family(
+    "mixtral",
+    read,
+    defaults={
+        "num_local_experts": 8,
+        "num_key_value_heads": 8,
+        "rope_theta": 1e6,
+        "rms_norm_eps": 1e-5,
+    },
+    safetensors={
+        "ffn.router": "block_sparse_moe.gate",
+        "ffn.experts.{expert}.gate": "block_sparse_moe.experts.{expert}.w1",
+        "ffn.experts.{expert}.up": "block_sparse_moe.experts.{expert}.w3",
+        "ffn.experts.{expert}.down": "block_sparse_moe.experts.{expert}.w2",
+    },
+)

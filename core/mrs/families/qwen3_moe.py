@@ -1,0 +1,38 @@
+"""Qwen 3 MoE: Qwen 3 with a mixture of experts."""
+
+from __future__ import annotations
+
+from mrs.families.config import Config
+from mrs.families.family import Family
+from mrs.families.mixture import expert_count, mixed_layers, read_expert, read_router
+from mrs.families.parts import decoder, read_attention, read_mlp, read_norm, read_window
+from mrs.families.spec import Layer, ModelSpec, Moe
+
+
+def read(config: Config) -> ModelSpec:
+    norm = read_norm(config)
+    bias = config.flag("attention_bias", False)
+    window = read_window(config) if config.flag("use_sliding_window", False) else None
+    attention = read_attention(config, qk_norm=norm, qkv_bias=bias, out_bias=bias, window=window)
+    moe = None
+    if expert_count(config):
+        # Files that say nothing are GGUF ones, whose experts' weights always sum to one.
+        router = read_router(config, normalized=config.flag("norm_topk_prob", True))
+        moe = Moe(router, read_expert(config))
+    layers = [Layer(attention, part, norm) for part in mixed_layers(config, moe, read_mlp(config))]
+    return decoder(config, "qwen3_moe", layers, norm)
+
+
+FAMILY = Family(
+    "qwen3_moe",
+    read,
+    gguf_arch="qwen3moe",
+    defaults={
+        "num_key_value_heads": 4,
+        "use_sliding_window": False,
+        "sliding_window": 4096,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 768,
+        "norm_topk_prob": False,
+    },
+)

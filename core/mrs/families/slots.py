@@ -1,0 +1,112 @@
+"""List every part of a model that has weights, with their shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import singledispatch
+
+from mrs.families.spec import Attention, Layer, Mlp, ModelSpec, Moe, Norm, Role
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One part of a layer or model: its name, the shape of its weight, whether it has a bias.
+
+    With `experts` there are that many of it, and `{expert}` in its name stands for the number.
+    Files that keep it in one tensor with other parts may let those take turns, in `turns` equal
+    stretches of rows each.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    role: Role = "matrix"
+    bias: bool = False
+    is_norm: bool = False
+    suffix: str = ".weight"
+    experts: int = 0
+    turns: int = 1
+
+
+def _norm(name: str, size: int, norm: Norm) -> Slot:
+    return Slot(name, (size,), "vector", norm.bias, is_norm=True)
+
+
+@singledispatch
+def part_slots(part: object, hidden_size: int) -> Iterator[Slot]:
+    """The slots of a mixer or a feed-forward part; one case a kind."""
+    raise TypeError(f"no slots are known for {type(part).__name__}")
+
+
+@part_slots.register
+def _(part: Attention, hidden_size: int) -> Iterator[Slot]:
+    query_size, key_size = part.heads * part.head_dim, part.kv_heads * part.head_dim
+    yield Slot("mixer.q", (query_size, hidden_size), bias=part.qkv_bias)
+    yield Slot("mixer.k", (key_size, hidden_size), bias=part.qkv_bias)
+    yield Slot("mixer.v", (key_size, hidden_size), bias=part.qkv_bias)
+    yield Slot("mixer.o", (hidden_size, query_size), bias=part.out_bias)
+    if part.qk_norm is not None:
+        whole = part.qk_norm_whole
+        yield _norm("mixer.q_norm", query_size if whole else part.head_dim, part.qk_norm)
+        yield _norm("mixer.k_norm", key_size if whole else part.head_dim, part.qk_norm)
+    if part.sinks:
+        yield Slot("mixer.sinks", (part.heads,), "vector", suffix="")
+
+
+@part_slots.register
+def _(part: Mlp, hidden_size: int) -> Iterator[Slot]:
+    yield from _mlp_slots("ffn", part, hidden_size)
+
+
+def _mlp_slots(name: str, part: Mlp, hidden_size: int, experts: int = 0) -> Iterator[Slot]:
+    wide, bias = part.intermediate, part.bias
+    if part.gated:
+        yield Slot(f"{name}.gate", (wide, hidden_size), bias=bias, experts=experts)
+    yield Slot(f"{name}.up", (wide, hidden_size), bias=bias, experts=experts)
+    yield Slot(f"{name}.down", (hidden_size, wide), bias=bias, experts=experts)
+
+
+@part_slots.register
+def _(part: Moe, hidden_size: int) -> Iterator[Slot]:
+    router = part.router
+    yield Slot("ffn.router", (router.experts, hidden_size), "vector", router.bias)
+    if router.correction:
+        yield Slot("ffn.router.correction", (router.experts,), "vector", suffix="")
+    yield from _mlp_slots("ffn.experts.{expert}", part.expert, hidden_size, router.experts)
+    if part.shared is not None:
+        yield from _mlp_slots("ffn.shared", part.shared, hidden_size)
+    if part.shared_gate:
+        yield Slot("ffn.shared_gate", (hidden_size,), "vector")
+
+
+def layer_slots(layer: Layer, hidden_size: int) -> Iterator[Slot]:
+    yield _norm("mixer.norm", hidden_size, layer.norm)
+    yield from part_slots(layer.mixer, hidden_size)
+    if layer.style == "sandwich":
+        yield _norm("mixer.post_norm", hidden_size, layer.norm)
+    if layer.style != "parallel":
+        yield _norm("ffn.norm", hidden_size, layer.norm)
+    yield from part_slots(layer.feed_forward, hidden_size)
+    if layer.style == "sandwich":
+        yield _norm("ffn.post_norm", hidden_size, layer.norm)
+
+
+def model_slots(spec: ModelSpec) -> Iterator[Slot]:
+    yield Slot("embedding", (spec.vocab_size, spec.hidden_size), "embedding")
+    yield _norm("norm", spec.hidden_size, spec.norm)
+    if not spec.tied_head:
+        yield Slot("head", (spec.vocab_size, spec.hidden_size), "head", spec.head_bias)
+    elif spec.head_bias:
+        yield Slot("head", (spec.vocab_size,), "vector", suffix=".bias")
+    for name, pairs in sorted(_factor_tables(spec)):
+        yield Slot(name, (pairs,), "vector")
+
+
+def _factor_tables(spec: ModelSpec) -> set[tuple[str, int]]:
+    """(slot, rotary pairs) of frequency factors that are tensors of the file."""
+    ropes = {layer.mixer.rope for layer in spec.layers if isinstance(layer.mixer, Attention)}
+    found = set()
+    for rope in ropes:
+        if rope is not None and rope.scaling is not None:
+            found |= {(slot, rope.dim // 2) for slot in rope.scaling.file_slots}
+    return found

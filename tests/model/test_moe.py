@@ -1,0 +1,100 @@
+"""A mixture runs the experts that were chosen, each once, and no other."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from torch import Tensor
+
+from mrs.families.spec import Mlp, Moe, Router
+from mrs.kernels.routing import choose_experts, choose_sparsely
+from mrs.model.matrix import DenseMatrix
+from mrs.model.moe import MoePart
+from mrs.model.weights import ModelWeights
+
+EXPERTS, HIDDEN, WIDE = 6, 8, 5
+
+
+class CountingMatrix(DenseMatrix):
+    """Counts its products and the tokens in each."""
+
+    def __init__(self, name: str, weight: Tensor, calls: list[tuple[str, int]]) -> None:
+        super().__init__(weight)
+        self._name, self._calls = name, calls
+
+    def matmul(self, x: Tensor) -> Tensor:
+        self._calls.append((self._name, x.shape[0]))
+        return super().matmul(x)
+
+
+def mixture(chosen: int, calls: list[tuple[str, int]]) -> tuple[MoePart, Tensor]:
+    """A part whose router is the identity: a token's first numbers are the experts' logits."""
+    shapes = {"gate": (WIDE, HIDDEN), "up": (WIDE, HIDDEN), "down": (HIDDEN, WIDE)}
+    matrices = {
+        f"ffn.experts.{expert}.{slot}.weight": CountingMatrix(
+            f"{expert}.{slot}", torch.randn(shape), calls
+        )
+        for expert in range(EXPERTS)
+        for slot, shape in shapes.items()
+    }
+    router = torch.eye(EXPERTS, HIDDEN)
+    weights = ModelWeights(matrices, {"ffn.router.weight": router})
+    part = Moe(Router(EXPERTS, chosen, normalized=True), Mlp(WIDE))
+    return MoePart(part, weights), router
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 40])
+def test_only_the_chosen_experts_run(tokens: int) -> None:
+    torch.manual_seed(tokens)
+    calls: list[tuple[str, int]] = []
+    part, _ = mixture(2, calls)
+    x = torch.randn(tokens, HIDDEN)
+    x[:, 4] = -100  # the fifth expert is never chosen
+    expected = Counter(x[:, :EXPERTS].topk(2, dim=-1).indices.flatten().tolist())
+    part(x)
+    assert expected
+    assert sorted(calls) == sorted(
+        (f"{expert}.{slot}", count)
+        for expert, count in expected.items()
+        for slot in ("gate", "up", "down")
+    )
+
+
+def test_the_result_is_the_weighted_sum() -> None:
+    torch.manual_seed(0)
+    calls: list[tuple[str, int]] = []
+    part, _ = mixture(3, calls)
+    x = torch.randn(5, HIDDEN)
+    out = part(x)
+    for token, row in enumerate(x):
+        best = row[:EXPERTS].topk(3)
+        weights = best.values.softmax(-1)
+        parts = [part._experts[expert](row[None])[0] for expert in best.indices.tolist()]
+        expected = sum(weight * result for weight, result in zip(weights, parts, strict=True))
+        torch.testing.assert_close(out[token], expected)
+
+
+def test_groups_leave_experts_out() -> None:
+    scores = torch.tensor([[0.9, 0.0, 0.5, 0.5, 0.6, 0.1]])
+    options = {"correction": None, "groups": 3, "kept": 1}
+    assert choose_experts(scores, 2, best=1, **options).tolist() == [[0, 1]]
+    assert sorted(choose_experts(scores, 2, best=2, **options)[0].tolist()) == [2, 3]
+
+
+def test_a_correction_changes_the_choice_alone() -> None:
+    scores = torch.tensor([[0.9, 0.1, 0.5]])
+    chosen = choose_experts(
+        scores, 1, correction=torch.tensor([0.0, 1.0, 0.0]), groups=1, best=1, kept=1
+    )
+    assert chosen.tolist() == [[1]]
+
+
+def test_sparse_choice_weighs_among_close_rivals() -> None:
+    scores = torch.tensor([[1.0, 0.995, 0.5, 0.2]])
+    weights, chosen = choose_sparsely(scores, 2, jitter=0.01)
+    assert chosen.tolist() == [[0, 1]]
+    # The second is close to the first, the third to neither.
+    first = torch.tensor([1.0, 0.995]).softmax(-1)[0]
+    torch.testing.assert_close(weights, torch.tensor([[first, 1.0]]))
