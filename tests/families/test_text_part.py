@@ -1,0 +1,55 @@
+"""The language model inside a checkpoint that also sees runs on its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from parity_cases import CASES
+from running import TOLERANCE, Conversation, difference, load
+
+from mrs.request import ModelSource
+
+_VISION: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "head_dim": 16,
+    "image_size": 32,
+    "patch_size": 16,
+}
+
+
+def _text_config(case_id: str) -> dict[str, Any]:
+    case = next(case for case in CASES if case.id == case_id)
+    return {**case.config, "model_type": case.family}
+
+
+@pytest.mark.parametrize(
+    ("config_class", "text", "vision_type"),
+    [
+        (transformers.Gemma3Config, "gemma3_text-odd", "siglip_vision_model"),
+        (transformers.Mistral3Config, "mistral-default", "pixtral"),
+    ],
+)
+@torch.no_grad()
+def test_text_alone(config_class: type[Any], text: str, vision_type: str, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    config = config_class(
+        text_config=_text_config(text),
+        vision_config={**_VISION, "model_type": vision_type},
+        image_token_index=159,
+    )
+    model = transformers.AutoModelForImageTextToText.from_config(
+        config, attn_implementation="eager"
+    )
+    model.float().eval().save_pretrained(tmp_path)
+    prompt = torch.randint(150, (48,))
+    theirs = model(prompt[None]).logits[0]
+    loaded = load(ModelSource(str(tmp_path), "safetensors"))
+    ours = Conversation(loaded.decoder, chunk_tokens=7).feed(prompt.tolist())
+    assert difference(ours, theirs) < TOLERANCE
