@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_gguf_sentencepiece import metadata_of
 from test_published_templates import EXPECTED, SYSTEM, TALK, TEMPLATES
 from text_samples import CONTROL, published_pre_tokenizers, texts, train_byte_level
-from tokenizers import processors
+from tokenizers import decoders, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from mrs.errors import NotReadable, Unsupported
+from mrs.text.gguf_tokenizer import read_gguf_tokenizer
 from mrs.text.hf_tokenizer import read_hf_tokenizer
 from mrs.text.tokenizer import Tokenizer
 
@@ -114,6 +116,42 @@ def test_special_tokens_as_objects_and_from_the_older_file(
     assert read(tmp_path).special_tokens == {"bos_token": "<s>", "eos_token": "</s>"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>"}))
     assert read(tmp_path).special_tokens == {"bos_token": "<s>", "eos_token": "<|im_end|>"}
+
+
+def test_named_tokens_become_special_if_the_vocabulary_has_them(
+    tmp_path: Path, tokenizer_json: dict[str, Any]
+) -> None:
+    word = next(text for text in tokenizer_json["model"]["vocab"] if len(text) > 3)
+    ours = read(write(tmp_path, tokenizer_json, pad_token=word, unk_token="[no such token]"))
+    token_id = tokenizer_json["model"]["vocab"][word]
+    assert ours.control_ids[word] == token_id
+    assert ours.encode(f"({word})", allow_special=True)[1] == token_id
+    size = len(tokenizer_json["model"]["vocab"]) + len(tokenizer_json["added_tokens"])
+    assert ours.vocab_size == size > max(ours.encode("[no such token]", allow_special=True))
+
+
+@pytest.mark.parametrize("scheme", ["first", "always", "never"])
+def test_sentencepiece_as_newer_files_spell_it(scheme: str) -> None:
+    """Spaces by a Metaspace step, where the older files have normalizers."""
+    backend = read_gguf_tokenizer(metadata_of("llama")).backend
+    backend.normalizer = None
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
+    if scheme == "never":
+        backend.decoder = decoders.Sequence(
+            [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+        )
+    ours = read_hf_tokenizer({"tokenizer.json": backend.to_str()}.get)
+    assert ours.strips_leading_space == (scheme != "never")
+    for text in texts(300, special=False):
+        if "\u2581" in text:
+            continue
+        ids = ours.encode(text, allow_special=False)
+        assert ours.decode(ids) == backend.decode(ids)
+        around = f"<s>{ours.protect(text)} <s></s>"
+        assert ours.encode_rendered(around) == backend.encode(f"<s>{text} <s></s>").ids
+        marked = ours.encode_rendered(f"<s>{ours.protect(text + '</s>')}</s>")
+        assert marked.count(2) == 1
+        assert marked[: len(ids) // 2] == backend.encode(f"<s>{text}</s>").ids[: len(ids) // 2]
 
 
 def test_end_of_turn_tokens(tmp_path: Path, tokenizer_json: dict[str, Any]) -> None:

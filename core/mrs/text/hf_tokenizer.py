@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mrs.errors import NotReadable
@@ -32,10 +32,7 @@ def read_hf_tokenizer(read_text: Callable[[str], str | None]) -> Tokenizer:
     backend = _parse(text)
     named = special_token_texts({**read_object(read_text, "special_tokens_map.json"), **config})
     _add_configured_tokens(backend, config.get("added_tokens_decoder"))
-    known = {token.content for token in backend.get_added_tokens_decoder().values()}
-    backend.add_special_tokens(
-        [text for text in dict.fromkeys(named.values()) if text not in known]
-    )
+    _make_special(backend, named.values())
     add_bos = config.get("add_bos_token")
     return Tokenizer(
         backend,
@@ -65,6 +62,13 @@ def _parse(text: str) -> tokenizers.Tokenizer:
     backend.no_truncation()
     backend.no_padding()
     return backend
+
+
+def _make_special(backend: tokenizers.Tokenizer, texts: Iterable[str]) -> None:
+    """Makes named tokens of the vocabulary match as such; one that it lacks stays plain text."""
+    known = {token.content for token in backend.get_added_tokens_decoder().values()}
+    in_vocabulary = [text for text in dict.fromkeys(texts) if backend.token_to_id(text) is not None]
+    backend.add_special_tokens([text for text in in_vocabulary if text not in known])
 
 
 def _add_configured_tokens(backend: tokenizers.Tokenizer, configured: Any) -> None:

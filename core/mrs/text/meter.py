@@ -6,7 +6,7 @@ import re
 import time
 from typing import Any
 
-_LEAST_CHARACTERS = 16 * 1024**2
+_LEAST_CHARACTERS = 4 * 1024**2
 _CHARACTERS_PER_INPUT_CHARACTER = 64
 _SECONDS = 10.0
 _STEP_CHARACTERS = 64

@@ -12,6 +12,9 @@ from mrs.errors import MrsError, Unsupported, UsageError
 if TYPE_CHECKING:
     from mrs.request import Message
 
+# What a message costs a template however short it is, as if it were that much longer.
+_MESSAGE_CHARACTERS = 100
+
 
 class ChatTemplate:
     """A Jinja chat template, compiled. `name` says in errors where it comes from.
@@ -51,7 +54,7 @@ class ChatTemplate:
         variables: dict[str, Any] = {**special_tokens}
         if thinking is not None:
             variables |= {"enable_thinking": thinking, "thinking": thinking}
-        self._environment.start(sum(len(message["content"]) for message in messages))
+        self._environment.start(sum(_MESSAGE_CHARACTERS + len(m["content"]) for m in messages))
         try:
             return self._template.render(
                 **variables,
