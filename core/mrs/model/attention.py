@@ -72,8 +72,8 @@ class AttentionPart:
             k = self._rope.rotate(k, cache.length, total_tokens)
         keys, values = cache.append(k.transpose(0, 1), v.transpose(0, 1))
         part = self._part
-        out = attend(
-            q.to(keys.dtype),
+        return attend(
+            q,
             keys,
             values,
             scale=part.scale,
@@ -81,4 +81,3 @@ class AttentionPart:
             softcap=part.softcap,
             sinks=self._sinks,
         )
-        return out.to(q.dtype)
