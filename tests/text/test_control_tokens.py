@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from test_gguf_sentencepiece import metadata_of
 from text_samples import CONTROL, gguf_metadata, published_pre_tokenizers, texts, train_byte_level
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
@@ -15,6 +17,9 @@ PUBLISHED = published_pre_tokenizers()
 
 def byte_level(name: str) -> OurTokenizer:
     return read_gguf_tokenizer(gguf_metadata(train_byte_level(PUBLISHED[name]), name))
+
+
+SMOLLM = byte_level("smollm")
 
 
 def sentencepiece(name: str) -> OurTokenizer:
@@ -113,6 +118,20 @@ def test_nobody_can_forge_the_marks() -> None:
             assert ids[0] == ours.control_ids["<s>"]
             assert ids[-1] == ours.control_ids["</s>"]
             assert not is_control(ours, ids[1:-1])
+
+
+@given(
+    st.lists(
+        st.sampled_from([*CONTROL, *map(chr, range(0xFDD0, 0xFDD4)), "<|im_", "end|>", "a", " "])
+    )
+)
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_any_mixture_of_tokens_and_marks(parts: list[str]) -> None:
+    content = "".join(parts)
+    shown = "".join(c for c in content if not 0xFDD0 <= ord(c) <= 0xFDD3)
+    ids = SMOLLM.encode_rendered(SMOLLM.protect(content))
+    assert not is_control(SMOLLM, ids)
+    assert SMOLLM.decode(ids) == shown
 
 
 def test_pieces_that_spell_a_control_token_are_out_of_reach() -> None:
