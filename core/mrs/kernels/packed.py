@@ -48,6 +48,7 @@ class PackedMatrix:
         )
         self._address = ctypes.addressof(self._matrix)
         self._row_bytes: int = library.functions.mrs_row_bytes(number, columns)
+        self._dense_tokens = _dense_tokens(format_name)
         self.shape = (rows, columns)
 
     @property
@@ -84,7 +85,7 @@ class PackedMatrix:
             raise ValueError(f"x has {x.shape[1]} columns, the matrix {self.shape[1]}")
         if x.dtype not in _TYPES:
             return self.matmul(x.float()).to(x.dtype)
-        if x.shape[0] >= _dense_tokens(self.format_name):
+        if x.shape[0] >= self._dense_tokens:
             return self._matmul_decoded(x)
         return self._matmul_packed(x.contiguous())
 

@@ -13,6 +13,18 @@
 #include "half.h"
 #include "weights.h"
 
+/* The sum of 16 codes, as bytes of two words: shifted to be unsigned, added in pairs of 16 bits,
+ * and the four of those gathered in the topmost by a multiplication. */
+INLINE int32_t sum_of_codes(const int8_t *codes) {
+    uint64_t words[2], pairs = 0;
+    memcpy(words, codes, sizeof words);
+    for (int i = 0; i < 2; i++) {
+        uint64_t word = words[i] ^ 0x8080808080808080;
+        pairs += (word & 0x00ff00ff00ff00ff) + (word >> 8 & 0x00ff00ff00ff00ff);
+    }
+    return (int32_t)(pairs * 0x0001000100010001 >> 48) - 16 * 128;
+}
+
 /* Codes and step of 32 numbers. NaN or infinity makes the step NaN, and so the results. */
 INLINE float quantize_unit(const float *x, int8_t *codes) {
     int32_t largest = 0;
@@ -25,10 +37,8 @@ INLINE float quantize_unit(const float *x, int8_t *codes) {
     /* 127 / bound must not overflow; what is smaller than that counts as zero. */
     float factor = is_finite && bound > 1e-36f ? 127.0f / bound : 0.0f;
     const float rounder = 12582912.0f; /* 1.5 * 2^23: the sum's low bits are the nearest integer */
-    for (int i = 0; i < UNIT_COLUMNS; i++) {
-        float scaled = is_finite ? x[i] * factor : 0.0f;
-        codes[i] = (int8_t)(bits_of_float(scaled + rounder) - bits_of_float(rounder));
-    }
+    for (int i = 0; i < UNIT_COLUMNS; i++)
+        codes[i] = (int8_t)(bits_of_float(x[i] * factor + rounder) - bits_of_float(rounder));
     return is_finite ? (factor > 0 ? bound / 127.0f : 0.0f) : float_of_bits(0x7fc00000);
 }
 
@@ -38,11 +48,9 @@ INLINE void quantize_panel_unit(const Format format, const float *x[], int width
     float *step = (float *)(unit + width * UNIT_COLUMNS);
     int32_t *correction = (int32_t *)(step + width);
     const int offset = format == Q8_0 ? BYTE_OFFSET : code_offset(format);
-    for (int t = 0; t < width; t++) {
-        step[t] = quantize_unit(x[t], codes + t * UNIT_COLUMNS);
-        int32_t half_sum[2] = {0, 0};
-        for (int i = 0; i < 16; i++) half_sum[0] += codes[t * UNIT_COLUMNS + i];
-        for (int i = 16; i < 32; i++) half_sum[1] += codes[t * UNIT_COLUMNS + i];
+    for (int t = 0; t < width; t++, codes += UNIT_COLUMNS) {
+        step[t] = quantize_unit(x[t], codes);
+        int32_t half_sum[2] = {sum_of_codes(codes), sum_of_codes(codes + 16)};
         if (unit_scales(format) == 1) half_sum[0] += half_sum[1];
         for (int s = 0; s < 2; s++) {
             if (has_minimum(format))

@@ -65,13 +65,15 @@ typedef struct {
     int64_t row_bytes, first_row, rows;
 } Packing;
 
-static void pack_task(void *data, int64_t index) {
+static void pack_task(void *data, int64_t first, int64_t end) {
     const Packing *p = data;
     const Matrix *m = p->matrix;
-    int64_t row = index * GROUP_ROWS, group = p->first_row / GROUP_ROWS + index;
-    m->path->pack_group((Format)m->format, p->blocks + row * p->row_bytes, p->row_bytes,
-                                 (int)at_most(GROUP_ROWS, p->rows - row), m->columns,
-                                 m->packed + group * group_bytes((Format)m->format, m->columns));
+    for (int64_t index = first; index < end; index++) {
+        int64_t row = index * GROUP_ROWS, group = p->first_row / GROUP_ROWS + index;
+        m->path->pack_group((Format)m->format, p->blocks + row * p->row_bytes, p->row_bytes,
+                            (int)at_most(GROUP_ROWS, p->rows - row), m->columns,
+                            m->packed + group * group_bytes((Format)m->format, m->columns));
+    }
 }
 
 /* Packs `rows` rows of a file's blocks as rows first_row (a multiple of 16) and after. */
@@ -89,16 +91,19 @@ typedef struct {
     uint8_t *out;
 } Decoding;
 
-static void decode_task(void *data, int64_t index) {
+static void decode_task(void *data, int64_t first, int64_t end) {
     const Decoding *d = data;
     const Matrix *m = d->matrix;
-    int64_t step = d->ids ? 1 : GROUP_ROWS;
-    int64_t row = d->ids ? d->ids[index] : d->first + index * GROUP_ROWS;
-    int64_t count = at_most(step, d->count - index * step);
-    const uint8_t *group = m->packed + row / GROUP_ROWS * group_bytes((Format)m->format, m->columns);
-    int64_t row_bytes = m->columns * (d->type == TYPE_F32 ? 4 : 2);
-    m->path->decode_rows((Format)m->format, group, (int)(row % GROUP_ROWS), (int)count, m->columns,
-                         d->type, d->out + index * step * row_bytes);
+    const int64_t step = d->ids ? 1 : GROUP_ROWS;
+    const int64_t row_bytes = m->columns * (d->type == TYPE_F32 ? 4 : 2);
+    for (int64_t index = first; index < end; index++) {
+        int64_t row = d->ids ? d->ids[index] : d->first + index * GROUP_ROWS;
+        const uint8_t *group =
+            m->packed + row / GROUP_ROWS * group_bytes((Format)m->format, m->columns);
+        m->path->decode_rows((Format)m->format, group, (int)(row % GROUP_ROWS),
+                             (int)at_most(step, d->count - index * step), m->columns, d->type,
+                             d->out + index * step * row_bytes);
+    }
 }
 
 /* The values of `count` rows, as floats exactly or rounded to bf16: those that `ids` numbers, or
@@ -118,11 +123,9 @@ typedef struct {
     int64_t tokens, panels;
     int64_t panel_bytes;
     uint8_t *panel;
-    int64_t chunk_groups;    /* groups of rows in a task */
 } Product;
 
-static void quantize_task(void *data, int64_t index) {
-    const Product *p = data;
+static void quantize_panel(const Product *p, int64_t index) {
     int64_t columns = p->matrix->columns, first = index * p->width;
     int tokens = (int)at_most(p->width, p->tokens - first);
     const float *rows[MAX_TOKENS];
@@ -135,8 +138,12 @@ static void quantize_task(void *data, int64_t index) {
     const float *x = converted ? converted : (const float *)p->x + first * columns;
     for (int t = 0; t < tokens; t++) rows[t] = x + t * columns;
     p->matrix->path->quantize((Format)p->matrix->format, rows, tokens, p->width, columns,
-                                       p->panel + index * p->panel_bytes);
+                              p->panel + index * p->panel_bytes);
     free(converted);
+}
+
+static void quantize_task(void *data, int64_t first, int64_t end) {
+    for (int64_t index = first; index < end; index++) quantize_panel(data, index);
 }
 
 /* Copies the results of one group and panel to where they belong, leaving out the padding. */
@@ -153,30 +160,26 @@ static void store_results(const Product *p, const float *results, int64_t token,
     }
 }
 
-static void multiply_task(void *data, int64_t index) {
-    const Product *p = data;
+/* Groups first to end-1 for all tokens; the weights stay in the second-level cache meanwhile. */
+static void multiply_groups(const Product *p, int64_t first, int64_t end) {
     const Matrix *m = p->matrix;
-    int64_t bytes = group_bytes((Format)m->format, m->columns);
-    int64_t first = index * p->chunk_groups;
-    int64_t last = at_most(first + p->chunk_groups, divide_up(m->rows, GROUP_ROWS));
+    const int64_t bytes = group_bytes((Format)m->format, m->columns);
     float results[MAX_TOKENS * GROUP_ROWS];
     for (int64_t panel = 0; panel < p->panels; panel++)
-        for (int64_t group = first; group < last; group++) {
+        for (int64_t group = first; group < end; group++) {
             m->path->multiply((Format)m->format, m->packed + group * bytes,
-                                       p->panel + panel * p->panel_bytes, p->width, m->columns,
-                                       results);
+                              p->panel + panel * p->panel_bytes, p->width, m->columns, results);
             store_results(p, results, panel * p->width, group * GROUP_ROWS);
         }
 }
 
-/* Groups of rows that one task takes: a part of the weights that the second-level cache holds
- * while panel after panel passes, and small enough to share the work evenly. */
-static int64_t chunk_of(const Matrix *m, int threads) {
-    const int64_t cache_bytes = 256 << 10;
-    int64_t chunk = cache_bytes / group_bytes((Format)m->format, m->columns);
-    int64_t even = divide_up(m->rows, GROUP_ROWS) / (4 * threads);
-    chunk = at_most(chunk, even);
-    return chunk > 1 ? chunk : 1;
+#define CACHED_BYTES (256 << 10)
+
+static void multiply_task(void *data, int64_t first, int64_t end) {
+    const Product *p = data;
+    int64_t bytes = group_bytes((Format)p->matrix->format, p->matrix->columns);
+    int64_t step = CACHED_BYTES / bytes > 1 ? CACHED_BYTES / bytes : 1;
+    for (; first < end; first += step) multiply_groups(p, first, at_most(first + step, end));
 }
 
 /* out (tokens, rows) = x (tokens, columns) times the transposed matrix; both of `type`.
@@ -184,17 +187,15 @@ static int64_t chunk_of(const Matrix *m, int threads) {
 EXPORT bool mrs_matmul(const Matrix *matrix, const void *x, int type, int64_t tokens, void *out,
                        int threads) {
     Product p = {.matrix = matrix, .x = x, .out = out, .type = (Type)type, .tokens = tokens};
-    p.width = tokens >= 8 ? 8 : tokens > 4 ? 8 : tokens > 2 ? 4 : (int)tokens;
+    p.width = tokens > 4 ? 8 : tokens > 2 ? 4 : (int)tokens;
     p.panels = divide_up(tokens, p.width);
     p.panel_bytes = padded_columns(matrix->columns) / UNIT_COLUMNS *
                     panel_unit_bytes((Format)matrix->format, p.width);
     p.panel_bytes = divide_up(p.panel_bytes, 64) * 64;
     p.panel = aligned_alloc(64, (size_t)(p.panels * p.panel_bytes));
     if (!p.panel) return false;
-    p.chunk_groups = chunk_of(matrix, threads);
     run_tasks(p.panels < 4 ? 1 : threads, p.panels, quantize_task, &p);
-    int64_t tasks = divide_up(divide_up(matrix->rows, GROUP_ROWS), p.chunk_groups);
-    run_tasks(threads, tasks, multiply_task, &p);
+    run_tasks(threads, divide_up(matrix->rows, GROUP_ROWS), multiply_task, &p);
     free(p.panel);
     return true;
 }
@@ -205,12 +206,12 @@ typedef struct {
     int64_t size;
 } Reading;
 
-#define READ_BYTES (256 << 10)
+#define READ_BYTES (16 << 10)
 
-static void read_task(void *data, int64_t index) {
+static void read_task(void *data, int64_t first, int64_t end) {
     const Reading *r = data;
-    int64_t start = index * READ_BYTES;
-    r->path->read(r->bytes + start, at_most(READ_BYTES, r->size - start));
+    int64_t start = first * READ_BYTES;
+    r->path->read(r->bytes + start, at_most(end * READ_BYTES, r->size) - start);
 }
 
 /* Reads memory once and does nothing with it. */

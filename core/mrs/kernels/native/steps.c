@@ -21,9 +21,10 @@ typedef struct {
     int64_t size;
 } Normalizing;
 
-static void normalize_task(void *data, int64_t row) {
+static void normalize_task(void *data, int64_t first, int64_t end) {
     const Normalizing *n = data;
-    n->path->normalize(n->x + row * n->size, n->weight, n->eps, n->size, n->out + row * n->size);
+    for (int64_t row = first; row < end; row++)
+        n->path->normalize(n->x + row * n->size, n->weight, n->eps, n->size, n->out + row * n->size);
 }
 
 /* Root-mean-square norm of `rows` rows of `size` numbers. */
@@ -33,7 +34,7 @@ EXPORT void mrs_rms_norm(const Path *path, const float *x, const float *weight, 
     run_tasks(threads_for(rows * size, threads), rows, normalize_task, &normalizing);
 }
 
-#define ACTIVATE_NUMBERS 8192
+#define ACTIVATE_NUMBERS 1024
 
 typedef struct {
     const Path *path;
@@ -43,11 +44,11 @@ typedef struct {
     int64_t size;
 } Activating;
 
-static void activate_task(void *data, int64_t index) {
+static void activate_task(void *data, int64_t first, int64_t end) {
     const Activating *a = data;
-    int64_t start = index * ACTIVATE_NUMBERS, left = a->size - start;
-    a->path->activate(a->activation, a->gate + start, a->up + start,
-                      left < ACTIVATE_NUMBERS ? left : ACTIVATE_NUMBERS);
+    int64_t start = first * ACTIVATE_NUMBERS, stop = end * ACTIVATE_NUMBERS;
+    stop = stop < a->size ? stop : a->size;
+    a->path->activate(a->activation, a->gate + start, a->up + start, stop - start);
 }
 
 /* gate = activation(gate) * up, `size` numbers. */
@@ -65,11 +66,14 @@ typedef struct {
     float *out;
 } Rotating;
 
-static void rotate_task(void *data, int64_t token) {
+static void rotate_task(void *data, int64_t first, int64_t end) {
     const Rotating *r = data;
-    int64_t place = token * r->rotation.heads * r->rotation.head_dim;
-    int64_t angle = token * r->rotation.pairs;
-    r->path->rotate(&r->rotation, r->x + place, r->cos + angle, r->sin + angle, r->out + place);
+    for (int64_t token = first; token < end; token++) {
+        int64_t place = token * r->rotation.heads * r->rotation.head_dim;
+        int64_t angle = token * r->rotation.pairs;
+        r->path->rotate(&r->rotation, r->x + place, r->cos + angle, r->sin + angle,
+                        r->out + place);
+    }
 }
 
 /* Turns x (tokens, heads, head_dim) by the angles (tokens, pairs) of each token. */
@@ -88,9 +92,10 @@ typedef struct {
     int64_t head_scores;
 } AttendingHeads;
 
-static void attend_task(void *data, int64_t kv_head) {
+static void attend_task(void *data, int64_t first, int64_t end) {
     const AttendingHeads *h = data;
-    h->path->attend(h->attending, kv_head, h->scores + kv_head * h->head_scores);
+    for (int64_t kv_head = first; kv_head < end; kv_head++)
+        h->path->attend(h->attending, kv_head, h->scores + kv_head * h->head_scores);
 }
 
 /* One token's attention; false when memory for the scores is missing. */

@@ -1,6 +1,7 @@
 /* Work shared between threads.
  *
- * A region is a number of tasks that threads take one after another. A worker that comes late
+ * A region is a range that threads take pieces of, large ones first, so that each reads long
+ * runs of memory, and small ones last, so that all end together. A worker that comes late
  * finds the region closed and is not waited for, so that a machine busy with other programs
  * slows a region down by no more than what its workers have taken. (An OpenMP region ends when
  * every thread has arrived; on a busy machine that costs a time slice of the scheduler each
@@ -21,7 +22,7 @@ static struct {
     /* Bit 32: a region is open. Below: how many workers are inside. Above: regions so far. */
     _Atomic uint64_t gate;
     _Atomic int64_t next, seats;
-    int64_t count;
+    int64_t count, shares; /* a piece is this part of what is left */
     Task task;
     void *data;
     atomic_flag taken;
@@ -42,10 +43,13 @@ static void pause_briefly(void) {
 }
 
 static void work(void) {
-    for (;;) {
-        int64_t index = atomic_fetch_add(&pool.next, 1);
-        if (index >= pool.count) return;
-        pool.task(pool.data, index);
+    int64_t first = atomic_load(&pool.next);
+    while (first < pool.count) {
+        int64_t share = (pool.count - first) / pool.shares, end = first + (share > 1 ? share : 1);
+        if (atomic_compare_exchange_weak(&pool.next, &first, end)) {
+            pool.task(pool.data, first, end);
+            first = atomic_load(&pool.next);
+        }
     }
 }
 
@@ -91,13 +95,14 @@ void run_tasks(int threads, int64_t count, Task task, void *data) {
     if (threads > count) threads = (int)count;
     /* A pool that another thread of the caller's uses is not waited for. */
     if (threads <= 1 || atomic_flag_test_and_set(&pool.taken)) {
-        for (int64_t i = 0; i < count; i++) task(data, i);
+        if (count > 0) task(data, 0, count);
         return;
     }
     start_workers(threads - 1);
     pool.task = task;
     pool.data = data;
     pool.count = count;
+    pool.shares = 2 * threads;
     atomic_store(&pool.seats, threads - 1);
     atomic_store(&pool.next, 0);
     atomic_fetch_add(&pool.gate, 2 * OPEN + OPEN); /* one more region, and open */

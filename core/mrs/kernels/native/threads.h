@@ -4,9 +4,10 @@
 
 #include "mrs.h"
 
-typedef void (*Task)(void *data, int64_t index);
+typedef void (*Task)(void *data, int64_t first, int64_t end);
 
-/* Calls task(data, i) once for every i < count, on up to `threads` threads, in any order. */
+/* Calls task(data, first, end) for ranges that together are 0 to count, on up to `threads`
+ * threads, in any order. */
 void run_tasks(int threads, int64_t count, Task task, void *data);
 
 #endif
