@@ -116,3 +116,41 @@ def test_a_sequence_rewinds_all_layers_or_none() -> None:
     with pytest.raises(ValueError, match="cannot rewind 12 tokens to 2"):
         sequence.rewind(2)
     assert [layer.length for layer in layers] == [12, 12]
+
+
+def test_contents_stay_as_they_are_while_a_cache_goes_on() -> None:
+    for cache in (growing(), rotating()):
+        for position in range(7):
+            cache.append(*tokens(position, 1))
+        start = max(cache.oldest, 4)
+        held = cache.contents(start, 7)
+        for position in range(7, 40):
+            cache.append(*tokens(position, 1))
+        assert positions_seen(*held) == list(range(start, 7))
+
+
+@pytest.mark.parametrize("make", [growing, rotating])
+@pytest.mark.parametrize("length", [2, 6, 23])
+def test_a_filled_cache_goes_on_like_the_one_it_was_filled_from(make, length: int) -> None:
+    source, copy = make(), make()
+    for position in range(length):
+        source.append(*tokens(position, 1))
+    first = 0 if source.reach is None else max(0, length - source.reach)
+    middle = (first + length) // 2
+    copy.fill(length, [source.contents(first, middle), source.contents(middle, length)])
+    assert copy.length == length
+    assert copy.oldest == first
+    for position in range(length, length + 9):
+        expected = positions_seen(*source.append(*tokens(position, 1)))
+        assert positions_seen(*copy.append(*tokens(position, 1))) == expected
+
+
+def test_what_a_filled_rotating_cache_never_held_cannot_be_rewound_to() -> None:
+    source, copy = rotating(), rotating()
+    for position in range(12):
+        source.append(*tokens(position, 1))
+    copy.fill(12, [source.contents(12 - copy.reach, 12)])
+    assert copy.can_rewind_to(12)
+    assert not copy.can_rewind_to(11)
+    with pytest.raises(ValueError, match="window moved on"):
+        copy.rewind(11)

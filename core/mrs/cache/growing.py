@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -36,20 +38,35 @@ class GrowingCache:
     def capacity(self) -> int:
         return self._k.shape[1]
 
+    @property
+    def reach(self) -> None:
+        return None
+
+    @property
+    def oldest(self) -> int:
+        return 0
+
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         end = self.length + k.shape[1]
-        if end > self.capacity:
-            grown = max(end, 2 * self.capacity)
-            self._k, self._v = self._grow(self._k, grown), self._grow(self._v, grown)
+        self._reserve(end)
         self._k[:, self.length : end] = k
         self._v[:, self.length : end] = v
         self.length = end
         return self._k[:, :end], self._v[:, :end]
 
-    def _grow(self, old: Tensor, capacity: int) -> Tensor:
-        new = old.new_empty(old.shape[0], capacity, old.shape[2])
-        new[:, : self.length] = old[:, : self.length]
-        return new
+    def contents(self, start: int, end: int) -> tuple[Tensor, Tensor]:
+        return self._k[:, start:end], self._v[:, start:end]
+
+    def fill(self, length: int, pieces: Iterable[tuple[Tensor, ...]]) -> None:
+        self._reserve(length)
+        for k, v in pieces:
+            self.append(k, v)
+
+    def _reserve(self, tokens: int) -> None:
+        if tokens > self.capacity:
+            capacity = max(tokens, 2 * self.capacity)
+            self._k = _copied(self._k, slice(0, self.length), capacity)
+            self._v = _copied(self._v, slice(0, self.length), capacity)
 
     def can_rewind_to(self, length: int) -> bool:
         return 0 <= length <= self.length
@@ -60,11 +77,20 @@ class GrowingCache:
         self.length = length
 
     def keep_last(self, count: int) -> int:
-        """Move the last `count` tokens to the front and drop the others; returns how many."""
+        """Drop all but the last `count` tokens; returns how many.
+
+        What is kept moves to a new buffer, so that what `contents` gave stays as it is.
+        """
         dropped = max(self.length - count, 0)
-        kept = self.length - dropped
-        # Source and target may overlap, which an assignment between views does not allow.
-        self._k[:, :kept] = self._k[:, dropped : self.length].clone()
-        self._v[:, :kept] = self._v[:, dropped : self.length].clone()
-        self.length = kept
+        kept = slice(dropped, self.length)
+        self._k = _copied(self._k, kept, self.capacity)
+        self._v = _copied(self._v, kept, self.capacity)
+        self.length -= dropped
         return dropped
+
+
+def _copied(old: Tensor, kept: slice, capacity: int) -> Tensor:
+    """A buffer of `capacity` tokens that begins with the tokens `kept` of another."""
+    new = old.new_empty(old.shape[0], capacity, old.shape[2])
+    new[:, : kept.stop - kept.start] = old[:, kept]
+    return new

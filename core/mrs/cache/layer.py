@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -30,7 +31,48 @@ class LayerCache(Protocol):
         """Forget everything after the first `length` tokens; ValueError if that is lost."""
 
 
-class KeyValueCache(LayerCache, Protocol):
+@runtime_checkable
+class TokenCache(LayerCache, Protocol):
+    """A memory that holds something of each token, so that tokens can be taken out and put in.
+
+    All tensors have tokens along dimension 1.
+    """
+
+    @property
+    def reach(self) -> int | None:
+        """How many of the last tokens the next one needs; None for all of them."""
+
+    @property
+    def oldest(self) -> int:
+        """The first token that is still held; all after it are, too."""
+
+    def contents(self, start: int, end: int) -> tuple[Tensor, ...]:
+        """What is held of the tokens `start` to `end`, not before `oldest`.
+
+        These are views. They stay as they are for as long as the cache is not rewound to before
+        `end`, whatever is appended.
+        """
+
+    def fill(self, length: int, pieces: Iterable[tuple[Tensor, ...]]) -> None:
+        """Make an empty cache one of `length` tokens, of which `pieces` holds the last.
+
+        The pieces are what `contents` gave for adjacent stretches, at least `reach` tokens in all
+        (or `length`); they are copied.
+        """
+
+
+@runtime_checkable
+class StateCache(LayerCache, Protocol):
+    """A memory that is one state, whatever the number of tokens: it can only be copied whole."""
+
+    def snapshot(self) -> tuple[Tensor, ...]:
+        """A copy of the state."""
+
+    def restore(self, length: int, snapshot: tuple[Tensor, ...]) -> None:
+        """Take up a state that `snapshot` gave after `length` tokens; it is copied."""
+
+
+class KeyValueCache(TokenCache, Protocol):
     """Memory of an attention layer: keys and values, oldest first."""
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

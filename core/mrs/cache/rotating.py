@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -12,9 +14,9 @@ class RotatingCache:
     """Remembers the last `window` tokens and room for one chunk of new ones.
 
     Tokens stay in order: when the buffer of `window + chunk` cells is full, the last `window - 1`
-    move to its front, which costs one copy of the window for every `chunk` tokens. Until it has
-    rolled over it can be rewound anywhere; afterwards only back to tokens that it still holds with
-    their whole window.
+    move to the front of a new one, which costs one copy of the window for every `chunk` tokens.
+    Until it has rolled over it can be rewound anywhere; afterwards only back to tokens that it
+    still holds with their whole window.
     """
 
     def __init__(
@@ -46,6 +48,14 @@ class RotatingCache:
     def device(self) -> torch.device:
         return self._cells.device
 
+    @property
+    def reach(self) -> int:
+        return self._window - 1
+
+    @property
+    def oldest(self) -> int:
+        return self._dropped
+
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         tokens = k.shape[1]
         if self._cells.length + tokens > self._cells.capacity:
@@ -53,6 +63,13 @@ class RotatingCache:
         keys, values = self._cells.append(k, v)
         seen = min(self._cells.length, self._window - 1 + tokens)
         return keys[:, -seen:], values[:, -seen:]
+
+    def contents(self, start: int, end: int) -> tuple[Tensor, Tensor]:
+        return self._cells.contents(start - self._dropped, end - self._dropped)
+
+    def fill(self, length: int, pieces: Iterable[tuple[Tensor, ...]]) -> None:
+        self._cells.fill(self._cells.length, pieces)
+        self._dropped = length - self._cells.length
 
     def can_rewind_to(self, length: int) -> bool:
         if not 0 <= length <= self.length:
