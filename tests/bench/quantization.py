@@ -2,7 +2,7 @@
 
     python tests/bench/quantization.py [--levels q4k q8_0 …] [--tokens 10000]
 
-For the demo model and its held-out text: the relative root-mean-square error of the quantized
+For the demo model and the replies of chats that it was not trained on: the relative root-mean-square error of the quantized
 matrices, the perplexity, and how often the most likely next token is that of the full-precision
 model. Both quantizers' blocks run through the same kernels. llama.cpp's columns need
 llama-cpp-python and are left out without it.
@@ -17,11 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
 import mrs.demo
 from mrs.demo.train.fit import Recipe
-from mrs.demo.train.held_out import held_out_text
+from mrs.demo.train.held_out import held_out_chats
+from mrs.demo.train.vocabulary import encode_chats
 from mrs.families.find import Description, describe
 from mrs.formats import FORMATS, Format
 from mrs.isq import isq_format, parse_isq
@@ -38,10 +40,17 @@ from mrs.request import ModelSource
 from mrs.source.find import open_checkpoint
 
 LEVELS = ("q2k", "q3k", "q4_0", "q4_1", "q4k", "q5_0", "q5_1", "q5k", "q6k", "q8_0")
-WINDOW_TOKENS = 1024
 
 #: From weights (rows, columns) to blocks (rows, row_bytes).
 Quantizer = Callable[[Tensor, Format], Tensor]
+
+
+@dataclass(frozen=True)
+class Chat:
+    """Tokens (N,), and which of those after the first the model has to write itself (N - 1,)."""
+
+    tokens: Tensor
+    is_reply: Tensor
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,7 @@ class Model:
 
     description: Description
     weights: dict[str, Tensor]
-    tokens: Tensor
+    chats: list[Chat]
 
 
 @dataclass(frozen=True)
@@ -63,8 +72,6 @@ class Quality:
 
 
 def load_model(token_count: int) -> Model:
-    from tokenizers import Tokenizer
-
     checkpoint = open_checkpoint(ModelSource("demo", "safetensors"))
     description = describe(checkpoint)
     storage = {
@@ -84,8 +91,18 @@ def load_model(token_count: int) -> Model:
             weights[parameter.name] = matrix.rows(torch.arange(matrix.shape[0]), torch.float32)
     folder = Path(mrs.demo.__file__).parent / "model"
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    text = held_out_text(tokenizer, Recipe(), token_count)
-    return Model(description, weights, torch.tensor(tokenizer.encode(text).ids))
+    return Model(description, weights, held_out(tokenizer, token_count))
+
+
+def held_out(tokenizer: Tokenizer, token_count: int) -> list[Chat]:
+    """Chats that were never trained on, until the replies have `token_count` tokens."""
+    chats: list[Chat] = []
+    for messages in held_out_chats(Recipe()):
+        if sum(int(chat.is_reply.sum()) for chat in chats) >= token_count:
+            break
+        ((ids, own),) = encode_chats(tokenizer, [messages])
+        chats.append(Chat(torch.tensor(ids), torch.tensor(own[1:])))
+    return chats
 
 
 def build(model: Model, matrices: dict[str, Matrix]) -> Decoder:
@@ -96,21 +113,20 @@ def build(model: Model, matrices: dict[str, Matrix]) -> Decoder:
 
 
 @torch.inference_mode()
-def log_probabilities(decoder: Decoder, tokens: Tensor) -> Tensor:
-    """Of each next token (N, vocab), in windows that start from nothing."""
+def log_probabilities(decoder: Decoder, chats: Sequence[Chat]) -> Tensor:
+    """Of every token at the place of each token of a reply: (replies' tokens, vocab)."""
     parts = []
-    for window in torch.split(tokens, WINDOW_TOKENS):
-        count = len(window)
-        cache = decoder.new_cache(count, count)
-        segments = [Segment(slice(0, count), cache, count)]
-        logits = decoder.forward(window, segments, torch.arange(count))
-        parts.append(logits.log_softmax(-1)[:-1])
+    for chat in chats:
+        count = len(chat.tokens)
+        segments = [Segment(slice(0, count), decoder.new_cache(count, count), count)]
+        logits = decoder.forward(chat.tokens, segments, chat.is_reply.nonzero()[:, 0])
+        parts.append(logits.log_softmax(-1))
     return torch.cat(parts)
 
 
-def perplexity(log_probs: Tensor, tokens: Tensor) -> float:
-    following = torch.cat([window[1:] for window in torch.split(tokens, WINDOW_TOKENS)])
-    return float(log_probs.gather(1, following[:, None]).mean().neg().exp())
+def perplexity(log_probs: Tensor, chats: Sequence[Chat]) -> float:
+    replies = torch.cat([chat.tokens[1:][chat.is_reply] for chat in chats])
+    return float(log_probs.gather(1, replies[:, None]).mean().neg().exp())
 
 
 def quantized(model: Model, level: Format, quantizer: Quantizer) -> tuple[dict[str, Matrix], float]:
@@ -137,9 +153,9 @@ def quantized(model: Model, level: Format, quantizer: Quantizer) -> tuple[dict[s
 
 def measure(model: Model, level: Format, quantizer: Quantizer, reference: Tensor) -> Quality:
     matrices, error = quantized(model, level, quantizer)
-    log_probs = log_probabilities(build(model, matrices), model.tokens)
+    log_probs = log_probabilities(build(model, matrices), model.chats)
     same = log_probs.argmax(-1) == reference.argmax(-1)
-    return Quality(error, perplexity(log_probs, model.tokens), float(same.float().mean()))
+    return Quality(error, perplexity(log_probs, model.chats), float(same.float().mean()))
 
 
 def llama_cpp_quantizer() -> Quantizer | None:
@@ -157,8 +173,9 @@ def report(model: Model, levels: Sequence[str]) -> None:
     full = {
         name: DenseMatrix(weight) for name, weight in model.weights.items() if weight.dim() == 2
     }
-    reference = log_probabilities(build(model, dict(full)), model.tokens)
-    print(f"{len(model.tokens)} tokens; full precision: {perplexity(reference, model.tokens):.4f}")
+    reference = log_probabilities(build(model, dict(full)), model.chats)
+    full_perplexity = perplexity(reference, model.chats)
+    print(f"{len(reference)} tokens of replies; full precision: perplexity {full_perplexity:.4f}")
     theirs = llama_cpp_quantizer()
     columns = f"{'error':>9}{'perplexity':>12}{'agreement':>11}"
     print(f"{'':6}{columns}" + (f"   llama.cpp:{columns}" if theirs else ""))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable
-from pathlib import Path
-
 import gguf
 import gguf.quants
 import numpy as np
 import pytest
 import torch
+from llama_cpp_quantizer import Quantize, open_quantizer
 from weight_samples import KINDS, root_mean_square, sample_weights
 
 from mrs.formats import FORMATS
@@ -60,30 +57,16 @@ def test_error_is_at_most_that_of_llama_cpp(name: str, kind: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def llama_cpp_quantize() -> Callable[[np.ndarray, str], np.ndarray]:
-    package = pytest.importorskip("llama_cpp")
-    library = ctypes.CDLL(str(Path(package.__file__).parent / "lib" / "libggml-base.so"))
-    chunk = library.ggml_quantize_chunk
-    chunk.restype = ctypes.c_size_t
-    chunk.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 3, ctypes.c_void_p]
-
-    def quantize(weights: np.ndarray, name: str) -> np.ndarray:
-        kind, (rows, columns) = FORMATS[name], weights.shape
-        blocks = np.zeros((rows, kind.size_bytes((columns,))), np.uint8)
-        source, target = weights.ctypes.data, blocks.ctypes.data
-        assert chunk(kind.ggml_type, source, target, 0, rows, columns, None) == blocks.size
-        return blocks
-
-    return quantize
+def llama_cpp_quantize() -> Quantize:
+    pytest.importorskip("llama_cpp")
+    return open_quantizer()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [23, 24])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", NAMES)
-def test_beside_llama_cpp(
-    name: str, kind: str, seed: int, llama_cpp_quantize: Callable[[np.ndarray, str], np.ndarray]
-) -> None:
+def test_beside_llama_cpp(name: str, kind: str, seed: int, llama_cpp_quantize: Quantize) -> None:
     weights = sample_weights(kind, seed=seed)
     theirs = error_of(llama_cpp_quantize(weights, name), weights, name)
     assert error_of(encoded(weights, name), weights, name) <= theirs
