@@ -13,7 +13,7 @@ from typing import Any
 
 import gguf
 import torch
-from gguf_mixtures import stack_experts, write_mixture
+from gguf_mixtures import split_latent_maps, stack_experts, write_mixture
 from reference import Reference
 from safetensors.torch import load_file
 from torch import Tensor
@@ -32,6 +32,7 @@ def write_gguf(truth: Reference, path: Path) -> None:
     _write_metadata(writer, arch, config)
     names = gguf.get_tensor_name_map(_ARCHS[arch], config["num_hidden_layers"])
     tensors = stack_experts(load_file(truth.folder / "model.safetensors"))
+    tensors = split_latent_maps(tensors, config)
     for name, tensor in tensors.items():
         mapped = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert mapped is not None, name
@@ -59,12 +60,13 @@ def _write_metadata(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) 
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
+    # Latent attention is one key head to llama.cpp.
+    writer.add_head_count_kv(1 if arch == "deepseek2" else config["num_key_value_heads"])
     if "rms_norm_eps" in config:
         writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     else:
         writer.add_layer_norm_eps(config.get("layer_norm_eps") or config["norm_epsilon"])
-    if config.get("head_dim") is not None:
+    if config.get("head_dim") is not None and arch != "deepseek2":
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
     if arch not in ("gemma", "gemma2", "phi2"):

@@ -23,6 +23,34 @@ def write_mixture(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) ->
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+    if arch == "deepseek2":
+        _write_deepseek(writer, config)
+
+
+def _write_deepseek(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    if config["q_lora_rank"] is not None:
+        writer.add_q_lora_rank(config["q_lora_rank"])
+    latent, rotated = config["kv_lora_rank"], config["qk_rope_head_dim"]
+    writer.add_kv_lora_rank(latent)
+    writer.add_key_length(latent + rotated)
+    writer.add_value_length(latent)
+    writer.add_key_length_mla(config["qk_nope_head_dim"] + rotated)
+    writer.add_value_length_mla(config["v_head_dim"])
+    writer.add_rope_dimension_count(rotated)
+    writer.add_expert_shared_count(config["n_shared_experts"])
+    writer.add_expert_weights_scale(config["routed_scaling_factor"])
+    if config["norm_topk_prob"]:
+        writer.add_expert_weights_norm(True)
+    is_v3 = config["model_type"] == "deepseek_v3"
+    kinds = gguf.ExpertGatingFuncType
+    writer.add_expert_gating_func(kinds.SIGMOID if is_v3 else kinds.SOFTMAX)
+    if config["n_group"] is not None:
+        writer.add_expert_group_count(config["n_group"])
+        writer.add_expert_group_used_count(config["topk_group"])
+    rope = config["rope_parameters"]
+    if "mscale_all_dim" in rope:
+        writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
 
 
 def stack_experts(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -37,3 +65,21 @@ def stack_experts(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     for name, of in experts.items():
         stacked[name] = torch.stack([of[number] for number in range(len(of))])
     return stacked
+
+
+def split_latent_maps(tensors: dict[str, Tensor], config: dict[str, Any]) -> dict[str, Tensor]:
+    """All tensors, the joint map of keys and values as two, that of keys transposed.
+
+    What corrects the choice of experts is called a bias.
+    """
+    split: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if not name.endswith("kv_b_proj.weight"):
+            split[name.replace("correction_bias", "correction.bias")] = tensor
+            continue
+        sizes = config["qk_nope_head_dim"], config["v_head_dim"]
+        per_head = tensor.view(config["num_attention_heads"], sum(sizes), -1)
+        keys, values = per_head.split(sizes, dim=1)
+        split[name.replace("kv_b", "k_b")] = keys.transpose(1, 2)
+        split[name.replace("kv_b", "v_b")] = values
+    return split

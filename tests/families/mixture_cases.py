@@ -11,6 +11,30 @@ _QWEN2: dict[str, Any] = {**_QWEN, "shared_expert_intermediate_size": 48}
 _QWEN3: dict[str, Any] = {**_QWEN, "head_dim": 16}
 _TIED = {"tie_word_embeddings": True}
 _ODD = {"head_dim": 20, "num_key_value_heads": 1}
+_DEEPSEEK: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+}
+_GROUPS = {"n_group": 4, "topk_group": 2, "first_k_dense_replace": 1}
+_YARN: dict[str, Any] = {
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 40.0,
+        "original_max_position_embeddings": 64,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "mscale": 0.707,
+        "mscale_all_dim": 0.707,
+    }
+}
 
 MIXTURES: tuple[Case, ...] = (
     Case("mixtral", "default", {}, "llama"),
@@ -63,4 +87,60 @@ MIXTURES: tuple[Case, ...] = (
         None,
     ),
     Case("qwen3_moe", "odd", {**_QWEN3, **_ODD, **_TIED, "norm_topk_prob": True}, "qwen3moe"),
+    Case("deepseek_v2", "default", {**_DEEPSEEK, "first_k_dense_replace": 1}, "deepseek2"),
+    Case(
+        "deepseek_v2",
+        "switched",
+        {
+            **_DEEPSEEK,
+            **_TIED,
+            **_YARN,
+            "q_lora_rank": None,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "topk_method": "group_limited_greedy",
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 16.0,
+            "first_k_dense_replace": 1,
+        },
+        None,
+    ),
+    Case(
+        "deepseek_v2",
+        "odd",
+        {
+            **_DEEPSEEK,
+            **_YARN,
+            "q_lora_rank": None,
+            "qk_nope_head_dim": 12,
+            "v_head_dim": 20,
+            "n_shared_experts": 1,
+        },
+        "deepseek2",
+    ),
+    Case("deepseek_v3", "default", {**_DEEPSEEK, **_GROUPS}, "deepseek2"),
+    Case(
+        "deepseek_v3",
+        "switched",
+        {
+            **_DEEPSEEK,
+            **_TIED,
+            **_YARN,
+            "n_group": 1,
+            "topk_group": 1,
+            "first_k_dense_replace": 0,
+            "norm_topk_prob": False,
+            "q_lora_rank": None,
+            "attention_bias": True,
+            "rope_interleave": False,
+        },
+        None,
+    ),
+    Case(
+        "deepseek_v3",
+        "odd",
+        {**_DEEPSEEK, **_GROUPS, **_YARN, "qk_nope_head_dim": 12, "v_head_dim": 20},
+        "deepseek2",
+    ),
 )

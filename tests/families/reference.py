@@ -109,6 +109,7 @@ def _unambiguous_prompt(model: torch.nn.Module) -> Tensor:
 
 def _randomize_vectors(model: torch.nn.Module) -> None:
     """Norm weights and biases start as ones and zeros, which would hide a missing one."""
-    for parameter in model.parameters():
+    corrections = (buffer for name, buffer in model.named_buffers() if "correction" in name)
+    for parameter in (*model.parameters(), *corrections):
         if parameter.ndim == 1:
             parameter += 0.3 * torch.randn_like(parameter)

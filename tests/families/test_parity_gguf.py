@@ -13,7 +13,10 @@ from running import Loaded, check_conversation, difference, load
 from mrs.request import ModelSource
 
 LLAMA_CPP_TOLERANCE = 1e-3
-UNLIKE_LLAMA_CPP = {"phi3-odd": "it picks long or short factors by the room, not by the tokens"}
+UNLIKE_LLAMA_CPP = {
+    "deepseek_v2-odd": "it goes by the number of layers whether queries have a latent vector",
+    "phi3-odd": "it picks long or short factors by the room, not by the tokens",
+}
 GGUF_CASES = [case for case in CASES if case.gguf is not None]
 
 

@@ -25,6 +25,8 @@ class Family:
     `gguf_rope_interleaved` says that llama.cpp's converter permutes the rows of q and k so that
     rotary pairs lie side by side; `norm_plus_one` that safetensors files store norm weights as
     offsets from one (GGUF files hold the sum).
+    `ignored` are the starts of names of tensors that are for other uses of the model; `{layers}`
+    stands for the number of its layers.
     """
 
     name: str
@@ -37,3 +39,4 @@ class Family:
     gguf_keys: Names = field(default_factory=dict)
     gguf_rope_interleaved: bool = False
     norm_plus_one: bool = False
+    ignored: tuple[str, ...] = ()

@@ -34,6 +34,7 @@ _SCALING_KEYS: dict[str, str] = {
     "attention_factor": "rope.scaling.attn_factor",
     "beta_fast": "rope.scaling.yarn_beta_fast",
     "beta_slow": "rope.scaling.yarn_beta_slow",
+    "yarn_log_multiplier": "rope.scaling.yarn_log_multiplier",
 }
 
 

@@ -31,7 +31,17 @@ def read_router(config: Config, **changes: Any) -> Router:
     chosen = config.positive("num_experts_per_tok", 2)
     if chosen > experts:
         raise NotReadable(f"{chosen} of {experts} experts cannot be chosen", where=config.where)
-    return Router(experts, chosen, **changes)
+    router = Router(experts, chosen, **changes)
+    _check_groups(router, config)
+    return router
+
+
+def _check_groups(router: Router, config: Config) -> None:
+    size, rest = divmod(router.experts, router.groups)
+    enough = router.chosen_groups <= router.groups and router.chosen <= size * router.chosen_groups
+    if rest or not enough or (router.groups > 1 and size < router.group_best):
+        what = f"{router.chosen} experts of {router.chosen_groups} in {router.groups} groups"
+        raise NotReadable(f"{what} of {router.experts} cannot be chosen", where=config.where)
 
 
 def read_expert(config: Config, key: str = "moe_intermediate_size", **changes: Any) -> Mlp:

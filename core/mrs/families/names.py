@@ -4,10 +4,12 @@ A slot is this project's name of a part. `.weight` or `.bias` is appended, unles
 has an entry for the slot with it; layer slots are prefixed with the table's `layer` entry.
 Where a file keeps several parts in one tensor, a table names the joint slot (`mixer.qkv`) and the
 parts are its rows. Experts have a tensor each where `{expert}` is in the name, and lie one after
-another in one tensor where it is not.
+another in one tensor where it is not. A name that ends with `^T` is that of transposed matrices.
 """
 
 from __future__ import annotations
+
+TRANSPOSED = "^T"
 
 SAFETENSORS: dict[str, str] = {
     "embedding": "model.embed_tokens",
@@ -24,6 +26,12 @@ SAFETENSORS: dict[str, str] = {
     "mixer.o": "self_attn.o_proj",
     "mixer.q_norm": "self_attn.q_norm",
     "mixer.k_norm": "self_attn.k_norm",
+    "mixer.q_a": "self_attn.q_a_proj",
+    "mixer.q_a_norm": "self_attn.q_a_layernorm",
+    "mixer.q_b": "self_attn.q_b_proj",
+    "mixer.kv_a": "self_attn.kv_a_proj_with_mqa",
+    "mixer.kv_a_norm": "self_attn.kv_a_layernorm",
+    "mixer.kv_b": "self_attn.kv_b_proj",
     "mixer.post_norm": "post_attention_layernorm",
     "ffn.norm": "post_attention_layernorm",
     "ffn.gate": "mlp.gate_proj",
@@ -31,6 +39,7 @@ SAFETENSORS: dict[str, str] = {
     "ffn.down": "mlp.down_proj",
     "ffn.post_norm": "post_feedforward_layernorm",
     "ffn.router": "mlp.gate",
+    "ffn.router.correction": "mlp.gate.e_score_correction_bias",
     "ffn.experts.{expert}.gate": "mlp.experts.{expert}.gate_proj",
     "ffn.experts.{expert}.up": "mlp.experts.{expert}.up_proj",
     "ffn.experts.{expert}.down": "mlp.experts.{expert}.down_proj",
@@ -56,6 +65,14 @@ GGUF: dict[str, str] = {
     "mixer.o": "attn_output",
     "mixer.q_norm": "attn_q_norm",
     "mixer.k_norm": "attn_k_norm",
+    "mixer.q_a": "attn_q_a",
+    "mixer.q_a_norm": "attn_q_a_norm",
+    "mixer.q_b": "attn_q_b",
+    "mixer.kv_a": "attn_kv_a_mqa",
+    "mixer.kv_a_norm": "attn_kv_a_norm",
+    "mixer.kv_b": "attn_kv_b",
+    "mixer.k_b": "attn_k_b^T",
+    "mixer.v_b": "attn_v_b",
     "mixer.post_norm": "post_attention_norm",
     "ffn.norm": "ffn_norm",
     "ffn.gate": "ffn_gate",
@@ -63,6 +80,7 @@ GGUF: dict[str, str] = {
     "ffn.down": "ffn_down",
     "ffn.post_norm": "post_ffw_norm",
     "ffn.router": "ffn_gate_inp",
+    "ffn.router.correction": "exp_probs_b.bias",
     "ffn.experts.{expert}.gate": "ffn_gate_exps",
     "ffn.experts.{expert}.up": "ffn_up_exps",
     "ffn.experts.{expert}.down": "ffn_down_exps",
@@ -76,12 +94,13 @@ GGUF: dict[str, str] = {
 #: Slots that a file may keep as one tensor: joint slot -> its parts, in row order.
 JOINT: dict[str, tuple[str, ...]] = {
     "mixer.qkv": ("mixer.q", "mixer.k", "mixer.v"),
+    "mixer.kv_b": ("mixer.k_b", "mixer.v_b"),
     "ffn.gate_up": ("ffn.gate", "ffn.up"),
     "ffn.experts.{expert}.gate_up": ("ffn.experts.{expert}.gate", "ffn.experts.{expert}.up"),
 }
 
 #: Joint slots whose parts take turns, instead of each being one stretch of rows.
-ALTERNATING: frozenset[str] = frozenset()
+ALTERNATING = frozenset({"mixer.kv_b"})
 
 #: Tensors that files carry and no run needs: buffers that are computed from the config, and the
 #: head of a model that says its head is its embedding.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mrs.families.names import ALTERNATING, JOINT
+from mrs.families.names import ALTERNATING, JOINT, TRANSPOSED
 from mrs.families.slots import Slot, layer_slots, model_slots
 from mrs.families.spec import ModelSpec, Parameter, Piece, Role
 
@@ -57,7 +57,7 @@ class _Binding:
         """The parameters of one layer, or of what belongs to none."""
         joint = self._joint_places(slots, file_prefix)
         for slot in slots:
-            rows = slot.shape[0]
+            rows = slot.rows
             place = joint.get(slot.name) or _Place(slot.name, (range(rows),), rows)
             for expert in range(slot.experts) if slot.experts else (None,):
                 name = own_prefix + slot.name.format(expert=expert)
@@ -91,8 +91,10 @@ class _Binding:
 
     def _tensor(self, slot_name: str, prefix: str, suffix: str, expert: int | None) -> str:
         """A tensor's name in the file; a table may also name one with its suffix."""
-        module = self.names.get(slot_name + suffix) or self.names[slot_name] + suffix
-        return prefix + module.format(expert=expert)
+        module = self.names.get(slot_name + suffix)
+        if module is None:
+            module = self.names[slot_name].removesuffix(TRANSPOSED) + suffix
+        return prefix + module.removesuffix(TRANSPOSED).format(expert=expert)
 
     def _pieces(
         self, slot: Slot, place: _Place, prefix: str, suffix: str, expert: int | None
@@ -101,19 +103,29 @@ class _Binding:
         stacked = slot.experts > 0 and tensor == self._tensor(place.name, prefix, suffix, -1)
         first = expert * place.height if stacked and expert is not None else 0
         plus_one = slot.is_norm and self.norm_plus_one and suffix == ".weight"
+        transposed = self._is_transposed(place.name, suffix)
         if not stacked and place.stretches == (range(place.height),):
-            return (Piece(tensor, None, plus_one),)
+            return (Piece(tensor, None, plus_one, transposed),)
         return tuple(
-            Piece(tensor, range(rows.start + first, rows.stop + first, rows.step), plus_one)
+            Piece(
+                tensor,
+                range(rows.start + first, rows.stop + first, rows.step),
+                plus_one,
+                transposed,
+            )
             for rows in place.stretches
         )
+
+    def _is_transposed(self, slot_name: str, suffix: str) -> bool:
+        module = self.names.get(slot_name + suffix) or self.names[slot_name]
+        return suffix == ".weight" and module.endswith(TRANSPOSED)
 
 
 def _places(joint: str, parts: Sequence[Slot]) -> dict[str, _Place]:
     """Where each part lies in a joint tensor, by slot name."""
     alternates = joint in ALTERNATING
     turns = parts[0].turns if alternates else 1
-    heights = [part.shape[0] // turns for part in parts]
+    heights = [part.rows // turns for part in parts]
     turn, start, places = sum(heights), 0, {}
     for part, height in zip(parts, heights, strict=True):
         if height == 1:

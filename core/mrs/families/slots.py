@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import singledispatch
+from math import prod
 
-from mrs.families.spec import Attention, Layer, Mlp, ModelSpec, Moe, Norm, Role
+from mrs.families.spec import Attention, LatentAttention, Layer, Mlp, ModelSpec, Moe, Norm, Role
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,11 @@ class Slot:
     suffix: str = ".weight"
     experts: int = 0
     turns: int = 1
+
+    @property
+    def rows(self) -> int:
+        """Rows of the weight, all its dimensions but the last one together."""
+        return prod(self.shape[:-1]) if len(self.shape) > 1 else self.shape[0]
 
 
 def _norm(name: str, size: int, norm: Norm) -> Slot:
@@ -51,6 +57,23 @@ def _(part: Attention, hidden_size: int) -> Iterator[Slot]:
         yield _norm("mixer.k_norm", key_size if whole else part.head_dim, part.qk_norm)
     if part.sinks:
         yield Slot("mixer.sinks", (part.heads,), "vector", suffix="")
+
+
+@part_slots.register
+def _(part: LatentAttention, hidden_size: int) -> Iterator[Slot]:
+    heads, latent = part.heads, part.latent_dim
+    query_rows = heads * (part.key_dim + part.rope.dim)
+    if part.query_latent_dim is None:
+        yield Slot("mixer.q", (query_rows, hidden_size))
+    else:
+        yield Slot("mixer.q_a", (part.query_latent_dim, hidden_size), bias=part.bias)
+        yield _norm("mixer.q_a_norm", part.query_latent_dim, part.norm)
+        yield Slot("mixer.q_b", (query_rows, part.query_latent_dim))
+    yield Slot("mixer.kv_a", (latent + part.rope.dim, hidden_size), bias=part.bias)
+    yield _norm("mixer.kv_a_norm", latent, part.norm)
+    yield Slot("mixer.k_b", (heads, part.key_dim, latent), "dense", turns=heads)
+    yield Slot("mixer.v_b", (heads, part.value_dim, latent), "dense", turns=heads)
+    yield Slot("mixer.o", (hidden_size, heads * part.value_dim), bias=part.bias)
 
 
 @part_slots.register
@@ -104,7 +127,7 @@ def model_slots(spec: ModelSpec) -> Iterator[Slot]:
 
 def _factor_tables(spec: ModelSpec) -> set[tuple[str, int]]:
     """(slot, rotary pairs) of frequency factors that are tensors of the file."""
-    ropes = {layer.mixer.rope for layer in spec.layers if isinstance(layer.mixer, Attention)}
+    ropes = {layer.mixer.rope for layer in spec.layers}
     found = set()
     for rope in ropes:
         if rope is not None and rope.scaling is not None:

@@ -102,6 +102,28 @@ class Attention:
 
 
 @dataclass(frozen=True)
+class LatentAttention:
+    """Multi-head latent attention (arXiv 2405.04434).
+
+    Keys and values of all heads are linear maps of one vector of `latent_dim` numbers a token,
+    which is all that is remembered, with the `rope.dim` numbers of a key that is rotated and
+    shared. Each head has `key_dim` more of its own. Queries come from `query_latent_dim` numbers,
+    or directly from the token where that is None. `norm` is that of both latent vectors; `bias`
+    belongs to the maps onto them and to the one back.
+    """
+
+    heads: int
+    key_dim: int
+    value_dim: int
+    latent_dim: int
+    query_latent_dim: int | None
+    scale: float
+    rope: Rope
+    norm: Norm
+    bias: bool = False
+
+
+@dataclass(frozen=True)
 class Mlp:
     """down(activation(gate(x)) * up(x)), or without a gate down(activation(up(x)))."""
 
@@ -150,7 +172,7 @@ class Moe:
     shared_gate: bool = False
 
 
-Mixer = Attention
+Mixer = Attention | LatentAttention
 FeedForward = Mlp | Moe
 
 
@@ -194,10 +216,19 @@ def _interleaved(layer: Layer) -> Layer:
     if layer.mixer.rope is None:
         return layer
     rope = replace(layer.mixer.rope, interleaved=True)
-    return replace(layer, mixer=replace(layer.mixer, rope=rope))
+    mixer: Mixer = replace(layer.mixer, rope=rope)
+    return replace(layer, mixer=mixer)
 
 
-Role = Literal["matrix", "embedding", "head", "vector"]
+Role = Literal["matrix", "embedding", "head", "dense", "vector"]
+
+
+@dataclass(frozen=True)
+class Scales:
+    """A tensor with one scale for each `tile` (rows, columns) of another one's numbers."""
+
+    tensor: str
+    tile: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -206,20 +237,24 @@ class Piece:
 
     A tensor of more dimensions is a table too: all but the last one number its rows. Where the
     parameter has one dimension, every number is a row. `rows` is None for the whole tensor.
-    `plus_one` marks norm weights that the file stores as an offset from one.
+    `plus_one` marks norm weights that the file stores as an offset from one. With `transposed`
+    the last two dimensions are swapped before rows are counted. `scales` belong to numbers that
+    are stored without.
     """
 
     tensor: str
     rows: range | None = None
     plus_one: bool = False
+    transposed: bool = False
+    scales: Scales | None = None
 
 
 @dataclass(frozen=True)
 class Parameter:
     """One tensor of the running model.
 
-    `matrix`, `embedding` and `head` may be kept quantized; a `vector` (or a small matrix that
-    must be exact) is kept in float32.
+    `matrix`, `embedding` and `head` may be kept quantized; `dense` ones are kept in the model's
+    type, and a `vector` (or a small matrix that must be exact) in float32.
     `layer` is None for what is not mapped to a device with a layer. `pieces` are stacked along
     the first dimension.
     """

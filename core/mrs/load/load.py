@@ -10,7 +10,8 @@ from torch import Tensor
 from mrs.families.spec import Parameter
 from mrs.formats import Format
 from mrs.kernels.packed import GROUP_ROWS, PackedMatrix
-from mrs.load.read import TORCH_DTYPES, file_rows
+from mrs.load.pieces import piece_rows
+from mrs.load.read import TORCH_DTYPES
 from mrs.model.matrix import DenseMatrix, Matrix
 from mrs.model.weights import ModelWeights
 from mrs.plan.storage import Storage
@@ -41,7 +42,7 @@ def load_weights(
             name, kept = parameter.name, storage[parameter.name]
             if kept.packed:
                 matrices[name] = _load_packed(files, parameter, kept)
-            elif parameter.role == "vector":
+            elif parameter.role in ("vector", "dense"):
                 vectors[name] = _load_dense(files, parameter, kept, devices[name])
             else:
                 matrices[name] = DenseMatrix(_load_dense(files, parameter, kept, devices[name]))
@@ -83,9 +84,8 @@ def _load_packed(files: Weights, parameter: Parameter, kept: Storage) -> PackedM
 
 
 def _pieces(files: Weights, parameter: Parameter) -> Iterator[tuple[Tensor, Format, bool]]:
-    """Each piece as it lies in the file: its rows (uint8), their format, whether to add one."""
+    """Each piece's rows (uint8), their format, and whether to add one to the numbers."""
     for piece in parameter.pieces:
-        info = files.checkpoint.tensors[piece.tensor]
-        rows = file_rows(files, info, parameter.columns, piece.rows)
-        yield rows, info.format, piece.plus_one
-        files.release(info)
+        rows, stored = piece_rows(files, piece, parameter.columns)
+        yield rows, stored, piece.plus_one
+        files.release(files.checkpoint.tensors[piece.tensor])

@@ -1,4 +1,4 @@
-"""Turn a tensor's bytes in a file into numbers on a device."""
+"""A tensor's bytes as they lie in a file, row by row."""
 
 from __future__ import annotations
 

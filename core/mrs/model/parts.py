@@ -10,9 +10,10 @@ from torch import Tensor
 
 from mrs.cache.layer import LayerCache
 from mrs.cache.sequence import CacheRoom
-from mrs.families.spec import Attention, FeedForward, Mixer, Mlp, Moe
+from mrs.families.spec import Attention, FeedForward, LatentAttention, Mixer, Mlp, Moe
 from mrs.model.attention import AttentionPart
 from mrs.model.feed_forward import MlpPart
+from mrs.model.latent_attention import LatentAttentionPart
 from mrs.model.moe import MoePart
 from mrs.model.rope import RopeTable
 from mrs.model.segments import Segment
@@ -38,6 +39,7 @@ class FeedForwardPart(Protocol):
 
 _MIXERS: dict[type, Callable[[Any, ModelWeights, RopeTable | None], MixerPart]] = {
     Attention: AttentionPart,
+    LatentAttention: LatentAttentionPart,
 }
 _FEED_FORWARDS: dict[type, Callable[[Any, ModelWeights], FeedForwardPart]] = {
     Mlp: MlpPart,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import singledispatch
 
-from mrs.families.spec import Attention, Layer, Mlp, ModelSpec, Moe, Rope
+from mrs.families.spec import Attention, LatentAttention, Layer, Mlp, ModelSpec, Moe, Rope
 from mrs.formats import Format
 from mrs.plan.storage import Storage
 from mrs.units import KIB, MIB
@@ -25,6 +25,8 @@ DECODED_TOKENS = 32
 TILE_BYTES = 4 * MIB
 #: Keys that the CPU's fused attention looks at in one step, and float32 sums it keeps beside.
 ATTENTION_KEYS_PER_STEP = 512
+#: Scores of latent attention that are in memory at once.
+LATENT_SCORES = 1 << 24
 
 #: How the weight of a slot such as `mixer.q` is kept.
 KeptAs = Callable[[str], Storage]
@@ -171,6 +173,31 @@ def _(part: Attention, run: Pass, hidden_size: int, kept: KeptAs) -> int:
     moments.append(turned + _attend_bytes(part, one))
     moments.append(turned + _window_move_bytes(part, one))
     return max(moments)
+
+
+@part_bytes.register
+def _(part: LatentAttention, run: Pass, hidden_size: int, kept: KeptAs) -> int:
+    """Queries, those through the keys' map, the latent vector twice and the mix are held.
+
+    Beside them, for one sequence, the rotated queries and their copy in the cache's type, then
+    the scores of some heads: with their mask and softmax three lists in float32, and float32 of
+    the keys. Last what goes through the values' map, and the projection back.
+    """
+    wide = part.latent_dim + part.rope.dim
+    query_size = part.heads * (part.key_dim + part.rope.dim)
+    latents = run.size(part.heads * part.latent_dim)
+    held = run.size(query_size + wide + part.latent_dim) + 2 * latents
+    one = _of_one_sequence(run)
+    turned = one.size(part.heads * wide) + one.tokens * part.heads * wide * run.cache.block_bytes
+    scores = min(part.heads * one.tokens * one.context_tokens, LATENT_SCORES)
+    scores = max(scores, one.tokens * one.context_tokens)
+    keys = 2 * 4 * one.context_tokens * wide
+    attending = 3 * 4 * scores + keys + one.size(part.heads * part.latent_dim)
+    values = 2 * run.size(part.heads * part.value_dim)
+    back = product_bytes(
+        run, part.heads * part.value_dim, hidden_size, kept("mixer.o"), bias=part.bias
+    )
+    return held + max(turned + attending, values + back)
 
 
 def _of_one_sequence(run: Pass) -> Pass:

@@ -6,7 +6,9 @@ sequences that are held at once.
 
 from __future__ import annotations
 
-from mrs.families.spec import Layer
+from functools import singledispatch
+
+from mrs.families.spec import Attention, LatentAttention, Layer, Mixer
 from mrs.formats import FORMATS, Format
 from mrs.request import PREFILL_CHUNK_TOKENS
 
@@ -76,13 +78,31 @@ def layer_kv_bytes(
     block_tokens: int = 1,
 ) -> int:
     """Bytes of one layer's cache for `batch` sequences of `context_tokens` each."""
-    mixer = layer.mixer
     cells = cache_cells(
         context_tokens,
-        window=mixer.window,
+        window=_window(layer.mixer),
         chunk_tokens=chunk_tokens,
         block_tokens=block_tokens,
     )
-    return attention_kv_bytes(
-        cells, mixer.kv_heads, mixer.head_dim, mixer.head_dim, kv_format, batch=batch
-    )
+    return mixer_kv_bytes(layer.mixer, cells, kv_format, batch)
+
+
+def _window(mixer: Mixer) -> int | None:
+    return mixer.window if isinstance(mixer, Attention) else None
+
+
+@singledispatch
+def mixer_kv_bytes(mixer: object, cells: int, kv_format: Format, batch: int) -> int:
+    """Bytes of what a mixer remembers; one case a kind."""
+    raise TypeError(f"no cache is known for {type(mixer).__name__}")
+
+
+@mixer_kv_bytes.register
+def _(mixer: Attention, cells: int, kv_format: Format, batch: int) -> int:
+    sizes = mixer.kv_heads, mixer.head_dim, mixer.head_dim
+    return attention_kv_bytes(cells, *sizes, kv_format, batch=batch)
+
+
+@mixer_kv_bytes.register
+def _(mixer: LatentAttention, cells: int, kv_format: Format, batch: int) -> int:
+    return latent_kv_bytes(cells, mixer.latent_dim, mixer.rope.dim, kv_format, batch=batch)

@@ -58,6 +58,8 @@ def store(parameter: Parameter, stored: Sequence[Format], rules: StorageRules) -
     """
     if parameter.role == "vector":
         return _plain(parameter, FORMATS["F32"])
+    if parameter.role == "dense":
+        return _plain(parameter, rules.dense)
     wanted = {_wanted(parameter, format, rules.level) for format in stored}
     if rules.packs and len(wanted) == 1:
         (format,) = wanted

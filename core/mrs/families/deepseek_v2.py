@@ -1,0 +1,150 @@
+"""DeepSeek V2: latent attention, and from some layer on many small experts beside shared ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from mrs.errors import NotReadable
+from mrs.families.config import Config
+from mrs.families.family import Family
+from mrs.families.mixture import read_expert, read_router
+from mrs.families.parts import decoder, layer_count, read_mlp, read_norm
+from mrs.families.rope import read_rope
+from mrs.families.spec import LatentAttention, Layer, ModelSpec, Moe, Norm, Rope
+
+#: How GGUF files spell the two ways of scoring experts.
+_SCORING = {1: "softmax", 2: "sigmoid"}
+
+
+def read(config: Config) -> ModelSpec:
+    return read_deepseek(config, "deepseek_v2")
+
+
+def read_deepseek(config: Config, family: str) -> ModelSpec:
+    norm = read_norm(config)
+    attention = read_latent_attention(config)
+    dense = read_mlp(config, bias=config.flag("mlp_bias", False))
+    moe, first = read_moe(config), config.whole("first_k_dense_replace", 0)
+    layers = [
+        Layer(attention, dense if layer < first else moe, norm)
+        for layer in range(layer_count(config))
+    ]
+    return decoder(config, family, layers, norm)
+
+
+def read_latent_attention(config: Config) -> LatentAttention:
+    heads, rope_dim = config.positive("num_attention_heads"), config.positive("qk_rope_head_dim")
+    # Older GGUF files have the sizes of a head where newer ones have those of the latent vector.
+    whole = config.whole("qk_head_dim", config.whole("head_dim", 0))
+    key_dim = config.whole("qk_nope_head_dim", whole - rope_dim)
+    if not key_dim:
+        raise NotReadable("heads of nothing but a rotated part", where=config.where)
+    rope = read_rope(config, rope_dim, interleaved=config.flag("rope_interleave", True))
+    return LatentAttention(
+        heads,
+        key_dim,
+        config.positive("v_head_dim", config.whole("value_length", 0)),
+        config.positive("kv_lora_rank"),
+        config.positive("q_lora_rank") if config.has("q_lora_rank") else None,
+        scale=(key_dim + rope_dim) ** -0.5 * _stretch_scale(rope),
+        rope=_without_magnitude(rope),
+        norm=Norm(1e-6),
+        bias=config.flag("attention_bias", False),
+    )
+
+
+def _stretch_scale(rope: Rope) -> float:
+    """What a stretched rope multiplies scores by, beside what it does to the rotated parts."""
+    if rope.scaling is None:
+        return 1.0
+    weight = rope.scaling.get("mscale_all_dim", 10 * rope.scaling.get("yarn_log_multiplier", 0))
+    factor = rope.scaling.get("factor", 1.0)
+    return (0.1 * weight * math.log(factor) + 1) ** 2 if factor > 1 else 1.0
+
+
+def _without_magnitude(rope: Rope) -> Rope:
+    """GGUF files give one number for both magnitudes, which then cancel."""
+    if rope.scaling is None or rope.scaling.get("yarn_log_multiplier", 0) == 0:
+        return rope
+    values = (*rope.scaling.values, ("attention_factor", 1.0))
+    return replace(rope, scaling=replace(rope.scaling, values=tuple(sorted(values))))
+
+
+def read_moe(config: Config) -> Moe:
+    config.refuse("moe_layer_freq", 1)
+    config.refuse("topk_method", "greedy", "group_limited_greedy", "noaux_tc")
+    scoring = config.values.get("scoring_func", "softmax")
+    scoring = _SCORING.get(scoring, scoring)
+    config.refuse("scoring_func", *_SCORING, *_SCORING.values())
+    is_sigmoid = scoring == "sigmoid"
+    if not is_sigmoid:
+        config.refuse("norm_topk_prob", False)
+    expert = read_expert(config)
+    shared = config.whole("n_shared_experts", 0)
+    router = read_router(
+        config,
+        scoring=scoring,
+        correction=is_sigmoid,
+        normalized=config.flag("norm_topk_prob", False),
+        scale=config.number("routed_scaling_factor", 1.0),
+        group_best=2 if is_sigmoid else 1,
+        **_groups(config),
+    )
+    bias = config.flag("mlp_bias", False)
+    wide = replace(expert, intermediate=expert.intermediate * shared, bias=bias)
+    return Moe(router, expert, shared=wide if shared else None)
+
+
+def _groups(config: Config) -> Mapping[str, int]:
+    if config.values.get("topk_method") == "greedy":
+        return {}
+    groups = config.positive("n_group", 1)
+    chosen = config.positive("topk_group", groups)
+    return {"groups": groups, "chosen_groups": chosen}
+
+
+#: What versions 2 and 3 agree on where a config.json is silent.
+DEFAULTS = {
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
+
+NAMES = {
+    "ffn.shared.gate": "mlp.shared_experts.gate_proj",
+    "ffn.shared.up": "mlp.shared_experts.up_proj",
+    "ffn.shared.down": "mlp.shared_experts.down_proj",
+}
+
+FAMILY = Family(
+    "deepseek_v2",
+    read,
+    gguf_arch="deepseek2",
+    defaults={
+        **DEFAULTS,
+        "n_routed_experts": 64,
+        "n_shared_experts": 2,
+        "moe_intermediate_size": 1407,
+        "topk_method": "greedy",
+    },
+    safetensors=NAMES,
+    gguf_keys={
+        "qk_rope_head_dim": "rope.dimension_count",
+        "qk_head_dim": "attention.key_length_mla",
+        "v_head_dim": "attention.value_length_mla",
+        "value_length": "attention.value_length",
+        "q_lora_rank": "attention.q_lora_rank",
+        "kv_lora_rank": "attention.kv_lora_rank",
+        "first_k_dense_replace": "leading_dense_block_count",
+        "n_shared_experts": "expert_shared_count",
+        "routed_scaling_factor": "expert_weights_scale",
+        "norm_topk_prob": "expert_weights_norm",
+        "scoring_func": "expert_gating_func",
+        "n_group": "expert_group_count",
+        "topk_group": "expert_group_used_count",
+    },
+)
