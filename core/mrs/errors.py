@@ -39,6 +39,18 @@ class UsageError(MrsError):
     exit_code = ExitCode.USAGE
 
 
+class ContextFull(UsageError):
+    """A prompt of `prompt_tokens` where the model's context holds `context_tokens`, no more."""
+
+    def __init__(self, prompt_tokens: int, context_tokens: int) -> None:
+        super().__init__(
+            f"the prompt has {prompt_tokens} tokens and the model's context holds {context_tokens}",
+            hint="shorten the prompt or clear the conversation",
+        )
+        self.prompt_tokens = prompt_tokens
+        self.context_tokens = context_tokens
+
+
 class NotReadable(MrsError):
     """A model, or a file of it, is missing, truncated or malformed."""
 

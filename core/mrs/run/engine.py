@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mrs.cache.sequence import SequenceCache
-from mrs.errors import UsageError
+from mrs.errors import ContextFull, UsageError
 from mrs.model.decoder import Decoder
 from mrs.model.segments import Segment
 from mrs.request import PREFILL_CHUNK_TOKENS, Sampling
@@ -45,12 +45,10 @@ class Engine:
         Ends by itself only where the model's context or `sampling.max_tokens` is reached.
         """
         room_tokens = self.context_tokens - len(prompt_ids)
-        if room_tokens < 1 or not prompt_ids:
-            raise UsageError(
-                f"the prompt has {len(prompt_ids)} tokens and the model's context holds "
-                f"{self.context_tokens}",
-                hint="shorten the prompt or clear the conversation",
-            )
+        if not prompt_ids:
+            raise UsageError("the prompt has no tokens", hint="give it a text")
+        if room_tokens < 1:
+            raise ContextFull(len(prompt_ids), self.context_tokens)
         limit = room_tokens if sampling.max_tokens is None else sampling.max_tokens
         sampler = Sampler(
             sampling,
