@@ -24,7 +24,11 @@ static inline Ints lanes_bytes(Ints a) { return _mm512_xor_si512(a, lanes_byte(0
 
 /* Adds to each lane the products of its four unsigned bytes with the four signed bytes at x. */
 static inline Ints lanes_dot(Ints sum, Ints weights, const int8_t *x) {
-    return _mm512_dpbusd_epi32(sum, weights, _mm512_set1_epi32(*(const int32_t *)x));
+    /* As one instruction, which gcc makes of the intrinsics only as two. */
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0"
+            : "+v"(sum)
+            : "v"(weights), "m"(*(const int32_t *)x));
+    return sum;
 }
 static inline Ints lanes_dot_bytes(Ints sum, Ints weights, const int8_t *x) {
     return lanes_dot(sum, weights, x);

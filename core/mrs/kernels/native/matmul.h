@@ -3,7 +3,6 @@
 
 #define PARTS (GROUP_ROWS / LANES)
 #define PREFETCH_BYTES 8192 /* measured: nearer and farther are slower */
-#define FLOAT_PREFETCH_BYTES 6144
 
 INLINE Ints shift_to(const Ints v, const int from, const int to) {
     return from > to ? lanes_shift_right(v, from - to) : lanes_shift_left(v, to - from);
@@ -39,8 +38,11 @@ INLINE Ints quad_codes(const int bits, const uint8_t *unit, const int k) {
 
 /* Number j of the 16 that four lines hold, as floats; `is_signed` for bytes below zero. */
 INLINE Floats scale_number(const Ints lines[4], const int j, const bool is_signed) {
-    Ints top = lanes_shift_left(lines[j >> 2], 24 - 8 * (j & 3));
-    return lanes_convert(is_signed ? lanes_shift_signed(top, 24) : lanes_shift_right(top, 24));
+    const int place = 8 * (j & 3);
+    Ints line = lines[j >> 2];
+    if (is_signed) return lanes_convert(lanes_shift_signed(lanes_shift_left(line, 24 - place), 24));
+    if (place == 24) return lanes_convert(lanes_shift_right(line, 24));
+    return lanes_convert(lanes_and(lanes_shift_right(line, place), lanes_int(0xff)));
 }
 
 INLINE void load_six_bits(const uint8_t *block, Ints lines[4]) {
@@ -110,6 +112,16 @@ INLINE void load_scales(const Format format, const uint8_t *block, const int par
     }
 }
 
+/* Asks for memory far ahead. An assembler statement stays where it is, between the loads; a group
+ * of requests at once would stall. */
+INLINE void prefetch_line(const uint8_t *line) {
+#if defined(__x86_64__)
+    __asm__ volatile("prefetcht0 %0" : : "m"(line[PREFETCH_BYTES]));
+#else
+    __builtin_prefetch(line + PREFETCH_BYTES);
+#endif
+}
+
 /* Adds one unit's products to total[t]. `x` is the unit's part of a panel (activations.h). */
 INLINE void add_unit(const Format format, const int width, const uint8_t *unit, const uint8_t *x,
                      const Floats *scale, const Floats *minimum, Floats *total) {
@@ -127,6 +139,8 @@ INLINE void add_unit(const Format format, const int width, const uint8_t *unit, 
 #pragma GCC unroll 8
         for (int i = 0; i < quads; i++) {
             const int k = s * quads + (scales == 1 ? (i >> 1) + 4 * (i & 1) : i);
+            const int line = (s * quads + i) * bits / 8, next = (s * quads + i + 1) * bits / 8;
+            if (next > line) prefetch_line(unit + LINE * line);
             Ints codes = quad_codes(bits, unit, k);
 #pragma GCC unroll 8
             for (int t = 0; t < width; t++) {
@@ -150,29 +164,33 @@ INLINE void add_unit(const Format format, const int width, const uint8_t *unit, 
         total[t] = lanes_fma(scaled[t], lanes_float(step[t]), total[t]);
 }
 
-INLINE void prefetch(const uint8_t *p, const int bytes) {
-#pragma GCC unroll 16
-    for (int i = 0; i < bytes; i += LINE) __builtin_prefetch(p + PREFETCH_BYTES + i);
+/* With few tokens the scales stay in registers, if each unit has code of its own; how many do
+ * best was measured. */
+INLINE int unrolled_units(const Format format, const int width) {
+    return width > 2 ? 1 : format == Q6_K ? 2 : block_units(format);
 }
 
 INLINE void multiply_codes(const Format format, const int width, const uint8_t *block,
                            const uint8_t *x, int64_t columns, const int part, float *out) {
     const int units = block_units(format), scales = unit_scales(format);
-    const int bytes = unit_bytes(code_bits(format));
+    const int bytes = unit_bytes(code_bits(format)), unrolled = unrolled_units(format, width);
     Floats total[MAX_TOKENS], scale[16], minimum[16];
 #pragma GCC unroll 8
     for (int t = 0; t < width; t++) total[t] = lanes_zero();
     block += part * LANES * 4;
     for (int64_t column = 0; column < columns; column += units * UNIT_COLUMNS) {
-        prefetch(block, scale_bytes(format));
+#pragma GCC unroll 8
+        for (int i = 0; i < scale_bytes(format); i += LINE) prefetch_line(block + i);
         load_scales(format, block, part, scale, minimum);
         block += scale_bytes(format);
 #pragma GCC unroll 1
-        for (int u = 0; u < units; u++) {
-            prefetch(block, bytes);
-            add_unit(format, width, block, x, scale + u * scales, minimum + u * scales, total);
-            block += bytes;
-            x += panel_unit_bytes(format, width);
+        for (int rest = 0; rest < units; rest += unrolled) {
+#pragma GCC unroll 8
+            for (int u = rest; u < rest + unrolled; u++) {
+                add_unit(format, width, block, x, scale + u * scales, minimum + u * scales, total);
+                block += bytes;
+                x += panel_unit_bytes(format, width);
+            }
         }
     }
 #pragma GCC unroll 8
@@ -206,7 +224,7 @@ INLINE void multiply_floats(const Format format, const int width, const uint8_t 
     for (int64_t column = 0; column < columns; column += UNIT_COLUMNS) {
 #pragma GCC unroll 16
         for (int i = 0; i < UNIT_COLUMNS; i += 2) {
-            __builtin_prefetch(line + FLOAT_PREFETCH_BYTES);
+            prefetch_line(line);
             load_two_columns(format, line, part, weights);
             line += LINE;
 #pragma GCC unroll 8
