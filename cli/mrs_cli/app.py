@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +18,7 @@ from mrs_cli.flags import (
     AskFlags,
     GlobalFlags,
     OutputFlags,
+    PlanFlags,
     PlanningFlags,
     StdinFlags,
     merged,
@@ -32,6 +33,17 @@ Examples:
   mrs plain -m demo -P "What is a KV cache?"
   mrs -i --isq q4k plain -m meta-llama/Llama-3.3-70B-Instruct
   mrs -n "0:16;1:16" gguf -m FOLDER -f MODEL.gguf < prompts.txt
+  mrs plan --dry-run -m meta-llama/Llama-3.3-70B-Instruct
+"""
+
+PLAN_HELP = "Show where every byte of a model would go; without --dry-run, load it and measure."
+
+PLAN_EXAMPLES = """\b
+Examples:
+  mrs plan --dry-run
+  mrs plan --dry-run -m ID --device cuda:0=24GiB --device cpu=64GiB
+  mrs --isq q4k plan --dry-run --solve max-seq-len plain -m ID
+  mrs plan --dry-run --json plain -m ID > plan.json && mrs --plan plan.json -i plain -m ID
 """
 
 
@@ -100,6 +112,43 @@ def _runner(selector: Selector) -> Callable[..., None]:
     return command
 
 
+@takes(PlanFlags, GlobalFlags, PlanningFlags, OutputFlags)
+def plan(
+    ctx: typer.Context,
+    planned: PlanFlags,
+    flags: GlobalFlags,
+    planning: PlanningFlags,
+    output: OutputFlags,
+) -> None:
+    call: Call = ctx.obj
+    call = replace(
+        call, flags=merged(call.flags, flags), output=merged(call.output, output), plan=planned
+    )
+    if ctx.invoked_subcommand is not None:
+        ctx.obj = replace(call, planning=planning)
+        return
+    from mrs_cli.plan import find_request, show_plan
+
+    request = find_request(call.flags, planned, planning)
+    raise typer.Exit(show_plan(call.environment, call.output, planned, request))
+
+
+def _planner(selector: Selector) -> Callable[..., None]:
+    @takes(selector.flags, PlanningFlags, OutputFlags)
+    def command(
+        ctx: typer.Context, model: Any, planning: PlanningFlags, output: OutputFlags
+    ) -> None:
+        call: Call = ctx.obj
+        from mrs_cli.plan import refuse_shorthand, show_plan
+
+        refuse_shorthand(call.plan, selector.name)
+        request = selector.request(call.flags, model, merged(call.planning, planning))
+        output = merged(call.output, output)
+        raise typer.Exit(show_plan(call.environment, output, call.plan, request))
+
+    return command
+
+
 def command_tree() -> Any:
     """The whole command line, as the object that parses, helps and documents."""
     app = typer.Typer(
@@ -114,6 +163,13 @@ def command_tree() -> Any:
         app.command(selector.name, help=selector.help, cls=Command, options_metavar="[FLAGS]")(
             _runner(selector)
         )
+    plans = typer.Typer(cls=Group, rich_markup_mode=None)
+    plans.callback(invoke_without_command=True, options_metavar="[FLAGS]")(plan)
+    for selector in SELECTORS:
+        plans.command(selector.name, help=selector.help, cls=Command, options_metavar="[FLAGS]")(
+            _planner(selector)
+        )
+    app.add_typer(plans, name="plan", help=PLAN_HELP, epilog=PLAN_EXAMPLES)
     return typer.main.get_command(app)
 
 

@@ -101,6 +101,8 @@ def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
         "layer_map": flags.num_device_layers,
         "seed": flags.seed,
         "max_seqs": flags.max_seqs,
+        "strategy": flags.strategy,
+        "plan_file": flags.plan_file,
         "chat_template": _template("--chat-template", flags.chat_template, ".jinja", ".json"),
         "jinja_explicit": _template("--jinja-explicit", flags.jinja_explicit, ".jinja"),
         "thinking": _thinking(flags.thinking),
@@ -111,6 +113,8 @@ def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
     return {
         "cpu": flags.cpu,
         "kv_cache": not flags.no_kv_cache,
+        "cpu_spill": not flags.no_cpu_spill,
+        "calibration": not flags.no_calibration,
         **{name: value for name, value in given.items() if value is not None},
     }
 

@@ -14,12 +14,15 @@ from typer import Argument, Option
 from mrs_cli.settings import SETTINGS
 
 DataType = Literal["auto", "bf16", "f16", "f32"]
+PlacementStrategy = Literal["fill", "spread", "fastest"]
+SolveGoal = Literal["max-seq-len", "max-batch-size", "isq"]
 Group = TypeVar("Group")
 
 _model = partial(Option, rich_help_panel="Model")
 _devices = partial(Option, rich_help_panel="Devices and precision")
 _asking = partial(Option, rich_help_panel="Asking")
 _sampling = partial(Option, rich_help_panel="Sampling")
+_planning = partial(Option, rich_help_panel="Planning")
 _program = partial(Option, rich_help_panel="Program")
 _source = partial(Argument, rich_help_panel="Asking")
 
@@ -52,6 +55,28 @@ class GlobalFlags:
         ),
     ] = None
     cpu: Annotated[bool, _devices("--cpu", help="Use no accelerator.")] = False
+    strategy: Annotated[
+        PlacementStrategy | None,
+        _devices(
+            "--strategy",
+            metavar="fill|spread|fastest",
+            case_sensitive=False,
+            help="Fill one device after another, spread layers evenly, or place them for speed.",
+            show_default="fill",
+        ),
+    ] = None
+    no_cpu_spill: Annotated[
+        bool,
+        _devices("--no-cpu-spill", help="Fail where the accelerators cannot hold every layer."),
+    ] = False
+    no_calibration: Annotated[
+        bool,
+        _devices("--no-calibration", help="Plan without what was measured on this machine."),
+    ] = False
+    plan_file: Annotated[
+        str | None,
+        _devices("--plan", metavar="FILE", help="Run exactly the plan that mrs plan --json saved."),
+    ] = None
     no_kv_cache: Annotated[
         bool, _devices("--no-kv-cache", help="Recompute everything at each step.")
     ] = False
@@ -348,6 +373,46 @@ class GgufFlags:
             help="Model whose tokenizer and chat template to use.",
             show_default="those in the file",
         ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class PlanFlags:
+    """Flags of `mrs plan` itself."""
+
+    dry_run: Annotated[
+        bool,
+        _planning("--dry-run", help="Read headers only: download, load and measure nothing."),
+    ] = False
+    device: Annotated[
+        list[str] | None,
+        _planning(
+            "--device",
+            metavar="DEVICE",
+            help="Plan for a device that need not be there, such as cuda:0=24GiB, "
+            "cuda:1=16GiB,bandwidth=448GB/s or cpu=64GiB; may be given several times.",
+        ),
+    ] = None
+    solve: Annotated[
+        SolveGoal | None,
+        _planning(
+            "--solve",
+            metavar="max-seq-len|max-batch-size|isq",
+            help="Find the largest length or batch, or the finest quantization, that fits.",
+        ),
+    ] = None
+    model_id: Annotated[
+        str | None,
+        _planning(
+            "-m",
+            "--model-id",
+            metavar="ID",
+            help="Model, when no selector is named: hub id, local folder, .gguf file, or demo.",
+            show_default="demo",
+        ),
+    ] = None
+    filename: Annotated[
+        str | None, _planning("-f", "--filename", metavar="FILE", help="GGUF file of that model.")
     ] = None
 
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mrs.request import RunRequest
 from mrs_cli import ask
 from mrs_cli.environment import Environment
-from mrs_cli.flags import AskFlags, GgufFlags, GlobalFlags, OutputFlags, PlainFlags, PlanningFlags
+from mrs_cli.flags import (
+    AskFlags,
+    GgufFlags,
+    GlobalFlags,
+    OutputFlags,
+    PlainFlags,
+    PlanFlags,
+    PlanningFlags,
+)
 
 
 @dataclass(frozen=True)
@@ -28,7 +36,7 @@ SELECTORS = (
 )
 
 
-@dataclass
+@dataclass(frozen=True)
 class Call:
     """What the words before a selector said; it travels as the context's `obj`."""
 
@@ -36,3 +44,5 @@ class Call:
     flags: GlobalFlags
     ask: AskFlags
     output: OutputFlags
+    plan: PlanFlags = field(default_factory=PlanFlags)
+    planning: PlanningFlags = field(default_factory=PlanningFlags)

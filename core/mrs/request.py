@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 Container = Literal["safetensors", "gguf"]
+Dtype = Literal["auto", "bf16", "f16", "f32"]
 Strategy = Literal["fill", "spread", "fastest"]
 
 #: Most prompt tokens in one forward pass: bounds activations, and is what a plan counts with.
@@ -68,7 +69,7 @@ class RunRequest:
 
     source: ModelSource
     arch: str | None = None
-    dtype: Literal["auto", "bf16", "f16", "f32"] = "auto"
+    dtype: Dtype = "auto"
     isq: str | None = None
     layer_map: str | None = None
     cpu: bool = False

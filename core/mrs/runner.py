@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mrs.events import Event, Finished, FinishReason, LoadProgress, OnProgress, TextDelta, Usage
 from mrs.families.find import Description, describe
 from mrs.kernels.library import is_available
+from mrs.plan.calibration import corrections, remember
+from mrs.plan.device import Device
 from mrs.plan.memory import probe_devices
-from mrs.plan.plan import Plan, make_plan
-from mrs.request import Message, RunRequest, Sampling
-from mrs.source.find import fetch, open_checkpoint
+from mrs.plan.plan import Plan
+from mrs.plan.planner import Planner
+from mrs.plan.reconcile import Reconciliation, reconcile
+from mrs.plan.saved import replay
+from mrs.request import Container, Message, ModelSource, RunRequest, Sampling
+from mrs.source.find import fetch, find_selector, open_checkpoint
 
 if TYPE_CHECKING:
+    from mrs.model.decoder import Decoder
+    from mrs.model.weights import ModelWeights
     from mrs.run.engine import Engine
     from mrs.source.checkpoint import Checkpoint
     from mrs.text.chat import TextSide
@@ -23,50 +32,118 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
-def plan(request: RunRequest) -> Plan:
-    """What `load` would do, from the headers alone."""
+def open_planner(request: RunRequest) -> Planner:
+    """What a model and the devices are, from headers alone: makes the plans of a request."""
     checkpoint = open_checkpoint(request.source)
-    return _plan(request, checkpoint, describe(checkpoint, request.arch))
+    description = describe(checkpoint, request.arch)
+    return _planner(request, checkpoint, description)
+
+
+def plan(request: RunRequest, planner: Planner | None = None) -> Plan:
+    """What `load` would do. A model that does not fit is planned all the same."""
+    planner = planner or open_planner(request)
+    if request.plan_file is not None:
+        return replay(planner, request, Path(request.plan_file).expanduser())
+    return planner.plan(request)
 
 
 def load(request: RunRequest, on_progress: OnProgress | None = None) -> LoadedModel:
     """Plan, download what is missing, and load. Raises MrsError."""
     report = on_progress or (lambda progress: None)
-    checkpoint = open_checkpoint(request.source)
-    description = describe(checkpoint, request.arch)
-    made = _plan(request, checkpoint, description)
+    planner = open_planner(request)
+    made = plan(request, planner)
     made.require_fit()
-    for remark in (*checkpoint.notes, *made.warnings):
-        _logger.warning(remark)
-    checkpoint = fetch(checkpoint, lambda done, total: report(LoadProgress("disk", done, total)))
+    planner = _fetched(request, planner, report)
     # Heavy imports start here: whatever fails above fails fast.
     from mrs.text.chat import read_text_side
 
     text = read_text_side(
-        checkpoint, chat_template=request.chat_template, jinja_explicit=request.jinja_explicit
+        planner.checkpoint,
+        chat_template=request.chat_template,
+        jinja_explicit=request.jinja_explicit,
     )
-    engine = _load_engine(request, checkpoint, description, made, report)
-    return LoadedModel(request, made, text, engine)
+    made = still_fitting(request, planner, made)
+    decoder = _load_decoder(planner, made, report)[0]
+    return LoadedModel(request, made, text, _engine(request, made, decoder))
 
 
-def _plan(request: RunRequest, checkpoint: Checkpoint, description: Description) -> Plan:
-    devices = probe_devices(what_if=request.devices, cpu_only=request.cpu)
-    return make_plan(request, checkpoint, description, devices, cpu_packs=is_available())
+def rehearse(
+    request: RunRequest, planner: Planner, made: Plan, on_progress: OnProgress | None = None
+) -> Reconciliation:
+    """Load what was planned, run its worst moment, and tell predicted from measured.
+
+    The correction is remembered for later plans on this machine. Raises MrsError.
+    """
+    made.require_fit()
+    report = on_progress or (lambda progress: None)
+    planner = _fetched(request, planner, report)
+    decoder, weights = _load_decoder(planner, made, report)
+    from mrs.run.rehearsal import measure, rehearse
+
+    seen = rehearse(decoder, made.load.context_tokens, made.load.chunk_tokens)
+    free_before = {device.torch_device: device.available_bytes for device in made.devices}
+    result = reconcile(
+        made,
+        planner.corrections if request.calibration else {},
+        measure(seen, weights, free_before),
+        seen.prompt_tokens_per_s,
+        seen.decode_tokens_per_s,
+    )
+    remember(result.corrections)
+    return result
 
 
-def _load_engine(
-    request: RunRequest,
-    checkpoint: Checkpoint,
-    description: Description,
-    made: Plan,
-    report: OnProgress,
-) -> Engine:
+def find_container(source: ModelSource) -> Container:
+    """Whether a model is of safetensors or GGUF files."""
+    return "gguf" if find_selector(source) == "gguf" else "safetensors"
+
+
+def still_fitting(request: RunRequest, planner: Planner, made: Plan) -> Plan:
+    """The plan, or a new one where a device has less memory now than the plan needs.
+
+    A plan that was given is kept or refused. Raises DoesNotFit.
+    """
+    now = {device.label: device for device in _devices(request)}
+    shrunk = any(
+        device.label not in now or now[device.label].available_bytes < terms.needed_bytes
+        for device, terms in zip(made.devices, made.terms, strict=True)
+        if terms.total.expected
+    )
+    if not shrunk:
+        return made
+    again = plan(request, _planner(request, planner.checkpoint, planner.description))
+    again.require_fit()
+    return again
+
+
+def _devices(request: RunRequest) -> list[Device]:
+    return probe_devices(what_if=request.devices, cpu_only=request.cpu)
+
+
+def _planner(request: RunRequest, checkpoint: Checkpoint, description: Description) -> Planner:
+    devices = _devices(request)
+    known = corrections(devices) if request.calibration and not request.devices else {}
+    return Planner(checkpoint, description, devices, cpu_packs=is_available(), corrections=known)
+
+
+def _fetched(request: RunRequest, planner: Planner, report: OnProgress) -> Planner:
+    """The planner of the same model with all files on this machine."""
+    if planner.checkpoint.is_local:
+        return planner
+    checkpoint = fetch(
+        planner.checkpoint, lambda done, total: report(LoadProgress("disk", done, total))
+    )
+    return _planner(request, checkpoint, planner.description)
+
+
+def _load_decoder(planner: Planner, made: Plan, report: OnProgress) -> tuple[Decoder, ModelWeights]:
+    # The plan counts GPUs as the management library does.
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     import torch
 
     from mrs.load.load import load_weights
     from mrs.load.read import TORCH_DTYPES
     from mrs.model.decoder import Decoder
-    from mrs.run.engine import Engine
 
     torch_devices = [torch.device(device.torch_device) for device in made.devices]
     totals = made.weight_bytes()
@@ -78,22 +155,28 @@ def _load_engine(
         report(LoadProgress(made.devices[index].label, done[index], totals[index]))
 
     weights = load_weights(
-        checkpoint,
-        description.parameters,
+        planner.checkpoint,
+        planner.description.parameters,
         made.storage,
         {name: torch_devices[index] for name, index in made.parameter_devices.items()},
         on_bytes,
     )
     decoder = Decoder(
-        description.spec,
+        planner.description.spec,
         weights,
         [torch_devices[index] for index in made.layer_devices],
         TORCH_DTYPES[made.dense.name],
     )
+    return decoder, weights
+
+
+def _engine(request: RunRequest, made: Plan, decoder: Decoder) -> Engine:
+    from mrs.run.engine import Engine
+
     return Engine(
         decoder,
-        planned_tokens=request.max_seq_len,
-        context_tokens=description.spec.context_tokens,
+        planned_tokens=made.load.context_tokens,
+        context_tokens=made.model.context_tokens,
         kv_cache=request.kv_cache,
         seed=request.seed,
     )

@@ -14,7 +14,7 @@ WRONG = [
     ("plain -m x --isq q4k", "no flag --isq: it is a global flag, put it before plain"),
     ("plain -m x --model_id y", "no flag --model_id: did you mean --model-id?"),
     ("plain -m x -f y", "no flag -f: it belongs after gguf"),
-    ("plian -m x", "no such command 'plian': did you mean 'plain'?"),
+    ("plian -m x", "no such command 'plian': did you mean 'plan', 'plain'?"),
     ("plain -m x hello", "plain takes no 'hello': ask with --prompt"),
     ("plain -m x -P a -", "both --prompt and - are given"),
     ("gguf -m x", "gguf -m x names no file: add -f FILE"),

@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeVar
 
-from mrs.events import LoadProgress
+from mrs.events import LoadProgress, OnProgress
 from mrs.request import RunRequest
 from mrs_cli.environment import Environment, Model
 from mrs_cli.render.text import one_line
 
+Result = TypeVar("Result")
+
 
 def load_model(environment: Environment, request: RunRequest, *, quiet: bool) -> Model:
     """The loaded model: bars for each device on a terminal, then one summary line."""
-    if quiet:
-        return environment.load(request)
-    if environment.can_animate(environment.stderr):
-        model = _with_bars(environment, request)
-    else:
-        model = environment.load(request)
-    with suppress(OSError):
-        environment.stderr.write(one_line(model.summary) + "\n")
-        environment.stderr.flush()
+    model = with_progress(
+        environment,
+        f"loading {request.source.model_id}",
+        lambda show: environment.load(request, show),
+        quiet=quiet,
+    )
+    if not quiet:
+        with suppress(OSError):
+            environment.stderr.write(one_line(model.summary) + "\n")
+            environment.stderr.flush()
     return model
 
 
-def _with_bars(environment: Environment, request: RunRequest) -> Model:
+def with_progress(
+    environment: Environment,
+    title: str,
+    work: Callable[[OnProgress | None], Result],
+    *,
+    quiet: bool,
+) -> Result:
+    """The result of `work`, with a bar for each device on a terminal while it loads."""
+    if quiet or not environment.can_animate(environment.stderr):
+        return work(None)
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
     from mrs_cli.render.theme import console
@@ -37,7 +51,7 @@ def _with_bars(environment: Environment, request: RunRequest) -> Model:
         transient=True,
     )
     with progress:
-        waiting = progress.add_task(one_line(f"loading {request.source.model_id}"), total=None)
+        waiting = progress.add_task(one_line(title), total=None)
         bars = {}
 
         def show(state: LoadProgress) -> None:
@@ -46,4 +60,4 @@ def _with_bars(environment: Environment, request: RunRequest) -> Model:
                 bars[state.device] = progress.add_task(one_line(state.device))
             progress.update(bars[state.device], completed=state.done_bytes, total=state.total_bytes)
 
-        return environment.load(request, show)
+        return work(show)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from mrs.families.spec import Norm
@@ -35,6 +36,15 @@ class ModelWeights:
 
     def optional_vector(self, name: str) -> Tensor | None:
         return self._vectors.get(self._prefix + name)
+
+    def bytes_by_device(self) -> dict[torch.device, int]:
+        """What all parameters take on each device."""
+        totals: dict[torch.device, int] = {}
+        held = [(matrix.device, matrix.nbytes) for matrix in self._matrices.values()]
+        held += [(vector.device, vector.nbytes) for vector in self._vectors.values()]
+        for device, size_bytes in held:
+            totals[device] = totals.get(device, 0) + size_bytes
+        return totals
 
     def norm(self, slot: str, norm: Norm) -> Normalize:
         return Normalize(norm, self.vector(f"{slot}.weight"), self.optional_vector(f"{slot}.bias"))

@@ -33,6 +33,12 @@ def with_bandwidth(
     return [_with_bandwidth(device, known, path, measure=measure) for device in devices]
 
 
+def bandwidth_of(device: Device) -> float:
+    """Bytes a second: the device's own figure, or the assumed one of its kind."""
+    kind: DeviceKind = "cpu" if device.torch_device == "cpu" else device.kind
+    return device.bandwidth_bytes_per_s or ASSUMED_BYTES_PER_S[kind]
+
+
 def remember_bandwidth(device: Device, bytes_per_s: float, cache_file: Path | None = None) -> None:
     """Keep a measured bandwidth for later plans; a folder that cannot be written is no error."""
     path = cache_file or _cache_file()
@@ -83,8 +89,7 @@ def _with_bandwidth(
     speed = published_bandwidth(device.name)
     if speed is not None:
         return replace(device, bandwidth_bytes_per_s=speed, bandwidth_source="published")
-    speed = ASSUMED_BYTES_PER_S["cpu" if device.torch_device == "cpu" else device.kind]
-    return replace(device, bandwidth_bytes_per_s=speed, bandwidth_source="assumed")
+    return replace(device, bandwidth_bytes_per_s=bandwidth_of(device), bandwidth_source="assumed")
 
 
 def _key(device: Device) -> str:

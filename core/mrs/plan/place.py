@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from mrs.errors import DoesNotFit
 from mrs.plan.account import Correction
+from mrs.plan.bandwidth import bandwidth_of
 from mrs.plan.device import Device, placement_devices
 from mrs.plan.fastest import TokenReads, fastest
 from mrs.plan.fill import auto_map
@@ -90,7 +91,7 @@ def _strategy(
     if request.strategy == "fastest":
         return fastest(
             **demand,  # type: ignore[arg-type]
-            bandwidth_bytes_per_s=[device.bandwidth_bytes_per_s or 1.0 for device in devices],
+            bandwidth_bytes_per_s=[bandwidth_of(device) for device in devices],
             reads=token_reads(model, sizes),
         )
     return (spread if request.strategy == "spread" else auto_map)(**demand)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from mrs.families.find import Description
 from mrs.formats import Format
 from mrs.isq import parse_isq
 from mrs.plan.account import Correction, DeviceTerms, device_terms
-from mrs.plan.bandwidth import with_bandwidth
+from mrs.plan.bandwidth import bandwidth_of
 from mrs.plan.device import Device
 from mrs.plan.facts import ModelFacts, model_facts, weights_format
 from mrs.plan.place import place, token_reads
@@ -125,7 +125,6 @@ def make_plan(
     does not fit is planned all the same and says what is missing. Raises UsageError for a layer
     map that cannot be, and Unsupported.
     """
-    devices = with_bandwidth(devices)
     dense = dense_format(request, checkpoint, description)
     level = None if request.isq is None else parse_isq(request.isq)
     context_tokens = min(request.max_seq_len, description.spec.context_tokens)
@@ -189,7 +188,7 @@ def _speed(sizes: ModelSizes, placement: Placement, devices: Sequence[Device]) -
     speeds = [
         DeviceSpeed(
             "cpu" if device.torch_device == "cpu" else device.kind,
-            device.bandwidth_bytes_per_s or 1.0,
+            bandwidth_of(device),
         )
         for device in devices
     ]

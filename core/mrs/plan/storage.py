@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from mrs.families.spec import Parameter
 from mrs.formats import FORMATS, PACKED_FORMATS, Format, packed_bytes
 from mrs.isq import isq_format
+from mrs.request import Dtype
 
 _DTYPE_FORMATS = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
+#: How `--dtype` spells the dense formats.
+DTYPE_NAMES: dict[str, Dtype] = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
 
 
 @dataclass(frozen=True)

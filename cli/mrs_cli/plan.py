@@ -1,0 +1,117 @@
+"""`mrs plan`: show where every byte goes, search for what fits, or load and measure."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mrs.errors import ExitCode, UsageError
+from mrs.request import RunRequest
+from mrs_cli import ask
+from mrs_cli.environment import Environment
+from mrs_cli.flags import (
+    GgufFlags,
+    GlobalFlags,
+    OutputFlags,
+    PlainFlags,
+    PlanFlags,
+    PlanningFlags,
+)
+
+if TYPE_CHECKING:
+    from mrs.plan.plan import Plan
+    from mrs.plan.planner import Planner
+
+DEMO = "demo"
+
+
+def find_request(flags: GlobalFlags, planned: PlanFlags, planning: PlanningFlags) -> RunRequest:
+    """What `mrs plan -m ID [-f FILE]` asks for; the selector is found from the model's files."""
+    from mrs.runner import find_container
+
+    model_id, filename = planned.model_id or DEMO, planned.filename
+    if filename is not None and planned.model_id is None:
+        raise UsageError(f"-f {filename} names a file of no model", hint="add -m ID")
+    plain = ask.plain_request(flags, PlainFlags(model_id), planning)
+    names = tuple((filename or "").split())
+    if find_container(replace(plain.source, filenames=names)) == "safetensors":
+        return plain
+    source = replace(plain.source, container="gguf", filenames=names)
+    if filename is None:
+        return replace(plain, source=source)
+    return ask.gguf_request(flags, GgufFlags(model_id, filename), planning)
+
+
+def refuse_shorthand(planned: PlanFlags, selector: str) -> None:
+    """-m and -f belong to the selector where one is named."""
+    for flag, value in (("-m", planned.model_id), ("-f", planned.filename)):
+        if value is not None:
+            raise UsageError(
+                f"{flag} {value} stands before {selector}", hint=f"put it after {selector}"
+            )
+
+
+def show_plan(
+    environment: Environment, output: OutputFlags, planned: PlanFlags, request: RunRequest
+) -> ExitCode:
+    """Shows the plan of `request`; without --dry-run loads it and shows what was measured.
+
+    The exit code is DOES_NOT_FIT for a plan that lacks memory.
+    """
+    from mrs.plan.advice import nearest_changes
+    from mrs.plan.solve import solve
+    from mrs.runner import open_planner, plan
+
+    request = replace(request, devices=tuple(planned.device or ()))
+    if request.devices and not planned.dry_run:
+        raise UsageError("--device needs --dry-run: a device may not be there to load on")
+    planner = open_planner(request)
+    solution = solve(planner, request, planned.solve) if planned.solve else None
+    made = plan(request, planner) if solution is None else solution.plan
+    request = request if solution is None else solution.request
+    changes = nearest_changes(planner, request, made) if solution is None else []
+    if output.json:
+        from mrs.plan.document import dumps, to_document
+
+        environment.stdout.write(dumps(to_document(made, changes, solution)) + "\n")
+    else:
+        from mrs_cli.render.plan import render_plan
+
+        render_plan(environment, made, changes, solution)
+    if not made.fits:
+        return ExitCode.DOES_NOT_FIT
+    _warn(environment, output, made)
+    if not planned.dry_run:
+        _measure(environment, output, request, planner, made)
+    return ExitCode.DONE
+
+
+def _warn(environment: Environment, output: OutputFlags, plan: Plan) -> None:
+    """One line where part of the model goes to the CPU; the picture says it, too."""
+    if plan.spilled_layers and (output.json or not environment.can_animate(environment.stdout)):
+        with suppress(OSError):
+            layers = f"{plan.spilled_layers} of {plan.model.layers} layers"
+            environment.stderr.write(f"mrs: warning: {layers} go to the CPU\n")
+
+
+def _measure(
+    environment: Environment,
+    output: OutputFlags,
+    request: RunRequest,
+    planner: Planner,
+    plan: Plan,
+) -> None:
+    from mrs.runner import rehearse
+    from mrs_cli.render.plan import render_reconciliation
+    from mrs_cli.render.progress import with_progress
+
+    title = f"measuring {plan.model.model_id}"
+    result = with_progress(
+        environment,
+        title,
+        lambda show: rehearse(request, planner, plan, show),
+        quiet=output.quiet,
+    )
+    if not output.json:
+        render_reconciliation(environment, plan, result)

@@ -1,0 +1,210 @@
+"""A plan as a picture on a terminal, or as plain lines in a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from mrs.plan.binding import binding
+from mrs.units import human_bytes
+from mrs_cli.environment import Environment
+from mrs_cli.render.text import one_line
+
+if TYPE_CHECKING:
+    from mrs.plan.account import DeviceTerms
+    from mrs.plan.advice import Change
+    from mrs.plan.device import Device
+    from mrs.plan.plan import Plan
+    from mrs.plan.reconcile import Reconciliation
+    from mrs.plan.solve import Solution
+
+#: Name, style and glyph of each part of a device, in the order of the bar.
+PARTS = (
+    ("weights", "cyan", "\u2588"),
+    ("KV cache", "blue", "\u2588"),
+    ("activations", "magenta", "\u2588"),
+    ("runtime", "green", "\u2588"),
+    ("reserve", "quiet", "\u2592"),
+    ("free", "quiet", "\u2591"),
+)
+
+
+def render_plan(
+    environment: Environment,
+    plan: Plan,
+    changes: Sequence[Change],
+    solution: Solution | None,
+) -> None:
+    """The whole plan on standard output."""
+    if environment.can_animate(environment.stdout):
+        from mrs_cli.render.plan_picture import draw_plan
+
+        draw_plan(environment, plan, changes, solution)
+        return
+    for line in plain_lines(plan, changes, solution):
+        indent = "  " if line.startswith(" ") else ""
+        environment.stdout.write(f"{indent}{one_line(line)}\n")
+
+
+def render_reconciliation(environment: Environment, plan: Plan, result: Reconciliation) -> None:
+    """Predicted beside measured, term by term."""
+    rows = [("device", "term", "predicted", "measured", "off by")]
+    for row in result.rows:
+        measured, off = "not known", ""
+        if row.measured_bytes is not None:
+            measured = human_bytes(row.measured_bytes)
+            off = deviation(row.predicted_bytes, row.measured_bytes)
+        rows.append((row.device, row.term, human_bytes(row.predicted_bytes), measured, off))
+    for phase, predicted, seen in (
+        ("prompt tokens/s", plan.speed.prompt, result.prompt_tokens_per_s),
+        ("decode tokens/s", plan.speed.decode, result.decode_tokens_per_s),
+    ):
+        inside = "" if predicted.low <= seen <= predicted.high else "outside"
+        rows.append(("", phase, rate_range(*predicted), f"{seen:.3g}", inside))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    environment.stdout.write("\n")
+    for cells in rows:
+        left = (cell.ljust(width) for cell, width in zip(cells[:2], widths, strict=False))
+        right = (cell.rjust(width) for cell, width in zip(cells[2:], widths[2:], strict=True))
+        environment.stdout.write("  ".join((*left, *right)).rstrip() + "\n")
+
+
+def plain_lines(plan: Plan, changes: Sequence[Change], solution: Solution | None) -> Iterator[str]:
+    """The same facts as the picture, one a line."""
+    yield f"model: {plan.model.model_id}"
+    yield f"  {model_facts(plan)}"
+    yield f"planned for: {planned_for(plan)}"
+    for device, terms in zip(plan.devices, plan.terms, strict=True):
+        yield f"{device.label}: {device_line(device, terms)}"
+        if terms.total.expected:
+            sizes = zip(PARTS, part_bytes(terms), strict=True)
+            yield "  " + ", ".join(f"{name} {human_bytes(size)}" for (name, _, _), size in sizes)
+    yield f"layers: {', '.join(layer_runs(plan))}"
+    yield f"result: {verdict(plan)}"
+    yield f"binding: {binding(plan).text}"
+    yield f"speed: {speed(plan)}"
+    for row in solved_rows(solution):
+        yield f"searched: {'  '.join(row)}"
+    for change in changes:
+        yield f"change: {change.flags}: {change.effect}"
+    for warning in plan.warnings:
+        yield f"warning: {warning}"
+
+
+def part_bytes(terms: DeviceTerms) -> tuple[int, ...]:
+    """The sizes that belong to `PARTS`."""
+    return (
+        terms.weight_bytes,
+        terms.kv_bytes,
+        terms.activations.expected,
+        terms.runtime.expected,
+        terms.reserve_bytes,
+        max(0, terms.free_bytes),
+    )
+
+
+def model_facts(plan: Plan) -> str:
+    facts = [
+        plan.model.family,
+        f"{_count(plan.model.parameters)} parameters",
+        plan.weights_format,
+        f"{plan.model.layers} layers",
+        f"{human_bytes(plan.kv_bytes_per_token)} of KV cache a token",
+    ]
+    return " \u00b7 ".join(facts)
+
+
+def _count(number: int) -> str:
+    """`70.6 B`, `494 M`."""
+    return f"{number / 1e9:.3g} B" if number >= 999.5e6 else f"{number / 1e6:.3g} M"
+
+
+def planned_for(plan: Plan) -> str:
+    load = plan.load
+    batch = "" if load.batch == 1 else f" in each of {load.batch} sequences"
+    parts = [f"{load.context_tokens:,} tokens{batch}"]
+    if plan.isq is not None:
+        parts.append(f"quantized to {plan.isq}")
+    parts.append(f"{plan.dense.name} cache")
+    if plan.strategy != "fill":
+        parts.append(f"placed by {plan.strategy}")
+    if plan.corrected:
+        parts.append("corrected by what was measured on this machine")
+    return ", ".join(parts)
+
+
+def device_line(device: Device, terms: DeviceTerms) -> str:
+    """Its name, its layers, and low, expected and high bytes of what it has."""
+    available = human_bytes(terms.available_bytes)
+    if not terms.total.expected:
+        return f"{device.name}, not used, {available} free"
+    layers = f"{terms.layers} layer{'s' if terms.layers != 1 else ''}"
+    return f"{device.name}, {layers}, {bytes_range(*terms.total)} of {available}"
+
+
+def bytes_range(low: int, expected: int, high: int) -> str:
+    """`1.20 - 1.25 - 1.31 GiB`, in the unit of the largest; one number where they agree."""
+    texts = [_in_unit_of(high, size) for size in (low, expected, high)]
+    unit = human_bytes(high).partition(" ")[2]
+    if texts[0] == texts[2]:
+        return human_bytes(expected)
+    joined = " \u2013 ".join(texts)
+    return f"{joined} {unit}"
+
+
+def _in_unit_of(largest: int, size: int) -> str:
+    text = human_bytes(largest).split()[0]
+    digits = len(text.partition(".")[2])
+    factor = largest / float(text) if float(text) else 1
+    return f"{size / factor:.{digits}f}"
+
+
+def layer_runs(plan: Plan) -> list[str]:
+    """`0-45 cuda:0`, …"""
+    ends = list(accumulate(count for _, count in plan.runs))
+    return [
+        f"{end - count}\u2013{end - 1} {plan.devices[index].label}"
+        for (index, count), end in zip(plan.runs, ends, strict=True)
+    ]
+
+
+def verdict(plan: Plan) -> str:
+    if not plan.fits:
+        return f"does not fit, {human_bytes(plan.missing_bytes)} missing"
+    if plan.spilled_layers:
+        return f"fits with {plan.spilled_layers} of {plan.model.layers} layers on the CPU"
+    return "fits"
+
+
+def speed(plan: Plan) -> str:
+    decode, prompt = rate_range(*plan.speed.decode), rate_range(*plan.speed.prompt)
+    return f"{decode} tokens/s of reply, {prompt} tokens/s of prompt"
+
+
+def rate_range(low: float, high: float) -> str:
+    return f"{_rate(low)}\u2013{_rate(high)}"
+
+
+def _rate(value: float) -> str:
+    return f"{value:.2g}" if value < 9.95 else f"{float(f'{value:.2g}'):,.0f}"
+
+
+def deviation(predicted: int, measured: int) -> str:
+    if not measured:
+        return ""
+    if predicted == measured:
+        return "exact"
+    return f"{100 * (predicted / measured - 1):+.1f} %"
+
+
+def solved_rows(solution: Solution | None) -> list[tuple[str, str, str]]:
+    """Value tried, what it takes, and how it ends; the best one is marked."""
+    if solution is None:
+        return []
+    rows = []
+    for value, plan in solution.tried:
+        total = human_bytes(sum(terms.total.expected for terms in plan.terms))
+        mark = " \u2190" if value == solution.best else ""
+        rows.append((f"--{solution.goal} {value}", total, f"{verdict(plan)}{mark}"))
+    return rows

@@ -1,0 +1,47 @@
+"""Which device limits a plan, and by what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mrs.plan.plan import Plan
+from mrs.units import human_bytes
+
+
+@dataclass(frozen=True)
+class Binding:
+    """The device with the smallest free part of its memory, and its largest term."""
+
+    device: str
+    term: str
+    term_bytes: int
+    free_bytes: int
+
+    @property
+    def text(self) -> str:
+        size = human_bytes(abs(self.free_bytes))
+        room = f"lacks {size}" if self.free_bytes < 0 else f"has {size} to spare"
+        return f"{self.device} {room}; its {self.term} take {human_bytes(self.term_bytes)}"
+
+
+def binding(plan: Plan) -> Binding:
+    """Among the accelerators that hold layers, or of the CPU where none does.
+
+    A plan that lacks memory is bound by the device that lacks most.
+    """
+    used = [index for index, terms in enumerate(plan.terms) if terms.total.expected]
+    lacking = [index for index in used if plan.terms[index].missing_bytes]
+    accelerators = [index for index in used if plan.devices[index].kind != "cpu"]
+    index = min(
+        lacking or accelerators or used,
+        key=lambda i: plan.terms[i].free_bytes / max(1, plan.terms[i].available_bytes),
+    )
+    terms = plan.terms[index]
+    sizes = {
+        "weights": terms.weight_bytes,
+        "KV cache": terms.kv_bytes,
+        "activations": terms.activations.expected,
+    }
+    largest = max(sizes, key=lambda name: sizes[name])
+    free_bytes = -terms.missing_bytes if terms.missing_bytes else terms.free_bytes
+    return Binding(plan.devices[index].label, largest, sizes[largest], free_bytes)

@@ -1,0 +1,109 @@
+"""The plan as a JSON document: versioned, in bytes, described by `plan.schema.json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mrs.plan.account import DeviceTerms
+from mrs.plan.advice import Change
+from mrs.plan.binding import binding
+from mrs.plan.device import Device
+from mrs.plan.overhead import Estimate
+from mrs.plan.plan import Plan
+from mrs.plan.solve import Solution
+
+VERSION = 1
+SCHEMA = Path(__file__).with_name("plan.schema.json")
+
+
+def to_document(
+    plan: Plan, changes: Sequence[Change] = (), solution: Solution | None = None
+) -> dict[str, Any]:
+    """Every fact of a plan; `SCHEMA` says what each means."""
+    bound = binding(plan)
+    return {
+        "version": VERSION,
+        "summary": plan.summary,
+        "model": {
+            **asdict(plan.model),
+            "weights_format": plan.weights_format,
+            "kv_bytes_per_token": plan.kv_bytes_per_token,
+        },
+        "planned": {
+            **asdict(plan.load),
+            "dtype": plan.dense.name,
+            "isq": plan.isq,
+            "strategy": plan.strategy,
+        },
+        "fits": plan.fits,
+        "missing_bytes": plan.missing_bytes,
+        "spilled_layers": plan.spilled_layers,
+        "devices": [_device(*pair) for pair in zip(plan.devices, plan.terms, strict=True)],
+        "home": plan.devices[plan.home].label,
+        "layers": [
+            {"device": plan.devices[index].label, "weight_bytes": weights, "kv_bytes": kv}
+            for index, weights, kv in zip(
+                plan.layer_devices, plan.layer_bytes, plan.kv_bytes, strict=True
+            )
+        ],
+        "binding": {**asdict(bound), "text": bound.text},
+        "speed": {
+            "decode_tokens_per_s": plan.speed.decode._asdict(),
+            "prompt_tokens_per_s": plan.speed.prompt._asdict(),
+        },
+        "corrected": plan.corrected,
+        "warnings": list(plan.warnings),
+        "changes": [
+            {"flags": change.flags, "effect": change.effect, **_outcome(change.plan)}
+            for change in changes
+        ],
+        "solved": None if solution is None else _solved(solution),
+    }
+
+
+def dumps(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False)
+
+
+def _device(device: Device, terms: DeviceTerms) -> dict[str, Any]:
+    return {
+        "label": device.label,
+        **asdict(device),
+        "layers": terms.layers,
+        "bytes": {
+            "weights": terms.weight_bytes,
+            "kv_cache": terms.kv_bytes,
+            "activations": _range(terms.activations),
+            "runtime": _range(terms.runtime),
+            "reserve": terms.reserve_bytes,
+            "free": terms.free_bytes,
+            "loading": terms.loading_bytes,
+            "total": _range(terms.total),
+        },
+        "missing_bytes": terms.missing_bytes,
+    }
+
+
+def _range(estimate: Estimate) -> dict[str, int]:
+    return estimate._asdict()
+
+
+def _outcome(plan: Plan) -> dict[str, Any]:
+    return {
+        "fits": plan.fits,
+        "missing_bytes": plan.missing_bytes,
+        "spilled_layers": plan.spilled_layers,
+        "total_bytes": sum(terms.total.expected for terms in plan.terms),
+    }
+
+
+def _solved(solution: Solution) -> dict[str, Any]:
+    return {
+        "goal": solution.goal,
+        "best": solution.best,
+        "tried": [{"value": value, **_outcome(plan)} for value, plan in solution.tried],
+    }

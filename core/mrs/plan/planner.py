@@ -1,0 +1,45 @@
+"""One model on one set of devices, planned again and again for other wishes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mrs.families.find import Description
+from mrs.plan.account import Correction
+from mrs.plan.bandwidth import with_bandwidth
+from mrs.plan.device import Device
+from mrs.plan.placement import Placement
+from mrs.plan.plan import Plan, make_plan
+from mrs.request import RunRequest
+from mrs.source.checkpoint import Checkpoint
+
+
+class Planner:
+    """`make_plan` with everything but the request held fixed."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        description: Description,
+        devices: Sequence[Device],
+        *,
+        cpu_packs: bool,
+        corrections: Mapping[str, Correction] | None = None,
+    ) -> None:
+        self.checkpoint = checkpoint
+        self.description = description
+        self.devices = with_bandwidth(devices)
+        self.corrections = corrections or {}
+        self._cpu_packs = cpu_packs
+
+    def plan(self, request: RunRequest, placement: Placement | None = None) -> Plan:
+        """The plan for a request; with a `placement`, that one."""
+        return make_plan(
+            request,
+            self.checkpoint,
+            self.description,
+            self.devices,
+            cpu_packs=self._cpu_packs,
+            corrections=self.corrections if request.calibration else {},
+            placement=placement,
+        )
