@@ -50,6 +50,18 @@ def _rate(tokens: int, seconds: float) -> float:
 
 
 @dataclass(frozen=True)
+class HeldMemory:
+    """What this process holds on a device now, and what is free there.
+
+    `device` is its torch name; on the CPU all memory of the process counts.
+    """
+
+    device: str
+    held_bytes: int
+    available_bytes: int
+
+
+@dataclass(frozen=True)
 class TextDelta:
     """More text of the reply: whole characters, never a part of one."""
 

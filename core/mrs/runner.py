@@ -9,7 +9,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mrs.events import Event, Finished, FinishReason, LoadProgress, OnProgress, TextDelta, Usage
+from mrs.events import (
+    Event,
+    Finished,
+    FinishReason,
+    HeldMemory,
+    LoadProgress,
+    OnProgress,
+    TextDelta,
+    Usage,
+)
 from mrs.families.find import Description, describe
 from mrs.kernels.library import is_available
 from mrs.plan.calibration import corrections, remember
@@ -202,6 +211,17 @@ class LoadedModel:
     def stream_completion(self, prompt: str, sampling: Sampling) -> Iterator[Event]:
         """Continue a text."""
         return self._stream(self._text.encode_raw(prompt), sampling)
+
+    def prompt_tokens(self, messages: Sequence[Message]) -> int:
+        """Tokens that a conversation takes of the context."""
+        return len(self._text.prompt_ids(messages, thinking=self._thinking))
+
+    def memory(self) -> list[HeldMemory]:
+        """What this process holds on the plan's devices now, and what is free there."""
+        from mrs.run.held import held_memory
+
+        used = zip(self.plan.devices, self.plan.terms, strict=True)
+        return held_memory(device.torch_device for device, terms in used if terms.total.expected)
 
     def close(self) -> None:
         """Give the memory back."""

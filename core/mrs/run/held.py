@@ -1,0 +1,27 @@
+"""What this process holds in memory now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from mrs.events import HeldMemory
+from mrs.plan.host_memory import host_memory
+
+
+def held_memory(torch_devices: Iterable[str]) -> list[HeldMemory]:
+    """One entry for each different torch device, in order."""
+    return [_held(torch.device(name)) for name in dict.fromkeys(torch_devices)]
+
+
+def _held(device: torch.device) -> HeldMemory:
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return HeldMemory(str(device), torch.cuda.memory_reserved(device), free)
+    available = host_memory().available_bytes
+    if device.type == "mps":
+        return HeldMemory(str(device), torch.mps.driver_allocated_memory(), available)
+    import psutil
+
+    return HeldMemory(str(device), psutil.Process().memory_info().rss, available)
