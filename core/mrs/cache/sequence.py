@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mrs.cache.layer import LayerCache
+from mrs.cache.layer import LayerCache, StateCache, TokenCache
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,17 @@ class SequenceCache:
     @property
     def nbytes(self) -> int:
         return sum(layer.nbytes for layer in self.layers)
+
+    @property
+    def reaches(self) -> frozenset[int]:
+        """How far back the layers look that do not look at all tokens."""
+        token_layers = (layer for layer in self.layers if isinstance(layer, TokenCache))
+        return frozenset(layer.reach for layer in token_layers if layer.reach is not None)
+
+    @property
+    def has_states(self) -> bool:
+        """Whether a layer remembers one state, which is lost when the next token comes."""
+        return any(isinstance(layer, StateCache) for layer in self.layers)
 
     def can_rewind_to(self, length: int) -> bool:
         return all(layer.can_rewind_to(length) for layer in self.layers)

@@ -1,0 +1,164 @@
+"""What caches remember of a stretch of tokens, taken out of them and put into others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from mrs.cache.layer import StateCache, TokenCache
+from mrs.cache.sequence import SequenceCache
+
+State = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One layer's memory of the tokens `first` and after; `reach` as the layer's cache says."""
+
+    first: int
+    reach: int | None
+    tensors: tuple[Tensor, ...]
+
+    def cut(self, start: int, end: int) -> Piece:
+        """The tokens `start` to `end`; before `first` there is nothing."""
+        first = max(start, self.first)
+        begin, stop = first - self.first, max(end, first) - self.first
+        return replace(self, first=first, tensors=tuple(t[:, begin:stop] for t in self.tensors))
+
+    def owned(self) -> Piece:
+        """The same, with no other memory kept alive by it."""
+        return replace(self, tensors=tuple(map(_owned, self.tensors)))
+
+
+def _owned(tensor: Tensor) -> Tensor:
+    if tensor.nbytes == tensor.untyped_storage().nbytes():
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _moved(tensors: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, ...]:
+    return tuple(tensor.to(device) for tensor in tensors)
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What all layers remember of the tokens `start` to `end`.
+
+    `pieces` has one entry a layer, None where a layer holds nothing of these tokens. `states`
+    has the state after `end` of the layers that are one state, None for the others; it is empty
+    where nothing is known of it. `source` is the cache that the pieces are views of, None where
+    they have memory of their own.
+    """
+
+    start: int
+    end: int
+    pieces: tuple[Piece | None, ...]
+    states: tuple[State | None, ...] = ()
+    source: SequenceCache | None = None
+
+    @staticmethod
+    def of(cache: SequenceCache, start: int, end: int, states: tuple[State | None, ...]) -> Holding:
+        """Views of what `cache` holds; it must not be rewound to before `end` afterwards."""
+        pieces = tuple(
+            _piece(layer, start, end) if isinstance(layer, TokenCache) else None
+            for layer in cache.layers
+        )
+        return Holding(start, end, pieces, states, cache)
+
+    @cached_property
+    def own_bytes(self) -> Mapping[torch.device, int]:
+        """Bytes by device, without what a cache holds anyway."""
+        pieces = () if self.source is not None else self.pieces
+        totals: Counter[torch.device] = Counter()
+        for tensors in (*(piece and piece.tensors for piece in pieces), *self.states):
+            for tensor in tensors or ():
+                totals[tensor.device] += tensor.nbytes
+        return totals
+
+    @property
+    def is_tail(self) -> bool:
+        """Whether it holds what only serves sequences that go on near its end."""
+        return bool(self.states) or any(p and p.reach is not None for p in self.pieces)
+
+    def first_held(self) -> dict[int, int]:
+        """For each limited reach, the first token from which on its layers hold all."""
+        firsts: dict[int, int] = {}
+        for piece in self.pieces:
+            if piece and piece.reach is not None:
+                firsts[piece.reach] = max(firsts.get(piece.reach, 0), piece.first)
+        return firsts
+
+    def split(self, at: int) -> tuple[Holding, Holding]:
+        left = tuple(p and (p.cut(self.start, at) if p.first < at else None) for p in self.pieces)
+        right = tuple(p and p.cut(at, self.end) for p in self.pieces)
+        return (
+            Holding(self.start, at, left, source=self.source),
+            Holding(at, self.end, right, self.states, self.source),
+        )
+
+    def or_wider(self, other: Holding) -> Holding:
+        """Of each layer what reaches further back, of two alike this one's.
+
+        What is taken of the other gets memory of its own.
+        """
+        if not other.pieces:
+            return self
+        pieces = tuple(
+            b.owned() if b and (a is None or b.first < a.first) else a
+            for a, b in zip(self.pieces, other.pieces, strict=True)
+        )
+        return replace(self, pieces=pieces, states=self.states or other.states)
+
+    def without_tail(self) -> Holding:
+        """Only what serves every sequence that begins with these tokens."""
+        pieces = tuple(p if p and p.reach is None else None for p in self.pieces)
+        return replace(self, pieces=pieces, states=())
+
+    def without_states(self) -> Holding:
+        return replace(self, states=())
+
+    def owned(self) -> Holding:
+        """The same, with no other memory kept alive by it."""
+        return replace(self, pieces=tuple(p and p.owned() for p in self.pieces), source=None)
+
+    def moved(self, device: torch.device) -> Holding:
+        """The same in memory of its own on a device."""
+        pieces = tuple(p and replace(p, tensors=_moved(p.tensors, device)) for p in self.pieces)
+        states = tuple(s and _moved(s, device) for s in self.states)
+        return Holding(self.start, self.end, pieces, states).owned()
+
+
+def _piece(layer: TokenCache, start: int, end: int) -> Piece | None:
+    first = max(start, layer.oldest)
+    return Piece(first, layer.reach, layer.contents(first, end)) if first < end else None
+
+
+def states_of(cache: SequenceCache) -> tuple[State | None, ...]:
+    """Copies of the states that a cache has; empty where it has none."""
+    states = tuple(
+        layer.snapshot() if isinstance(layer, StateCache) else None for layer in cache.layers
+    )
+    return states if any(state is not None for state in states) else ()
+
+
+def fill(cache: SequenceCache, holdings: Sequence[Holding], length: int) -> None:
+    """Make an empty cache what `holdings`, adjacent from token 0 on, say of `length` tokens."""
+    for index, layer in enumerate(cache.layers):
+        if isinstance(layer, TokenCache):
+            needed = 0 if layer.reach is None else max(0, length - layer.reach)
+            pieces = [
+                cast(Piece, h.pieces[index]).cut(needed, min(h.end, length)).tensors
+                for h in holdings
+                if h.end > needed and h.start < length
+            ]
+            layer.fill(length, pieces)
+        elif isinstance(layer, StateCache):
+            state = holdings[-1].states[index]
+            assert state is not None
+            layer.restore(length, state)

@@ -1,0 +1,370 @@
+"""The prefix cache finds the longest beginning that can be had, and gives it back unchanged."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from prefix_caches import CPU, KINDS, WINDOW, feed, found, manager, seen, store
+
+KIND_NAMES = list(KINDS)
+
+
+def test_a_rolled_over_window_leaves_the_hit_to_a_shorter_sequence() -> None:
+    prefixes = manager("window")
+    store(prefixes, "window", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10])
+    store(prefixes, "window", [1, 2, 3, 4, 5, 9])
+    assert found(prefixes, "window", [1, 2, 3, 4, 5, 6, 7, 99]) == 5
+
+
+def test_a_rolled_over_window_serves_what_goes_on_from_its_end() -> None:
+    prefixes = manager("window")
+    store(prefixes, "window", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10])
+    assert found(prefixes, "window", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]) == 10
+
+
+@pytest.mark.parametrize("kind", KIND_NAMES)
+def test_the_longest_of_several_beginnings_wins(kind: str) -> None:
+    prefixes = manager(kind)
+    for tokens in ([1, 2], [1, 2, 3, 4], [1, 2, 3], [7, 8, 9]):
+        store(prefixes, kind, tokens)
+    assert found(prefixes, kind, [1, 2, 3, 4, 5]) == 4
+
+
+@pytest.mark.parametrize("kind", KIND_NAMES)
+def test_nothing_in_common_is_no_hit(kind: str) -> None:
+    prefixes = manager(kind)
+    assert found(prefixes, kind, [1, 2]) == 0
+    store(prefixes, kind, [1, 2, 3])
+    assert found(prefixes, kind, [2, 3]) == 0
+    assert found(prefixes, kind, []) == 0
+
+
+@pytest.mark.parametrize("kind", KIND_NAMES)
+def test_a_prompt_that_is_stored_whole_is_no_hit(kind: str) -> None:
+    prefixes = manager(kind)
+    store(prefixes, kind, [1, 2, 3])
+    assert prefixes.search_for_matching_cache([1, 2, 3]) is None
+
+
+def test_a_prompt_that_is_stored_whole_can_leave_its_last_token() -> None:
+    prefixes = manager()
+    store(prefixes, "dense", [1, 2, 3, 4, 5])
+    hit = prefixes.search_for_matching_cache([1, 2, 3, 4, 5], leave_last=True)
+    assert hit is not None
+    assert (hit.offset, hit.toks) == (4, [5])
+
+
+def test_all_that_is_shared_serves_where_everything_is_remembered() -> None:
+    prefixes = manager()
+    store(prefixes, "dense", range(20))
+    for length in (1, 7, 19):
+        assert found(prefixes, "dense", [*range(length), 77, 78]) == length
+
+
+def test_a_state_serves_only_the_token_after_it() -> None:
+    prefixes = manager("hybrid")
+    store(prefixes, "hybrid", [1, 2, 3])
+    store(prefixes, "hybrid", [1, 2, 3, 4, 5])
+    assert found(prefixes, "hybrid", [1, 2, 3, 4, 9]) == 3
+    store(prefixes, "hybrid", [1, 2, 3, 4, 5])
+    assert found(prefixes, "hybrid", [1, 2, 3, 4, 5, 9]) == 5
+
+
+def test_a_window_that_did_not_roll_over_can_be_rewound() -> None:
+    prefixes = manager("window")
+    store(prefixes, "window", [1, 2, 3, 4, 5])
+    assert found(prefixes, "window", [1, 2, 3, 9]) == 3
+
+
+MEDIA = ["image_hashes", "audio_hashes", "video_hashes"]
+
+
+@pytest.mark.parametrize("media", MEDIA)
+def test_other_media_are_passed_over(media: str) -> None:
+    prefixes = manager()
+    store(prefixes, "dense", [1, 2, 3, 4], **{media: [11, 12]})
+    store(prefixes, "dense", [1, 2], **{media: [11, 99]})
+    assert found(prefixes, "dense", [1, 2, 3, 5], **{media: [11, 99]}) == 2
+    assert found(prefixes, "dense", [1, 2, 3, 5], **{media: [13]}) == 0
+    assert found(prefixes, "dense", [1, 2, 3, 5], **{media: [11, 12, 13]}) == 3
+
+
+@pytest.mark.parametrize("media", MEDIA)
+def test_media_that_the_match_lacks_are_still_to_be_encoded(media: str) -> None:
+    prefixes = manager()
+    store(prefixes, "dense", [1, 2, 3], **{media: [11]})
+    hit = prefixes.search_for_matching_cache([1, 2, 3, 4], **{media: [11, 12, 13]})
+    assert hit is not None
+    kept = [hit.images_to_keep, hit.audios_to_keep, hit.videos_to_keep]
+    assert kept == [2 * (each == media) for each in MEDIA]
+
+
+def test_sequences_with_other_media_do_not_disturb_each_other() -> None:
+    prefixes = manager()
+    store(prefixes, "dense", [1, 2, 3, 4], image_hashes=[1])
+    store(prefixes, "dense", [1, 2, 3, 4, 5], image_hashes=[2])
+    assert len(prefixes) == 2
+    assert found(prefixes, "dense", [1, 2, 3, 4, 6], image_hashes=[1]) == 4
+
+
+def test_eras_share_nothing() -> None:
+    prefixes = manager()
+    store(prefixes, "dense", [1, 2, 3], era="short")
+    assert found(prefixes, "dense", [1, 2, 3, 4], era="long") == 0
+    assert found(prefixes, "dense", [1, 2, 3, 4], era="short") == 3
+
+
+def test_zero_turns_it_off() -> None:
+    for prefixes in (manager(n=0), manager(no_prefix_cache=True)):
+        store(prefixes, "dense", [1, 2, 3])
+        assert len(prefixes) == 0
+        assert prefixes.search_for_matching_cache([1, 2, 3, 4]) is None
+        assert prefixes.evict_caches() == 0
+
+
+def test_going_on_from_the_end_copies_nothing() -> None:
+    prefixes = manager()
+    cache = feed(KINDS["dense"](), [1, 2, 3])
+    prefixes.add_sequence([1, 2, 3], cache)
+    hit = prefixes.search_for_matching_cache([1, 2, 3, 4])
+    assert hit is not None
+    assert hit.normal is cache
+    again = prefixes.search_for_matching_cache([1, 2, 3, 5])
+    assert again is not None
+    assert again.normal is not cache
+    assert seen(again.normal) == seen(feed(KINDS["dense"](), [1, 2, 3]))
+
+
+def test_rewinding_a_little_copies_only_what_is_rewound_over() -> None:
+    prefixes = manager()
+    tokens = list(range(1, 21))
+    cache = feed(KINDS["dense"](), tokens)
+    prefixes.add_sequence(tokens, cache)
+    hit = prefixes.search_for_matching_cache([*tokens[:15], 50])
+    assert hit is not None
+    assert hit.normal is cache
+    assert prefixes.nbytes == 5 * 2 * (2 * 4 * 4)  # tokens, layers, bytes of one token in one
+    feed(cache, [50, 51, 52, 53, 54, 55, 56])
+    assert found(prefixes, "dense", [*tokens, 60]) == 20
+
+
+@pytest.mark.parametrize("kind", KIND_NAMES)
+def test_what_is_stored_stays_while_its_cache_goes_on(kind: str) -> None:
+    prefixes = manager(kind)
+    cache = feed(KINDS[kind](), [1, 2, 3, 4, 5, 6, 7])
+    prefixes.add_sequence([1, 2, 3, 4, 5, 6, 7], cache, live=False)
+    feed(cache, range(30, 60))
+    assert found(prefixes, kind, [1, 2, 3, 4, 5, 6, 7, 8]) == 7
+
+
+def test_a_common_beginning_takes_memory_once() -> None:
+    prefixes = manager(n=100)
+    system = list(range(100, 200))
+    for first in range(20):
+        store(prefixes, "dense", [*system, first, 20, 21, 22])
+    prefixes.limit_live(0)
+    tokens_held = len(system) + 20 * 4
+    assert prefixes.nbytes == tokens_held * 2 * (2 * 4 * 4)
+    for first in range(20):
+        assert found(prefixes, "dense", [*system, first, 20, 99]) == len(system) + 2
+
+
+def test_an_extension_takes_the_place_of_what_it_extends() -> None:
+    prefixes = manager()
+    for length in (3, 5, 9):
+        store(prefixes, "dense", range(length))
+    assert len(prefixes) == 1
+    store(prefixes, "dense", range(9))
+    assert len(prefixes) == 1
+
+
+@pytest.mark.parametrize("kind", KIND_NAMES)
+def test_beyond_n_the_oldest_move_to_the_host_and_come_back(kind: str) -> None:
+    prefixes = manager(kind, n=2)
+    for first in range(5):
+        store(prefixes, kind, [first, 1, 2])
+    assert prefixes.evict_caches() == 3
+    assert prefixes.evict_caches() == 0
+    assert len(prefixes) == 5
+    assert found(prefixes, kind, [0, 1, 2, 3]) == 3
+    store(prefixes, kind, [0, 1, 2, 3])
+    assert prefixes.evict_caches() == 1
+    for first in range(5):
+        assert found(prefixes, kind, [first, 1, 2, 8]) == 3
+
+
+def test_a_hit_makes_a_sequence_recent() -> None:
+    prefixes = manager(n=9, budget=2 * 3 * 2 * 32)  # two sequences of three tokens
+    store(prefixes, "dense", [1, 1, 1])
+    store(prefixes, "dense", [2, 2, 2])
+    assert found(prefixes, "dense", [1, 1, 1, 9]) == 3
+    store(prefixes, "dense", [3, 3, 3])
+    prefixes.limit_live(0)
+    prefixes.evict_caches()
+    assert found(prefixes, "dense", [2, 2, 2, 9]) == 0
+    assert found(prefixes, "dense", [1, 1, 1, 9]) == 3
+
+
+def test_past_the_byte_budget_the_oldest_are_dropped() -> None:
+    prefixes = manager(n=2, budget=3 * 4 * 2 * 32)  # three sequences of four tokens
+    for first in range(8):
+        store(prefixes, "dense", [first, 1, 2, 3])
+        prefixes.limit_live(0)
+        prefixes.evict_caches()
+        assert prefixes.nbytes <= 3 * 4 * 2 * 32
+    assert [found(prefixes, "dense", [f, 1, 2, 3, 4]) for f in range(8)] == [0] * 5 + [4] * 3
+
+
+def test_a_dropped_sequence_leaves_what_others_share_with_it() -> None:
+    prefixes = manager(n=2, budget=9 * 2 * 32)
+    store(prefixes, "dense", [1, 2, 3, 4, 5, 6])
+    store(prefixes, "dense", [1, 2, 3, 7, 8, 9])
+    store(prefixes, "dense", [1, 2, 3, 10])
+    prefixes.limit_live(0)
+    prefixes.evict_caches()
+    assert len(prefixes) == 2
+    assert found(prefixes, "dense", [1, 2, 3, 4, 5, 6, 7]) == 3
+    assert found(prefixes, "dense", [1, 2, 3, 7, 8, 9, 4]) == 6
+
+
+@pytest.mark.parametrize("kind", KIND_NAMES)
+def test_evicting_all_forgets_everything(kind: str) -> None:
+    prefixes = manager(kind)
+    store(prefixes, kind, [1, 2])
+    store(prefixes, kind, [3, 4])
+    assert prefixes.evict_all_caches() == 2
+    assert len(prefixes) == prefixes.nbytes == 0
+    assert found(prefixes, kind, [1, 2, 3]) == 0
+
+
+def test_a_cache_that_is_not_gone_on_with_keeps_no_spare_room_alive() -> None:
+    prefixes = manager()
+    cache = feed(KINDS["dense"](), range(5))
+    prefixes.add_sequence(range(5), cache, live=False)
+    assert prefixes.nbytes == 0  # the running cache holds it
+    prefixes.forget(cache)
+    assert prefixes.nbytes == 5 * 2 * 32
+    assert found(prefixes, "dense", [0, 1, 2, 3, 4, 5]) == 5
+
+
+def test_where_sequences_parted_is_known_for_the_next() -> None:
+    prefixes = manager("hybrid")
+    store(prefixes, "hybrid", [1, 2, 3, 4, 5])
+    assert found(prefixes, "hybrid", [1, 2, 3, 9]) == 0
+    assert prefixes.shared_tokens([1, 2, 3, 9]) == 3
+    store(prefixes, "hybrid", [1, 2, 3])
+    assert found(prefixes, "hybrid", [1, 2, 3, 9]) == 3
+
+
+@pytest.mark.parametrize("kind", ["window", "hybrid"])
+def test_ends_of_earlier_turns_serve_again_within_bounds(kind: str) -> None:
+    prefixes = manager(kind, n=1)
+    tokens = list(range(1, 2 * 5 * 12 + 1))
+    for length in range(12, len(tokens) + 1, 12):
+        store(prefixes, kind, tokens[:length])
+    assert [found(prefixes, kind, [*tokens[:n], 500]) for n in (12, 24, 96)] == [0, 24, 96]
+
+
+def test_a_cache_of_other_tokens_is_refused() -> None:
+    with pytest.raises(ValueError, match="a cache of 2 tokens for 3"):
+        manager().add_sequence([1, 2, 3], feed(KINDS["dense"](), [1, 2]))
+
+
+def test_paged_prefixes_are_found_by_their_blocks() -> None:
+    prefixes = manager(n=1, has_paged_attention=True)
+    states = [(torch.tensor([1.0]),)]
+    prefixes.add_paged_recurrent_prefix([1, 2], states)
+    assert prefixes.get_paged_recurrent_prefix([1]) is None
+    assert prefixes.get_paged_recurrent_prefix([1, 2]) == tuple(states)
+    prefixes.add_paged_recurrent_prefix([], states)
+    prefixes.add_paged_recurrent_prefix([3], [])
+    assert prefixes.get_paged_recurrent_prefix([]) is None
+    assert prefixes.get_paged_recurrent_prefix([3]) is None
+    assert prefixes.evict_all_caches() == 0
+    assert prefixes.get_paged_recurrent_prefix([1, 2]) is None
+
+
+@pytest.mark.parametrize(("n", "capacity"), [(1, 8), (3, 24)])
+def test_paged_prefixes_used_longest_ago_go_first(n: int, capacity: int) -> None:
+    prefixes = manager(n=n, has_paged_attention=True)
+    states = [(torch.zeros(1),)]
+    for block in range(capacity):
+        prefixes.add_paged_recurrent_prefix([block], states)
+    assert prefixes.get_paged_recurrent_prefix([0]) is not None
+    prefixes.add_paged_recurrent_prefix([capacity], states)
+    assert prefixes.get_paged_recurrent_prefix([0]) is not None
+    assert prefixes.get_paged_recurrent_prefix([1]) is None
+
+
+def test_a_paged_model_stores_no_sequences_and_others_no_blocks() -> None:
+    paged, plain = manager(has_paged_attention=True), manager()
+    store(paged, "dense", [1, 2, 3])
+    assert paged.search_for_matching_cache([1, 2, 3, 4]) is None
+    plain.add_paged_recurrent_prefix([1], [(torch.zeros(1),)])
+    assert plain.get_paged_recurrent_prefix([1]) is None
+
+
+def test_a_look_up_costs_the_same_among_many_sequences() -> None:
+    """Counted in comparisons of tokens, which a look-up cannot do without."""
+
+    class Counting(list[int]):
+        reads = 0
+
+        def __getitem__(self, index):  # type: ignore[no-untyped-def]
+            Counting.reads += 1
+            return super().__getitem__(index)
+
+    def reads(stored: int) -> int:
+        prefixes = manager(n=10_000)
+        for number in range(stored):
+            store(prefixes, "dense", [1, 2, number + 10, 4])
+            prefixes.limit_live(0)
+        Counting.reads = 0
+        assert found(prefixes, "dense", Counting([1, 2, 12, 4, 5])) == 4
+        return Counting.reads
+
+    assert reads(200) == reads(5)
+
+
+@pytest.mark.parametrize("kind", KIND_NAMES)
+@pytest.mark.parametrize("seed", range(6))
+def test_random_conversations_get_back_what_they_would_compute(kind: str, seed: int) -> None:
+    """Branching, sharing, going on, media, evictions: a hit is always what its tokens make it."""
+    chance = random.Random(seed)
+    prefixes = manager(kind, n=chance.choice([1, 2, 4]), budget=chance.choice([None, 3000, 12000]))
+    histories: list[tuple[list[int], list[int]]] = [([], [])]
+    hits = 0
+    for _ in range(120):
+        past, images = chance.choice(histories)
+        past = past[: chance.randint(0, len(past))] if chance.random() < 0.4 else past
+        if chance.random() < 0.15:
+            images = [*images, chance.randint(0, 2)]
+        tokens = [*past, *(chance.randint(1, 4) for _ in range(chance.randint(1, 9)))]
+        hit = prefixes.search_for_matching_cache(
+            tokens, image_hashes=images, leave_last=chance.random() < 0.5
+        )
+        cache = hit.normal if hit else KINDS[kind]()
+        feed(cache, hit.toks if hit else tokens)
+        hits += hit is not None
+        live = chance.random() < 0.7
+        prefixes.add_sequence(tokens, cache, image_hashes=images, live=live)
+        if not live:
+            assert seen(cache) == seen(feed(KINDS[kind](), tokens))
+            prefixes.forget(cache)
+        if chance.random() < 0.5:
+            prefixes.limit_live(chance.randint(0, 2))
+            prefixes.evict_caches()
+        histories.append((tokens, images))
+        probe, shown = chance.choice(histories)
+        found(prefixes, kind, [*probe, 9], image_hashes=shown)
+    assert hits > 10
+    assert prefixes.evict_all_caches() >= 0
+    assert prefixes.nbytes == 0
+
+
+def test_the_window_of_the_tests_rolls_over() -> None:
+    cache = feed(KINDS["window"](), range(10))
+    assert not cache.can_rewind_to(10 - WINDOW)
+    assert cache.layers[0].device == CPU
