@@ -13,6 +13,7 @@ from typing import Any
 
 import gguf
 import torch
+from gguf_hybrids import converted_state_tensor, hybrid_config, write_hybrid
 from gguf_mixtures import split_latent_maps, stack_experts, write_mixture
 from reference import Reference
 from safetensors.torch import load_file
@@ -27,13 +28,12 @@ _SHIFTED_NORMS = ("gemma", "gemma2", "gemma3")
 def write_gguf(truth: Reference, path: Path) -> None:
     arch = truth.case.gguf
     assert arch is not None
-    config = truth.config.to_dict()
+    tensors = load_file(truth.folder / "model.safetensors")
+    config = hybrid_config(arch, truth.config.to_dict(), tensors)
     writer = gguf.GGUFWriter(path, arch)
     _write_metadata(writer, arch, config)
     names = gguf.get_tensor_name_map(_ARCHS[arch], config["num_hidden_layers"])
-    tensors = stack_experts(load_file(truth.folder / "model.safetensors"))
-    tensors = split_latent_maps(tensors, config)
-    for name, tensor in tensors.items():
+    for name, tensor in split_latent_maps(stack_experts(tensors), config).items():
         mapped = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert mapped is not None, name
         writer.add_tensor(mapped, _converted(arch, name, tensor, config).contiguous().numpy())
@@ -75,6 +75,7 @@ def _write_metadata(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) 
         _write_rope_scaling(writer, _rope(config))
     _write_special(writer, arch, config)
     write_mixture(writer, arch, config)
+    write_hybrid(writer, arch, config)
     # A converter writes the tokenizer here; a file without one says so and gives the size.
     writer.add_tokenizer_model("none")
     writer.add_vocab_size(config["vocab_size"])
@@ -129,7 +130,7 @@ def _converted(arch: str, name: str, tensor: Tensor, config: dict[str, Any]) -> 
         return _neighbouring_pairs(tensor, config["num_attention_heads"])
     if arch in _PERMUTED and ".k_proj." in name:
         return _neighbouring_pairs(tensor, config["num_key_value_heads"])
-    return tensor
+    return converted_state_tensor(name, tensor)
 
 
 def _neighbouring_pairs(tensor: Tensor, heads: int) -> Tensor:

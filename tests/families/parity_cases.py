@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from case import WINDOW, Case
+from hybrid_cases import HYBRIDS
 from mixture_cases import MIXTURES
 
 
@@ -232,4 +233,5 @@ CASES: tuple[Case, ...] = (
         "glm4",
     ),
     *MIXTURES,
+    *HYBRIDS,
 )

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from functools import singledispatch
 from math import prod
 
-from mrs.families.spec import Attention, LatentAttention, Layer, Mlp, ModelSpec, Moe, Norm, Role
+from mrs.families.spec import (
+    Attention,
+    LatentAttention,
+    Layer,
+    Mlp,
+    ModelSpec,
+    Moe,
+    Norm,
+    Role,
+    ShortConvolution,
+)
 
 
 @dataclass(frozen=True)
@@ -74,6 +84,14 @@ def _(part: LatentAttention, hidden_size: int) -> Iterator[Slot]:
     yield Slot("mixer.k_b", (heads, part.key_dim, latent), "dense", turns=heads)
     yield Slot("mixer.v_b", (heads, part.value_dim, latent), "dense", turns=heads)
     yield Slot("mixer.o", (hidden_size, heads * part.value_dim), bias=part.bias)
+
+
+@part_slots.register
+def _(part: ShortConvolution, hidden_size: int) -> Iterator[Slot]:
+    channels, bias = part.channels, part.bias
+    yield Slot("mixer.in", (3 * channels, hidden_size), bias=bias)
+    yield Slot("mixer.conv", (channels, part.kernel_tokens), "vector", bias)
+    yield Slot("mixer.out", (hidden_size, channels), bias=bias)
 
 
 @part_slots.register

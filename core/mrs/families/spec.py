@@ -124,6 +124,20 @@ class LatentAttention:
 
 
 @dataclass(frozen=True)
+class ShortConvolution:
+    """Gated convolution over the last `kernel_tokens` tokens, each channel on its own (LFM 2).
+
+    A token gives three vectors of `channels` numbers: the first two times each other go through
+    the convolution, and its result times the third is mapped back.
+    """
+
+    channels: int
+    kernel_tokens: int
+    bias: bool = False
+    rope: None = None
+
+
+@dataclass(frozen=True)
 class Mlp:
     """down(activation(gate(x)) * up(x)), or without a gate down(activation(up(x)))."""
 
@@ -172,7 +186,7 @@ class Moe:
     shared_gate: bool = False
 
 
-Mixer = Attention | LatentAttention
+Mixer = Attention | LatentAttention | ShortConvolution
 FeedForward = Mlp | Moe
 
 

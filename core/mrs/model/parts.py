@@ -10,8 +10,17 @@ from torch import Tensor
 
 from mrs.cache.layer import LayerCache
 from mrs.cache.sequence import CacheRoom
-from mrs.families.spec import Attention, FeedForward, LatentAttention, Mixer, Mlp, Moe
+from mrs.families.spec import (
+    Attention,
+    FeedForward,
+    LatentAttention,
+    Mixer,
+    Mlp,
+    Moe,
+    ShortConvolution,
+)
 from mrs.model.attention import AttentionPart
+from mrs.model.convolution import ConvolutionPart
 from mrs.model.feed_forward import MlpPart
 from mrs.model.latent_attention import LatentAttentionPart
 from mrs.model.moe import MoePart
@@ -40,6 +49,7 @@ class FeedForwardPart(Protocol):
 _MIXERS: dict[type, Callable[[Any, ModelWeights, RopeTable | None], MixerPart]] = {
     Attention: AttentionPart,
     LatentAttention: LatentAttentionPart,
+    ShortConvolution: ConvolutionPart,
 }
 _FEED_FORWARDS: dict[type, Callable[[Any, ModelWeights], FeedForwardPart]] = {
     Mlp: MlpPart,

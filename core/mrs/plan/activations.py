@@ -13,7 +13,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import singledispatch
 
-from mrs.families.spec import Attention, LatentAttention, Layer, Mlp, ModelSpec, Moe, Rope
+from mrs.families.spec import (
+    Attention,
+    LatentAttention,
+    Layer,
+    Mlp,
+    ModelSpec,
+    Moe,
+    Rope,
+    ShortConvolution,
+)
 from mrs.formats import Format
 from mrs.plan.storage import Storage
 from mrs.units import KIB, MIB
@@ -198,6 +207,22 @@ def _(part: LatentAttention, run: Pass, hidden_size: int, kept: KeptAs) -> int:
         run, part.heads * part.value_dim, hidden_size, kept("mixer.o"), bias=part.bias
     )
     return held + max(turned + attending, values + back)
+
+
+@part_bytes.register
+def _(part: ShortConvolution, run: Pass, hidden_size: int, kept: KeptAs) -> int:
+    """The three vectors, what enters the convolution and its result are held.
+
+    Beside them, for one sequence, the inputs and their sums in float32, cast and turned; or the
+    gated result and the projection back.
+    """
+    one = _of_one_sequence(run)
+    channels = part.channels
+    into = product_bytes(run, hidden_size, 3 * channels, kept("mixer.in"), bias=part.bias)
+    held = run.size(5 * channels)
+    inputs = 4 * channels * (one.tokens + part.kernel_tokens)
+    back = product_bytes(run, channels, hidden_size, kept("mixer.out"), bias=part.bias)
+    return max(into, held + 4 * inputs, held + run.size(channels) + back)
 
 
 def _of_one_sequence(run: Pass) -> Pass:

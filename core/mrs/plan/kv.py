@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import singledispatch
 
-from mrs.families.spec import Attention, LatentAttention, Layer, Mixer
+from mrs.families.spec import Attention, LatentAttention, Layer, Mixer, ShortConvolution
 from mrs.formats import FORMATS, Format
 from mrs.request import PREFILL_CHUNK_TOKENS
 
@@ -106,3 +106,8 @@ def _(mixer: Attention, cells: int, kv_format: Format, batch: int) -> int:
 @mixer_kv_bytes.register
 def _(mixer: LatentAttention, cells: int, kv_format: Format, batch: int) -> int:
     return latent_kv_bytes(cells, mixer.latent_dim, mixer.rope.dim, kv_format, batch=batch)
+
+
+@mixer_kv_bytes.register
+def _(mixer: ShortConvolution, cells: int, kv_format: Format, batch: int) -> int:
+    return convolution_state_bytes(mixer.channels, mixer.kernel_tokens, kv_format, batch=batch)

@@ -1,0 +1,82 @@
+"""LFM 2: short convolutions in most layers, attention in some."""
+
+from __future__ import annotations
+
+from mrs.errors import NotReadable
+from mrs.families.config import Config
+from mrs.families.family import Family
+from mrs.families.parts import decoder, layer_count, layer_types, read_attention, read_norm
+from mrs.families.spec import Layer, Mixer, Mlp, ModelSpec, ShortConvolution
+
+
+def read(config: Config) -> ModelSpec:
+    norm = read_norm(config, "norm_eps", default=1e-5)
+    config, attends = _attention_layers(config)
+    channels, taps = config.positive("hidden_size"), config.positive("conv_L_cache", 3)
+    convolution = ShortConvolution(channels, taps, config.flag("conv_bias", False))
+    attention = read_attention(config, qk_norm=norm)
+    mlp = Mlp(_intermediate_size(config))
+    mixers: list[Mixer] = [attention if attend else convolution for attend in attends]
+    layers = [Layer(mixer, mlp, norm) for mixer in mixers]
+    tied = config.flag("tie_embedding", config.flag("tie_word_embeddings", True))
+    return decoder(config, "lfm2", layers, norm, tied_head=tied)
+
+
+def _attention_layers(config: Config) -> tuple[Config, list[bool]]:
+    """Which layers attend, and the config with one number of key heads.
+
+    GGUF files give that number for each layer, and 0 to convolutions.
+    """
+    heads = config.values.get("num_key_value_heads")
+    count = layer_count(config)
+    if isinstance(heads, (list, tuple)):
+        if len(heads) != count or not all(isinstance(number, int) for number in heads):
+            raise NotReadable(f"num_key_value_heads = {heads!r}", where=config.where)
+        values = {**config.values, "num_key_value_heads": max(heads)}
+        return Config(values, config.where), [number > 0 for number in heads]
+    if config.has("layer_types"):
+        return config, [t != "conv" for t in layer_types(config, "conv", "full_attention")]
+    indexes = config.sequence("full_attn_idxs", range(count))
+    return config, [layer in indexes for layer in range(count)]
+
+
+def _intermediate_size(config: Config) -> int:
+    size = config.positive("block_ff_dim", config.whole("intermediate_size", 0))
+    if not config.flag("block_auto_adjust_ff_dim", False):
+        return size
+    size = int(2 * size / 3)
+    if config.has("block_ffn_dim_multiplier"):
+        size = int(config.positive_number("block_ffn_dim_multiplier") * size)
+        multiple = config.positive("block_multiple_of", 256)
+        size = -(-size // multiple) * multiple
+    return size
+
+
+FAMILY = Family(
+    "lfm2",
+    read,
+    gguf_arch="lfm2",
+    defaults={
+        "num_key_value_heads": 8,
+        "intermediate_size": 12288,
+        "rope_theta": 1e6,
+        "block_auto_adjust_ff_dim": True,
+        "block_ffn_dim_multiplier": 1.0,
+    },
+    safetensors={
+        "norm": "model.embedding_norm",
+        "mixer.norm": "operator_norm",
+        "mixer.o": "self_attn.out_proj",
+        "mixer.q_norm": "self_attn.q_layernorm",
+        "mixer.k_norm": "self_attn.k_layernorm",
+        "ffn.norm": "ffn_norm",
+        "ffn.gate": "feed_forward.w1",
+        "ffn.up": "feed_forward.w3",
+        "ffn.down": "feed_forward.w2",
+    },
+    gguf={"norm": "token_embd_norm"},
+    gguf_keys={
+        "norm_eps": "attention.layer_norm_rms_epsilon",
+        "conv_L_cache": "shortconv.l_cache",
+    },
+)

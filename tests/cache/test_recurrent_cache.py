@@ -1,0 +1,69 @@
+"""A state can be taken out, put back and reset, and is honest about what is lost."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mrs.cache.layer import LayerCache, StateCache, TokenCache
+from mrs.cache.recurrent import RecurrentCache
+from mrs.kernels.convolution import causal_convolution
+
+CPU = torch.device("cpu")
+
+
+def recurrent() -> RecurrentCache:
+    return RecurrentCache((2, 3), (4,), dtypes=(torch.float32, torch.bfloat16), device=CPU)
+
+
+def advanced(cache: RecurrentCache, tokens: int) -> RecurrentCache:
+    for tensor in cache.tensors:
+        tensor += tokens
+    cache.advance(tokens)
+    return cache
+
+
+def test_it_is_a_state_and_not_tokens() -> None:
+    cache = recurrent()
+    assert isinstance(cache, LayerCache)
+    assert isinstance(cache, StateCache)
+    assert not isinstance(cache, TokenCache)
+    assert cache.nbytes == 6 * 4 + 4 * 2
+
+
+def test_a_snapshot_stays_when_the_state_moves_on() -> None:
+    cache = advanced(recurrent(), 3)
+    saved = cache.snapshot()
+    advanced(cache, 4)
+    assert cache.length == 7
+    cache.restore(3, saved)
+    advanced(cache, 1)
+    assert cache.length == 4
+    assert all(bool((tensor == 4).all()) for tensor in cache.tensors)
+    assert all(bool((tensor == 3).all()) for tensor in saved)
+
+
+def test_only_the_beginning_can_be_had_again() -> None:
+    cache = advanced(recurrent(), 5)
+    for lost in (1, 4, 6, -1):
+        assert not cache.can_rewind_to(lost)
+        with pytest.raises(ValueError, match=f"cannot rewind 5 tokens to {lost}"):
+            cache.rewind(lost)
+    cache.rewind(5)
+    assert bool((cache.tensors[0] == 5).all())
+    cache.rewind(0)
+    assert cache.length == 0
+    assert not any(bool(tensor.any()) for tensor in cache.tensors)
+
+
+@pytest.mark.parametrize("taps", [1, 3, 4])
+@pytest.mark.parametrize("chunks", [[9], [1] * 9, [4, 2, 3]])
+def test_a_convolution_in_chunks_is_torchs_of_the_whole(taps: int, chunks: list[int]) -> None:
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(9, 5), torch.randn(5, taps), torch.randn(5)
+    padded = torch.nn.functional.pad(x.T, (taps - 1, 0))[None]
+    expected = torch.nn.functional.conv1d(padded, weight[:, None], bias, groups=5)[0].T
+    state = torch.zeros(5, taps - 1)
+    parts = [causal_convolution(part, state, weight, bias) for part in x.split(chunks)]
+    torch.testing.assert_close(torch.cat(parts), expected)
+    assert torch.equal(state, x.T[:, 9 - (taps - 1) :])
