@@ -169,13 +169,13 @@ def test_unknown_and_cut_rows() -> None:
     ("BF16", "Q4_K"), ("F32", "Q5_1"), ("F16", "Q6_K"),
 ])  # fmt: skip
 def test_requantize_is_decode_then_encode(stored: str, wanted: str) -> None:
-    weights = torch.from_numpy(sample_weights("gaussian", 300, 512))
+    weights = torch.from_numpy(sample_weights("gaussian", 600, 512))
     if stored == "NVFP4":
-        blocks = torch.from_numpy(random_blocks(stored, 300, 8, seed=9))
+        blocks = torch.from_numpy(random_blocks(stored, 600, 8, seed=9))
     else:
         blocks = encode(weights, FORMATS[stored])
     expected = encode(decode(blocks, FORMATS[stored]), FORMATS[wanted])
-    result = requantize(blocks.view(3, 100, -1), FORMATS[stored], FORMATS[wanted])
+    result = requantize(blocks.view(3, 200, -1), FORMATS[stored], FORMATS[wanted])
     assert torch.equal(result.flatten(0, 1), expected)
 
 

@@ -102,8 +102,8 @@ def test_zeros_stay_zeros(name: str) -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_do_not_depend_on_one_another(name: str, threads: int) -> None:
-    weights = sample_weights("heavy-tailed", 400, 512)  # more than one chunk a thread
-    apart = [encoded(weights[rows], name) for rows in (slice(0, 7), slice(7, 400))]
+    weights = sample_weights("heavy-tailed", 600, 512)  # more than one chunk
+    apart = [encoded(weights[rows], name) for rows in (slice(0, 7), slice(7, 600))]
     torch.set_num_threads(threads)
     np.testing.assert_array_equal(encoded(weights, name), np.concatenate(apart))
 

@@ -17,8 +17,7 @@ def native_encoder(format_name: str) -> Callable[[Tensor, Tensor], None] | None:
     """A function that quantizes numbers (N, block_elements) into blocks (N, block_bytes), uint8.
 
     Both lie in CPU memory and the blocks are contiguous. None without the library or for formats
-    that it does not encode. The function runs in the calling thread and lets others run meanwhile.
-    The library searches k-quants as `mrs.quants.k_search` does; summing in another order, it may
+    that it does not encode. The library searches k-quants as `mrs.quants.k_search` does; summing in another order, it may
     decide otherwise where two choices are equally good.
     """
     library = native_library() if format_name.startswith("Q") else None
@@ -35,6 +34,7 @@ def native_encoder(format_name: str) -> Callable[[Tensor, Tensor], None] | None:
             _TYPES[numbers.dtype],
             numbers.shape[0],
             blocks.data_ptr(),
+            torch.get_num_threads(),
         )
 
     return encode

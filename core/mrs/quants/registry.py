@@ -1,13 +1,11 @@
 """Decode any stored format to numbers and encode numbers to the formats we can write.
 
-Both work in chunks, so that the scratch stays bounded whatever the size of the tensor, and on a
-CPU in as many threads as torch uses.
+Both work in chunks, so that the scratch stays bounded whatever the size of the tensor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -17,7 +15,7 @@ from mrs.kernels.encode import native_encoder
 from mrs.quants import fp4, iq, k_encode, k_quants, legacy, plain, ternary
 
 _Blocks = Callable[[torch.Tensor], torch.Tensor]
-_Convert = Callable[[torch.Tensor, torch.Tensor], object]
+_Step = Callable[[torch.Tensor, torch.Tensor], object]
 
 #: From blocks (N, block_bytes) to float32 (N, block_elements).
 DECODERS: dict[str, _Blocks] = {
@@ -31,26 +29,18 @@ DECODERS: dict[str, _Blocks] = {
 #: From float32 (N, block_elements) to blocks (N, block_bytes).
 ENCODERS: dict[str, _Blocks] = {**legacy.ENCODERS, **k_encode.ENCODERS}
 
-#: Numbers converted at a time. On a CPU no operation gets more than torch leaves to the calling
-#: thread (32768 of them), and the temporaries of a chunk stay in a core's caches.
-_CHUNK_ELEMENTS = {"cpu": 1 << 15, "cuda": 1 << 24}
+#: Numbers converted at a time: enough to outweigh the overhead of an operation on every device,
+#: while temporaries, about ten times four bytes a number, stay small beside the weights.
+_CHUNK_ELEMENTS = {"cpu": 1 << 18}
+_OTHER_CHUNK_ELEMENTS = 1 << 22
 
 
-def _chunk_elements(device: torch.device) -> int:
-    return _CHUNK_ELEMENTS.get(device.type, 1 << 22)
-
-
-def _convert(source: torch.Tensor, target: torch.Tensor, step: int, convert: _Convert) -> None:
-    """`convert(source, target)` for runs of `step` rows at a time."""
-    pairs = list(zip(torch.split(source, step), torch.split(target, step), strict=True))
-    threads = torch.get_num_threads() if source.device.type == "cpu" else 1
-    if threads == 1 or len(pairs) < 2 * threads:
-        for pair in pairs:
-            convert(*pair)
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(lambda pair: convert(*pair), pairs):
-            pass
+def _convert(source: torch.Tensor, target: torch.Tensor, elements: int, convert: _Step) -> None:
+    """`convert(source, target)` for some rows at a time, which have `elements` numbers each."""
+    chunk_elements = _CHUNK_ELEMENTS.get(source.device.type, _OTHER_CHUNK_ELEMENTS)
+    rows = chunk_elements // elements
+    for some, into in zip(torch.split(source, rows), torch.split(target, rows), strict=True):
+        convert(some, into)
 
 
 def _decoder(format: Format) -> _Blocks:
@@ -61,7 +51,7 @@ def _decoder(format: Format) -> _Blocks:
     return decoder
 
 
-def _encoder(format: Format, device: torch.device) -> _Convert:
+def _encoder(format: Format, device: torch.device) -> _Step:
     """From numbers (N, block_elements) of any float type into blocks (N, block_bytes)."""
     if (encoder := ENCODERS.get(format.name)) is None:
         raise Unsupported(f"cannot quantize to {format.name}")
@@ -84,7 +74,7 @@ def decode(
     _convert(
         blocks.reshape(-1, format.block_bytes),
         decoded.view(-1, format.block_elements),
-        _chunk_elements(blocks.device) // format.block_elements,
+        format.block_elements,
         lambda some, into: into.copy_(decoder(some)),
     )
     return decoded
@@ -112,7 +102,7 @@ def encode(weights: torch.Tensor, format: Format) -> torch.Tensor:
     _convert(
         weights.reshape(-1, format.block_elements),
         encoded.view(-1, format.block_bytes),
-        _chunk_elements(weights.device) // format.block_elements,
+        format.block_elements,
         encoder,
     )
     return encoded
@@ -140,7 +130,7 @@ def requantize(blocks: torch.Tensor, stored: Format, wanted: Format) -> torch.Te
     _convert(
         blocks.reshape(-1, stored.size_bytes((elements,))),
         encoded.view(-1, wanted.size_bytes((elements,))),
-        _chunk_elements(blocks.device) // elements,
+        elements,
         convert,
     )
     return encoded

@@ -220,8 +220,29 @@ EXPORT void mrs_read(const Path *path, const uint8_t *bytes, int64_t size, int t
     run_tasks(threads, divide_up(size, READ_BYTES), read_task, &reading);
 }
 
-/* Quantizes `blocks` times 256 numbers of `type`, in the calling thread. */
+typedef struct {
+    const Path *path;
+    Format format;
+    Type type;
+    const uint8_t *x;
+    int64_t blocks;
+    uint8_t *out;
+} Encoding;
+
+#define ENCODE_BLOCKS 32 /* blocks that are handed out together */
+
+static void encode_task(void *data, int64_t first, int64_t end) {
+    const Encoding *e = data;
+    int64_t block = first * ENCODE_BLOCKS, last = at_most(end * ENCODE_BLOCKS, e->blocks);
+    int64_t number_bytes = e->type == TYPE_F32 ? 4 : 2;
+    int64_t numbers = UNIT_COLUMNS * block_units(e->format);
+    e->path->encode(e->format, e->x + block * numbers * number_bytes, e->type, last - block,
+                    e->out + block * block_bytes(e->format));
+}
+
+/* Quantizes the numbers, of `type`, of `blocks` blocks. */
 EXPORT void mrs_encode(const Path *path, int format, const void *x, int type, int64_t blocks,
-                       uint8_t *out) {
-    path->encode((Format)format, x, (Type)type, blocks, out);
+                       uint8_t *out, int threads) {
+    Encoding encoding = {path, (Format)format, (Type)type, x, blocks, out};
+    run_tasks(threads, divide_up(blocks, ENCODE_BLOCKS), encode_task, &encoding);
 }
