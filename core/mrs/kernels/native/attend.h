@@ -16,12 +16,22 @@ INLINE Floats load_cached(const Type type, const void *cache, int64_t place) {
     }
 }
 
+/* Asks for a token's values while its key is looked at: they are wanted next. */
+INLINE void prefetch_cached(const Type type, const void *cache, int64_t place, int64_t count) {
+    const int size = type == TYPE_F32 ? 4 : 2;
+    for (int64_t i = 0; i < count * size; i += LINE)
+        __builtin_prefetch((const uint8_t *)cache + place * size + i, 0, 2);
+}
+
 /* scores[h][s] = q[h] . k[s] * scale for `width` heads. */
 INLINE void score_keys(const Type type, const int width, const Attending *a, const float *q,
                        int64_t kv_head, float *scores) {
     const int64_t dim = a->key_dim, count = a->keys - a->first;
     for (int64_t s = 0; s < count; s++) {
         int64_t place = kv_head * a->k_stride + (a->first + s) * dim;
+        prefetch_cached(type, a->k, place + 16 * dim, dim);
+        prefetch_cached(type, a->v, kv_head * a->v_stride + (a->first + s) * a->value_dim,
+                        a->value_dim);
         Floats sum[4];
 #pragma GCC unroll 4
         for (int h = 0; h < width; h++) sum[h] = lanes_zero();
@@ -40,24 +50,39 @@ INLINE void score_keys(const Type type, const int width, const Attending *a, con
     }
 }
 
-/* out[h] = sum of weights[h][s] * v[s] for `width` heads. */
-INLINE void mix_values(const Type type, const int width, const Attending *a,
-                       const float *weights, int64_t kv_head, float *out) {
+/* `vectors` vectors of out[h] = sum of weights[h][s] * v[s], for `width` heads; `start` is where
+ * they begin in the first visible token. */
+INLINE void mix_vectors(const Type type, const int width, const int vectors, const Attending *a,
+                        const float *weights, int64_t start, float *out) {
     const int64_t dim = a->value_dim, count = a->keys - a->first;
-    const int64_t start = kv_head * a->v_stride + a->first * dim;
-    for (int64_t d = 0; d < dim; d += LANES) {
-        Floats sum[4];
+    Floats sum[4][4];
 #pragma GCC unroll 4
-        for (int h = 0; h < width; h++) sum[h] = lanes_zero();
-        for (int64_t s = 0; s < count; s++) {
-            Floats value = load_cached(type, a->v, start + s * dim + d);
+    for (int h = 0; h < width; h++)
+#pragma GCC unroll 4
+        for (int i = 0; i < vectors; i++) sum[h][i] = lanes_zero();
+    for (int64_t s = 0; s < count; s++) {
+#pragma GCC unroll 4
+        for (int i = 0; i < vectors; i++) {
+            Floats value = load_cached(type, a->v, start + s * dim + i * LANES);
 #pragma GCC unroll 4
             for (int h = 0; h < width; h++)
-                sum[h] = lanes_fma(value, lanes_float(weights[h * count + s]), sum[h]);
+                sum[h][i] = lanes_fma(value, lanes_float(weights[h * count + s]), sum[h][i]);
         }
-#pragma GCC unroll 4
-        for (int h = 0; h < width; h++) lanes_store(out + h * dim + d, sum[h]);
     }
+#pragma GCC unroll 4
+    for (int h = 0; h < width; h++)
+#pragma GCC unroll 4
+        for (int i = 0; i < vectors; i++) lanes_store(out + h * dim + i * LANES, sum[h][i]);
+}
+
+INLINE void mix_values(const Type type, const int width, const Attending *a,
+                       const float *weights, int64_t kv_head, float *out) {
+    const int64_t start = kv_head * a->v_stride + a->first * a->value_dim;
+    int64_t d = 0;
+    for (; d + 4 * LANES <= a->value_dim; d += 4 * LANES)
+        mix_vectors(type, width, 4, a, weights, start + d, out + d);
+    for (; d < a->value_dim; d += LANES)
+        mix_vectors(type, width, 1, a, weights, start + d, out + d);
 }
 
 /* Turns one head's scores into weights that add up to one, or less with a sink. */
