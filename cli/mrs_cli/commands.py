@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from re import DOTALL, fullmatch
 
 from mrs.errors import UsageError
-from mrs_cli.session import Session
+from mrs_cli import actions
+from mrs_cli.actions import Chat
 from mrs_cli.settings import Setting
 
-
-@dataclass
-class Chat:
-    """What commands act on. `pending` is asked next; the chat ends when `open` is false."""
-
-    session: Session
-    pending: str | None = None
-    open: bool = True
+__all__ = ["COMMANDS", "Chat", "Command", "parse", "run"]
 
 
 @dataclass(frozen=True)
@@ -63,54 +57,39 @@ def _help(chat: Chat, _: str) -> str:
     )
 
 
-def _exit(chat: Chat, _: str) -> str:
-    chat.open = False
-    return ""
-
-
-def _system(chat: Chat, text: str) -> str:
-    if not text:
-        system = chat.session.system
-        return "no system prompt is set" if system is None else f"system prompt: {system}"
-    chat.session.system = text
-    return "system prompt set"
-
-
-def _clear(chat: Chat, _: str) -> str:
-    chat.session.forget()
-    return "conversation cleared"
-
-
-def _setter(name: str, setting: Setting) -> Callable[[Chat, str], str]:
-    """Sets one number of the sampling."""
-
-    def run(chat: Chat, text: str) -> str:
-        if not text:
-            raise UsageError(f"\\{name} needs a value", hint=f"give {setting.wording}")
-        value = setting.parse(text, spelled=f"\\{name} {text}")
-        chat.session.sampling = replace(chat.session.sampling, **{setting.name: value})  # type: ignore[arg-type]
-        return f"{name} is now {value:g}"
-
-    return run
-
-
 _TEMPERATURE = Setting("temperature", high=2, above=True)
 _TOP_K = Setting("top_k", whole=True, low=1)
 _TOP_P = Setting("top_p", high=1, above=True)
 
 COMMANDS: tuple[Command, ...] = (
     Command("help", "", "show this list", _help),
-    Command("exit", "", "leave the chat", _exit),
-    Command("system", "TEXT", "set the system prompt", _system),
-    Command("clear", "", "forget the conversation", _clear),
+    Command("exit", "", "leave the chat", actions.leave),
+    Command("system", "TEXT", "set the system prompt", actions.system),
+    Command("clear", "", "forget the conversation", actions.clear),
+    Command("edit", "[TEXT]", "change the last message and ask again", actions.edit),
+    Command("retry", "", "ask the last message again", actions.retry),
+    Command("undo", "", "take back the last message and its reply", actions.undo),
+    Command("save", "FILE", "save the conversation and its settings", actions.save),
+    Command("load", "FILE", "go on from a saved conversation", actions.load),
+    Command("tokens", "", "tokens used of the context, and of them cached", actions.tokens),
+    Command("plan", "", "what sits where, and the memory held now", actions.plan),
+    Command(
+        "set",
+        "[NAME VALUE]",
+        "set how replies are sampled, or list the settings",
+        actions.set_sampling,
+    ),
     Command(
         "temperature",
         "X",
         "above 0, up to 2: higher is more varied",
-        _setter("temperature", _TEMPERATURE),
+        actions.setter("temperature", _TEMPERATURE),
     ),
-    Command("topk", "N", "choose among the N likeliest tokens", _setter("topk", _TOP_K)),
+    Command("topk", "N", "choose among the N likeliest tokens", actions.setter("topk", _TOP_K)),
     Command(
-        "topp", "X", "above 0, up to 1: choose within this probability", _setter("topp", _TOP_P)
+        "topp",
+        "X",
+        "above 0, up to 1: choose within this probability",
+        actions.setter("topp", _TOP_P),
     ),
 )

@@ -8,10 +8,13 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
-from mrs.events import Event, OnProgress
+from mrs.events import Event, HeldMemory, OnProgress
 from mrs.request import Message, RunRequest, Sampling
+
+if TYPE_CHECKING:
+    from mrs.plan.plan import Plan
 
 
 class Model(Protocol):
@@ -27,6 +30,16 @@ class Model(Protocol):
     def has_chat_template(self) -> bool: ...
     @property
     def context_tokens(self) -> int: ...
+    @property
+    def plan(self) -> Plan: ...
+    def memory(self) -> Sequence[HeldMemory]:
+        """What is held and free on each of the plan's devices now."""
+        ...
+
+    def prompt_tokens(self, messages: Sequence[Message]) -> int:
+        """Tokens that a conversation takes of the context."""
+        ...
+
     def stream_chat(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[Event]: ...
     def stream_completion(self, prompt: str, sampling: Sampling) -> Iterator[Event]: ...
     def close(self) -> None: ...

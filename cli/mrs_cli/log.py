@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from mrs.errors import UsageError
 from mrs.request import Message
-from mrs_cli.render.text import json_line
+from mrs_cli.render.text import json_text
 
 
 class RequestLog:
@@ -43,4 +43,4 @@ class RequestLog:
     def _write(self, kind: str, facts: dict[str, Any]) -> None:
         time = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         line = {"time": time, "kind": kind, "model": self._model_id, **facts}
-        self._file.write(json_line(line) + "\n")
+        self._file.write(json_text(line) + "\n")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from mrs.errors import ExitCode, MrsError, Unsupported, UsageError
+from dataclasses import replace
+
+from mrs.errors import ContextFull, ExitCode, MrsError, Unsupported, UsageError
 from mrs_cli import commands
+from mrs_cli.commands import Chat
 from mrs_cli.screen import Screen
-from mrs_cli.session import Session
+from mrs_cli.session import Question, Reply, Session
 
 
 def chat(session: Session, screen: Screen, first: str | None = None) -> ExitCode:
@@ -17,32 +20,38 @@ def chat(session: Session, screen: Screen, first: str | None = None) -> ExitCode
         raise Unsupported(
             "the model has no chat template", hint="give one with --chat-template FILE"
         )
-    state = commands.Chat(session, pending=first)
+    state = Chat(session, edits=screen.edits, pending=None if first is None else Question(first))
     screen.greet(session.model.summary)
-    while state.open:
-        text, state.pending = state.pending, None
-        if text is not None:
-            screen.echo(text)
-        elif (text := screen.read()) is None:
-            break
-        if command := commands.parse(text):
+    while state.open and (question := _next(state, screen)) is not None:
+        if command := commands.parse(question.text):
             _obey(state, screen, *command)
-        elif text.strip():
-            _answer(session, screen, text)
+        elif question.text.strip():
+            _answer(session, screen, question)
     return ExitCode.DONE
 
 
-def _obey(state: commands.Chat, screen: Screen, name: str, argument: str) -> None:
+def _next(state: Chat, screen: Screen) -> Question | None:
+    """What is asked next, or a command."""
+    pending, draft = state.pending, state.draft
+    state.pending = state.draft = None
+    if pending is not None:
+        screen.echo(pending.text)
+        return pending
+    text = screen.read(draft.text if draft else "")
+    return None if text is None else replace(draft or Question(""), text=text)
+
+
+def _obey(state: Chat, screen: Screen, name: str, argument: str) -> None:
     try:
         if note := commands.run(state, name, argument):
             screen.note(note)
-    except UsageError as error:
+    except MrsError as error:
         screen.error(error)
 
 
-def _answer(session: Session, screen: Screen, text: str) -> None:
+def _answer(session: Session, screen: Screen, question: Question) -> None:
     try:
-        reply = session.ask(text, screen.show)
+        reply = _asked(session, screen, question)
     except MrsError as error:
         if not screen.attended:
             raise
@@ -51,3 +60,43 @@ def _answer(session: Session, screen: Screen, text: str) -> None:
     screen.statistics(reply)
     if reply.reason == "cancelled" and not screen.attended:
         raise KeyboardInterrupt
+    if _filled_context(session, reply):
+        screen.note(
+            f"the context of {session.model.context_tokens:,} tokens is full: "
+            "\\clear starts over, \\undo takes the last turn back"
+        )
+
+
+def _asked(session: Session, screen: Screen, question: Question) -> Reply:
+    try:
+        return session.ask(question, screen.show)
+    except ContextFull as error:
+        _make_room(session, screen, question, error)
+    return session.ask(question, screen.show)
+
+
+def _make_room(session: Session, screen: Screen, question: Question, error: ContextFull) -> None:
+    """Drops the oldest turns where the person agrees, else says what to do."""
+    surplus = session.surplus(question)
+    if surplus is None:
+        raise UsageError(error.what, hint="shorten the message") from error
+    if not screen.attended:
+        raise UsageError(
+            error.what, hint="put \\clear before this message, or \\undo for each turn to drop"
+        ) from error
+    turns = "the oldest turn" if surplus == 1 else f"the {surplus} oldest turns"
+    if not screen.confirm(f"{error.what}. Drop {turns}?"):
+        raise UsageError(
+            "the message was not asked",
+            hint="\\edit shortens it, \\clear forgets the conversation, \\undo its last turn",
+        ) from error
+    session.drop(surplus)
+
+
+def _filled_context(session: Session, reply: Reply) -> bool:
+    usage = reply.usage
+    return (
+        reply.reason == "length"
+        and usage is not None
+        and usage.prompt_tokens + usage.completion_tokens >= session.model.context_tokens
+    )

@@ -14,7 +14,7 @@ from mrs_cli.render.plain import PlainScreen
 from mrs_cli.render.progress import load_model
 from mrs_cli.repl import chat
 from mrs_cli.screen import Screen
-from mrs_cli.session import Session
+from mrs_cli.session import Question, Session
 
 
 def run(environment: Environment, task: Task, *, stdin: bool) -> ExitCode:
@@ -34,7 +34,9 @@ def run(environment: Environment, task: Task, *, stdin: bool) -> ExitCode:
             )
         model = load_model(environment, task.request, quiet=task.quiet)
         stack.callback(model.close)
-        session = Session(model, task.sampling, task.system, log)
+        session = Session(
+            model, task.sampling, task.system, log, model_id=task.request.source.model_id
+        )
         if task.interactive:
             return chat(session, _chat_screen(environment, task), task.prompt)
         return _answer(environment, task, session)
@@ -47,7 +49,7 @@ def _answer(environment: Environment, task: Task, session: Session) -> ExitCode:
     for prompt in _prompts(task, screen):
         asked = True
         session.forget()
-        reply = session.ask(prompt, screen.show)
+        reply = session.ask(Question(prompt), screen.show)
         screen.statistics(reply)
         if reply.reason == "cancelled":
             raise KeyboardInterrupt

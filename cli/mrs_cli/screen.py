@@ -18,10 +18,22 @@ class Screen(Protocol):
         """Whether a person is there to go on after an error or a stopped reply."""
         ...
 
+    @property
+    def edits(self) -> bool:
+        """Whether a line can be filled in for the person to change."""
+        ...
+
     def greet(self, summary: str) -> None: ...
 
-    def read(self) -> str | None:
-        """The next message or command; None when there is no more."""
+    def read(self, draft: str = "") -> str | None:
+        """The next message or command; None when there is no more.
+
+        `draft` is filled in where the screen edits; leaving it then gives an empty text.
+        """
+        ...
+
+    def confirm(self, question: str) -> bool:
+        """Whether the person who attends agrees."""
         ...
 
     def echo(self, text: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 from mrs.errors import UsageError
@@ -48,37 +49,73 @@ def _stop(events: Iterator[Event]) -> None:
         close()
 
 
+@dataclass(frozen=True)
+class Question:
+    """What is asked; `replacing` puts it and its reply in the place of the last exchange."""
+
+    text: str
+    replacing: bool = False
+
+
 @dataclass
 class Session:
-    """`turns` are the user's and the assistant's messages, oldest first."""
+    """`turns` are the user's and the assistant's messages in turn, oldest first.
+
+    `usage` is that of the last reply, as long as that is the conversation's last turn;
+    `unanswered` is the last question if it got no answer.
+    """
 
     model: Model
     sampling: Sampling
     system: str | None = None
     log: RequestLog | None = None
+    model_id: str = ""
     turns: list[Message] = field(default_factory=list)
+    usage: Usage | None = None
+    unanswered: Question | None = None
 
     def messages(self) -> list[Message]:
         """The conversation as the model sees it."""
-        if self.system is None:
-            return list(self.turns)
-        return [{"role": "system", "content": self.system}, *self.turns]
+        return self._with_system(self.turns)
+
+    def resume(self, turns: Sequence[Message]) -> None:
+        """Go on from another conversation; the system prompt stays."""
+        self.turns[:] = turns
+        self.usage = self.unanswered = None
 
     def forget(self) -> None:
         """Start over; the system prompt stays."""
-        self.turns.clear()
+        self.resume([])
 
-    def ask(self, text: str, show: Show) -> Reply:
-        """The model's reply to `text`, shown by `show`.
+    def last_question(self) -> Question:
+        """The last question, to be asked again; UsageError where there is none."""
+        if self.unanswered is not None:
+            return self.unanswered
+        if not self.turns:
+            raise UsageError("nothing was asked yet")
+        return Question(self.turns[-2]["content"], replacing=True)
+
+    def undo(self) -> str:
+        """Takes the last question and its reply back; UsageError where there is none."""
+        if not self.turns:
+            raise UsageError("nothing was said yet")
+        question = self.turns[-2]["content"]
+        self.resume(self.turns[:-2])
+        return question
+
+    def ask(self, question: Question, show: Show) -> Reply:
+        """The model's reply, shown by `show`.
 
         A question that got no answer, because of an error or because it was stopped before the
-        first word, leaves no trace in the conversation.
+        first word, leaves the conversation as it was.
         """
-        self.turns.append({"role": "user", "content": text})
+        before = list(self.turns)
+        self.resume([*self._before(question), {"role": "user", "content": question.text}])
         try:
-            reply = show(self._stream(text))
+            reply = show(self._stream(question.text))
         except BaseException:
-            self.turns.pop()
+            self.resume(before)
+            self.unanswered = question
             raise
         if self.log:
             self.log.response(
@@ -86,9 +123,48 @@ class Session:
             )
         if reply.text or reply.reason != "cancelled":
             self.turns.append({"role": "assistant", "content": reply.text})
+            self.usage = reply.usage
         else:
-            self.turns.pop()
+            self.resume(before)
+            self.unanswered = question
         return reply
+
+    def context_used_tokens(self) -> int:
+        """Tokens of the prompt that the next question is added to."""
+        return self._prompt_tokens(self.turns, "")
+
+    def surplus(self, question: Question) -> int | None:
+        """How many of the oldest exchanges must go to leave a quarter of the context for a reply.
+
+        All of them where not even that is enough; None where the question alone is too long.
+        """
+        turns, context_tokens = self._before(question), self.model.context_tokens
+        if self._prompt_tokens([], question.text) >= context_tokens:
+            return None
+        return bisect_left(
+            range(len(turns) // 2),
+            True,
+            key=lambda count: (
+                self._prompt_tokens(turns[2 * count :], question.text) <= context_tokens * 3 // 4
+            ),
+        )
+
+    def drop(self, exchanges: int) -> None:
+        """Forgets the oldest questions and their replies."""
+        del self.turns[: 2 * exchanges]
+
+    def _before(self, question: Question) -> list[Message]:
+        return self.turns[:-2] if question.replacing else list(self.turns)
+
+    def _prompt_tokens(self, turns: Sequence[Message], question: str) -> int:
+        return self.model.prompt_tokens(
+            self._with_system([*turns, {"role": "user", "content": question}])
+        )
+
+    def _with_system(self, turns: Sequence[Message]) -> list[Message]:
+        if self.system is None:
+            return list(turns)
+        return [{"role": "system", "content": self.system}, *turns]
 
     def _stream(self, text: str) -> Iterator[Event]:
         if self.model.has_chat_template:

@@ -12,9 +12,10 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
-from mrs.errors import NotReadable
-from mrs.events import Event, Finished, LoadProgress, OnProgress, TextDelta, Usage
-from mrs.request import Message, RunRequest, Sampling
+from mrs.errors import ContextFull, NotReadable
+from mrs.events import Event, Finished, HeldMemory, LoadProgress, OnProgress, TextDelta, Usage
+from mrs.plan.plan import Plan
+from mrs.request import Message, ModelSource, RunRequest, Sampling
 
 LONG = "\n\n".join(f"Paragraph {number} of a reply longer than the screen." for number in range(60))
 REPLIES = {
@@ -24,6 +25,7 @@ REPLIES = {
     "long": LONG,
     "empty": "",
     "snow": "\u2603 snow, d\u00e9j\u00e0 vu",
+    "think": "<think>\nIt is a *riddle*.\n</think>\n\nThe answer is `<think>`.",
 }
 
 
@@ -31,20 +33,35 @@ class FakeModel:
     """Answers the last message: from `REPLIES`, or with what it was asked.
 
     `forever` streams until it is stopped, `slow` waits long before the first word, `broken`
-    raises an error, `history` says how many messages it saw.
+    raises an error, `history` says what messages it saw. Words are tokens; the model `small` has a
+    context of 12.
     """
 
     summary = "fake: a book of answers on cpu, 1.00 MiB"
-    context_tokens = 4096
 
     def __init__(self, request: RunRequest, delay_s: float = 0.0) -> None:
         self.request = request
         self.has_chat_template = request.source.model_id != "no-template"
+        self.context_tokens = 12 if request.source.model_id == "small" else 4096
         self.asked: list[tuple[object, Sampling]] = []
         self.closed = False
         self._delay_s = delay_s
 
+    @property
+    def plan(self) -> Plan:
+        from mrs.runner import plan
+
+        return plan(RunRequest(ModelSource("demo", "safetensors"), cpu=True))
+
+    def memory(self) -> list[HeldMemory]:
+        return [HeldMemory("cpu", 512 << 20, 4 << 30)]
+
+    def prompt_tokens(self, messages: Sequence[Message]) -> int:
+        return sum(len(message["content"].split()) for message in messages)
+
     def stream_chat(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[Event]:
+        if self.prompt_tokens(messages) >= self.context_tokens:
+            raise ContextFull(self.prompt_tokens(messages), self.context_tokens)
         self.asked.append((list(messages), sampling))
         return self._reply(messages[-1]["content"], messages)
 

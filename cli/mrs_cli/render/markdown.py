@@ -91,8 +91,15 @@ class MarkdownStream:
         self._console = console
         self._open_text = ""
         self._printed_any = False
+        self._style = "none"
         self._drawn_at = 0.0
-        self._drawn_lines = 0
+        self._drawn_cells: list[int] = []
+
+    def restyle(self, style: str) -> None:
+        """What is fed from now on begins a new block, in this style of the console's theme."""
+        if style != self._style:
+            self.finish()
+            self._style = style
 
     def feed(self, text: str) -> None:
         """Adds text; the screen follows at most every `REDRAW_S` seconds."""
@@ -115,6 +122,7 @@ class MarkdownStream:
             self._erase()
             if self._open_text.strip():
                 self._print(self._open_text)
+            self._open_text = ""
             self._console.show_cursor(True)
 
     def _print(self, block: str) -> None:
@@ -126,12 +134,13 @@ class MarkdownStream:
         """The last lines of the open block; the cursor stays at the end of the last one."""
         lines = self._lines(self._open_text)[-max(1, self._console.height - 2) :]
         self._write(lines)
-        self._drawn_lines = len(lines)
+        self._drawn_cells = [sum(part.cell_length for part in line) for line in lines]
 
     def _lines(self, text: str) -> list[Line]:
         """`text` rendered, after an empty line where something stands above it."""
         options = self._console.options.update(width=min(self._console.width, TEXT_COLUMNS))
-        rendered = self._console.render_lines(ReplyMarkdown(text), options, pad=False)
+        style = self._console.get_style(self._style)
+        rendered = self._console.render_lines(ReplyMarkdown(text), options, style=style, pad=False)
         lines = [_trimmed(line) for line in rendered]
         while lines and not lines[0]:
             lines.pop(0)
@@ -144,11 +153,14 @@ class MarkdownStream:
         self._console.print(Segments(parts[1:]), end="")
 
     def _erase(self) -> None:
+        """Takes the open block away; terminals that were made narrower have wrapped its lines."""
+        width = max(1, self._console.width)
+        rows = sum(max(1, -(-cells // width)) for cells in self._drawn_cells)
         erase = (ControlType.ERASE_IN_LINE, 2)
         self._console.control(Control(ControlType.CARRIAGE_RETURN, erase))
-        for _ in range(self._drawn_lines - 1):
+        for _ in range(rows - 1):
             self._console.control(Control((ControlType.CURSOR_UP, 1), erase))
-        self._drawn_lines = 0
+        self._drawn_cells = []
 
 
 def _trimmed(line: Line) -> Line:

@@ -10,7 +10,7 @@ from mrs.events import Event
 from mrs_cli.environment import Environment
 from mrs_cli.render.errors import show_error
 from mrs_cli.render.statistics import reply_object, statistics_line
-from mrs_cli.render.text import json_line, printable
+from mrs_cli.render.text import json_text, printable
 from mrs_cli.session import Reply, receive
 
 
@@ -29,12 +29,25 @@ class PlainScreen:
     def attended(self) -> bool:
         return self._environment.stdin.isatty()
 
+    @property
+    def edits(self) -> bool:
+        return False
+
     def greet(self, summary: str) -> None:
         """The summary was said when the model was loaded."""
 
-    def read(self) -> str | None:
+    def read(self, draft: str = "") -> str | None:
         if self.attended and not self._quiet:
             self._say("> ", end="")
+        return self._line()
+
+    def confirm(self, question: str) -> bool:
+        if not self.attended:
+            return False
+        self._say(f"{question} (y/n) ", end="")
+        return (self._line() or "").strip().lower() in ("y", "yes")
+
+    def _line(self) -> str | None:
         try:
             line = self._environment.stdin.readline()
         except KeyboardInterrupt:
@@ -50,7 +63,7 @@ class PlainScreen:
     def show(self, events: Iterator[Event]) -> Reply:
         if self._json:
             reply = receive(events, lambda _: None)
-            self._write(json_line(reply_object(reply)) + "\n")
+            self._write(json_text(reply_object(reply)) + "\n")
             return reply
         ending = "\n"
 

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from mrs.errors import MrsError
 from mrs.events import Event
 from mrs_cli.environment import Environment
+from mrs_cli.render.completion import chat_completer
 from mrs_cli.render.echo import without_echo
 from mrs_cli.render.markdown import MarkdownStream
 from mrs_cli.render.statistics import statistics_line
 from mrs_cli.render.text import one_line, printable
 from mrs_cli.render.theme import console
+from mrs_cli.render.thoughts import ThoughtSplitter
 from mrs_cli.session import Reply, receive
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ class TerminalScreen:
     """Where a person chats; see `Screen`."""
 
     attended = True
+    edits = True
 
     def __init__(self, environment: Environment, *, quiet: bool) -> None:
         self._environment = environment
@@ -41,16 +44,28 @@ class TerminalScreen:
     def greet(self, summary: str) -> None:
         if not self._quiet:
             self._console.print(
-                "\\help lists the commands, Alt-Enter starts a new line, Ctrl-D leaves",
+                "\\help lists the commands, Alt-Enter starts a new line, Ctrl-X Ctrl-E opens your "
+                "editor, Ctrl-D leaves",
                 style="quiet",
             )
 
-    def read(self) -> str | None:
+    def read(self, draft: str = "") -> str | None:
         self._console.print()
         try:
-            return self._editor.prompt()
-        except (EOFError, KeyboardInterrupt):
+            text = self._editor.prompt(default=draft)
+        except EOFError:
             return None
+        except KeyboardInterrupt:
+            return "" if draft else None
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+    def confirm(self, question: str) -> bool:
+        from prompt_toolkit.shortcuts import confirm
+
+        try:
+            return confirm(printable(question), suffix=" (y/n) ")
+        except (EOFError, KeyboardInterrupt):
+            return False
 
     def echo(self, text: str) -> None:
         self._console.print()
@@ -59,18 +74,22 @@ class TerminalScreen:
 
     def show(self, events: Iterator[Event]) -> Reply:
         self._console.print()
-        stream = MarkdownStream(self._console)
+        stream, splitter = MarkdownStream(self._console), ThoughtSplitter()
         with without_echo(self._environment.stdin), ExitStack() as stack:
             waiting = stack.enter_context(
                 self._console.status("", spinner="dots", spinner_style="quiet")
             )
             stack.callback(stream.finish)
 
-            def show_text(text: str) -> None:
-                waiting.stop()
-                stream.feed(printable(text))
+            def show_parts(parts: Iterator[tuple[bool, str]]) -> None:
+                for is_thought, text in parts:
+                    waiting.stop()
+                    stream.restyle("quiet" if is_thought else "none")
+                    stream.feed(printable(text))
 
-            return receive(events, show_text)
+            reply = receive(events, lambda text: show_parts(splitter.feed(text)))
+            show_parts(splitter.finish())
+            return reply
 
     def statistics(self, reply: Reply) -> None:
         if not self._quiet:
@@ -109,12 +128,17 @@ def _editor(environment: Environment, mark: str) -> PromptSession[str]:
         history=_history(),
         style=Style.from_dict({"mark": "ansicyan bold"}),
         color_depth=None if colour else ColorDepth.DEPTH_1_BIT,
-        enable_open_in_editor=False,
+        completer=chat_completer(),
+        complete_while_typing=False,
+        tempfile_suffix=".md",
     )
 
 
 def _keys() -> KeyBindings:
-    """Enter sends; Alt-Enter and Ctrl-J start a new line. Pasted lines stay one message."""
+    """Enter sends; Alt-Enter and Ctrl-J start a new line. Pasted lines stay one message.
+
+    Ctrl-X Ctrl-E opens the editor that `VISUAL` or `EDITOR` names; what it saves waits for Enter.
+    """
     from prompt_toolkit.key_binding import KeyBindings
 
     keys = KeyBindings()
@@ -127,6 +151,10 @@ def _keys() -> KeyBindings:
     @keys.add("c-j")
     def _(event: Any) -> None:
         event.current_buffer.insert_text("\n")
+
+    @keys.add("c-x", "c-e")
+    def _(event: Any) -> None:
+        event.current_buffer.open_in_editor()
 
     return keys
 

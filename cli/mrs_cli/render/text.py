@@ -21,9 +21,9 @@ def one_line(text: str) -> str:
     return " ".join(printable(text).split())
 
 
-def json_line(value: object) -> str:
-    """`value` as one line of JSON: readable letters, escaped control characters."""
+def json_text(value: object, indent: int | None = None) -> str:
+    """`value` as JSON, one line without `indent`: readable letters, escaped control characters."""
     import json
 
-    line = json.dumps(value, ensure_ascii=False)
-    return _CONTROL_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", line)
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return _CONTROL_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

@@ -1,0 +1,149 @@
+"""What the commands of the chat do: each takes what follows its name and says what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from mrs.errors import UsageError
+from mrs_cli.chat_settings import changed, described, listed
+from mrs_cli.saved_chat import SavedChat
+from mrs_cli.session import Question, Session
+from mrs_cli.settings import Setting
+
+
+@dataclass
+class Chat:
+    """What commands act on; the chat ends when `open` is false.
+
+    `pending` is asked next. `draft` waits for the person to change it, which takes a screen that
+    `edits`.
+    """
+
+    session: Session
+    edits: bool = False
+    pending: Question | None = None
+    draft: Question | None = None
+    open: bool = True
+
+
+def leave(chat: Chat, _: str) -> str:
+    chat.open = False
+    return ""
+
+
+def system(chat: Chat, text: str) -> str:
+    if not text:
+        current = chat.session.system
+        return "no system prompt is set" if current is None else f"system prompt: {current}"
+    chat.session.system = text
+    return "system prompt set"
+
+
+def clear(chat: Chat, _: str) -> str:
+    chat.session.forget()
+    return "conversation cleared"
+
+
+def edit(chat: Chat, text: str) -> str:
+    question = chat.session.last_question()
+    if text:
+        chat.pending = replace(question, text=text)
+    elif chat.edits:
+        chat.draft = question
+    else:
+        raise UsageError("\\edit needs a text", hint="give the whole new message after it")
+    return ""
+
+
+def retry(chat: Chat, _: str) -> str:
+    chat.pending = chat.session.last_question()
+    return ""
+
+
+def undo(chat: Chat, _: str) -> str:
+    return f"taken back: {_shortened(chat.session.undo())}"
+
+
+def save(chat: Chat, name: str) -> str:
+    from mrs_cli import saved_chat
+
+    session = chat.session
+    path = saved_chat.save(
+        SavedChat(session.model_id, session.system, session.sampling, session.turns),
+        _file(name, "save"),
+    )
+    return f"{_turns(len(session.turns))} saved to {path}"
+
+
+def load(chat: Chat, name: str) -> str:
+    """Takes over the conversation, its system prompt and its settings."""
+    from mrs_cli import saved_chat
+
+    saved = saved_chat.load(_file(name, "load"))
+    chat.session.resume(saved.turns)
+    chat.session.system, chat.session.sampling = saved.system, saved.sampling
+    said = [f"{_turns(len(saved.turns))} loaded, held with {saved.model_id or 'an unnamed model'}"]
+    if saved.turns:
+        said.append(f"last message: {_shortened(saved.turns[-2]['content'])}")
+    if saved.unknown_settings:
+        said.append(f"settings not known here: {', '.join(saved.unknown_settings)}")
+    return "\n".join(said)
+
+
+def tokens(chat: Chat, _: str) -> str:
+    session = chat.session
+    used, context = session.context_used_tokens(), session.model.context_tokens
+    said = f"context: {used:,} of {context:,} tokens used, {max(0, context - used):,} left"
+    if usage := session.usage:
+        said += (
+            f"\nlast reply: {usage.completion_tokens:,} tokens, after a prompt of "
+            f"{usage.prompt_tokens:,}, {usage.cached_tokens:,} of them from the cache"
+        )
+    return said
+
+
+def plan(chat: Chat, _: str) -> str:
+    from mrs_cli.render.held import held_text
+
+    return held_text(chat.session.model.plan, chat.session.model.memory())
+
+
+def set_sampling(chat: Chat, text: str) -> str:
+    session = chat.session
+    if not text:
+        return listed(session.sampling)
+    name, *value = text.split(maxsplit=1)
+    if not value:
+        return described(session.sampling, name)
+    session.sampling = changed(session.sampling, name, value[0])
+    return f"now {described(session.sampling, name)}"
+
+
+def setter(name: str, setting: Setting) -> Callable[[Chat, str], str]:
+    """Sets one number of the sampling."""
+
+    def run(chat: Chat, text: str) -> str:
+        if not text:
+            raise UsageError(f"\\{name} needs a value", hint=f"give {setting.wording}")
+        value = setting.parse(text, spelled=f"\\{name} {text}")
+        chat.session.sampling = replace(chat.session.sampling, **{setting.name: value})  # type: ignore[arg-type]
+        return f"{name} is now {value:g}"
+
+    return run
+
+
+def _file(name: str, command: str) -> str:
+    if not name:
+        raise UsageError(f"\\{command} needs a file", hint=f"such as \\{command} chat.json")
+    return name
+
+
+def _turns(messages: int) -> str:
+    count = messages // 2
+    return f"{count} {'turn' if count == 1 else 'turns'}"
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else f"{line[:59]}\u2026"

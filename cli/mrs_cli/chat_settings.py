@@ -1,0 +1,121 @@
+"""The sampling settings of a chat: set by name, listed, and read back from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import Field, fields, replace
+from difflib import get_close_matches
+from typing import Any
+
+from mrs.errors import UsageError
+from mrs.request import Sampling
+from mrs_cli.settings import SETTINGS
+
+DEFAULT = "default"
+
+
+def setting_names() -> list[str]:
+    """Every setting, spelled as its flag is."""
+    return [_spelled(field) for field in fields(Sampling)]
+
+
+def changed(sampling: Sampling, name: str, text: str) -> Sampling:
+    """`sampling` with one setting as `text` says; UsageError for what cannot be."""
+    field = _find(name)
+    value: Any = field.default
+    if text != DEFAULT:
+        value = _parse(field, text, f"\\set {name} {text}")
+    return replace(sampling, **{field.name: value})
+
+
+def described(sampling: Sampling, name: str) -> str:
+    """`top-k 32`: a setting as `\\set` takes it."""
+    field = _find(name)
+    return f"{_spelled(field)} {_text(getattr(sampling, field.name))}"
+
+
+def listed(sampling: Sampling) -> str:
+    """Every setting with its value and what it takes, one a line."""
+    rows = [
+        (_spelled(field), _text(getattr(sampling, field.name)), _wording(field))
+        for field in fields(Sampling)
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        f"{name:<{widths[0]}}  {value:<{widths[1]}}  {wording}" for name, value, wording in rows
+    ]
+    return "\n".join([*lines, "", "\\set NAME default sets one back."])
+
+
+def restored(saved: Mapping[str, Any]) -> tuple[Sampling, list[str]]:
+    """The settings that a file holds, and the names of those that this version does not know.
+
+    What the file leaves out has its default. UsageError for a value that cannot be.
+    """
+    known = {field.name: field for field in fields(Sampling)}
+    values = {
+        name: _from_json(known[name], value) for name, value in saved.items() if name in known
+    }
+    return Sampling(**values), [name for name in saved if name not in known]
+
+
+def _find(name: str) -> Field[Any]:
+    spelled = name.lower().replace("_", "-")
+    for field in fields(Sampling):
+        if _spelled(field) == spelled:
+            return field
+    near = get_close_matches(spelled, setting_names(), n=1)
+    hint = f"did you mean {near[0]}?" if near else "\\set lists the settings"
+    raise UsageError(f"no setting {name}", hint=hint)
+
+
+def _spelled(field: Field[Any]) -> str:
+    return field.name.replace("_", "-")
+
+
+def _wording(field: Field[Any]) -> str:
+    setting = SETTINGS.get(field.name)
+    return setting.wording if setting else 'a text, or several as ["A", "B"]'
+
+
+def _text(value: Any) -> str:
+    if value is None or value == ():
+        return "none"
+    if isinstance(value, tuple):
+        import json
+
+        return value[0] if len(value) == 1 else json.dumps(value, ensure_ascii=False)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _parse(field: Field[Any], text: str, spelled: str) -> Any:
+    if setting := SETTINGS.get(field.name):
+        return setting.parse(text, spelled=spelled)
+    if not text.startswith("["):
+        return (text,)
+    import json
+
+    try:
+        return _texts(json.loads(text))
+    except (ValueError, RecursionError):
+        raise UsageError(f"{spelled} is no list", hint='give texts as ["A", "B"]') from None
+
+
+def _from_json(field: Field[Any], value: Any) -> Any:
+    """The value of a setting as JSON holds it; UsageError for one that cannot be."""
+    if value is None and "None" in str(field.type):
+        return None
+    if setting := SETTINGS.get(field.name):
+        text = "" if isinstance(value, bool) else str(value)
+        return setting.parse(text, spelled=f"{_spelled(field)} {text[:40]}")
+    try:
+        return _texts(value)
+    except ValueError:
+        raise UsageError(f"{_spelled(field)} is no list of texts") from None
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    """ValueError for anything else than a list of texts that are not empty."""
+    if not isinstance(value, list) or not all(isinstance(text, str) and text for text in value):
+        raise ValueError
+    return tuple(value)
