@@ -6,6 +6,7 @@ Both work in chunks, so that the scratch stays bounded whatever the size of the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -39,8 +40,20 @@ def _convert(source: torch.Tensor, target: torch.Tensor, elements: int, convert:
     """`convert(source, target)` for some rows at a time, which have `elements` numbers each."""
     chunk_elements = _CHUNK_ELEMENTS.get(source.device.type, _OTHER_CHUNK_ELEMENTS)
     rows = chunk_elements // elements
-    for some, into in zip(torch.split(source, rows), torch.split(target, rows), strict=True):
-        convert(some, into)
+    chunks = list(zip(torch.split(source, rows), torch.split(target, rows), strict=True))
+    threads = torch.get_num_threads() if source.device.type == "cpu" else 1
+    if threads == 1 or len(chunks) == 1:
+        for some, into in chunks:
+            convert(some, into)
+        return
+    # A thread a chunk, each without helpers, never waits for others: torch's own threads meet
+    # after every operation, which on a busy machine costs far more than the operation.
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            for _ in pool.map(lambda chunk: convert(*chunk), chunks):
+                pass
+    finally:
+        torch.set_num_threads(threads)  # or threads that start later would have one, too
 
 
 def _decoder(format: Format) -> _Blocks:
