@@ -24,13 +24,15 @@ from mrs.families.spec import (
     ShortConvolution,
 )
 from mrs.formats import Format
+from mrs.plan.processor import Bf16Units
 from mrs.plan.storage import Storage
 from mrs.units import KIB, MIB
 
 #: What torch's CPU kernels take besides: matrix products of half types, at most.
 PRODUCT_SCRATCH_BYTES = 400 * KIB
-#: Tokens from which matrix units multiply packed weights, decoded, and the size of their tiles.
-DECODED_TOKENS = 32
+#: Tokens from which packed weights are decoded for bf16 units, and the size of the tiles: matrix
+#: units take every format, vector units plain bf16 alone.
+MATRIX_UNIT_TOKENS, VECTOR_UNIT_TOKENS = 32, 64
 TILE_BYTES = 4 * MIB
 #: Keys that the CPU's fused attention looks at in one step, and float32 sums it keeps beside.
 ATTENTION_KEYS_PER_STEP = 512
@@ -46,8 +48,8 @@ class Pass:
     """One forward pass on one device.
 
     `tokens` rows run at once, at most `sequence_tokens` of them of one sequence, which then has
-    `context_tokens` in all. `threads` work on a CPU, with or without `matrix_units` (AMX); 0 means
-    an accelerator.
+    `context_tokens` in all. `threads` work on a CPU that has the `bf16` units; 0 means an
+    accelerator.
     """
 
     tokens: int
@@ -56,7 +58,7 @@ class Pass:
     activation: Format
     cache: Format
     threads: int = 0
-    matrix_units: bool = False
+    bf16: Bf16Units = "none"
 
     def size(self, *dims: int) -> int:
         """Bytes of the activations of all rows."""
@@ -82,7 +84,8 @@ def product_bytes(
     result = tokens * rows * run.activation.block_bytes
     with_bias = 2 * result if bias else result
     if kept.packed:
-        return max(result + _packed_scratch_bytes(run, tokens, columns, rows), with_bias)
+        scratch = _packed_scratch_bytes(run, kept.format, tokens, columns, rows)
+        return max(result + scratch, with_bias)
     if kept.format == run.activation:
         return with_bias
     cast = tokens * kept.format.block_bytes
@@ -90,14 +93,17 @@ def product_bytes(
     return max(cast * (columns + rows) + scratch, cast * rows + result, with_bias)
 
 
-def _packed_scratch_bytes(run: Pass, tokens: int, columns: int, rows: int) -> int:
-    """A packed product quantizes x to panels: one byte a number and 12 bytes for 32.
+def _packed_scratch_bytes(run: Pass, weight: Format, tokens: int, columns: int, rows: int) -> int:
+    """A packed product copies x to panels: float32 for a plain weight, else quantized to one byte
+    a number and 12 bytes for 32.
 
-    With matrix units it casts x of many tokens to bf16 instead, and decodes tile after tile of
-    the weight to bf16, each of which is multiplied while the one before is still there.
+    For bf16 units it casts x of many tokens to bf16 instead, and decodes tile after tile of the
+    weight to bf16, each of which is multiplied while the one before is still there.
     """
-    if tokens < DECODED_TOKENS or not run.matrix_units:
-        return tokens * columns * 11 // 8
+    by_matrix = run.bf16 == "matrix" and tokens >= MATRIX_UNIT_TOKENS
+    by_vector = run.bf16 == "vector" and tokens >= VECTOR_UNIT_TOKENS and weight.name == "BF16"
+    if not by_matrix and not by_vector:
+        return tokens * columns * 11 // 8 if weight.is_quantized else 4 * tokens * columns
     tile_rows = min(rows, max(TILE_BYTES // (2 * columns), 1))
     tiles = 2 * tile_rows * 2 * columns
     return 2 * tokens * (columns + tile_rows) + tiles + PRODUCT_SCRATCH_BYTES

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from mrs.plan.host_memory import PROC
+
+Bf16Units = Literal["none", "vector", "matrix"]
 
 
 def cpu_threads() -> int:
@@ -17,10 +20,13 @@ def cpu_threads() -> int:
 
 
 @cache
-def has_matrix_units(proc: Path = PROC) -> bool:
-    """Whether the processor multiplies tiles of bf16 (AMX)."""
+def bf16_units(proc: Path = PROC) -> Bf16Units:
+    """What the processor multiplies bf16 with: tiles of matrices (AMX), vectors, or nothing."""
     try:
         with (proc / "cpuinfo").open(errors="replace") as lines:
-            return any("amx_tile" in line for line in lines if line.startswith("flags"))
+            flags = next((line.split() for line in lines if line.startswith("flags")), [])
     except OSError:
-        return False
+        return "none"
+    if "amx_tile" in flags:
+        return "matrix"
+    return "vector" if "avx512_bf16" in flags else "none"

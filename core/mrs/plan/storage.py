@@ -56,19 +56,20 @@ class StorageRules:
 def store(parameter: Parameter, stored: Sequence[Format], rules: StorageRules) -> Storage:
     """How a parameter is kept whose pieces the file has in the formats `stored`.
 
-    Vectors stay in float32. Quantized matrices stay packed where the device multiplies them and
-    where all pieces end up in one format; everything else takes the dense format.
+    Vectors stay in float32. Matrices are quantized as the file or `--isq` says where all pieces
+    end up in one format that the device multiplies; the others take the dense format.
     """
     if parameter.role == "vector":
         return _plain(parameter, FORMATS["F32"])
     if parameter.role == "dense":
         return _plain(parameter, rules.dense)
     wanted = {_wanted(parameter, format, rules.level) for format in stored}
-    if rules.packs and len(wanted) == 1:
-        (format,) = wanted
-        if format.is_quantized and format.name in PACKED_FORMATS:
-            rows, columns = parameter.shape
-            return Storage(format, packed_bytes(format, rows, columns), packed=True)
+    (kept,) = wanted if len(wanted) == 1 else {rules.dense}
+    if not kept.is_quantized:
+        kept = rules.dense
+    if rules.packs and kept.name in PACKED_FORMATS:
+        rows, columns = parameter.shape
+        return Storage(kept, packed_bytes(kept, rows, columns), packed=True)
     return _plain(parameter, rules.dense)
 
 

@@ -17,7 +17,7 @@ from mrs.plan.activations import (
 )
 from mrs.plan.device import Device
 from mrs.plan.kv import layer_kv_bytes
-from mrs.plan.processor import cpu_threads, has_matrix_units
+from mrs.plan.processor import bf16_units, cpu_threads
 from mrs.plan.storage import Storage, StorageRules, store
 from mrs.request import PREFILL_CHUNK_TOKENS
 from mrs.source.checkpoint import Checkpoint
@@ -72,7 +72,7 @@ class Load:
             activation=FORMATS["F32"] if on_cpu else cache,
             cache=cache,
             threads=cpu_threads() if on_cpu else 0,
-            matrix_units=on_cpu and has_matrix_units(),
+            bf16=bf16_units() if on_cpu else "none",
         )
         return make(chunk, chunk), make(self.batch, 1)
 
