@@ -17,7 +17,7 @@ from text_samples import gguf_metadata, published_pre_tokenizers, train_byte_lev
 from mrs.errors import NotReadable, Unsupported, UsageError
 from mrs.request import Container, Message, ModelSource
 from mrs.source.find import open_checkpoint
-from mrs.text.chat import read_text_side
+from mrs.text.chat import TextSide, read_text_side
 
 BACKEND = train_byte_level(published_pre_tokenizers()["qwen2"])
 METADATA = gguf_metadata(BACKEND, "qwen2")
@@ -195,3 +195,36 @@ def test_a_model_without_a_tokenizer() -> None:
         read_text_side(Model())
     with pytest.raises(NotReadable, match=r"tokenizer\.ggml\.tokens"):
         read_text_side(Model("gguf", {"general.architecture": "llama"}))
+
+
+TALK: list[Message] = [
+    {"role": "user", "content": "Hello"},
+    {"role": "assistant", "content": "<think>\nThey greet.\n</think>\n\nHi"},
+    {"role": "user", "content": "Bye"},
+]
+
+
+def talk(side: TextSide, *, stopped: bool = False) -> str:
+    said = [{**m, "content": m["content"].partition("\n</think>")[0]} for m in TALK]
+    return side.tokenizer.backend.decode(side.prompt_ids(said if stopped else TALK))
+
+
+def test_a_template_that_knows_no_thoughts_is_given_none() -> None:
+    side = read_text_side(plain(chat_template_jinja=CHATML))
+    assert "assistant\nHi" in talk(side)
+    assert "greet" not in talk(side) + talk(side, stopped=True)
+
+
+def test_a_template_that_knows_thoughts_decides() -> None:
+    keeping = "{{ messages[1].content.replace('</think>', 'END') }}"
+    side = read_text_side(plain(chat_template_jinja=keeping))
+    assert talk(side) == "<think>\nThey greet.\nEND\n\nHi"
+    assert talk(side, stopped=True) == ""
+
+
+@pytest.mark.parametrize("end", ["<think>", "<think>\n"])
+def test_a_thought_that_the_template_opens_is_the_replys(end: str) -> None:
+    opened = read_text_side(plain(chat_template_jinja=CHATML + end + "{# </think> #}"))
+    closed = read_text_side(plain(chat_template_jinja=CHATML + end + "</think>"))
+    assert opened.opening(opened.prompt_ids(HELLO)) == "<think>\n"
+    assert closed.opening(closed.prompt_ids(HELLO)) == ""

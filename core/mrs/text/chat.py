@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mrs.errors import UsageError
 from mrs.text.gguf_tokenizer import read_gguf_tokenizer
-from mrs.text.harmony import answer_of
 from mrs.text.hf_tokenizer import read_hf_tokenizer, special_token_texts
 from mrs.text.settings import parse_object, read_object
 from mrs.text.stream import StreamDecoder
 from mrs.text.template import ChatTemplate, choose_template, read_template_text
+from mrs.text.thoughts import CLOSE, OPEN, answer_of
 from mrs.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -52,11 +52,15 @@ class TextSide:
         self.template = template
         self.stop_ids = stop_ids
         self._special_tokens = {**tokenizer.special_tokens, **(special_tokens or {})}
+        self._handles_thoughts = (
+            template is not None and CLOSE in template.source and not tokenizer.is_harmony
+        )
 
     def prompt_ids(self, messages: Sequence[Message], *, thinking: bool | None = None) -> list[int]:
         """Ids of a conversation up to where the reply begins.
 
-        Control tokens that the contents spell stay text.
+        Control tokens that the contents spell stay text. Thoughts of earlier replies are left out,
+        except that a template which knows such tags decides itself.
         """
         if self.template is None:
             return self.encode_raw("\n".join(message["content"] for message in messages))
@@ -69,9 +73,14 @@ class TextSide:
 
     def _protected(self, message: Message) -> Message:
         content = message["content"]
-        if self.tokenizer.is_harmony and message["role"] == "assistant":
+        if message["role"] == "assistant" and not (self._handles_thoughts and CLOSE in content):
             content = answer_of(content)
         return {**message, "content": self.tokenizer.protect(content)}
+
+    def opening(self, prompt_ids: Sequence[int]) -> str:
+        """What the prompt of a conversation has already said of the reply: the tag of a thought."""
+        end = self.tokenizer.decode(prompt_ids[-8:])
+        return f"{OPEN}\n" if end.rstrip().endswith(OPEN) else ""
 
     def encode_raw(self, prompt: str) -> list[int]:
         """Ids of a text for the model to continue, its control tokens and a bos token included."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from mrs.text.thoughts import CLOSE, OPEN
 from mrs.text.tokenizer import Tokenizer
-
-_OPEN, _CLOSE = "<think>\n", "\n</think>\n\n"
 
 
 class HarmonyReply:
@@ -39,12 +38,5 @@ class HarmonyReply:
         if thought and self._thinks:
             return b"\n\n"
         if self._thinks:
-            return _OPEN.encode()
-        return _CLOSE.encode() if thought else b""
-
-
-def answer_of(reply: str) -> str:
-    """A reply without its thoughts, which the harmony format leaves out of later prompts."""
-    if not reply.startswith(_OPEN):
-        return reply
-    return reply.partition(_CLOSE)[2]
+            return f"{OPEN}\n".encode()
+        return f"\n{CLOSE}\n\n".encode() if thought else b""
