@@ -55,7 +55,7 @@ def sampling(ask: AskFlags) -> Sampling:
     given: dict[str, Any] = {
         each.name: value
         for each in fields(Sampling)
-        if (value := getattr(ask, each.name)) is not None
+        if (value := getattr(ask, each.name, None)) is not None
     }
     if "stop" in given:
         given["stop"] = tuple(_text(text) for text in given["stop"])

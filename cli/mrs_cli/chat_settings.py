@@ -12,11 +12,12 @@ from mrs.request import Sampling
 from mrs_cli.settings import SETTINGS
 
 DEFAULT = "default"
+TEXTS = ("stop",)
 
 
 def setting_names() -> list[str]:
     """Every setting, spelled as its flag is."""
-    return [_spelled(field) for field in fields(Sampling)]
+    return [_spelled(field) for field in _settable()]
 
 
 def changed(sampling: Sampling, name: str, text: str) -> Sampling:
@@ -38,7 +39,7 @@ def listed(sampling: Sampling) -> str:
     """Every setting with its value and what it takes, one a line."""
     rows = [
         (_spelled(field), _text(getattr(sampling, field.name)), _wording(field))
-        for field in fields(Sampling)
+        for field in _settable()
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
@@ -47,21 +48,31 @@ def listed(sampling: Sampling) -> str:
     return "\n".join([*lines, "", "\\set NAME default sets one back."])
 
 
+def to_json(sampling: Sampling) -> dict[str, Any]:
+    """Every setting as a file holds it."""
+    return {field.name: getattr(sampling, field.name) for field in _settable()}
+
+
 def restored(saved: Mapping[str, Any]) -> tuple[Sampling, list[str]]:
     """The settings that a file holds, and the names of those that this version does not know.
 
     What the file leaves out has its default. UsageError for a value that cannot be.
     """
-    known = {field.name: field for field in fields(Sampling)}
+    known = {field.name: field for field in _settable()}
     values = {
         name: _from_json(known[name], value) for name, value in saved.items() if name in known
     }
     return Sampling(**values), [name for name in saved if name not in known]
 
 
+def _settable() -> list[Field[Any]]:
+    """Settings that change what is said; others are for programs."""
+    return [field for field in fields(Sampling) if field.name in (*SETTINGS, *TEXTS)]
+
+
 def _find(name: str) -> Field[Any]:
     spelled = name.lower().replace("_", "-")
-    for field in fields(Sampling):
+    for field in _settable():
         if _spelled(field) == spelled:
             return field
     near = get_close_matches(spelled, setting_names(), n=1)

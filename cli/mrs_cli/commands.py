@@ -52,11 +52,14 @@ def _help(chat: Chat, _: str) -> str:
     rows = [
         f"{name:<{width}}  {command.help}" for name, command in zip(names, COMMANDS, strict=True)
     ]
-    return "\n".join(
-        [*rows, "", "A / in place of the \\ works too; a leading space makes it a message."]
-    )
+    return "\n".join([*rows, "", *_HINTS])
 
 
+_HINTS = (
+    "A / in place of the \\ works too; a leading space makes it a message.",
+    "On a terminal Tab completes, Alt-Enter starts a new line, Ctrl-C stops a reply,",
+    "and Ctrl-X Ctrl-E opens the message in the editor that VISUAL or EDITOR names.",
+)
 _TEMPERATURE = Setting("temperature", high=2, above=True)
 _TOP_K = Setting("top_k", whole=True, low=1)
 _TOP_P = Setting("top_p", high=1, above=True)

@@ -11,14 +11,14 @@ import os
 import stat
 import tempfile
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from mrs.errors import UsageError
 from mrs.request import Message, Sampling
-from mrs_cli.chat_settings import restored
+from mrs_cli.chat_settings import restored, to_json
 from mrs_cli.render.text import json_text
 
 FORMAT = "mrs-chat"
@@ -52,7 +52,7 @@ def save(chat: SavedChat, name: str) -> Path:
             "saved": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "model": chat.model_id,
             "system": chat.system,
-            "sampling": asdict(chat.sampling),
+            "sampling": to_json(chat.sampling),
             "messages": chat.turns,
         },
         indent=2,

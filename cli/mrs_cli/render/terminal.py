@@ -44,8 +44,7 @@ class TerminalScreen:
     def greet(self, summary: str) -> None:
         if not self._quiet:
             self._console.print(
-                "\\help lists the commands, Alt-Enter starts a new line, Ctrl-X Ctrl-E opens your "
-                "editor, Ctrl-D leaves",
+                "\\help lists the commands, Alt-Enter starts a new line, Ctrl-D leaves",
                 style="quiet",
             )
 
@@ -62,6 +61,7 @@ class TerminalScreen:
     def confirm(self, question: str) -> bool:
         from prompt_toolkit.shortcuts import confirm
 
+        self._console.print()
         try:
             return confirm(printable(question), suffix=" (y/n) ")
         except (EOFError, KeyboardInterrupt):
