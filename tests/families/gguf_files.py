@@ -14,7 +14,7 @@ from typing import Any
 import gguf
 import torch
 from gguf_hybrids import converted_state_tensor, hybrid_config, write_hybrid
-from gguf_mixtures import split_latent_maps, stack_experts, write_mixture
+from gguf_mixtures import split_latent_maps, split_pairs, stack_experts, write_mixture
 from reference import Reference
 from safetensors.torch import load_file
 from torch import Tensor
@@ -33,7 +33,8 @@ def write_gguf(truth: Reference, path: Path) -> None:
     writer = gguf.GGUFWriter(path, arch)
     _write_metadata(writer, arch, config)
     names = gguf.get_tensor_name_map(_ARCHS[arch], config["num_hidden_layers"])
-    for name, tensor in split_latent_maps(stack_experts(tensors), config).items():
+    converted = split_latent_maps(split_pairs(stack_experts(tensors)), config)
+    for name, tensor in converted.items():
         mapped = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert mapped is not None, name
         writer.add_tensor(mapped, _converted(arch, name, tensor, config).contiguous().numpy())

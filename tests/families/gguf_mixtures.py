@@ -19,8 +19,14 @@ def write_mixture(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) ->
         return
     writer.add_expert_count(experts)
     writer.add_expert_used_count(config["num_experts_per_tok"])
-    if arch != "llama":
-        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if arch == "gpt-oss":
+        writer.add_sliding_window(config["sliding_window"])
+    if arch == "phimoe":
+        writer.add_rope_dimension_count(config["hidden_size"] // config["num_attention_heads"])
+        writer.add_rope_scaling_orig_ctx_len(config["max_position_embeddings"])
+    if arch not in ("llama", "phimoe"):
+        wide = config.get("moe_intermediate_size") or config["intermediate_size"]
+        writer.add_expert_feed_forward_length(wide)
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
     if arch == "deepseek2":
@@ -82,4 +88,22 @@ def split_latent_maps(tensors: dict[str, Tensor], config: dict[str, Any]) -> dic
         keys, values = per_head.split(sizes, dim=1)
         split[name.replace("kv_b", "k_b")] = keys.transpose(1, 2)
         split[name.replace("kv_b", "v_b")] = values
+    return split
+
+
+def split_pairs(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """gpt-oss's experts as all others have them: rows by output, gate and up apart."""
+    split: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj", "proj_bias")):
+            split[f"{name}.weight" if name.endswith("sinks") else name] = tensor
+            continue
+        is_bias = name.endswith("_bias")
+        stem = name.removesuffix("_bias") + (".bias" if is_bias else ".weight")
+        rows = tensor if is_bias else tensor.transpose(1, 2)
+        if "gate_up" in stem:
+            split[stem.replace("gate_up", "gate")] = rows[:, ::2]
+            split[stem.replace("gate_up", "up")] = rows[:, 1::2]
+        else:
+            split[stem] = rows
     return split

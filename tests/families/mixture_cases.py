@@ -35,6 +35,31 @@ _YARN: dict[str, Any] = {
         "mscale_all_dim": 0.707,
     }
 }
+_GPT_OSS: dict[str, Any] = {
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "head_dim": 16,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 1000.0,
+        "factor": 8.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+        "original_max_position_embeddings": 64,
+    },
+}
+_LONGROPE: dict[str, Any] = {
+    "rope_parameters": {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0 + 0.1 * i for i in range(8)],
+        "long_factor": [1.5 + 0.4 * i for i in range(8)],
+        "short_mscale": 1.1,
+        "long_mscale": 1.3,
+        "original_max_position_embeddings": 128,
+    }
+}
 
 MIXTURES: tuple[Case, ...] = (
     Case("mixtral", "default", {}, "llama"),
@@ -143,4 +168,49 @@ MIXTURES: tuple[Case, ...] = (
         {**_DEEPSEEK, **_GROUPS, **_YARN, "qk_nope_head_dim": 12, "v_head_dim": 20},
         "deepseek2",
     ),
+    Case("gpt_oss", "default", _GPT_OSS, "gpt-oss"),
+    Case(
+        "gpt_oss",
+        "switched",
+        {
+            **_GPT_OSS,
+            **_TIED,
+            "attention_bias": False,
+            "swiglu_limit": 0.3,
+            "layer_types": ["full_attention", "sliding_attention"],
+            "sliding_window": WINDOW,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
+        },
+        None,
+    ),
+    Case(
+        "gpt_oss",
+        "odd",
+        {
+            **_GPT_OSS,
+            **_ODD,
+            "sliding_window": WINDOW,
+            "num_hidden_layers": 3,
+            "num_local_experts": 3,
+            "num_experts_per_tok": 1,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
+        },
+        "gpt-oss",
+    ),
+    Case("phimoe", "default", {"num_local_experts": 4}, "phimoe"),
+    Case(
+        "phimoe",
+        "switched",
+        {
+            **_TIED,
+            **_LONGROPE,
+            "attention_bias": True,
+            "lm_head_bias": True,
+            "num_local_experts": 4,
+            "sliding_window": WINDOW,
+            "router_jitter_noise": 0.2,
+        },
+        None,
+    ),
+    Case("phimoe", "odd", {"num_local_experts": 3, "num_key_value_heads": 1}, "phimoe"),
 )

@@ -99,17 +99,23 @@ def _unambiguous_prompt(model: torch.nn.Module) -> Tensor:
         hook.remove()
     swaps = torch.zeros(len(prompts))
     for router, x in zip(routers, seen, strict=True):
-        chosen = router(x)[2].sort(-1).values
+        _, weights, chosen = (result.sort(-1).values for result in router(x))
         for _ in range(32):
-            changed = router(x * (1 + 0.02 * torch.randn_like(x)))[2].sort(-1).values
-            swaps += (changed != chosen).view(len(prompts), -1).sum(-1)
+            changed = router(x * (1 + 0.02 * torch.randn_like(x)))
+            _, new_weights, new_chosen = (result.sort(-1).values for result in changed)
+            moved = (new_chosen != chosen) | ((new_weights - weights).abs() > 0.1)
+            swaps += moved.view(len(prompts), -1).sum(-1)
     best = int(swaps.argmin())
     return prompts[best : best + 1]
 
 
 def _randomize_vectors(model: torch.nn.Module) -> None:
-    """Norm weights and biases start as ones and zeros, which would hide a missing one."""
+    """Norm weights and biases start as ones and zeros, which would hide a missing one.
+
+    The biases of experts are stacked.
+    """
     corrections = (buffer for name, buffer in model.named_buffers() if "correction" in name)
+    stacked = {p for name, p in model.named_parameters() if name.endswith("proj_bias")}
     for parameter in (*model.parameters(), *corrections):
-        if parameter.ndim == 1:
+        if parameter.ndim == 1 or parameter in stacked:
             parameter += 0.3 * torch.randn_like(parameter)

@@ -14,6 +14,9 @@ from mrs.request import ModelSource
 
 LLAMA_CPP_TOLERANCE = 1e-3
 UNLIKE_LLAMA_CPP = {
+    "phimoe-default": "it weighs the chosen experts by plain softmax",
+    "phimoe-odd": "it weighs the chosen experts by plain softmax",
+    "gpt_oss-default": "it moves yarn's borders to whole pairs",
     "deepseek_v2-odd": "it goes by the number of layers whether queries have a latent vector",
     "phi3-odd": "it picks long or short factors by the room, not by the tokens",
 }

@@ -105,6 +105,33 @@ def test_float8_tiles(tmp_path: Path, wide_deepseek) -> None:
     assert_same(numbers(ours), numbers(plain))
 
 
+def test_fp4_blocks(tmp_path: Path, references) -> None:
+    """gpt-oss as it is published; what the blocks stand for is what transformers makes of them."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    folder = references(BY_ID["gpt_oss-default"]).folder
+    config = json.loads((folder / "config.json").read_text())
+    stored, meant, coded = {}, {}, 0
+    generator = torch.Generator().manual_seed(0)
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            stored[name] = meant[name] = tensor
+            continue
+        experts, columns, rows = tensor.shape
+        shape = (experts, rows, columns // 32)
+        blocks = torch.randint(256, (*shape, 16), generator=generator, dtype=torch.uint8)
+        scales = torch.randint(118, 130, shape, generator=generator, dtype=torch.uint8)
+        stored[f"{name}_blocks"], stored[f"{name}_scales"] = blocks, scales
+        meant[name] = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+        assert meant[name].shape == tensor.shape
+        coded += 1
+    assert coded == 4
+    quantization = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
+    ours = save(tmp_path / "fp4", {**config, "quantization_config": quantization}, stored)
+    plain = save(tmp_path / "plain", config, meant)
+    assert_same(numbers(ours), numbers(plain))
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [

@@ -64,6 +64,7 @@ def config_from_gguf(
     config["tie_word_embeddings"] = "output.weight" not in tensor_shapes
     config["attention_bias"] = "blk.0.attn_q.bias" in tensor_shapes
     config["mlp_bias"] = "blk.0.ffn_up.bias" in tensor_shapes
+    config["lm_head_bias"] = "output.bias" in tensor_shapes
     config["rope_scaling"] = _rope_scaling(metadata, prefix, tensor_shapes)
     return {key: value for key, value in config.items() if value is not None}
 

@@ -20,6 +20,13 @@ def read_moe(config: Config) -> Moe:
     return Moe(read_router(config, normalized=True), read_expert(config, "intermediate_size"))
 
 
+MIXTRAL_NAMES = {
+    "ffn.router": "block_sparse_moe.gate",
+    "ffn.experts.{expert}.gate": "block_sparse_moe.experts.{expert}.w1",
+    "ffn.experts.{expert}.up": "block_sparse_moe.experts.{expert}.w3",
+    "ffn.experts.{expert}.down": "block_sparse_moe.experts.{expert}.w2",
+}
+
 FAMILY = Family(
     "mixtral",
     read,
@@ -29,10 +36,5 @@ FAMILY = Family(
         "rope_theta": 1e6,
         "rms_norm_eps": 1e-5,
     },
-    safetensors={
-        "ffn.router": "block_sparse_moe.gate",
-        "ffn.experts.{expert}.gate": "block_sparse_moe.experts.{expert}.w1",
-        "ffn.experts.{expert}.up": "block_sparse_moe.experts.{expert}.w3",
-        "ffn.experts.{expert}.down": "block_sparse_moe.experts.{expert}.w2",
-    },
+    safetensors=MIXTRAL_NAMES,
 )

@@ -26,6 +26,7 @@ SAFETENSORS: dict[str, str] = {
     "mixer.o": "self_attn.o_proj",
     "mixer.q_norm": "self_attn.q_norm",
     "mixer.k_norm": "self_attn.k_norm",
+    "mixer.sinks": "self_attn.sinks",
     "mixer.q_a": "self_attn.q_a_proj",
     "mixer.q_a_norm": "self_attn.q_a_layernorm",
     "mixer.q_b": "self_attn.q_b_proj",
@@ -68,6 +69,7 @@ GGUF: dict[str, str] = {
     "mixer.o": "attn_output",
     "mixer.q_norm": "attn_q_norm",
     "mixer.k_norm": "attn_k_norm",
+    "mixer.sinks": "attn_sinks.weight",
     "mixer.q_a": "attn_q_a",
     "mixer.q_a_norm": "attn_q_a_norm",
     "mixer.q_b": "attn_q_b",
@@ -103,10 +105,11 @@ JOINT: dict[str, tuple[str, ...]] = {
     "mixer.kv_b": ("mixer.k_b", "mixer.v_b"),
     "ffn.gate_up": ("ffn.gate", "ffn.up"),
     "ffn.experts.{expert}.gate_up": ("ffn.experts.{expert}.gate", "ffn.experts.{expert}.up"),
+    "ffn.experts.{expert}.gate_up_pairs": ("ffn.experts.{expert}.gate", "ffn.experts.{expert}.up"),
 }
 
 #: Joint slots whose parts take turns, instead of each being one stretch of rows.
-ALTERNATING = frozenset({"mixer.kv_b"})
+ALTERNATING = frozenset({"mixer.kv_b", "ffn.experts.{expert}.gate_up_pairs"})
 
 #: Tensors that files carry and no run needs: buffers that are computed from the config, and the
 #: head of a model that says its head is its embedding.

@@ -79,7 +79,7 @@ class _Binding:
 
     def _is_joint(self, joint: str, parts: Sequence[Slot], prefix: str) -> bool:
         """Whether the file has the joint tensor, or neither it nor all of its parts."""
-        if joint not in self.names:
+        if joint not in self.names and f"{joint}.weight" not in self.names:
             return False
         if self._tensor(joint, prefix, ".weight", 0) in self.tensors:
             return True

@@ -102,8 +102,8 @@ def _(part: Mlp, hidden_size: int) -> Iterator[Slot]:
 def _mlp_slots(name: str, part: Mlp, hidden_size: int, experts: int = 0) -> Iterator[Slot]:
     wide, bias = part.intermediate, part.bias
     if part.gated:
-        yield Slot(f"{name}.gate", (wide, hidden_size), bias=bias, experts=experts)
-    yield Slot(f"{name}.up", (wide, hidden_size), bias=bias, experts=experts)
+        yield Slot(f"{name}.gate", (wide, hidden_size), bias=bias, experts=experts, turns=wide)
+    yield Slot(f"{name}.up", (wide, hidden_size), bias=bias, experts=experts, turns=wide)
     yield Slot(f"{name}.down", (hidden_size, wide), bias=bias, experts=experts)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
-Activation = Literal["silu", "gelu", "gelu_tanh"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "clamped_swiglu"]
 
 
 @dataclass(frozen=True)
@@ -139,12 +139,16 @@ class ShortConvolution:
 
 @dataclass(frozen=True)
 class Mlp:
-    """down(activation(gate(x)) * up(x)), or without a gate down(activation(up(x)))."""
+    """down(activation(gate(x)) * up(x)), or without a gate down(activation(up(x))).
+
+    `clamped_swiglu` is a function of gate and up, whose numbers it limits to `clamp`.
+    """
 
     intermediate: int
     activation: Activation = "silu"
     gated: bool = True
     bias: bool = False
+    clamp: float = 7.0
 
 
 @dataclass(frozen=True)

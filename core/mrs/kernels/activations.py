@@ -16,8 +16,19 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def gated(activation: str, gate: Tensor, up: Tensor) -> Tensor:
-    """activation(gate) * up, of one shape; `gate` may be written over."""
+def clamped_swiglu(gate: Tensor, up: Tensor, clamp: float) -> Tensor:
+    """Both limited to `clamp`, up from below too; gate * sigmoid(1.702 gate) * (up + 1)."""
+    gate, up = gate.clamp(max=clamp), up.clamp(-clamp, clamp)
+    return gate * F.sigmoid(1.702 * gate) * (up + 1)
+
+
+def gated(activation: str, gate: Tensor, up: Tensor, clamp: float = 7.0) -> Tensor:
+    """activation(gate) * up, of one shape; `gate` may be written over.
+
+    `clamp` matters to `clamped_swiglu` alone.
+    """
+    if activation == "clamped_swiglu":
+        return clamped_swiglu(gate, up, clamp)
     library = steps.library_for(gate) if activation in steps.ACTIVATION_NUMBERS else None
     if library and gate.is_contiguous() and up.is_contiguous():
         return steps.gate(library, activation, gate, up)

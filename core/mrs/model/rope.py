@@ -98,8 +98,11 @@ def _longrope(
         short, long = (file_factors[slot] for slot in scaling.file_slots)
     else:
         short, long = torch.tensor(scaling.factors), torch.tensor(scaling.long_factors)
-    factors = long if total_tokens > trained else short
-    return plain / factors, scaling.get("attention_factor", magnitude)
+    is_long = total_tokens > trained
+    # Phi 3.5 MoE has a magnitude for either length.
+    own = scaling.get("long_mscale" if is_long else "short_mscale", 0.0)
+    factors = long if is_long else short
+    return plain / factors, own or scaling.get("attention_factor", magnitude)
 
 
 def file_factors(weights: ModelWeights) -> dict[str, Tensor]:

@@ -1,0 +1,68 @@
+"""gpt-oss: attention sinks, a window on every other layer, and experts with biases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mrs.families.config import Config
+from mrs.families.family import Family
+from mrs.families.mixture import read_expert, read_router
+from mrs.families.parts import decoder, read_attention, read_heads, read_norm, windows
+from mrs.families.rope import read_rope
+from mrs.families.spec import Layer, ModelSpec, Moe, Rope
+
+
+def read(config: Config) -> ModelSpec:
+    config.refuse("swiglu_alpha", 1.702)
+    norm = read_norm(config, default=1e-5)
+    bias = config.flag("attention_bias", True)
+    attention = {
+        "rope": _untruncated(read_rope(config, read_heads(config)[2], default_base=150000.0)),
+        "qkv_bias": bias,
+        "out_bias": bias,
+        "sinks": True,
+    }
+    expert = read_expert(
+        config,
+        "intermediate_size",
+        activation="clamped_swiglu",
+        clamp=config.positive_number("swiglu_limit", 7.0),
+        bias=True,
+    )
+    moe = Moe(read_router(config, bias=True, normalized=True), expert)
+    layers = [
+        Layer(read_attention(config, window=window, **attention), moe, norm)
+        for window in windows(config, period=2)
+    ]
+    return decoder(config, "gpt_oss", layers, norm)
+
+
+def _untruncated(rope: Rope) -> Rope:
+    """GGUF files do not say that yarn's borders between pairs may lie inside one."""
+    if rope.scaling is None or rope.scaling.get("truncate", -1) >= 0:
+        return rope
+    values = (*rope.scaling.values, ("truncate", 0.0))
+    return replace(rope, scaling=replace(rope.scaling, values=tuple(sorted(values))))
+
+
+FAMILY = Family(
+    "gpt_oss",
+    read,
+    gguf_arch="gpt-oss",
+    defaults={
+        "num_local_experts": 128,
+        "num_experts_per_tok": 4,
+        "intermediate_size": 2880,
+        "head_dim": 64,
+        "num_key_value_heads": 8,
+        "sliding_window": 128,
+    },
+    safetensors={
+        "ffn.router": "mlp.router",
+        "ffn.experts.{expert}.gate_up_pairs.weight": "mlp.experts.gate_up_proj^T",
+        "ffn.experts.{expert}.gate_up_pairs.bias": "mlp.experts.gate_up_proj_bias",
+        "ffn.experts.{expert}.down.weight": "mlp.experts.down_proj^T",
+        "ffn.experts.{expert}.down.bias": "mlp.experts.down_proj_bias",
+    },
+    gguf={"ffn.norm": "post_attention_norm"},
+)

@@ -1,0 +1,38 @@
+"""Phi 3.5 MoE: LayerNorm, biases, longrope, and experts that SparseMixer chooses."""
+
+from __future__ import annotations
+
+from mrs.families.config import Config
+from mrs.families.family import Family
+from mrs.families.mixtral import MIXTRAL_NAMES
+from mrs.families.mixture import read_expert, read_router
+from mrs.families.parts import decoder, layer_count, read_attention, read_layer_norm, read_window
+from mrs.families.spec import Layer, ModelSpec, Moe
+
+
+def read(config: Config) -> ModelSpec:
+    norm = read_layer_norm(config, "rms_norm_eps")
+    bias = config.flag("attention_bias", False)
+    attention = read_attention(config, qkv_bias=bias, out_bias=bias, window=read_window(config))
+    router = read_router(
+        config,
+        scoring="sparsemixer",
+        jitter=config.number("router_jitter_noise", 0.01),
+    )
+    layer = Layer(attention, Moe(router, read_expert(config, "intermediate_size")), norm)
+    head_bias = config.flag("lm_head_bias", False)
+    return decoder(config, "phimoe", [layer] * layer_count(config), norm, head_bias=head_bias)
+
+
+FAMILY = Family(
+    "phimoe",
+    read,
+    gguf_arch="phimoe",
+    defaults={
+        "num_local_experts": 16,
+        "num_key_value_heads": 8,
+        "rope_theta": 1e6,
+        "rms_norm_eps": 1e-5,
+    },
+    safetensors=MIXTRAL_NAMES,
+)
