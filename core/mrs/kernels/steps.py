@@ -23,7 +23,7 @@ _LANES = 16
 
 
 class _Attending(ctypes.Structure):
-    """One token's attention, as native/steps.h describes it."""
+    """Attention of new tokens, as native/steps.h describes it."""
 
     _fields_ = (
         ("q", ctypes.c_void_p),
@@ -31,20 +31,16 @@ class _Attending(ctypes.Structure):
         ("v", ctypes.c_void_p),
         ("out", ctypes.c_void_p),
         ("sinks", ctypes.c_void_p),
-        *(
-            (name, ctypes.c_int64)
-            for name in [
-                "type",
-                "heads",
-                "kv_heads",
-                "keys",
-                "first",
-                "key_dim",
-                "value_dim",
-                "k_stride",
-                "v_stride",
-            ]
-        ),
+        ("type", ctypes.c_int64),
+        ("tokens", ctypes.c_int64),
+        ("heads", ctypes.c_int64),
+        ("kv_heads", ctypes.c_int64),
+        ("keys", ctypes.c_int64),
+        ("window", ctypes.c_int64),
+        ("key_dim", ctypes.c_int64),
+        ("value_dim", ctypes.c_int64),
+        ("k_stride", ctypes.c_int64),
+        ("v_stride", ctypes.c_int64),
         ("scale", ctypes.c_double),
         ("softcap", ctypes.c_double),
     )
@@ -106,10 +102,9 @@ def rotate(
 
 
 def can_attend(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether `attend` takes one token's q (1, H, D) and the cache's k and v (KV, S, D)."""
+    """Whether `attend` takes q (T, H, D) and the cache's k and v (KV, S, D)."""
     return (
-        q.shape[0] == 1
-        and k.dtype in _CACHE_TYPES
+        k.dtype in _CACHE_TYPES
         and v.dtype is k.dtype
         and all(
             cached.shape[2] % _LANES == 0
@@ -130,11 +125,11 @@ def attend(
     softcap: float | None,
     sinks: Tensor | None,
 ) -> Tensor:
-    """Attention of one token, (1, H * Dv)."""
-    heads, (kv_heads, keys, key_dim), value_dim = q.shape[1], k.shape, v.shape[2]
+    """Attention of new tokens, (T, H * Dv)."""
+    (tokens, heads, _), (kv_heads, keys, key_dim), value_dim = q.shape, k.shape, v.shape[2]
     q = q.contiguous()
     sinks = None if sinks is None else sinks.float()
-    out = torch.empty(1, heads * value_dim)
+    out = torch.empty(tokens, heads * value_dim)
     attending = _Attending(
         q.data_ptr(),
         k.data_ptr(),
@@ -142,10 +137,11 @@ def attend(
         out.data_ptr(),
         None if sinks is None else sinks.data_ptr(),
         _CACHE_TYPES[k.dtype],
+        tokens,
         heads,
         kv_heads,
         keys,
-        0 if window is None else max(keys - window, 0),
+        window or 0,
         key_dim,
         value_dim,
         k.stride(0),

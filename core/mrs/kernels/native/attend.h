@@ -24,13 +24,14 @@ INLINE void prefetch_cached(const Type type, const void *cache, int64_t place, i
 }
 
 /* scores[h][s] = q[h] . k[s] * scale for `width` heads. */
-INLINE void score_keys(const Type type, const int width, const Attending *a, const float *q,
+INLINE void score_keys(const Type type, const int width, const Sight *sight, const float *q,
                        int64_t kv_head, float *scores) {
-    const int64_t dim = a->key_dim, count = a->keys - a->first;
+    const Attending *a = sight->attending;
+    const int64_t dim = a->key_dim, first = sight->first, count = sight->count;
     for (int64_t s = 0; s < count; s++) {
-        int64_t place = kv_head * a->k_stride + (a->first + s) * dim;
+        int64_t place = kv_head * a->k_stride + (first + s) * dim;
         prefetch_cached(type, a->k, place + 16 * dim, dim);
-        prefetch_cached(type, a->v, kv_head * a->v_stride + (a->first + s) * a->value_dim,
+        prefetch_cached(type, a->v, kv_head * a->v_stride + (first + s) * a->value_dim,
                         a->value_dim);
         Floats sum[4];
 #pragma GCC unroll 4
@@ -52,9 +53,10 @@ INLINE void score_keys(const Type type, const int width, const Attending *a, con
 
 /* `vectors` vectors of out[h] = sum of weights[h][s] * v[s], for `width` heads; `start` is where
  * they begin in the first visible token. */
-INLINE void mix_vectors(const Type type, const int width, const int vectors, const Attending *a,
+INLINE void mix_vectors(const Type type, const int width, const int vectors, const Sight *sight,
                         const float *weights, int64_t start, float *out) {
-    const int64_t dim = a->value_dim, count = a->keys - a->first;
+    const Attending *a = sight->attending;
+    const int64_t dim = a->value_dim, count = sight->count;
     Floats sum[4][4];
 #pragma GCC unroll 4
     for (int h = 0; h < width; h++)
@@ -75,19 +77,19 @@ INLINE void mix_vectors(const Type type, const int width, const int vectors, con
         for (int i = 0; i < vectors; i++) lanes_store(out + h * dim + i * LANES, sum[h][i]);
 }
 
-INLINE void mix_values(const Type type, const int width, const Attending *a,
+INLINE void mix_values(const Type type, const int width, const Sight *sight,
                        const float *weights, int64_t kv_head, float *out) {
-    const int64_t start = kv_head * a->v_stride + a->first * a->value_dim;
+    const Attending *a = sight->attending;
+    const int64_t start = kv_head * a->v_stride + sight->first * a->value_dim;
     int64_t d = 0;
     for (; d + 4 * LANES <= a->value_dim; d += 4 * LANES)
-        mix_vectors(type, width, 4, a, weights, start + d, out + d);
+        mix_vectors(type, width, 4, sight, weights, start + d, out + d);
     for (; d < a->value_dim; d += LANES)
-        mix_vectors(type, width, 1, a, weights, start + d, out + d);
+        mix_vectors(type, width, 1, sight, weights, start + d, out + d);
 }
 
 /* Turns one head's scores into weights that add up to one, or less with a sink. */
-static void softmax(const Attending *a, int64_t head, float *scores) {
-    const int64_t count = a->keys - a->first;
+static void softmax(const Attending *a, int64_t head, int64_t count, float *scores) {
     const float cap = (float)a->softcap;
     if (cap > 0) {
 #pragma omp simd
@@ -107,26 +109,28 @@ static void softmax(const Attending *a, int64_t head, float *scores) {
     for (int64_t s = 0; s < count; s++) scores[s] *= factor;
 }
 
-INLINE void attend_heads(const Type type, const int width, const Attending *a, int64_t head,
+INLINE void attend_heads(const Type type, const int width, const Sight *sight, int64_t head,
                          float *scores) {
-    const int64_t kv_head = head / (a->heads / a->kv_heads), count = a->keys - a->first;
-    score_keys(type, width, a, a->q + head * a->key_dim, kv_head, scores);
-    for (int h = 0; h < width; h++) softmax(a, head + h, scores + h * count);
-    mix_values(type, width, a, scores, kv_head, a->out + head * a->value_dim);
+    const Attending *a = sight->attending;
+    const int64_t kv_head = head / (a->heads / a->kv_heads), count = sight->count;
+    score_keys(type, width, sight, sight->q + head * a->key_dim, kv_head, scores);
+    for (int h = 0; h < width; h++) softmax(a, head + h, count, scores + h * count);
+    mix_values(type, width, sight, scores, kv_head, sight->out + head * a->value_dim);
 }
 
-INLINE void attend_type(const Type type, const Attending *a, int64_t kv_head, float *scores) {
-    int64_t group = a->heads / a->kv_heads, head = kv_head * group, end = head + group;
-    for (; end - head >= 4; head += 4) attend_heads(type, 4, a, head, scores);
-    for (; end - head >= 2; head += 2) attend_heads(type, 2, a, head, scores);
-    for (; end - head >= 1; head += 1) attend_heads(type, 1, a, head, scores);
+INLINE void attend_type(const Type type, const Sight *sight, int64_t kv_head, float *scores) {
+    const int64_t group = sight->attending->heads / sight->attending->kv_heads;
+    int64_t head = kv_head * group, end = head + group;
+    for (; end - head >= 4; head += 4) attend_heads(type, 4, sight, head, scores);
+    for (; end - head >= 2; head += 2) attend_heads(type, 2, sight, head, scores);
+    for (; end - head >= 1; head += 1) attend_heads(type, 1, sight, head, scores);
 }
 
 /* All heads of one head of keys. `scores` has room for 4 times the visible keys. */
-static void attend(const Attending *a, int64_t kv_head, float *scores) {
-    switch (a->type) {
-    case TYPE_F32: attend_type(TYPE_F32, a, kv_head, scores); break;
-    case TYPE_F16: attend_type(TYPE_F16, a, kv_head, scores); break;
-    default: attend_type(TYPE_BF16, a, kv_head, scores); break;
+static void attend(const Sight *sight, int64_t kv_head, float *scores) {
+    switch (sight->attending->type) {
+    case TYPE_F32: attend_type(TYPE_F32, sight, kv_head, scores); break;
+    case TYPE_F16: attend_type(TYPE_F16, sight, kv_head, scores); break;
+    default: attend_type(TYPE_BF16, sight, kv_head, scores); break;
     }
 }

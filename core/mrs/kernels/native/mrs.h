@@ -22,6 +22,7 @@ typedef enum { TYPE_F32, TYPE_BF16, TYPE_F16 } Type;
 typedef enum { SILU, GELU_TANH } Activation;
 typedef struct Rotation Rotation;   /* steps.h */
 typedef struct Attending Attending; /* steps.h */
+typedef struct Sight Sight;         /* steps.h */
 
 /* One implementation of everything below, for one instruction set. */
 typedef struct {
@@ -39,7 +40,7 @@ typedef struct {
     void (*activate)(Activation activation, float *gate, const float *up, int64_t size);
     void (*rotate)(const Rotation *rotation, const float *x, const float *cos, const float *sin,
                    float *out);
-    void (*attend)(const Attending *attending, int64_t kv_head, float *scores);
+    void (*attend)(const Sight *sight, int64_t kv_head, float *scores);
     void (*encode)(Format format, const void *x, Type type, int64_t blocks, uint8_t *out);
 } Path;
 

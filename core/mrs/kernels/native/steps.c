@@ -88,24 +88,32 @@ EXPORT void mrs_rotate(const Path *path, const float *x, const float *cos, const
 typedef struct {
     const Path *path;
     const Attending *attending;
-    float *scores;
-    int64_t head_scores;
-} AttendingHeads;
+    _Atomic bool failed;
+} AttendingTokens;
 
+/* Tasks are numbered head by head of keys, so that what a task reads stays in the caches. */
 static void attend_task(void *data, int64_t first, int64_t end) {
-    const AttendingHeads *h = data;
-    for (int64_t kv_head = first; kv_head < end; kv_head++)
-        h->path->attend(h->attending, kv_head, h->scores + kv_head * h->head_scores);
+    AttendingTokens *tokens = data;
+    const Attending *a = tokens->attending;
+    float *scores = malloc((size_t)(4 * a->keys) * sizeof(float));
+    if (!scores) tokens->failed = true;
+    for (int64_t index = first; scores && index < end; index++) {
+        int64_t token = index % a->tokens, seen = a->keys - a->tokens + token + 1;
+        Sight sight = {.attending = a,
+                       .q = a->q + token * a->heads * a->key_dim,
+                       .out = a->out + token * a->heads * a->value_dim,
+                       .first = a->window && seen > a->window ? seen - a->window : 0};
+        sight.count = seen - sight.first;
+        tokens->path->attend(&sight, index / a->tokens, scores);
+    }
+    free(scores);
 }
 
-/* One token's attention; false when memory for the scores is missing. */
-EXPORT bool mrs_attend(const Path *path, const Attending *attending, int threads) {
-    int64_t visible = attending->keys - attending->first;
-    AttendingHeads heads = {path, attending, NULL, 4 * visible};
-    heads.scores = malloc((size_t)(attending->kv_heads * heads.head_scores) * sizeof(float));
-    if (!heads.scores) return false;
-    int64_t numbers = attending->kv_heads * visible * (attending->key_dim + attending->value_dim);
-    run_tasks(threads_for(numbers, threads), attending->kv_heads, attend_task, &heads);
-    free(heads.scores);
-    return true;
+/* Attention of new tokens over a cache that holds them; false when memory is missing. */
+EXPORT bool mrs_attend(const Path *path, const Attending *a, int threads) {
+    AttendingTokens tokens = {path, a, false};
+    int64_t seen = a->window && a->window < a->keys ? a->window : a->keys;
+    int64_t numbers = a->tokens * a->kv_heads * seen * (a->key_dim + a->value_dim);
+    run_tasks(threads_for(numbers, threads), a->tokens * a->kv_heads, attend_task, &tokens);
+    return !tokens.failed;
 }

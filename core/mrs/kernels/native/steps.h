@@ -11,17 +11,26 @@ struct Rotation {
     bool interleaved;
 };
 
-/* One token's attention over `keys` cached tokens, of which those before `first` are hidden.
- * q and out are (heads, key_dim) and (heads, value_dim) floats. k and v hold a token's numbers
- * next to each other, and a head's tokens; heads lie `k_stride` and `v_stride` numbers apart. */
+/* Causal attention of the last `tokens` of `keys` cached tokens, each looking at no more than
+ * `window` tokens (0: all before it). q and out are (tokens, heads, key_dim) and (tokens, heads,
+ * value_dim) floats. k and v hold a token's numbers next to each other, and a head's tokens; heads
+ * lie `k_stride` and `v_stride` numbers apart. */
 struct Attending {
     const float *q;
     const void *k, *v;
     float *out;
     const float *sinks; /* a score without a value for each head, or NULL */
     int64_t type;       /* of k and v */
-    int64_t heads, kv_heads, keys, first, key_dim, value_dim, k_stride, v_stride;
+    int64_t tokens, heads, kv_heads, keys, window, key_dim, value_dim, k_stride, v_stride;
     double scale, softcap; /* softcap 0: none */
+};
+
+/* Part of that: one token, and the keys that it sees. */
+struct Sight {
+    const Attending *attending;
+    const float *q; /* (heads, key_dim) */
+    float *out;     /* (heads, value_dim) */
+    int64_t first, count;
 };
 
 #endif
