@@ -13,6 +13,7 @@ from mrs.plan.fastest import TokenReads, fastest
 from mrs.plan.fill import auto_map
 from mrs.plan.layer_map import parse_layer_map, place_by_hand
 from mrs.plan.placement import DeviceMemory, Placement
+from mrs.plan.reads import decoded_layer_bytes
 from mrs.plan.spread import spread
 from mrs.plan.terms import ModelSizes, Sizes
 from mrs.request import RunRequest
@@ -101,7 +102,8 @@ def token_reads(model: ModelSizes, sizes: Sizes) -> TokenReads:
     """What one token reads: of the non-mapped part the head alone, of a batch one cache."""
     head = sizes.storage["embedding.weight" if model.spec.tied_head else "head.weight"]
     kv_bytes = (kv // model.load.batch for kv in sizes.kv_bytes)
-    layers = [w + kv for w, kv in zip(sizes.layer_bytes, kv_bytes, strict=True)]
+    weights = decoded_layer_bytes(model.parameters, model.spec, sizes.storage)
+    layers = [w + kv for w, kv in zip(weights, kv_bytes, strict=True)]
     return TokenReads(layers, head.size_bytes)
 
 

@@ -17,6 +17,7 @@ from mrs.plan.device import Device
 from mrs.plan.facts import ModelFacts, model_facts, weights_format
 from mrs.plan.place import place, token_reads
 from mrs.plan.placement import Placement
+from mrs.plan.reads import decoded_layer_bytes, decoded_share
 from mrs.plan.remarks import remarks
 from mrs.plan.speed import DeviceSpeed, SpeedEstimate, Work, estimate_speed
 from mrs.plan.storage import Storage, resolve_dtype
@@ -173,15 +174,17 @@ def dense_format(request: RunRequest, checkpoint: Checkpoint, description: Descr
 
 def _speed(sizes: ModelSizes, placement: Placement, devices: Sequence[Device]) -> SpeedEstimate:
     on = [sizes.on(device) for device in devices]
-    multiplied = [0] * len(sizes.spec.layers)
+    multiplied = [0.0] * len(sizes.spec.layers)
     for parameter in sizes.parameters:
         if parameter.role == "matrix" and parameter.layer is not None:
-            multiplied[parameter.layer] += prod(parameter.shape)
+            share = decoded_share(parameter, sizes.spec)
+            multiplied[parameter.layer] += share * prod(parameter.shape)
     home = on[placement.first_device]
+    read = [decoded_layer_bytes(sizes.parameters, sizes.spec, each.storage) for each in on]
     work = Work(
-        weight_bytes=[on[i].layer_bytes[n] for n, i in enumerate(placement.layer_devices)],
+        weight_bytes=[read[i][n] for n, i in enumerate(placement.layer_devices)],
         kv_bytes=[kv // sizes.load.batch for kv in sizes.kv_bytes],
-        weights=multiplied,
+        weights=[round(count) for count in multiplied],
         non_mapped_weight_bytes=token_reads(sizes, home).non_mapped_bytes,
         non_mapped_weights=sizes.spec.vocab_size * sizes.spec.hidden_size,
     )
