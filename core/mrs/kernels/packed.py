@@ -37,19 +37,37 @@ class PackedMatrix:
 
     def __init__(self, format_name: str, rows: int, columns: int) -> None:
         """Memory for the weight, to be filled by `fill`."""
-        library = native_library()
-        if library is None:
-            raise RuntimeError("the native kernels are not available")
-        self._library: NativeLibrary = library
+        library = _required_library()
         number = PACKED_FORMATS.index(format_name)
-        self._data = allocate_weights(library.functions.mrs_packed_bytes(number, rows, columns))
-        self._matrix = NativeMatrix(
-            library.path_address, number, rows, columns, self._data.data_ptr()
-        )
+        size_bytes = library.functions.mrs_packed_bytes(number, rows, columns)
+        self._hold(library, allocate_weights(size_bytes), number, rows, columns)
+
+    @classmethod
+    def wrap(cls, data: Tensor, format_name: str, rows: int, columns: int) -> PackedMatrix:
+        """The matrix whose packed bytes are `data`, which is shared."""
+        library, number = _required_library(), PACKED_FORMATS.index(format_name)
+        size_bytes = library.functions.mrs_packed_bytes(number, rows, columns)
+        if data.numel() != size_bytes or data.dtype is not torch.uint8:
+            raise ValueError(f"{data.numel()} packed bytes instead of {size_bytes}")
+        matrix = cls.__new__(cls)
+        matrix._hold(library, data.contiguous(), number, rows, columns)
+        return matrix
+
+    def _hold(
+        self, library: NativeLibrary, data: Tensor, number: int, rows: int, columns: int
+    ) -> None:
+        self._library = library
+        self._data = data
+        self._matrix = NativeMatrix(library.path_address, number, rows, columns, data.data_ptr())
         self._address = ctypes.addressof(self._matrix)
         self._row_bytes: int = library.functions.mrs_row_bytes(number, columns)
-        self._dense_tokens = _dense_tokens(format_name)
+        self._dense_tokens = _dense_tokens(PACKED_FORMATS[number])
         self.shape = (rows, columns)
+
+    @property
+    def data(self) -> Tensor:
+        """The packed bytes, uint8."""
+        return self._data
 
     @property
     def nbytes(self) -> int:
@@ -145,6 +163,13 @@ class PackedMatrix:
             out.data_ptr(),
             torch.get_num_threads(),
         )
+
+
+def _required_library() -> NativeLibrary:
+    library = native_library()
+    if library is None:
+        raise RuntimeError("the native kernels are not available")
+    return library
 
 
 @cache
