@@ -62,10 +62,27 @@ class HeldMemory:
 
 
 @dataclass(frozen=True)
+class TokenLogprob:
+    """A token of the reply as bytes, and the natural logarithm of its probability.
+
+    The probability is the model's own, before sampling settings change it. `top` has the
+    likeliest tokens with theirs, best first.
+    """
+
+    token: bytes
+    logprob: float
+    top: tuple[tuple[bytes, float], ...] = ()
+
+
+@dataclass(frozen=True)
 class TextDelta:
-    """More text of the reply: whole characters, never a part of one."""
+    """More text of the reply: whole characters, never a part of one.
+
+    `logprobs` are those of the tokens since the last event, if they were asked for.
+    """
 
     text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True)

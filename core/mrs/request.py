@@ -43,7 +43,8 @@ class Sampling:
     """How the next token is chosen; the defaults are those of a chat.
 
     `temperature` 0 takes the most likely token. `top_k` None or 0, `top_p` 1 and `min_p` 0 switch
-    their filter off, as do penalties of 0 (`repetition_penalty` 1).
+    their filter off, as do penalties of 0 (`repetition_penalty` 1). With `logprobs`, each token
+    comes with its probability and those of that many likeliest ones.
     """
 
     temperature: float = 0.1
@@ -55,6 +56,7 @@ class Sampling:
     presence_penalty: float = 0.1
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    logprobs: int | None = None
 
 
 @dataclass(frozen=True)

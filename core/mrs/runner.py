@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mrs.events import (
     Event,
-    Finished,
-    FinishReason,
     HeldMemory,
     LoadProgress,
     OnProgress,
-    TextDelta,
-    Usage,
 )
 from mrs.families.find import Description, describe
 from mrs.kernels.library import is_available
@@ -26,6 +21,7 @@ from mrs.plan.device import Device
 from mrs.plan.memory import probe_devices
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
+from mrs.plan.prefix import prefix_budget_bytes
 from mrs.plan.reconcile import Reconciliation, reconcile
 from mrs.plan.saved import replay
 from mrs.request import Container, Message, ModelSource, RunRequest, Sampling
@@ -86,6 +82,7 @@ def rehearse(
     made.require_fit()
     report = on_progress or (lambda progress: None)
     planner = _fetched(request, planner, report)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler talks on standard error
     decoder, weights = _load_decoder(planner, made, report)
     from mrs.run.rehearsal import measure, rehearse
 
@@ -180,6 +177,8 @@ def _load_decoder(planner: Planner, made: Plan, report: OnProgress) -> tuple[Dec
 
 
 def _engine(request: RunRequest, made: Plan, decoder: Decoder) -> Engine:
+    import torch
+
     from mrs.run.engine import Engine
 
     return Engine(
@@ -188,11 +187,21 @@ def _engine(request: RunRequest, made: Plan, decoder: Decoder) -> Engine:
         context_tokens=made.model.context_tokens,
         kv_cache=request.kv_cache,
         seed=request.seed,
+        max_seqs=request.max_seqs,
+        planned_seqs=request.max_batch_size,
+        prefix_cache_n=request.prefix_cache_n,
+        prefix_budget_bytes={
+            torch.device(name): size for name, size in prefix_budget_bytes(made).items()
+        },
     )
 
 
 class LoadedModel:
-    """A model that answers. Not safe for use by two threads at once."""
+    """A model that answers, several threads too.
+
+    A stream's reply is begun at once, and made together with all others whenever somebody waits
+    for one of them. KeyboardInterrupt while waiting ends it with `Finished("cancelled", …)`.
+    """
 
     def __init__(self, request: RunRequest, plan: Plan, text: TextSide, engine: Engine) -> None:
         self.plan = plan
@@ -201,7 +210,7 @@ class LoadedModel:
         self.context_tokens = engine.context_tokens
         self._thinking = request.thinking
         self._text = text
-        self._engine = engine
+        self.engine = engine
 
     def stream_chat(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[Event]:
         """Answer the last message of a conversation."""
@@ -225,49 +234,9 @@ class LoadedModel:
 
     def close(self) -> None:
         """Give the memory back."""
-        del self._engine
+        del self.engine
 
     def _stream(self, prompt_ids: list[int], sampling: Sampling) -> Iterator[Event]:
-        decoder = self._text.stream_decoder(sampling.stop)
-        clock = _Clock(len(prompt_ids))
-        reason: FinishReason = "length"
-        try:
-            for token in self._engine.generate(prompt_ids, sampling):
-                clock.tick()
-                if token in self._text.stop_ids:
-                    reason = "stop"
-                    break
-                if text := decoder.push(token):
-                    yield TextDelta(text)
-                if decoder.stopped:
-                    reason = "stop"
-                    break
-        except KeyboardInterrupt:
-            reason = "cancelled"
-        if rest := decoder.finish():
-            yield TextDelta(rest)
-        yield Finished(reason, clock.usage())
+        from mrs.run.reply import Reply
 
-
-class _Clock:
-    """Counts and times the tokens of one reply."""
-
-    def __init__(self, prompt_tokens: int) -> None:
-        self._prompt_tokens = prompt_tokens
-        self._tokens = 0
-        self._start = self._first = self._last = time.perf_counter()
-
-    def tick(self) -> None:
-        self._last = time.perf_counter()
-        if self._tokens == 0:
-            self._first = self._last
-        self._tokens += 1
-
-    def usage(self) -> Usage:
-        return Usage(
-            prompt_tokens=self._prompt_tokens,
-            completion_tokens=self._tokens,
-            cached_tokens=0,
-            prompt_s=self._first - self._start,
-            completion_s=self._last - self._first,
-        )
+        return Reply(self.engine, self._text, prompt_ids, sampling)

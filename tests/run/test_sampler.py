@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -27,9 +28,10 @@ PLAIN = Sampling(
 
 def sampler(
     sampling: Sampling, vocab: int, prompt: list[int] | None = None, seed: int = 0
-) -> Sampler:
+) -> Callable[[Tensor], int]:
     generator = torch.Generator().manual_seed(seed)
-    return Sampler(sampling, prompt or [], vocab, CPU, generator)
+    choose = Sampler(sampling, prompt or [], vocab, CPU, generator)
+    return lambda logits: choose(logits).token
 
 
 def frequencies(sampling: Sampling, logits: Tensor, draws: int) -> Tensor:

@@ -78,6 +78,11 @@ class PrefixCacheManager:
         self._reaches: frozenset[int] = frozenset()
         self._has_states = False
 
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is remembered at all."""
+        return not (self._is_off or self._is_paged)
+
     def __len__(self) -> int:
         """How many sequences are stored; one that is the beginning of another does not count."""
         return len(self._store.sequences)
@@ -104,7 +109,7 @@ class PrefixCacheManager:
         rewind it to before the end of `tokens`.
         Only sequences of one `era` share anything.
         """
-        if self._is_off or self._is_paged or not tokens:
+        if not self.is_on or not tokens:
             return
         if cache.length != len(tokens):
             raise ValueError(f"a cache of {cache.length} tokens for {len(tokens)}")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mrs.cache.sequence import CacheRoom, SequenceCache
-from mrs.families.spec import Layer, ModelSpec
+from mrs.families.spec import Layer, ModelSpec, RopeScaling
 from mrs.model.matrix import Linear
 from mrs.model.parts import build_feed_forward, build_mixer
 from mrs.model.rope import RopeTable, file_factors
@@ -101,6 +101,17 @@ class Decoder:
         """
         return any(0 < cache.length <= switch < total_tokens for switch in self._switches)
 
+    def era(self, total_tokens: int) -> int | None:
+        """What the keys of a sequence of `total_tokens` depend on beside its tokens.
+
+        Sequences of one era may share keys; None stands for a length that shares none with any.
+        """
+        for scaling in _rope_scalings(self.spec):
+            trained = scaling.get("max_position_embeddings", 2048)
+            if scaling.kind == "dynamic" and total_tokens > trained:
+                return None
+        return sum(switch < total_tokens for switch in self._switches)
+
     def forward(self, tokens: Tensor, segments: list[Segment], wanted: Tensor) -> Tensor:
         """Logits (W, vocab) float32 after the rows `wanted` (W,) of `tokens` (N,).
 
@@ -134,7 +145,10 @@ class Decoder:
 
 def _rope_switches(spec: ModelSpec) -> set[int]:
     """The lengths at which a rope of the model changes."""
-    ropes = {layer.mixer.rope for layer in spec.layers}
-    scalings = (rope.scaling for rope in ropes if rope is not None)
-    switches = {scaling.switch_tokens for scaling in scalings if scaling is not None}
+    switches = {scaling.switch_tokens for scaling in _rope_scalings(spec)}
     return {switch for switch in switches if switch is not None}
+
+
+def _rope_scalings(spec: ModelSpec) -> set[RopeScaling]:
+    ropes = {layer.mixer.rope for layer in spec.layers}
+    return {rope.scaling for rope in ropes if rope is not None and rope.scaling is not None}

@@ -1,22 +1,31 @@
-"""Generate token ids with a decoder: prefill in chunks, then one token a step."""
+"""Make tokens with a decoder: all running sequences in one batch, step by step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from mrs.cache.sequence import SequenceCache
 from mrs.errors import ContextFull, UsageError
 from mrs.model.decoder import Decoder
 from mrs.model.segments import Segment
 from mrs.request import PREFILL_CHUNK_TOKENS, Sampling
-from mrs.run.sampler import Sampler
+from mrs.run.generation import Generation, Take
+from mrs.run.memory import CachePool
+from mrs.run.sampler import Choice, Sampler
+from mrs.run.schedule import Ration, Schedule
 
 
 class Engine:
-    """Runs one sequence at a time; speaks token ids only."""
+    """Runs up to `max_seqs` sequences at once; speaks token ids only.
+
+    There is no thread of its own: whoever waits for a token computes a step for all, and threads
+    take turns. A caller may stop waiting at any moment, by a KeyboardInterrupt too: the sequences
+    go on in the next step from where they were.
+    """
 
     def __init__(
         self,
@@ -27,57 +36,181 @@ class Engine:
         kv_cache: bool = True,
         seed: int | None = None,
         chunk_tokens: int = PREFILL_CHUNK_TOKENS,
+        max_seqs: int = 1,
+        planned_seqs: int = 1,
+        prefix_cache_n: int = 0,
+        prefix_budget_bytes: Mapping[torch.device, int] | None = None,
     ) -> None:
         self._decoder = decoder
-        self._planned_tokens = planned_tokens
         self.context_tokens = context_tokens
         self._kv_cache = kv_cache
-        self._chunk_tokens = chunk_tokens
-        self._generator = torch.Generator(device=decoder.home)
-        if seed is None:
-            self._generator.seed()
-        else:
-            self._generator.manual_seed(seed)
+        self._seed = seed
+        self._pool = CachePool(
+            decoder,
+            planned_tokens=min(planned_tokens, context_tokens),
+            planned_seqs=planned_seqs,
+            chunk_tokens=chunk_tokens,
+            prefix_cache_n=prefix_cache_n if kv_cache else 0,
+            prefix_budget_bytes=prefix_budget_bytes or {},
+        )
+        self._schedule = Schedule(self._pool, max_seqs=max_seqs, step_tokens=chunk_tokens)
+        self._submitted: deque[Generation] = deque()
+        self._in_flight: list[Generation] = []
+        self._changed = threading.Condition()
+        self._stepper: int | None = None
 
-    def generate(self, prompt_ids: list[int], sampling: Sampling) -> Iterator[int]:
-        """Yield the tokens of a reply, without end; the consumer stops when it has seen enough.
+    def submit(self, prompt_ids: Sequence[int], sampling: Sampling, take: Take) -> Generation:
+        """Begin a reply: `take` gets its tokens, in whichever thread computes them.
 
-        Ends by itself only where the model's context or `sampling.max_tokens` is reached.
+        It goes on while somebody calls `advance`, until `take` says so, or the model's context or
+        `sampling.max_tokens` is reached. Raises UsageError.
         """
-        room_tokens = self.context_tokens - len(prompt_ids)
         if not prompt_ids:
             raise UsageError("the prompt has no tokens", hint="give it a text")
-        if room_tokens < 1:
+        if len(prompt_ids) >= self.context_tokens:
             raise ContextFull(len(prompt_ids), self.context_tokens)
-        limit = room_tokens if sampling.max_tokens is None else sampling.max_tokens
+        most_ids = self.context_tokens
+        if sampling.max_tokens is not None:
+            most_ids = min(most_ids, len(prompt_ids) + sampling.max_tokens)
         sampler = Sampler(
             sampling,
-            prompt_ids,
+            list(prompt_ids),
             self._decoder.spec.vocab_size,
             self._decoder.home,
-            self._generator,
+            self._new_generator(),
         )
-        cache, ids = self._new_cache(), list(prompt_ids)
-        for _ in range(min(limit, room_tokens)):
-            token = sampler(self._logits(cache, ids[cache.length :]))
-            yield token
-            ids.append(token)
-            if not self._kv_cache or self._decoder.is_outdated(cache, len(ids)):
-                cache = self._new_cache()
+        generation = Generation(list(prompt_ids), most_ids, sampler, take, len(prompt_ids))
+        self._submitted.append(generation)
+        return generation
 
-    def _new_cache(self) -> SequenceCache:
-        capacity = min(self._planned_tokens, self.context_tokens)
-        return self._decoder.new_cache(capacity, self._chunk_tokens)
+    def advance(self, generation: Generation) -> None:
+        """Compute until there is another token of this reply, or it is over; raises its error."""
+        before, me = generation.new_tokens, threading.get_ident()
+
+        def has_news() -> bool:
+            return generation.new_tokens > before or generation.is_over
+
+        try:
+            with self._changed:
+                self._changed.wait_for(lambda: has_news() or self._stepper is None)
+                if not has_news():
+                    self._stepper = me
+            while not has_news():
+                self._step()
+                with self._changed:
+                    self._changed.notify_all()
+        finally:
+            if self._stepper == me:
+                with self._changed:
+                    self._stepper = None
+                    self._changed.notify_all()
+        if generation.error is not None:
+            raise generation.error
+
+    def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Iterator[int]:
+        """Yield the tokens of one reply; the consumer stops when it has seen enough."""
+        tokens: deque[int] = deque()
+
+        def take(choice: Choice) -> bool:
+            tokens.append(choice.token)
+            return False
+
+        generation = self.submit(prompt_ids, sampling, take)
+        try:
+            while tokens or not generation.is_over:
+                if not tokens:
+                    self.advance(generation)
+                while tokens:
+                    yield tokens.popleft()
+        finally:
+            generation.cancel()
+
+    @property
+    def prefix_bytes(self) -> int:
+        """Bytes that past sequences are remembered in."""
+        return self._pool.prefixes.nbytes
 
     @torch.inference_mode()
-    def _logits(self, cache: SequenceCache, new_ids: list[int]) -> Tensor:
-        """Feed tokens in chunks; logits (V,) after the last."""
-        logits = torch.empty(0)
-        total_tokens = cache.length + len(new_ids)
-        for start in range(0, len(new_ids), self._chunk_tokens):
-            chunk = torch.tensor(new_ids[start : start + self._chunk_tokens])
-            is_last = start + self._chunk_tokens >= len(new_ids)
-            wanted = torch.tensor([len(chunk) - 1] if is_last else [], dtype=torch.long)
-            segments = [Segment(slice(0, len(chunk)), cache, total_tokens)]
-            logits = self._decoder.forward(chunk, segments, wanted)
-        return logits[0]
+    def _step(self) -> None:
+        """Feed a batch, and choose a token for each sequence that has been fed completely."""
+        self._tidy()
+        batch = self._schedule.next_step()
+        if not batch:
+            return
+        self._in_flight = [ration.generation for ration in batch]
+        logits = self._logits(batch)
+        for generation, tokens in batch:
+            generation.fed += tokens
+        complete = [each for each, _ in batch if each.fed == len(each.ids)]
+        self._in_flight = list(complete)
+        self._remember(batch)
+        for generation, row in zip(complete, logits, strict=True):
+            self._choose(generation, row)
+            self._in_flight.remove(generation)
+
+    def _tidy(self) -> None:
+        """Take up what happened since the last step."""
+        while self._in_flight:
+            self._pool.recover(self._in_flight[-1])
+            self._in_flight.pop()
+        while self._submitted:
+            self._schedule.waiting.append(self._submitted[0])
+            self._submitted.popleft()
+        for generation in [*self._schedule.running, *self._schedule.waiting]:
+            if generation.is_cancelled and not generation.is_over:
+                generation.reason = "cancelled"
+            if generation.is_over:
+                self._end(generation)
+
+    def _logits(self, batch: list[Ration]) -> Tensor:
+        """Feed every ration; logits (W, V) after those that complete their sequence."""
+        ids: list[int] = []
+        segments: list[Segment] = []
+        wanted: list[int] = []
+        for generation, tokens in batch:
+            cache, fed = generation.cache, generation.fed
+            assert cache is not None
+            rows = slice(len(ids), len(ids) + tokens)
+            ids += generation.ids[fed : fed + tokens]
+            segments.append(Segment(rows, cache, len(generation.ids)))
+            if fed + tokens == len(generation.ids):
+                wanted.append(rows.stop - 1)
+        return self._decoder.forward(
+            torch.tensor(ids), segments, torch.tensor(wanted, dtype=torch.long)
+        )
+
+    def _remember(self, batch: list[Ration]) -> None:
+        for generation, _ in batch:
+            if generation.fed in (generation.checkpoint, generation.prompt_tokens):
+                self._pool.remember(generation)
+
+    def _choose(self, generation: Generation, logits: Tensor) -> None:
+        """Add a token to one sequence. An error there ends that sequence alone."""
+        try:
+            choice = generation.sampler(logits)
+            generation.ids.append(choice.token)
+            if generation.take(choice):
+                generation.reason = "stop"
+            elif len(generation.ids) >= generation.most_ids:
+                generation.reason = "length"
+        except Exception as error:  # noqa: BLE001 - raised where the reply is waited for
+            generation.error, generation.reason = error, "cancelled"
+        if generation.is_over:
+            self._end(generation)
+        elif generation.cache is not None and (
+            not self._kv_cache or self._decoder.is_outdated(generation.cache, len(generation.ids))
+        ):
+            self._pool.renew(generation)
+
+    def _end(self, generation: Generation) -> None:
+        self._schedule.remove(generation)
+        self._pool.close(generation)
+
+    def _new_generator(self) -> torch.Generator:
+        """Chances of its own for every reply, so that none depends on another."""
+        generator = torch.Generator(device=self._decoder.home)
+        if self._seed is None:
+            generator.seed()
+        else:
+            generator.manual_seed(self._seed)
+        return generator

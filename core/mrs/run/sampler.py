@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from mrs.request import Sampling
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A token, and if asked for how likely the model itself held it and the likeliest ones.
+
+    `top` are pairs of a token and its natural logarithm of probability, the likeliest first.
+    """
+
+    token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
 
 
 class Sampler:
@@ -33,14 +47,16 @@ class Sampler:
             self._seen = torch.zeros(vocab_size, dtype=torch.bool, device=device)
             self._seen[torch.tensor(prompt_ids, device=device)] = True
 
-    def __call__(self, logits: Tensor) -> int:
-        """The next token after logits (V,) float32; the one transfer from the device."""
+    def __call__(self, logits: Tensor) -> Choice:
+        """The next token after logits (V,) float32."""
         token = int(self._choose(self._penalized(logits)))
         if self._counts is not None:
             self._counts[token] += 1
         if self._seen is not None:
             self._seen[token] = True
-        return token
+        if self._sampling.logprobs is None:
+            return Choice(token)
+        return _with_logprobs(token, logits, self._sampling.logprobs)
 
     def _penalized(self, logits: Tensor) -> Tensor:
         settings = self._sampling
@@ -73,3 +89,10 @@ class Sampler:
             keep &= probabilities >= settings.min_p * probabilities[0]
         keep[0] = True  # rounding never leaves nothing to draw from
         return probabilities * keep
+
+
+def _with_logprobs(token: int, logits: Tensor, count: int) -> Choice:
+    logprobs = logits.log_softmax(-1)
+    values, ids = logprobs.topk(min(count, logits.shape[0]))
+    top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
+    return Choice(token, float(logprobs[token]), top)
