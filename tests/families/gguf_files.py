@@ -13,7 +13,12 @@ from typing import Any
 
 import gguf
 import torch
-from gguf_hybrids import converted_state_tensor, hybrid_config, write_hybrid
+from gguf_hybrids import (
+    converted_state_tensor,
+    hybrid_config,
+    regroup_projections,
+    write_hybrid,
+)
 from gguf_mixtures import split_latent_maps, split_pairs, stack_experts, write_mixture
 from reference import Reference
 from safetensors.torch import load_file
@@ -22,7 +27,7 @@ from torch import Tensor
 _ARCHS = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}
 #: Architectures whose q and k rows are reordered so that rotary pairs are neighbours.
 _PERMUTED = ("llama", "granite", "smollm3")
-_SHIFTED_NORMS = ("gemma", "gemma2", "gemma3")
+_SHIFTED_NORMS = ("gemma", "gemma2", "gemma3", "qwen3next")
 
 
 def write_gguf(truth: Reference, path: Path) -> None:
@@ -34,8 +39,10 @@ def write_gguf(truth: Reference, path: Path) -> None:
     _write_metadata(writer, arch, config)
     names = gguf.get_tensor_name_map(_ARCHS[arch], config["num_hidden_layers"])
     converted = split_latent_maps(split_pairs(stack_experts(tensors)), config)
+    converted = regroup_projections(converted, config)
     for name, tensor in converted.items():
-        mapped = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        known = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        mapped = name if name.startswith("blk.") else known
         assert mapped is not None, name
         writer.add_tensor(mapped, _converted(arch, name, tensor, config).contiguous().numpy())
     for name, tensor in _extra_tensors(arch, config):
@@ -125,7 +132,7 @@ def _longrope_magnitude(config: dict[str, Any]) -> float:
 
 
 def _converted(arch: str, name: str, tensor: Tensor, config: dict[str, Any]) -> Tensor:
-    if arch in _SHIFTED_NORMS and name.endswith("norm.weight"):
+    if arch in _SHIFTED_NORMS and name.endswith("norm.weight") and "linear_attn" not in name:
         return tensor + 1
     if arch in _PERMUTED and ".q_proj." in name:
         return _neighbouring_pairs(tensor, config["num_attention_heads"])

@@ -13,6 +13,8 @@ from torch import Tensor
 
 REPLY_TOKENS = 16
 SECOND_TURN_TOKENS = 12
+#: Matrices that are never rounded: what experts and decays are chosen by, and convolutions.
+KEPT_EXACT = ("gate.weight", "router.weight", "in_proj_ba.weight", "conv1d.weight", "conv.weight")
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,7 @@ def make_reference(case: Case, folder: Path) -> Reference:
     # transformers' dynamic rope remembers the longest sequence that a model has seen.
     uncached, rounded = deepcopy(model), deepcopy(model)
     for name, parameter in rounded.named_parameters():
-        # What experts are chosen by is never rounded.
-        if parameter.ndim > 1 and not name.endswith(("gate.weight", "router.weight")):
+        if parameter.ndim > 1 and not name.endswith(KEPT_EXACT):
             parameter.copy_(parameter.bfloat16())
     prompt = torch.randint(config.vocab_size, (1, PROMPT_TOKENS))
     if any(type(part).__name__.endswith("Router") for part in model.modules()):

@@ -14,6 +14,7 @@ from mrs.request import ModelSource
 
 LLAMA_CPP_TOLERANCE = 1e-3
 UNLIKE_LLAMA_CPP = {
+    "qwen3_next-odd": "it takes keys and values of a delta net to be of one size",
     "phimoe-default": "it weighs the chosen experts by plain softmax",
     "phimoe-odd": "it weighs the chosen experts by plain softmax",
     "gpt_oss-default": "it moves yarn's borders to whole pairs",

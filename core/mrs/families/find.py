@@ -17,7 +17,8 @@ from mrs.families.gguf_config import architecture, config_from_gguf
 from mrs.families.names import GGUF, SAFETENSORS
 from mrs.families.parameters import list_parameters
 from mrs.families.quantization import read_quantization, with_scales
-from mrs.families.spec import ModelSpec, Parameter
+from mrs.families.slots import Kind
+from mrs.families.spec import Change, ModelSpec, Parameter
 from mrs.families.text_part import text_part
 
 
@@ -88,6 +89,10 @@ def _read_gguf(checkpoint: _Checkpoint, arch: str | None) -> _Read:
     return family, spec, list_parameters(spec, {**GGUF, **family.gguf}, shapes), ""
 
 
+#: What safetensors files store otherwise than it is used, and GGUF files as it is used.
+_CHANGES: dict[Kind, Change] = {"decay": "negative_exp"}
+
+
 def _read_safetensors(checkpoint: _Checkpoint, arch: str | None) -> _Read:
     where = checkpoint.model_id
     values, prefix = text_part(checkpoint.config, checkpoint.tensors)
@@ -101,7 +106,7 @@ def _read_safetensors(checkpoint: _Checkpoint, arch: str | None) -> _Read:
         names,
         checkpoint.tensors,
         tensor_prefix=prefix,
-        norm_plus_one=family.norm_plus_one,
+        changes={**_CHANGES, "norm": "plus_one"} if family.norm_plus_one else _CHANGES,
     )
     if quantization is not None:
         parameters = with_scales(parameters, quantization, checkpoint.tensors)

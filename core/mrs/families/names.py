@@ -33,6 +33,11 @@ SAFETENSORS: dict[str, str] = {
     "mixer.kv_a": "self_attn.kv_a_proj_with_mqa",
     "mixer.kv_a_norm": "self_attn.kv_a_layernorm",
     "mixer.kv_b": "self_attn.kv_b_proj",
+    "mixer.qkvz": "linear_attn.in_proj_qkvz",
+    "mixer.beta_step": "linear_attn.in_proj_ba",
+    "mixer.step_bias": "linear_attn.dt_bias",
+    "mixer.decay": "linear_attn.A_log",
+    "mixer.head_norm": "linear_attn.norm",
     "mixer.in": "conv.in_proj",
     "mixer.conv": "conv.conv",
     "mixer.out": "conv.out_proj",
@@ -78,6 +83,12 @@ GGUF: dict[str, str] = {
     "mixer.kv_b": "attn_kv_b",
     "mixer.k_b": "attn_k_b^T",
     "mixer.v_b": "attn_v_b",
+    "mixer.qkvz": "ssm_in",
+    "mixer.z": "attn_gate",
+    "mixer.beta_step": "ssm_ba",
+    "mixer.step_bias": "ssm_dt.bias",
+    "mixer.decay": "ssm_a",
+    "mixer.head_norm": "ssm_norm",
     "mixer.in": "shortconv.in_proj",
     "mixer.conv": "shortconv.conv",
     "mixer.out": "shortconv.out_proj",
@@ -102,6 +113,8 @@ GGUF: dict[str, str] = {
 #: Slots that a file may keep as one tensor: joint slot -> its parts, in row order.
 JOINT: dict[str, tuple[str, ...]] = {
     "mixer.qkv": ("mixer.q", "mixer.k", "mixer.v"),
+    "mixer.qkvz": ("mixer.q", "mixer.k", "mixer.v", "mixer.z"),
+    "mixer.beta_step": ("mixer.beta", "mixer.step"),
     "mixer.kv_b": ("mixer.k_b", "mixer.v_b"),
     "ffn.gate_up": ("ffn.gate", "ffn.up"),
     "ffn.experts.{expert}.gate_up": ("ffn.experts.{expert}.gate", "ffn.experts.{expert}.up"),
@@ -109,7 +122,9 @@ JOINT: dict[str, tuple[str, ...]] = {
 }
 
 #: Joint slots whose parts take turns, instead of each being one stretch of rows.
-ALTERNATING = frozenset({"mixer.kv_b", "ffn.experts.{expert}.gate_up_pairs"})
+ALTERNATING = frozenset(
+    {"mixer.kv_b", "mixer.qkvz", "mixer.beta_step", "ffn.experts.{expert}.gate_up_pairs"}
+)
 
 #: Tensors that files carry and no run needs: buffers that are computed from the config, and the
 #: head of a model that says its head is its embedding.

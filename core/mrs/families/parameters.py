@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mrs.families.names import ALTERNATING, JOINT, TRANSPOSED
-from mrs.families.slots import Slot, layer_slots, model_slots
-from mrs.families.spec import ModelSpec, Parameter, Piece, Role
+from mrs.families.slots import Kind, Slot, layer_slots, model_slots
+from mrs.families.spec import Change, ModelSpec, Parameter, Piece, Role
 
 
 def list_parameters(
@@ -16,15 +16,15 @@ def list_parameters(
     tensors: Collection[str] = (),
     *,
     tensor_prefix: str = "",
-    norm_plus_one: bool = False,
+    changes: Mapping[Kind, Change] | None = None,
 ) -> list[Parameter]:
     """Every parameter of the model, bound to the names of one container.
 
     `names` is a slot table as in `names.py`, the family's changes included; `tensors` are the
     file's, which decide where parts can be kept in one tensor or in several. All names in the
-    file start with `tensor_prefix`.
+    file start with `tensor_prefix`, and it stores weights of some kinds with `changes`.
     """
-    bind = _Binding(names, tensors, norm_plus_one)
+    bind = _Binding(names, tensors, changes or {})
     parameters = list(bind.slots(list(model_slots(spec)), "", tensor_prefix, None))
     for index, layer in enumerate(spec.layers):
         slots = list(layer_slots(layer, spec.hidden_size))
@@ -49,7 +49,7 @@ class _Place:
 class _Binding:
     names: Mapping[str, str]
     tensors: Collection[str]
-    norm_plus_one: bool
+    changes: Mapping[Kind, Change]
 
     def slots(
         self, slots: Sequence[Slot], own_prefix: str, file_prefix: str, layer: int | None
@@ -102,15 +102,15 @@ class _Binding:
         tensor = self._tensor(place.name, prefix, suffix, expert)
         stacked = slot.experts > 0 and tensor == self._tensor(place.name, prefix, suffix, -1)
         first = expert * place.height if stacked and expert is not None else 0
-        plus_one = slot.is_norm and self.norm_plus_one and suffix == ".weight"
+        change = self.changes.get(slot.kind) if suffix == slot.suffix else None
         transposed = self._is_transposed(place.name, suffix)
         if not stacked and place.stretches == (range(place.height),):
-            return (Piece(tensor, None, plus_one, transposed),)
+            return (Piece(tensor, None, change, transposed),)
         return tuple(
             Piece(
                 tensor,
                 range(rows.start + first, rows.stop + first, rows.step),
-                plus_one,
+                change,
                 transposed,
             )
             for rows in place.stretches

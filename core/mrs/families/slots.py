@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import singledispatch
 from math import prod
+from typing import Literal
 
 from mrs.families.spec import (
     Attention,
+    GatedDeltaNet,
     LatentAttention,
     Layer,
     Mlp,
@@ -18,6 +20,9 @@ from mrs.families.spec import (
     Role,
     ShortConvolution,
 )
+
+#: Weights that containers may store in ways of their own: those of norms, and rates of decay.
+Kind = Literal["plain", "norm", "decay"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class Slot:
     shape: tuple[int, ...]
     role: Role = "matrix"
     bias: bool = False
-    is_norm: bool = False
+    kind: Kind = "plain"
     suffix: str = ".weight"
     experts: int = 0
     turns: int = 1
@@ -45,7 +50,7 @@ class Slot:
 
 
 def _norm(name: str, size: int, norm: Norm) -> Slot:
-    return Slot(name, (size,), "vector", norm.bias, is_norm=True)
+    return Slot(name, (size,), "vector", norm.bias, kind="norm")
 
 
 @singledispatch
@@ -57,7 +62,8 @@ def part_slots(part: object, hidden_size: int) -> Iterator[Slot]:
 @part_slots.register
 def _(part: Attention, hidden_size: int) -> Iterator[Slot]:
     query_size, key_size = part.heads * part.head_dim, part.kv_heads * part.head_dim
-    yield Slot("mixer.q", (query_size, hidden_size), bias=part.qkv_bias)
+    query_rows = 2 * query_size if part.gated else query_size
+    yield Slot("mixer.q", (query_rows, hidden_size), bias=part.qkv_bias)
     yield Slot("mixer.k", (key_size, hidden_size), bias=part.qkv_bias)
     yield Slot("mixer.v", (key_size, hidden_size), bias=part.qkv_bias)
     yield Slot("mixer.o", (hidden_size, query_size), bias=part.out_bias)
@@ -84,6 +90,21 @@ def _(part: LatentAttention, hidden_size: int) -> Iterator[Slot]:
     yield Slot("mixer.k_b", (heads, part.key_dim, latent), "dense", turns=heads)
     yield Slot("mixer.v_b", (heads, part.value_dim, latent), "dense", turns=heads)
     yield Slot("mixer.o", (hidden_size, heads * part.value_dim), bias=part.bias)
+
+
+@part_slots.register
+def _(part: GatedDeltaNet, hidden_size: int) -> Iterator[Slot]:
+    turns, heads = part.key_heads, part.value_heads
+    key_size, value_size = part.key_heads * part.key_dim, heads * part.value_dim
+    for slot, size in (("q", key_size), ("k", key_size), ("v", value_size), ("z", value_size)):
+        yield Slot(f"mixer.{slot}", (size, hidden_size), turns=turns)
+    yield Slot("mixer.beta", (heads, hidden_size), "vector", turns=turns)
+    yield Slot("mixer.step", (heads, hidden_size), "vector", turns=turns)
+    yield Slot("mixer.step_bias", (heads,), "vector", suffix="")
+    yield Slot("mixer.decay", (heads,), "vector", suffix="", kind="decay")
+    yield Slot("mixer.conv", (part.channels, part.kernel_tokens), "vector")
+    yield Slot("mixer.head_norm", (part.value_dim,), "vector")
+    yield Slot("mixer.out", (hidden_size, value_size))
 
 
 @part_slots.register

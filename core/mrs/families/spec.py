@@ -85,6 +85,8 @@ class Attention:
     `window` limits a query to itself and the `window - 1` tokens before it. `softcap` squashes
     scores, `sinks` adds one learned score a head to the softmax's denominator. `qk_norm` is
     applied to every head, or with `qk_norm_whole` to all heads' numbers at once, before rope.
+    With `gated` each head's result is multiplied by the sigmoid of as many further numbers that
+    the map of its query gives.
     """
 
     heads: int
@@ -99,6 +101,7 @@ class Attention:
     qkv_bias: bool = False
     out_bias: bool = False
     sinks: bool = False
+    gated: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,29 @@ class LatentAttention:
     rope: Rope
     norm: Norm
     bias: bool = False
+
+
+@dataclass(frozen=True)
+class GatedDeltaNet:
+    """Linear attention whose state every token decays and corrects (arXiv 2412.06464).
+
+    Queries and keys of `key_heads` and values of `value_heads` go through a convolution over the
+    last `kernel_tokens` tokens. What is read of a head's state, `key_dim` by `value_dim`, is
+    normalized and gated.
+    """
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    kernel_tokens: int
+    norm: Norm
+    rope: None = None
+
+    @property
+    def channels(self) -> int:
+        """Numbers of a token that go through the convolution."""
+        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
 
 
 @dataclass(frozen=True)
@@ -190,7 +216,7 @@ class Moe:
     shared_gate: bool = False
 
 
-Mixer = Attention | LatentAttention | ShortConvolution
+Mixer = Attention | LatentAttention | GatedDeltaNet | ShortConvolution
 FeedForward = Mlp | Moe
 
 
@@ -238,6 +264,10 @@ def _interleaved(layer: Layer) -> Layer:
     return replace(layer, mixer=mixer)
 
 
+#: What is done to stored numbers: norm weights may be stored as offsets from one, and rates of
+#: decay, which are negative, as logarithms of their size.
+Change = Literal["plus_one", "negative_exp"]
+
 Role = Literal["matrix", "embedding", "head", "dense", "vector"]
 
 
@@ -255,14 +285,13 @@ class Piece:
 
     A tensor of more dimensions is a table too: all but the last one number its rows. Where the
     parameter has one dimension, every number is a row. `rows` is None for the whole tensor.
-    `plus_one` marks norm weights that the file stores as an offset from one. With `transposed`
-    the last two dimensions are swapped before rows are counted. `scales` belong to numbers that
-    are stored without.
+    `change` is what the stored numbers need. With `transposed` the last two dimensions are
+    swapped before rows are counted. `scales` belong to numbers that are stored without.
     """
 
     tensor: str
     rows: range | None = None
-    plus_one: bool = False
+    change: Change | None = None
     transposed: bool = False
     scales: Scales | None = None
 

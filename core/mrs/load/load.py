@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from mrs.families.spec import Parameter
+from mrs.families.spec import Change, Parameter
 from mrs.formats import Format
 from mrs.kernels.packed import GROUP_ROWS, PackedMatrix
 from mrs.load.pieces import piece_rows
@@ -21,6 +21,11 @@ from mrs.source.weights import Weights
 
 #: Called with a parameter's name and the bytes that it takes, when it is in place.
 OnBytes = Callable[[str, int], None]
+
+_CHANGES: dict[Change, Callable[[Tensor], Tensor]] = {
+    "plus_one": lambda numbers: numbers.add_(1),
+    "negative_exp": lambda numbers: numbers.exp_().neg_(),
+}
 
 
 def load_weights(
@@ -56,12 +61,12 @@ def _load_dense(
     dtype = TORCH_DTYPES[kept.format.name]
     target = torch.empty(parameter.shape, dtype=dtype, device=device)
     table, row = target.view(parameter.rows, parameter.columns), 0
-    for data, stored, plus_one in _pieces(files, parameter):
+    for data, stored, change in _pieces(files, parameter):
         part = table[row : row + data.shape[0]]
         # A cast that changes nothing costs nothing: `decode` then returns a view of the file.
         part.copy_(decode(data, stored, dtype).view(part.shape))
-        if plus_one:
-            part += 1
+        if change is not None:
+            _CHANGES[change](part)
         row += data.shape[0]
     return target
 
@@ -83,9 +88,9 @@ def _load_packed(files: Weights, parameter: Parameter, kept: Storage) -> PackedM
     return target
 
 
-def _pieces(files: Weights, parameter: Parameter) -> Iterator[tuple[Tensor, Format, bool]]:
-    """Each piece's rows (uint8), their format, and whether to add one to the numbers."""
+def _pieces(files: Weights, parameter: Parameter) -> Iterator[tuple[Tensor, Format, Change | None]]:
+    """Each piece's rows (uint8), their format, and what the numbers need."""
     for piece in parameter.pieces:
         rows, stored = piece_rows(files, piece, parameter.columns)
-        yield rows, stored, piece.plus_one
+        yield rows, stored, piece.change
         files.release(files.checkpoint.tensors[piece.tensor])

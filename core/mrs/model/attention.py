@@ -36,9 +36,12 @@ class AttentionPart:
         """x (N, hidden) holds the new tokens of all segments one after another."""
         part = self._part
         q, k = self._q(x), self._k(x)
+        gate = None
+        if part.gated:
+            q, gate = q.view(-1, part.heads, 2, part.head_dim).unbind(2)
         if self._q_norm and self._k_norm and part.qk_norm_whole:
             q, k = self._q_norm(q), self._k_norm(k)
-        q = q.view(-1, part.heads, part.head_dim)
+        q = q.reshape(-1, part.heads, part.head_dim)
         k = k.view(-1, part.kv_heads, part.head_dim)
         v = self._v(x).view(-1, part.kv_heads, part.head_dim)
         if self._q_norm and self._k_norm and not part.qk_norm_whole:
@@ -49,6 +52,8 @@ class AttentionPart:
             cache = cast(KeyValueCache, segment.memory.layers[layer])
             total = max(segment.total_tokens, cache.length + rows.stop - rows.start)
             mixed[rows] = self._attend(q[rows], k[rows], v[rows], cache, total)
+        if gate is not None:
+            mixed *= torch.sigmoid(gate).flatten(1)
         return self._o(mixed)
 
     def new_cache(self, room: CacheRoom, device: torch.device) -> KeyValueCache:

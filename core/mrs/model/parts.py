@@ -13,6 +13,7 @@ from mrs.cache.sequence import CacheRoom
 from mrs.families.spec import (
     Attention,
     FeedForward,
+    GatedDeltaNet,
     LatentAttention,
     Mixer,
     Mlp,
@@ -21,6 +22,7 @@ from mrs.families.spec import (
 )
 from mrs.model.attention import AttentionPart
 from mrs.model.convolution import ConvolutionPart
+from mrs.model.delta_net import DeltaNetPart
 from mrs.model.feed_forward import MlpPart
 from mrs.model.latent_attention import LatentAttentionPart
 from mrs.model.moe import MoePart
@@ -49,6 +51,7 @@ class FeedForwardPart(Protocol):
 _MIXERS: dict[type, Callable[[Any, ModelWeights, RopeTable | None], MixerPart]] = {
     Attention: AttentionPart,
     LatentAttention: LatentAttentionPart,
+    GatedDeltaNet: DeltaNetPart,
     ShortConvolution: ConvolutionPart,
 }
 _FEED_FORWARDS: dict[type, Callable[[Any, ModelWeights], FeedForwardPart]] = {

@@ -15,6 +15,7 @@ from functools import singledispatch
 
 from mrs.families.spec import (
     Attention,
+    GatedDeltaNet,
     LatentAttention,
     Layer,
     Mlp,
@@ -34,6 +35,9 @@ PRODUCT_SCRATCH_BYTES = 400 * KIB
 #: units take every format, vector units plain bf16 alone.
 MATRIX_UNIT_TOKENS, VECTOR_UNIT_TOKENS = 32, 64
 TILE_BYTES = 4 * MIB
+#: Heads that native attention takes are whole vectors; it scores so many queries at once.
+NATIVE_LANES = 16
+NATIVE_SCORES = 4
 #: Keys that the CPU's fused attention looks at in one step, and float32 sums it keeps beside.
 ATTENTION_KEYS_PER_STEP = 512
 #: Scores of latent attention that are in memory at once.
@@ -48,8 +52,8 @@ class Pass:
     """One forward pass on one device.
 
     `tokens` rows run at once, at most `sequence_tokens` of them of one sequence, which then has
-    `context_tokens` in all. `threads` work on a CPU that has the `bf16` units; 0 means an
-    accelerator.
+    `context_tokens` in all. `threads` work on a CPU that has the `bf16` units and, with
+    `native`, our kernels; 0 means an accelerator.
     """
 
     tokens: int
@@ -59,6 +63,7 @@ class Pass:
     cache: Format
     threads: int = 0
     bf16: Bf16Units = "none"
+    native: bool = False
 
     def size(self, *dims: int) -> int:
         """Bytes of the activations of all rows."""
@@ -110,8 +115,13 @@ def _packed_scratch_bytes(run: Pass, weight: Format, tokens: int, columns: int, 
 
 
 def norm_bytes(run: Pass, size: int) -> int:
-    """Beside its input: float32 of x where it has another type, two products, the result."""
+    """Beside its input: float32 of x where it has another type, two products, the result.
+
+    The native kernels need nothing but the result.
+    """
     numbers = run.tokens * size
+    if run.native:
+        return 4 * numbers
     if run.activation.name == "F32":
         return 2 * 4 * numbers
     return (3 * 4 + run.activation.block_bytes) * numbers
@@ -129,11 +139,17 @@ def _(part: Mlp, run: Pass, hidden_size: int, kept: KeptAs) -> int:
 
 
 def _mlp_bytes(part: Mlp, run: Pass, hidden_size: int, kept: KeptAs, slot: str) -> int:
-    """gate(x); gate and its activation; up(x) beside the latter; down of their product."""
+    """gate(x), and up(x) beside it; gate and its activation; down of their product.
+
+    Native kernels write over the gate.
+    """
     wide = run.size(part.intermediate)
     into = product_bytes(run, hidden_size, part.intermediate, kept(f"{slot}.up"), bias=part.bias)
     out = product_bytes(run, part.intermediate, hidden_size, kept(f"{slot}.down"), bias=part.bias)
-    return max(wide + into if part.gated else into, 2 * wide, wide + out)
+    if not part.gated:
+        return max(into, 2 * wide, wide + out)
+    activated = 2 * wide if run.native else 3 * wide
+    return max(wide + into, activated, wide + out)
 
 
 @part_bytes.register
@@ -167,6 +183,8 @@ def _(part: Attention, run: Pass, hidden_size: int, kept: KeptAs) -> int:
     query_size, key_size = part.heads * part.head_dim, part.kv_heads * part.head_dim
     queries, keys = run.size(query_size), run.size(key_size)
     held = 2 * queries + 2 * keys
+    if part.gated:
+        held += queries
 
     def product(slot: str, columns: int, rows: int, bias: bool) -> int:
         return product_bytes(run, columns, rows, kept(slot), bias=bias)
@@ -216,6 +234,27 @@ def _(part: LatentAttention, run: Pass, hidden_size: int, kept: KeptAs) -> int:
 
 
 @part_bytes.register
+def _(part: GatedDeltaNet, run: Pass, hidden_size: int, kept: KeptAs) -> int:
+    """What enters the convolution, what is read and its gate are held, in float32.
+
+    Beside them, for one sequence, the convolution's four lists and the heads of queries, keys and
+    values, then a chunk's matrices. Before, all projections; last the gated result, its cast and
+    the projection back.
+    """
+    one = _of_one_sequence(run)
+    channels, values = part.channels, part.value_heads * part.value_dim
+    inputs = 2 * run.size(channels)
+    wide_x = 4 * run.tokens * (hidden_size + 4 * part.value_heads)
+    held = run.size(channels) + wide_x + 4 * run.tokens * values
+    heads = 4 * one.tokens * (2 * part.value_heads * part.key_dim + values)
+    chunk = 8 * 4 * part.value_heads * 64 * (64 + part.key_dim + part.value_dim)
+    mixing = 4 * 4 * channels * (one.tokens + part.kernel_tokens) + 3 * heads + chunk
+    gating = run.size(values) + 3 * 4 * run.tokens * values
+    back = product_bytes(run, values, hidden_size, kept("mixer.out"))
+    return max(inputs, held + mixing, held + gating + run.size(values) + back)
+
+
+@part_bytes.register
 def _(part: ShortConvolution, run: Pass, hidden_size: int, kept: KeptAs) -> int:
     """The three vectors, what enters the convolution and its result are held.
 
@@ -239,8 +278,10 @@ def _of_one_sequence(run: Pass) -> Pass:
 def _rotation_bytes(run: Pass, heads: int, head_dim: int, rope: Rope) -> int:
     """Both halves of the turned pairs and their joint, then the numbers that pass through.
 
-    Half types turn in float32: a copy before, a cast behind.
+    Half types turn in float32: a copy before, a cast behind. Native kernels need the result alone.
     """
+    if run.native:
+        return run.size(heads * head_dim)
     pairs = 4 * run.tokens * heads * rope.dim
     if run.activation.name != "F32":
         pairs = pairs * 3 // 2
@@ -269,7 +310,13 @@ def _table_growth_bytes(run: Pass, rope: Rope) -> int:
 
 
 def _attend_bytes(part: Attention, run: Pass) -> int:
-    """Beside rotated queries and the cache: the cast queries, then one of two ways."""
+    """Beside rotated queries and the cache: the cast queries, then one of two ways.
+
+    Native kernels take any queries and keep four rows of scores a thread beside their result.
+    """
+    if run.native and part.head_dim % NATIVE_LANES == 0:
+        scores = run.threads * NATIVE_SCORES * 4 * run.context_tokens
+        return run.size(part.heads * part.head_dim) + scores
     query = run.tokens * part.heads * part.head_dim * run.cache.block_bytes
     cast = 0 if run.cache == run.activation else query
     seen = _seen_keys(part, run)
@@ -331,10 +378,11 @@ def _explicit_bytes(part: Attention, run: Pass, query: int, seen: int) -> int:
 
 
 def _window_move_bytes(part: Attention, run: Pass) -> int:
-    """A full window moves to the front of its buffer by way of a copy of its keys."""
+    """When a window moves on, its keys and then its values go to a buffer of the same size."""
     if part.window is None or part.window + run.tokens >= run.context_tokens:
         return 0
-    return part.window * part.kv_heads * part.head_dim * run.cache.block_bytes
+    cells = part.window + run.tokens
+    return cells * part.kv_heads * part.head_dim * run.cache.block_bytes
 
 
 def layer_activation_bytes(layer: Layer, hidden_size: int, run: Pass, kept: KeptAs) -> int:

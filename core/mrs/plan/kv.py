@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from functools import singledispatch
 
-from mrs.families.spec import Attention, LatentAttention, Layer, Mixer, ShortConvolution
+from mrs.families.spec import (
+    Attention,
+    GatedDeltaNet,
+    LatentAttention,
+    Layer,
+    Mixer,
+    ShortConvolution,
+)
 from mrs.formats import FORMATS, Format
 from mrs.request import PREFILL_CHUNK_TOKENS
 
@@ -111,3 +118,10 @@ def _(mixer: LatentAttention, cells: int, kv_format: Format, batch: int) -> int:
 @mixer_kv_bytes.register
 def _(mixer: ShortConvolution, cells: int, kv_format: Format, batch: int) -> int:
     return convolution_state_bytes(mixer.channels, mixer.kernel_tokens, kv_format, batch=batch)
+
+
+@mixer_kv_bytes.register
+def _(mixer: GatedDeltaNet, cells: int, kv_format: Format, batch: int) -> int:
+    recent = convolution_state_bytes(mixer.channels, mixer.kernel_tokens, kv_format, batch=batch)
+    sizes = mixer.value_heads, mixer.key_dim, mixer.value_dim
+    return recent + recurrent_state_bytes(*sizes, batch=batch)

@@ -1,0 +1,97 @@
+"""Qwen 3 Next: three gated delta nets for each attention layer, whose result is gated; experts."""
+
+from __future__ import annotations
+
+from mrs.errors import NotReadable
+from mrs.families.config import Config
+from mrs.families.family import Family
+from mrs.families.mixture import mixed_layers
+from mrs.families.parts import (
+    decoder,
+    layer_count,
+    layer_types,
+    read_attention,
+    read_mlp,
+    read_norm,
+)
+from mrs.families.qwen2_moe import read_moe
+from mrs.families.spec import GatedDeltaNet, Layer, Mixer, ModelSpec
+
+
+def read(config: Config) -> ModelSpec:
+    norm = read_norm(config)
+    bias = config.flag("attention_bias", False)
+    attention = read_attention(config, qk_norm=norm, gated=True, qkv_bias=bias, out_bias=bias)
+    delta = _read_delta_net(config)
+    parts = mixed_layers(config, read_moe(config, normalized=True), read_mlp(config))
+    mixers: list[Mixer] = [attention if attends else delta for attends in _attends(config)]
+    layers = [Layer(mixer, part, norm) for mixer, part in zip(mixers, parts, strict=True)]
+    return decoder(config, "qwen3_next", layers, norm)
+
+
+def _read_delta_net(config: Config) -> GatedDeltaNet:
+    key_heads = config.positive("linear_num_key_heads")
+    value_heads = config.positive("linear_num_value_heads")
+    if value_heads % key_heads:
+        raise NotReadable(
+            f"{value_heads} value heads cannot share {key_heads} key heads", where=config.where
+        )
+    # GGUF files give the size of all value heads together.
+    value_dim = config.whole("linear_inner_size", 0) // value_heads
+    return GatedDeltaNet(
+        key_heads,
+        value_heads,
+        config.positive("linear_key_head_dim"),
+        config.positive("linear_value_head_dim", value_dim),
+        config.positive("linear_conv_kernel_dim", 4),
+        read_norm(config),
+    )
+
+
+def _attends(config: Config) -> list[bool]:
+    """Which layers attend: without `layer_types`, every `full_attention_interval`-th one."""
+    if config.has("layer_types"):
+        types = layer_types(config, "linear_attention", "full_attention")
+        return [kind == "full_attention" for kind in types]
+    interval = config.positive("full_attention_interval", 4)
+    return [(layer + 1) % interval == 0 for layer in range(layer_count(config))]
+
+
+FAMILY = Family(
+    "qwen3_next",
+    read,
+    gguf_arch="qwen3next",
+    defaults={
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "partial_rotary_factor": 0.25,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "num_experts": 512,
+        "num_experts_per_tok": 10,
+        "moe_intermediate_size": 512,
+        "shared_expert_intermediate_size": 512,
+    },
+    safetensors={
+        "mixer.conv": "linear_attn.conv1d",
+        "mixer.out": "linear_attn.out_proj",
+    },
+    gguf={
+        "mixer.conv": "ssm_conv1d",
+        "mixer.out": "ssm_out",
+        "ffn.norm": "post_attention_norm",
+    },
+    gguf_keys={
+        "linear_num_key_heads": "ssm.group_count",
+        "linear_num_value_heads": "ssm.time_step_rank",
+        "linear_key_head_dim": "ssm.state_size",
+        "linear_inner_size": "ssm.inner_size",
+        "linear_conv_kernel_dim": "ssm.conv_kernel",
+        "full_attention_interval": "full_attention_interval",
+    },
+    norm_plus_one=True,
+    # A layer that predicts the token after the next one.
+    ignored=("mtp.",),
+)

@@ -1,0 +1,56 @@
+"""The gated delta rule in chunks against the rule itself, token by token in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from mrs.kernels.delta import gated_delta_rule, unit_length
+
+HEADS, KEY, VALUE = 3, 8, 5
+
+
+def inputs(tokens: int, decay: float) -> list[Tensor]:
+    torch.manual_seed(tokens)
+    q, k = unit_length(torch.randn(2, tokens, HEADS, KEY))
+    v = torch.randn(tokens, HEADS, VALUE)
+    log_decay = -decay * torch.rand(tokens, HEADS)
+    return [q, k, v, log_decay, torch.rand(tokens, HEADS)]
+
+
+def token_by_token(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, state: Tensor
+) -> Tensor:
+    q, k, v, log_decay, beta = (t.double() for t in (q, k, v, log_decay, beta))
+    outs = []
+    for token in range(len(q)):
+        state *= log_decay[token].exp()[:, None, None]
+        read = torch.einsum("hd,hdv->hv", k[token], state)
+        change = beta[token][:, None] * (v[token] - read)
+        state += torch.einsum("hd,hv->hdv", k[token], change)
+        outs.append(torch.einsum("hd,hdv->hv", q[token], state))
+    return torch.stack(outs)
+
+
+@pytest.mark.parametrize("tokens", [1, 63, 64, 65, 150])
+@pytest.mark.parametrize("decay", [0.0, 0.5, 30.0])
+def test_chunks_give_what_tokens_give(tokens: int, decay: float) -> None:
+    given = inputs(tokens, decay)
+    state = torch.randn(HEADS, KEY, VALUE)
+    exact_state = state.double()
+    expected = token_by_token(*given, exact_state)
+    ours = gated_delta_rule(*given, state)
+    torch.testing.assert_close(ours.double(), expected, atol=2e-5, rtol=1e-5)
+    torch.testing.assert_close(state.double(), exact_state, atol=2e-5, rtol=1e-5)
+
+
+def test_two_halves_are_the_whole() -> None:
+    given = inputs(100, 0.5)
+    state, halved = torch.zeros(2, HEADS, KEY, VALUE)
+    whole = gated_delta_rule(*given, state)
+    parts = [
+        gated_delta_rule(*(t[span] for t in given), halved) for span in (slice(37), slice(37, None))
+    ]
+    torch.testing.assert_close(torch.cat(parts), whole)
+    torch.testing.assert_close(halved, state)
