@@ -85,7 +85,7 @@ def _make_room(session: Session, screen: Screen, question: Question, error: Cont
             error.what, hint="put \\clear before this message, or \\undo for each turn to drop"
         ) from error
     turns = "the oldest turn" if surplus == 1 else f"the {surplus} oldest turns"
-    if not screen.confirm(f"{error.what}. Drop {turns}?"):
+    if not screen.confirm(f"{error.what}.\nDrop {turns}?"):
         raise UsageError(
             "the message was not asked",
             hint="\\edit shortens it, \\clear forgets the conversation, \\undo its last turn",

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import fake_model
 import pytest
@@ -21,6 +22,8 @@ from mrs_cli.app import main
 from mrs_cli.environment import Environment
 
 FAKE_MRS = [sys.executable, str(Path(fake_model.__file__))]
+REAL_MRS = [sys.executable, "-m", "mrs_cli"]
+PROMPT = "\u203a "
 
 
 class Terminal(io.StringIO):
@@ -95,3 +98,34 @@ def start_mrs(process_env: dict[str, str]) -> Iterator[Callable[..., subprocess.
     for process in started:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def chat(process_env: dict[str, str]) -> Iterator[Callable[..., Any]]:
+    """`chat("-q")` is a chat in a terminal, with a fake model, whose prompt stands on the screen."""
+    pexpect = pytest.importorskip("pexpect")
+    children = []
+
+    def start(
+        *flags: str,
+        command: Sequence[str] = FAKE_MRS,
+        wait: str | None = PROMPT,
+        timeout: int = 20,
+        **variables: str,
+    ) -> Any:
+        child = pexpect.spawn(
+            command[0],
+            [*command[1:], "-i", "plain", "-m", "demo", *flags],
+            env={**process_env, **variables},
+            encoding="utf-8",
+            dimensions=(24, 80),
+            timeout=timeout,
+        )
+        children.append(child)
+        if wait is not None:
+            child.expect_exact(wait)
+        return child
+
+    yield start
+    for child in children:
+        child.close(force=True)

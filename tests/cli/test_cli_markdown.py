@@ -44,12 +44,12 @@ End.
 """
 
 
-def screen(codes: str, height: int) -> list[str]:
+def screen(codes: str, height: int, lines: tuple[str, ...] = ("",)) -> list[str]:
     """The lines that a terminal of `height` rows shows and has scrolled away, after `codes`.
 
-    It knows what a stream may use: newline, return, erase the line, up one line, the cursor.
+    `lines` stood there before, the cursor in the last one. It knows what a stream may use: newline, return, erase the line, up one line, the cursor.
     """
-    lines, row = [""], 0
+    lines, row = [*lines], len(lines) - 1
     for part in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", codes):
         if part == "\n":
             row += 1
@@ -143,3 +143,20 @@ def test_every_word_is_shown_once(lines):
     shown = " ".join(streamed(lines))
     for letter in "abcdef":
         assert shown.count(letter) == "".join(lines).count(letter)
+
+
+@pytest.mark.parametrize("width", [23, 59, 90])
+def test_a_terminal_that_changes_its_width_keeps_no_stray_line(width):
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=60, height=99, color_system=None)
+    stream = MarkdownStream(console)
+    stream.feed("Before.\n\n" + "many words " * 20)
+    lines = screen(out.getvalue(), 99)
+    wrapped = [part for line in lines for part in re.findall(f".{{1,{width}}}", line) or [""]]
+    out.truncate(out.seek(0))
+    console.width = width
+    stream.feed("and more")
+    stream.finish()
+    shown = screen(out.getvalue(), 99, tuple(wrapped))
+    assert " ".join(" ".join(shown).split()) == "Before. " + "many words " * 20 + "and more"
+    assert max(map(len, shown)) <= width

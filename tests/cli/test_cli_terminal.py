@@ -7,36 +7,11 @@ import stat
 from pathlib import Path
 
 import pytest
-from conftest import FAKE_MRS
+from conftest import PROMPT
 
 pexpect = pytest.importorskip("pexpect")
 
 STATISTICS = r"first token 0\.05 s · prompt 10 tokens, 200/s · reply \d+ tokens"
-PROMPT = "\u203a "
-
-
-@pytest.fixture
-def chat(process_env):
-    """`chat("-q")` is a chat whose prompt stands on the screen."""
-    children = []
-
-    def start(*flags: str, wait: str | None = PROMPT, **variables: str):
-        child = pexpect.spawn(
-            FAKE_MRS[0],
-            [*FAKE_MRS[1:], "-i", "plain", "-m", "demo", *flags],
-            env={**process_env, **variables},
-            encoding="utf-8",
-            dimensions=(24, 80),
-            timeout=20,
-        )
-        children.append(child)
-        if wait is not None:
-            child.expect_exact(wait)
-        return child
-
-    yield start
-    for child in children:
-        child.close(force=True)
 
 
 def ended(child) -> int:

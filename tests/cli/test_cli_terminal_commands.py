@@ -1,0 +1,155 @@
+"""Chats of ten turns with every command, in a real terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from conftest import PROMPT, REAL_MRS
+
+from mrs_cli.commands import COMMANDS
+
+pytest.importorskip("pexpect")
+
+STATISTICS = r"first token .* prompt \d+ tokens.* reply \d+ tokens"
+#: What each command shows in the chat below, in order; None for a message.
+SCRIPT: tuple[tuple[str, str | None], ...] = (
+    ("Who are you?", None),
+    ("\\help", r"\\help +show this list"),
+    ("\\system Be brief.", "system prompt set"),
+    ("\\tokens", r"context: [\d,]+ of [\d,]+ tokens used.*last reply: \d+ tokens"),
+    ("What is 3 + 4?", None),
+    ("\\retry", None),
+    ("\\temperature 0.5", "temperature is now 0.5"),
+    ("\\topk 5", "topk is now 5"),
+    ("\\topp 0.5", "topp is now 0.5"),
+    ("\\set max-tokens 16", "now max-tokens 16"),
+    ("\\set", r"presence-penalty +0\.1"),
+    ("What is a KV cache?", None),
+    ("\\edit What is a GPU?", None),
+    ("\\save {file}", "3 turns saved to"),
+    ("\\undo", r"taken back: What is a GPU\?"),
+    ("Name a colour.", None),
+    ("And another one?", None),
+    ("\\clear", "conversation cleared"),
+    ("\\load {file}", r"3 turns loaded, held with demo.*last message: What is a GPU\?"),
+    ("\\plan", r"planned +layers.*cpu +0\u2013\d.*now +held +free"),
+    ("What did I ask?", None),
+    ("Thank you.", None),
+    ("Bye.", None),
+    ("\\exit", ""),
+)
+
+
+def held(child, script, file: Path) -> None:
+    for said, shown in script:
+        child.send(said.format(file=file) + "\r")
+        child.expect(STATISTICS if shown is None else f"(?s){shown}")
+        if said != "\\exit":
+            child.expect_exact(PROMPT)
+
+
+def ended(child) -> int:
+    from pexpect import EOF
+
+    child.expect(EOF)
+    child.wait()
+    return child.exitstatus
+
+
+@pytest.mark.parametrize("model", ["fake", "demo"])
+def test_ten_turns_with_every_command(chat, model, tmp_path):
+    used = {said.split()[0] for said, _ in SCRIPT if said.startswith("\\")}
+    assert used == {f"\\{command.name}" for command in COMMANDS}
+    assert sum(shown is None for _, shown in SCRIPT) == 10
+    file = tmp_path / "a chat.json"
+    flags = {"command": REAL_MRS, "timeout": 60} if model == "demo" else {}
+    child = chat("--max-tokens", "40", **flags)
+    held(child, SCRIPT, file)
+    assert ended(child) == 0
+    saved = json.loads(file.read_text(encoding="utf-8"))
+    asked = [m["content"] for m in saved["messages"] if m["role"] == "user"]
+    assert asked == ["Who are you?", "What is 3 + 4?", "What is a GPU?"]
+    assert all(m["content"] for m in saved["messages"])
+    assert (saved["system"], saved["sampling"]["top_k"]) == ("Be brief.", 5)
+
+
+def test_edit_fills_the_line(chat):
+    child = chat()
+    child.send("one\r")
+    child.expect(STATISTICS)
+    child.expect_exact(PROMPT)
+    child.send("\\edit\r")
+    child.expect("one")
+    child.send(" two\r")
+    child.expect("You said: one two")
+    child.expect_exact(PROMPT)
+    child.send("\\edit\r")
+    child.expect("one two")
+    child.sendintr()  # leaves the line, not the chat
+    child.expect_exact(PROMPT)
+    child.send("history\r")
+    child.expect("You said: user=one two assistant=You said: one two")
+
+
+def test_tab_completes_commands_settings_and_files(chat, tmp_path):
+    (tmp_path / "chats of mine").mkdir()
+    child = chat()
+    for typed, completion, rest, shown in (
+        ("\\und", "o", "", "nothing was said yet"),
+        ("/set min", "-p", "", "min-p 0.05"),
+        (f"\\save {tmp_path}/chats", "mine", "/a.json", "0 turns saved to"),
+    ):
+        child.send(f"{typed}\t")
+        child.expect_exact(completion)
+        child.send(f"{rest}\r")
+        child.expect_exact(shown)
+        child.expect_exact(PROMPT)
+    assert (tmp_path / "chats of mine" / "a.json").exists()
+    child.send("hel\tlo\r")
+    child.expect_exact("fake")
+
+
+@pytest.mark.parametrize("variable", ["VISUAL", "EDITOR"])
+def test_a_key_opens_the_editor_and_enter_sends(chat, tmp_path, variable):
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\nprintf " and\\nmore" >> "$1"\n', encoding="utf-8")
+    editor.chmod(0o755)
+    child = chat(**{variable: str(editor)})
+    child.send("begun\x18\x05")
+    child.expect("more")
+    child.send("\r")
+    child.expect("You said: begun.* and")
+
+
+def test_thoughts_are_dim_and_their_tags_gone(chat):
+    child = chat(FAKE_DELAY_S="0.02")
+    child.send("think\r")
+    child.expect(STATISTICS)
+    shown = child.before
+    assert "</think>" not in shown
+    thought, answer = shown.rsplit("riddle", 1)
+    assert re.search("\x1b\\[2m[^\x1b]*It is a", thought)
+    assert re.search("\x1b\\[0m.*The answer is", answer, re.DOTALL)
+    assert not re.search("\x1b\\[2m[^\x1b]*The answer", answer)
+    assert answer.count("<think>") >= 1
+
+
+def test_a_full_context_asks_before_it_drops(chat):
+    child = chat("-m", "small")
+    for said in ("one", "two"):
+        child.send(f"{said}\r")
+        child.expect(STATISTICS)
+        child.expect_exact(PROMPT)
+    child.send("four five six seven\r")
+    child.expect_exact("Drop the oldest turn? (y/n)")
+    child.send("n")
+    child.expect_exact("the message was not asked")
+    child.expect_exact(PROMPT)
+    child.send("\\retry\r")
+    child.expect_exact("Drop the oldest turn? (y/n)")
+    child.send("y")
+    child.expect("You said: four five six seven")
+    child.expect(STATISTICS)
