@@ -74,6 +74,8 @@ class CachePool:
         if era is None or era != other.era or not self.prefixes.is_on:
             return False
         common = self.prefixes.shared_tokens(generation.ids, era=era) + _WORTH_TOKENS
+        if other.fed < other.checkpoint:
+            common = other.checkpoint
         return (
             min(generation.prompt_tokens, other.prompt_tokens) > common
             and generation.ids[:common] == other.ids[:common]

@@ -1,0 +1,126 @@
+"""Replies that go on from remembered beginnings are those computed from nothing."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny_decoders import CPU, GREEDY, VOCABULARY, WARM, tiny_decoder
+
+from mrs.request import Sampling
+from mrs.run.engine import Engine
+
+FAMILIES = ["dense", "window", "hybrid", "longrope", "dynamic"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def make_engine(
+    kind: str, n: int, *, budget: int | None = None, split: bool = False, planned_tokens: int = 48
+) -> Engine:
+    return Engine(
+        tiny_decoder(kind, split=split),
+        planned_tokens=planned_tokens,
+        context_tokens=400,
+        chunk_tokens=8,
+        seed=5,
+        prefix_cache_n=n,
+        prefix_budget_bytes={} if budget is None else {CPU: budget},
+    )
+
+
+def reply(engine: Engine, prompt: list[int], sampling: Sampling) -> tuple[list[int], int]:
+    """The tokens, and how many of the prompt were remembered."""
+    tokens: list[int] = []
+
+    def take(choice):
+        tokens.append(choice.token)
+        return False
+
+    generation = engine.submit(prompt, sampling, take)
+    while not generation.is_over:
+        engine.advance(generation)
+    return tokens, generation.cached_tokens
+
+
+@pytest.mark.parametrize("split", [False, True], ids=["one device", "split"])
+@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("seed", range(3))
+def test_random_conversations_are_answered_as_from_nothing(
+    kind: str, split: bool, seed: int
+) -> None:
+    """They branch, rewind, repeat, share system prompts and are evicted."""
+    chance = random.Random(f"{kind} {seed}")
+    remembering = make_engine(
+        kind, chance.choice([1, 3]), budget=chance.choice([None, 40_000]), split=split
+    )
+    forgetful = make_engine(kind, 0, split=split)
+    system = [chance.randrange(VOCABULARY) for _ in range(37)]
+    histories = [[], system]
+    cached = 0
+    for _ in range(25):
+        past = chance.choice(histories[-6:])
+        if chance.random() < 0.3:
+            past = past[: chance.randint(0, len(past))]
+        new = [chance.randrange(VOCABULARY) for _ in range(chance.randint(1, 12))]
+        prompt = past if past and chance.random() < 0.1 else [*past, *new]
+        sampling = replace(chance.choice([GREEDY, WARM]), max_tokens=chance.randint(1, 7))
+        tokens, hit = reply(remembering, prompt, sampling)
+        assert tokens == reply(forgetful, prompt, sampling)[0]
+        assert hit < len(prompt)
+        cached += hit
+        histories.append([*prompt, *tokens])
+    assert cached > 100
+
+
+@pytest.mark.parametrize("kind", ["dense", "window", "hybrid"])
+def test_the_next_turn_costs_its_new_tokens_only(kind: str) -> None:
+    engine = make_engine(kind, 4)
+    history = [number % VOCABULARY for number in range(60)]
+    for _ in range(4):
+        tokens, hit = reply(engine, history, replace(GREEDY, max_tokens=9))
+        assert hit == max(0, len(history) - 5 - 1) if len(history) > 60 else hit == 0
+        # The reply's last token was never fed, and 5 new ones follow it.
+        history = [*history, *tokens, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("kind", ["dense", "window", "hybrid"])
+def test_conversations_share_a_system_prompt_from_the_third_on(kind: str) -> None:
+    engine = make_engine(kind, 4)
+    system = [number % VOCABULARY for number in range(64)]
+    hits = [
+        reply(engine, [*system, *new], replace(GREEDY, max_tokens=2))[1]
+        for new in ([1, 2, 3], [4, 5, 6], [7, 8, 9], [10, 11])
+    ]
+    assert hits[2:] == [64, 64]
+    assert hits[1] == (0 if kind == "hybrid" else 64)
+
+
+def test_asking_again_computes_one_token() -> None:
+    engine = make_engine("dense", 4)
+    prompt = list(range(40))
+    first, _ = reply(engine, prompt, replace(WARM, max_tokens=5))
+    again, hit = reply(engine, prompt, replace(WARM, max_tokens=5))
+    assert (again, hit) == (first, 39)
+
+
+def test_without_a_cache_nothing_is_remembered() -> None:
+    engine = Engine(
+        tiny_decoder("dense"),
+        planned_tokens=48,
+        context_tokens=400,
+        kv_cache=False,
+        prefix_cache_n=4,
+    )
+    prompt = list(range(20))
+    assert reply(engine, prompt, replace(GREEDY, max_tokens=3))[1] == 0
+    assert reply(engine, prompt, replace(GREEDY, max_tokens=3))[1] == 0
+    assert engine.prefix_bytes == 0

@@ -1,0 +1,82 @@
+"""Decoders with random weights, small enough to run hundreds of times in a test."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mrs.families.config import Config
+from mrs.families.find import families
+from mrs.families.names import SAFETENSORS
+from mrs.families.parameters import list_parameters
+from mrs.families.spec import Parameter
+from mrs.model.decoder import Decoder
+from mrs.model.matrix import DenseMatrix
+from mrs.model.weights import ModelWeights
+from mrs.request import Sampling
+
+CPU, OTHER_CPU = torch.device("cpu"), torch.device("cpu", 0)
+VOCABULARY, WINDOW = 50, 12
+GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0)
+WARM = Sampling(temperature=1.2, top_k=0, top_p=1.0, min_p=0.0)
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+}
+_ROPE = {"short_factor": [1.0] * 4, "long_factor": [3.0] * 4, "rope_type": "longrope"}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "dense": {"model_type": "llama"},
+    "window": {"model_type": "mistral", "sliding_window": WINDOW},
+    "hybrid": {
+        "model_type": "lfm2",
+        "layer_types": ["conv", "full_attention", "conv"],
+        "block_auto_adjust_ff_dim": False,
+    },
+    "longrope": {
+        "model_type": "phi3",
+        "rope_scaling": _ROPE,
+        "original_max_position_embeddings": 40,
+    },
+    "dynamic": {
+        "model_type": "llama",
+        "rope_scaling": {"rope_type": "dynamic", "factor": 2.0},
+        "max_position_embeddings": 40,
+    },
+}
+
+
+@cache
+def tiny_decoder(kind: str, *, split: bool = False) -> Decoder:
+    """The same weights every time; with `split` the middle layer sits on another device."""
+    config = {**_SIZES, **CONFIGS[kind]}
+    family = families()[config["model_type"]]
+    spec = family.read(Config({**family.defaults, **config}, kind))
+    chance = torch.Generator().manual_seed(7)
+    devices = [CPU, OTHER_CPU if split else CPU, CPU]
+    matrices, vectors = {}, {}
+    for parameter in list_parameters(spec, {**SAFETENSORS, **family.safetensors}):
+        device = CPU if parameter.layer is None else devices[parameter.layer]
+        numbers = _numbers(parameter, chance).to(device)
+        if parameter.role in ("vector", "dense"):
+            vectors[parameter.name] = numbers
+        else:
+            matrices[parameter.name] = DenseMatrix(numbers)
+    return Decoder(spec, ModelWeights(matrices, vectors), devices, torch.float32)
+
+
+def _numbers(parameter: Parameter, chance: torch.Generator) -> Tensor:
+    numbers = torch.randn(parameter.shape, generator=chance)
+    if "norm" in parameter.name:
+        return 1 + 0.1 * numbers
+    return numbers if parameter.role in ("vector", "dense") else 0.35 * numbers
