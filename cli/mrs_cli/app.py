@@ -16,6 +16,8 @@ from mrs_cli.ending import ended, ending_on_sigterm
 from mrs_cli.environment import Environment
 from mrs_cli.flags import (
     AskFlags,
+    BenchFlags,
+    BenchGlobalFlags,
     GlobalFlags,
     OutputFlags,
     PlanFlags,
@@ -37,6 +39,8 @@ Examples:
 """
 
 PLAN_HELP = "Show where every byte of a model would go; without --dry-run, load it and measure."
+
+BENCH_HELP = "Time a model: prompt, reply, and the share of memory's speed that decoding reaches."
 
 PLAN_EXAMPLES = """\b
 Examples:
@@ -149,6 +153,32 @@ def _planner(selector: Selector) -> Callable[..., None]:
     return command
 
 
+@takes(BenchFlags, BenchGlobalFlags, OutputFlags)
+def bench(
+    ctx: typer.Context, bench: BenchFlags, flags: BenchGlobalFlags, output: OutputFlags
+) -> None:
+    call: Call = ctx.obj
+    ctx.obj = replace(
+        call, flags=merged(call.flags, flags), output=merged(call.output, output), bench=bench
+    )
+
+
+def _bencher(selector: Selector) -> Callable[..., None]:
+    @takes(selector.flags, PlanningFlags, OutputFlags)
+    def command(
+        ctx: typer.Context, model: Any, planning: PlanningFlags, output: OutputFlags
+    ) -> None:
+        call: Call = ctx.obj
+        from mrs_cli.bench import run_bench
+
+        request = selector.request(call.flags, model, planning)
+        raise typer.Exit(
+            run_bench(call.environment, merged(call.output, output), call.bench, request)
+        )
+
+    return command
+
+
 def command_tree() -> Any:
     """The whole command line, as the object that parses, helps and documents."""
     app = typer.Typer(
@@ -159,18 +189,31 @@ def command_tree() -> Any:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
     app.callback(invoke_without_command=True, epilog=EXAMPLES, options_metavar="[FLAGS]")(root)
-    for selector in SELECTORS:
-        app.command(selector.name, help=selector.help, cls=Command, options_metavar="[FLAGS]")(
-            _runner(selector)
-        )
-    plans = typer.Typer(cls=Group, rich_markup_mode=None)
-    plans.callback(invoke_without_command=True, options_metavar="[FLAGS]")(plan)
-    for selector in SELECTORS:
-        plans.command(selector.name, help=selector.help, cls=Command, options_metavar="[FLAGS]")(
-            _planner(selector)
-        )
+    _add_selectors(app, _runner)
+    plans = _with_selectors(plan, _planner, may_stand_alone=True)
     app.add_typer(plans, name="plan", help=PLAN_HELP, epilog=PLAN_EXAMPLES)
+    app.add_typer(_with_selectors(bench, _bencher), name="bench", help=BENCH_HELP)
     return typer.main.get_command(app)
+
+
+def _with_selectors(
+    callback: Callable[..., None],
+    command: Callable[[Selector], Callable[..., None]],
+    *,
+    may_stand_alone: bool = False,
+) -> typer.Typer:
+    """A command that takes flags of its own and then a selector."""
+    group = typer.Typer(cls=Group, rich_markup_mode=None)
+    group.callback(invoke_without_command=may_stand_alone, options_metavar="[FLAGS]")(callback)
+    _add_selectors(group, command)
+    return group
+
+
+def _add_selectors(group: typer.Typer, command: Callable[[Selector], Callable[..., None]]) -> None:
+    for selector in SELECTORS:
+        group.command(selector.name, help=selector.help, cls=Command, options_metavar="[FLAGS]")(
+            command(selector)
+        )
 
 
 def main(arguments: Sequence[str] | None = None, environment: Environment | None = None) -> int:

@@ -417,6 +417,37 @@ class PlanFlags:
 
 
 @dataclass(frozen=True)
+class BenchFlags:
+    """Flags of `mrs bench` itself."""
+
+    prompt_tokens: Annotated[
+        int, _planning("-p", "--prompt-tokens", metavar="N", min=1, help="Length of the prompt.")
+    ] = 512
+    new_tokens: Annotated[
+        int, _planning("-n", "--new-tokens", metavar="N", min=2, help="Length of the reply.")
+    ] = 64
+    rounds: Annotated[
+        int,
+        _planning("-r", "--rounds", metavar="N", min=1, help="Rounds, after one to warm up."),
+    ] = 3
+
+
+@dataclass(frozen=True)
+class BenchGlobalFlags(GlobalFlags):
+    """The global flags after `bench`, where `-n` is the length of the reply."""
+
+    num_device_layers: Annotated[
+        str | None,
+        _devices(
+            "--num-device-layers",
+            metavar="LAYERS",
+            help="Layers on accelerators; -n before bench.",
+            show_default="automatic",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
 class StdinFlags:
     """Where prompts come from."""
 

@@ -11,6 +11,7 @@ from mrs_cli import ask
 from mrs_cli.environment import Environment
 from mrs_cli.flags import (
     AskFlags,
+    BenchFlags,
     GgufFlags,
     GlobalFlags,
     OutputFlags,
@@ -46,3 +47,4 @@ class Call:
     output: OutputFlags
     plan: PlanFlags = field(default_factory=PlanFlags)
     planning: PlanningFlags = field(default_factory=PlanningFlags)
+    bench: BenchFlags = field(default_factory=BenchFlags)

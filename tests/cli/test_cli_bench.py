@@ -1,0 +1,42 @@
+"""`mrs bench` times the demo model and says so as a table or as JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from mrs_cli.app import main
+
+WORK = ["-p", "24", "-n", "6", "-r", "2"]
+
+
+def test_the_table_names_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "-q", *WORK, "gguf", "-m", "demo"]) == 0
+    shown = capsys.readouterr().out
+    for figure in ("prompt of 24", "reply of 6", "weights read", "plain read", "share of it"):
+        assert figure in shown
+    assert "2 rounds" in shown
+
+
+def test_json_is_consistent(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "-q", "--json", *WORK, "--isq", "q8_0", "plain", "-m", "demo"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["work"] == {"prompt_tokens": 24, "new_tokens": 6, "rounds": 2}
+    decode, traffic = report["decode_tokens_per_s"], report["decode_bytes_per_s"]
+    assert decode["low"] <= decode["median"] <= decode["high"]
+    assert traffic["median"] == pytest.approx(decode["median"] * report["token_bytes"])
+    assert report["load_s"] > 0
+    assert report["peak_bytes"] > report["token_bytes"]
+
+
+def test_more_than_the_context_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "-p", "4000", "plain", "-m", "demo"]) == 2
+    assert "lower -p or -n" in capsys.readouterr().err
+
+
+def test_layers_can_be_mapped_before_bench(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MRS_LOGICAL_DEVICES", "cpu")
+    assert main(["-n", "0:2", "bench", *WORK, "--json", "-q", "plain", "-m", "demo"]) == 0
+    assert "cuda:0 (2 layers)" in json.loads(capsys.readouterr().out)["summary"]
