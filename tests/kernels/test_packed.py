@@ -36,12 +36,24 @@ class TestPackedMatrix:
         ids = torch.tensor([50, 0, 17, 17])
         assert torch.equal(matrix.rows(ids, torch.float32), expected[ids])
 
-    @pytest.mark.parametrize("tokens", [1, 2, 3, 4, 5, 8, 16, 21])
+    @pytest.mark.parametrize("tokens", [1, 2, 3, 4, 5, 8, 16, 21, 70])
     def test_multiplies(self, name: str, tokens: int) -> None:
         blocks = random_blocks(name, ROWS, COLUMNS)
         x = torch.randn(tokens, COLUMNS, generator=torch.Generator().manual_seed(tokens))
         expected = x.double() @ reference_values(name, blocks).double().T
         limit = 2e-3 if name in FLOAT_DTYPES else 1e-2
+        assert relative_error(packed(name, blocks).matmul(x), expected) < limit
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_multiplies_decoded_tiles(
+        self, name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("mrs.kernels.packed._dense", lambda path: (1, dtype))
+        monkeypatch.setattr("mrs.kernels.packed._TILE_BYTES", 32 * COLUMNS * dtype.itemsize)
+        blocks = random_blocks(name, ROWS, COLUMNS)
+        x = torch.randn(3, COLUMNS, generator=torch.Generator().manual_seed(0))
+        expected = x.double() @ reference_values(name, blocks).double().T
+        limit = 1e-5 if dtype is torch.float32 else 1e-2
         assert relative_error(packed(name, blocks).matmul(x), expected) < limit
 
     def test_multiplies_bf16(self, name: str) -> None:

@@ -61,7 +61,7 @@ class PackedMatrix:
         self._matrix = NativeMatrix(library.path_address, number, rows, columns, data.data_ptr())
         self._address = ctypes.addressof(self._matrix)
         self._row_bytes: int = library.functions.mrs_row_bytes(number, columns)
-        self._dense_tokens = _dense_tokens(PACKED_FORMATS[number])
+        self._dense_tokens, self._dense_dtype = _dense(library.path)
         self.shape = (rows, columns)
 
     @property
@@ -123,16 +123,17 @@ class PackedMatrix:
         return out
 
     def _matmul_decoded(self, x: Tensor) -> Tensor:
-        """The product by torch's bf16 kernels, on tiles of rows decoded one after another."""
+        """The product by torch's own kernels, on tiles of rows decoded one after another."""
         rows, columns = self.shape
-        half = x.bfloat16()
+        dtype = self._dense_dtype
+        same_x = x.to(dtype)
         out = torch.empty(x.shape[0], rows, dtype=x.dtype)
-        tile_rows = max(_TILE_BYTES // (2 * columns) // GROUP_ROWS, 1) * GROUP_ROWS
+        tile_rows = max(_TILE_BYTES // (dtype.itemsize * columns) // GROUP_ROWS, 1) * GROUP_ROWS
         for first in range(0, rows, tile_rows):
             count = min(tile_rows, rows - first)
-            tile = torch.empty(count, columns, dtype=torch.bfloat16)
+            tile = torch.empty(count, columns, dtype=dtype)
             self._decode_into(tile, first=first)
-            out[:, first : first + count] = torch.nn.functional.linear(half, tile)
+            out[:, first : first + count] = torch.nn.functional.linear(same_x, tile)
         return out
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
@@ -173,14 +174,13 @@ def _required_library() -> NativeLibrary:
 
 
 @cache
-def _dense_tokens(format_name: str) -> int:
-    """How many tokens make decoding to bf16 and torch's own product the faster way.
+def _dense(path: str) -> tuple[int, torch.dtype]:
+    """From how many tokens on decoding and torch's own product are faster, and in which type.
 
-    Measured: bf16 instructions beat this library's float products for bf16 weights; only matrix
-    units (AMX) beat its integer products. Elsewhere, never.
+    Measured: only matrix units (AMX) beat this library's products, and anything beats portable C.
     """
     if torch.cpu._is_amx_tile_supported():
-        return 32
-    if torch.cpu._is_avx512_bf16_supported() and format_name == "BF16":
-        return 64
-    return sys.maxsize
+        return 32, torch.bfloat16
+    if path == "portable":
+        return 4, torch.float32
+    return sys.maxsize, torch.float32

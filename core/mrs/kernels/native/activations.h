@@ -8,7 +8,7 @@
  *                               first): the sum of the codes times step as a float for affine
  *                               formats, otherwise minus the sum times the weights' offset
  *
- * and for 16-bit weights float x[width][32].
+ * and for 16-bit weights float x[width][32], or bf16 where the processor multiplies those.
  */
 #include "half.h"
 #include "weights.h"
@@ -79,7 +79,10 @@ static void quantize(Format format, const float *rows[], int tokens, int width, 
                 x[t] = ends[t];
             }
         }
-        if (is_float(format))
+        if (format == BF16_PAIRS)
+            for (int i = 0; i < width * UNIT_COLUMNS; i++)
+                ((uint16_t *)unit)[i] = bf16_of_float(x[i / UNIT_COLUMNS][i % UNIT_COLUMNS]);
+        else if (is_float(format))
             for (int t = 0; t < width; t++)
                 memcpy((float *)unit + t * UNIT_COLUMNS, x[t], UNIT_COLUMNS * sizeof(float));
         else

@@ -55,6 +55,14 @@ EXPORT int64_t mrs_row_bytes(int format, int64_t columns) {
     return columns / (block_units((Format)format) * UNIT_COLUMNS) * block_bytes((Format)format);
 }
 
+static bool multiplies_bf16(const Path *path) {
+#if defined(__x86_64__)
+    return path == &avx512_path && __builtin_cpu_supports("avx512bf16");
+#else
+    return path == NULL;
+#endif
+}
+
 EXPORT int64_t mrs_packed_bytes(int format, int64_t rows, int64_t columns) {
     return divide_up(rows, GROUP_ROWS) * group_bytes((Format)format, columns);
 }
@@ -119,6 +127,7 @@ typedef struct {
     const void *x;
     void *out;
     Type type;
+    Format format;           /* how the weights are multiplied */
     int width;               /* tokens in a panel */
     int64_t tokens, panels;
     int64_t panel_bytes;
@@ -137,7 +146,7 @@ static void quantize_panel(const Product *p, int64_t index) {
     }
     const float *x = converted ? converted : (const float *)p->x + first * columns;
     for (int t = 0; t < tokens; t++) rows[t] = x + t * columns;
-    p->matrix->path->quantize((Format)p->matrix->format, rows, tokens, p->width, columns,
+    p->matrix->path->quantize(p->format, rows, tokens, p->width, columns,
                               p->panel + index * p->panel_bytes);
     free(converted);
 }
@@ -167,7 +176,7 @@ static void multiply_groups(const Product *p, int64_t first, int64_t end) {
     float results[MAX_TOKENS * GROUP_ROWS];
     for (int64_t panel = 0; panel < p->panels; panel++)
         for (int64_t group = first; group < end; group++) {
-            m->path->multiply((Format)m->format, m->packed + group * bytes,
+            m->path->multiply(p->format, m->packed + group * bytes,
                               p->panel + panel * p->panel_bytes, p->width, m->columns, results);
             store_results(p, results, panel * p->width, group * GROUP_ROWS);
         }
@@ -189,8 +198,11 @@ EXPORT bool mrs_matmul(const Matrix *matrix, const void *x, int type, int64_t to
     Product p = {.matrix = matrix, .x = x, .out = out, .type = (Type)type, .tokens = tokens};
     p.width = tokens > 4 ? 8 : tokens > 2 ? 4 : (int)tokens;
     p.panels = divide_up(tokens, p.width);
+    p.format = (Format)matrix->format;
+    if (p.format == BF16 && p.width == MAX_TOKENS && multiplies_bf16(matrix->path))
+        p.format = BF16_PAIRS;
     p.panel_bytes = padded_columns(matrix->columns) / UNIT_COLUMNS *
-                    panel_unit_bytes((Format)matrix->format, p.width);
+                    panel_unit_bytes(p.format, p.width);
     p.panel_bytes = divide_up(p.panel_bytes, 64) * 64;
     p.panel = aligned_alloc(64, (size_t)(p.panels * p.panel_bytes));
     if (!p.panel) return false;

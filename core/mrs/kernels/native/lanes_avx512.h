@@ -34,6 +34,16 @@ static inline Ints lanes_dot_bytes(Ints sum, Ints weights, const int8_t *x) {
     return lanes_dot(sum, weights, x);
 }
 
+/* Adds to each lane the products of its two bf16 with the two at x. Only processors with
+ * AVX512_BF16 have it; the callers know. */
+#define HAS_LANES_DOT_BF16 1
+static inline Floats lanes_dot_bf16(Floats sum, Ints weights, const uint16_t *x) {
+    __asm__("vdpbf16ps %2%{1to16%}, %1, %0"
+            : "+v"(sum)
+            : "v"(weights), "m"(*(const uint32_t *)x));
+    return sum;
+}
+
 static inline Floats lanes_zero(void) { return _mm512_setzero_ps(); }
 static inline Floats lanes_float(float v) { return _mm512_set1_ps(v); }
 static inline Floats lanes_load_floats(const float *p) { return _mm512_loadu_ps(p); }

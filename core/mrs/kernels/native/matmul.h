@@ -245,6 +245,30 @@ INLINE void multiply_floats(const Format format, const int width, const uint8_t 
     }
 }
 
+/* The same for bf16 weights and activations that are rounded to bf16. */
+#ifdef HAS_LANES_DOT_BF16
+static void multiply_BF16_PAIRS_8(const uint8_t *line, const void *panel, int64_t columns,
+                                  float *out) {
+    const uint16_t *x = panel;
+    Floats total[MAX_TOKENS];
+#pragma GCC unroll 8
+    for (int t = 0; t < MAX_TOKENS; t++) total[t] = lanes_zero();
+    for (int64_t column = 0; column < columns; column += UNIT_COLUMNS) {
+#pragma GCC unroll 16
+        for (int i = 0; i < UNIT_COLUMNS; i += 2, line += LINE) {
+            prefetch_line(line);
+            Ints weights = lanes_load(line);
+#pragma GCC unroll 8
+            for (int t = 0; t < MAX_TOKENS; t++)
+                total[t] = lanes_dot_bf16(total[t], weights, x + t * UNIT_COLUMNS + i);
+        }
+        x += MAX_TOKENS * UNIT_COLUMNS;
+    }
+#pragma GCC unroll 8
+    for (int t = 0; t < MAX_TOKENS; t++) lanes_store(out + t * GROUP_ROWS, total[t]);
+}
+#endif
+
 INLINE void multiply_format(const Format format, const int width, const uint8_t *group,
                             const void *panel, int64_t columns, float *out) {
     for (int part = 0; part < PARTS; part++) {
@@ -276,6 +300,12 @@ MULTIPLY(Q3_K) MULTIPLY(Q4_K) MULTIPLY(Q5_K) MULTIPLY(Q6_K) MULTIPLY(F16) MULTIP
 /* One group times one panel: out[t][row] for `width` (1, 2, 4, 8) tokens and 16 rows. */
 static void multiply(Format format, const uint8_t *group, const void *panel, int width,
                      int64_t columns, float *out) {
+#ifdef HAS_LANES_DOT_BF16
+    if (format == BF16_PAIRS) {
+        multiply_BF16_PAIRS_8(group, panel, columns, out);
+        return;
+    }
+#endif
     static void (*const kernels[FORMAT_COUNT][4])(const uint8_t *, const void *, int64_t,
                                                   float *) = {
         WIDTHS(Q4_0), WIDTHS(Q4_1), WIDTHS(Q5_0), WIDTHS(Q5_1), WIDTHS(Q8_0), WIDTHS(Q2_K),

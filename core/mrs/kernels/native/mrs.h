@@ -13,7 +13,8 @@
 
 /* The order is that of `PACKED_FORMATS` in core/mrs/formats.py. */
 typedef enum {
-    Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, F16, BF16, FORMAT_COUNT
+    Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, F16, BF16, FORMAT_COUNT,
+    BF16_PAIRS = FORMAT_COUNT /* BF16 weights times activations rounded to bf16 */
 } Format;
 
 /* Types of activations and results. */
@@ -57,7 +58,7 @@ static inline bool is_float(Format format) { return format >= F16; }
 static inline int block_units(Format format) { return format >= Q2_K && format <= Q6_K ? 8 : 1; }
 
 static inline int block_bytes(Format format) {
-    static const int bytes[FORMAT_COUNT] = {18, 20, 22, 24, 34, 84, 110, 144, 176, 210, 64, 64};
+    static const int bytes[] = {18, 20, 22, 24, 34, 84, 110, 144, 176, 210, 64, 64, 64};
     return bytes[format];
 }
 
@@ -73,7 +74,10 @@ static inline int64_t group_bytes(Format format, int64_t columns) {
 
 /* Bytes of one unit of activations for `width` tokens; see activations.h. */
 static inline int64_t panel_unit_bytes(Format format, int width) {
-    return (int64_t)width * (is_float(format) ? UNIT_COLUMNS * 4 : UNIT_COLUMNS + 12);
+    int bytes = format == BF16_PAIRS ? 2 * UNIT_COLUMNS
+                : is_float(format)   ? 4 * UNIT_COLUMNS
+                                     : UNIT_COLUMNS + 12;
+    return (int64_t)width * bytes;
 }
 
 #endif
