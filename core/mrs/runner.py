@@ -215,7 +215,7 @@ class LoadedModel:
     def stream_chat(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[Event]:
         """Answer the last message of a conversation."""
         prompt_ids = self._text.prompt_ids(messages, thinking=self._thinking)
-        return self._stream(prompt_ids, sampling)
+        return self._stream(prompt_ids, sampling, self._text.opening(prompt_ids))
 
     def stream_completion(self, prompt: str, sampling: Sampling) -> Iterator[Event]:
         """Continue a text."""
@@ -236,7 +236,9 @@ class LoadedModel:
         """Give the memory back."""
         del self.engine
 
-    def _stream(self, prompt_ids: list[int], sampling: Sampling) -> Iterator[Event]:
+    def _stream(
+        self, prompt_ids: list[int], sampling: Sampling, opening: str = ""
+    ) -> Iterator[Event]:
         from mrs.run.reply import Reply
 
-        return Reply(self.engine, self._text, prompt_ids, sampling)
+        return Reply(self.engine, self._text, prompt_ids, sampling, opening)

@@ -85,6 +85,27 @@ def test_the_second_turn_sees_the_first(model):
     assert (first["prompt_tokens"], second["prompt_tokens"] > 8) == (4, True)
 
 
+def test_a_thought_that_the_template_opens_begins_the_reply(model, tmp_path):
+    template = tmp_path / "thinks.jinja"
+    template.write_text(TEMPLATE + "<think>\n{# </think> #}", encoding="utf-8")
+    code, out, _ = run(
+        *["--jinja-explicit", str(template), "plain", "-m", str(model)],
+        *["--max-tokens", "2", "-P", "hi", "--json"],
+    )
+    assert code == 0
+    assert json.loads(out)["text"].startswith("<think>\n")
+
+
+def test_a_conversation_fills_the_context(model):
+    flags = ["-i", "plain", "-m", str(model), "--max-tokens", "2", "-q"]
+    code, out, err = run(*flags, stdin="hi\n" + "x" * 8182 + "\n")
+    assert (code, out.count("\n")) == (2, 1)
+    assert "context holds 8192: put \\clear before this message" in err
+    code, _, err = run(*flags, stdin="x" * 9000 + "\n")
+    assert code == 2
+    assert "the prompt has 9002 tokens and the model's context holds 8192: shorten" in err
+
+
 def test_a_split_says_the_same(model, monkeypatch):
     flags = ["plain", "-m", str(model), "--max-tokens", "8", "--temperature", "0", "-P", "hi"]
     whole = run(*flags)

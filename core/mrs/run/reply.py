@@ -19,13 +19,21 @@ class Reply:
 
     It is made together with all others that were begun, whenever somebody waits for one of them.
     A KeyboardInterrupt while it is waited for ends it as cancelled; `close` stops it at once.
+    `opening` is text of the reply that the prompt has already said.
     """
 
     def __init__(
-        self, engine: Engine, text: TextSide, prompt_ids: Sequence[int], sampling: Sampling
+        self,
+        engine: Engine,
+        text: TextSide,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        opening: str = "",
     ) -> None:
         self._engine = engine
         self._progress = _Progress(text, sampling)
+        if opening:
+            self._progress.events.append(TextDelta(opening))
         self._generation = engine.submit(prompt_ids, sampling, self._progress.take)
         self._is_finished = False
 
