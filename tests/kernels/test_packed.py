@@ -152,5 +152,7 @@ def test_refuses_what_does_not_fit() -> None:
         matrix.fill(blocks[:, :-34])
     with pytest.raises(ValueError, match="columns"):
         matrix.matmul(torch.ones(1, COLUMNS + 1))
+    with pytest.raises(ValueError, match="blocks"):
+        PackedMatrix("Q4_K", 16, 128)
     with pytest.raises(IndexError):
         matrix.rows(torch.tensor([51]), torch.float32)

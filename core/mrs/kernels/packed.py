@@ -17,6 +17,13 @@ PACKED_FORMATS = (
     "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "F16", "BF16",
 )  # fmt: skip
 
+#: Columns of a block; a row is whole blocks.
+_BLOCK_COLUMNS = {
+    **dict.fromkeys(PACKED_FORMATS[:5], 32),
+    **dict.fromkeys(PACKED_FORMATS[5:10], 256),
+    **dict.fromkeys(PACKED_FORMATS[10:], 1),
+}
+
 #: Rows that are stored together; a matrix is padded to a multiple of them.
 GROUP_ROWS = 16
 
@@ -36,26 +43,22 @@ class PackedMatrix:
     device = torch.device("cpu")
 
     def __init__(self, format_name: str, rows: int, columns: int) -> None:
-        """Memory for the weight, to be filled by `fill`."""
-        library = _required_library()
-        number = PACKED_FORMATS.index(format_name)
-        size_bytes = library.functions.mrs_packed_bytes(number, rows, columns)
-        self._hold(library, allocate_weights(size_bytes), number, rows, columns)
+        """Memory for the weight, to be filled by `fill`; ValueError where rows cut a block."""
+        data = allocate_weights(_packed_bytes(format_name, rows, columns))
+        self._hold(data, format_name, rows, columns)
 
     @classmethod
     def wrap(cls, data: Tensor, format_name: str, rows: int, columns: int) -> PackedMatrix:
         """The matrix whose packed bytes are `data`, which is shared."""
-        library, number = _required_library(), PACKED_FORMATS.index(format_name)
-        size_bytes = library.functions.mrs_packed_bytes(number, rows, columns)
-        if data.numel() != size_bytes or data.dtype is not torch.uint8:
+        size_bytes = _packed_bytes(format_name, rows, columns)
+        if data.numel() != size_bytes or data.dtype is not torch.uint8 or not data.is_cpu:
             raise ValueError(f"{data.numel()} packed bytes instead of {size_bytes}")
         matrix = cls.__new__(cls)
-        matrix._hold(library, data.contiguous(), number, rows, columns)
+        matrix._hold(data.contiguous(), format_name, rows, columns)
         return matrix
 
-    def _hold(
-        self, library: NativeLibrary, data: Tensor, number: int, rows: int, columns: int
-    ) -> None:
+    def _hold(self, data: Tensor, format_name: str, rows: int, columns: int) -> None:
+        library, number = _required_library(), PACKED_FORMATS.index(format_name)
         self._library = library
         self._data = data
         self._matrix = NativeMatrix(library.path_address, number, rows, columns, data.data_ptr())
@@ -83,7 +86,7 @@ class PackedMatrix:
         `first_row` must be a multiple of 16, and so must R unless these are the last rows.
         """
         count, row_bytes = blocks.shape
-        if row_bytes != self._row_bytes:
+        if row_bytes != self._row_bytes or blocks.dtype is not torch.uint8 or not blocks.is_cpu:
             raise ValueError(f"rows of {row_bytes} bytes instead of {self._row_bytes}")
         whole = count % GROUP_ROWS == 0 or first_row + count == self.shape[0]
         if first_row % GROUP_ROWS or not whole or first_row + count > self.shape[0]:
@@ -99,8 +102,10 @@ class PackedMatrix:
 
     def matmul(self, x: Tensor) -> Tensor:
         """x (N, columns) times the transposed weight: (N, rows), in x's dtype."""
-        if x.shape[1] != self.shape[1]:
-            raise ValueError(f"x has {x.shape[1]} columns, the matrix {self.shape[1]}")
+        if x.shape[1] != self.shape[1] or not x.is_cpu:
+            raise ValueError(
+                f"x has {x.shape[1]} columns on {x.device}, the matrix {self.shape[1]}"
+            )
         if x.dtype not in _TYPES:
             return self.matmul(x.float()).to(x.dtype)
         if x.shape[0] >= self._dense_tokens:
@@ -164,6 +169,14 @@ class PackedMatrix:
             out.data_ptr(),
             torch.get_num_threads(),
         )
+
+
+def _packed_bytes(format_name: str, rows: int, columns: int) -> int:
+    if rows < 1 or columns < 1 or columns % _BLOCK_COLUMNS[format_name]:
+        raise ValueError(f"{rows} rows of {columns} are no whole {format_name} blocks")
+    number = PACKED_FORMATS.index(format_name)
+    size_bytes: int = _required_library().functions.mrs_packed_bytes(number, rows, columns)
+    return size_bytes
 
 
 def _required_library() -> NativeLibrary:

@@ -36,9 +36,15 @@ static inline Ints lanes_dot_bytes(Ints sum, Ints weights, const int8_t *x) {
 
 static inline Floats lanes_zero(void) { return (Floats){0}; }
 static inline Floats lanes_float(float v) { return (Floats){v, v, v, v}; }
-static inline Floats lanes_load_floats(const float *p) { Floats v; memcpy(&v, p, sizeof v); return v; }
+static inline Floats lanes_load_floats(const float *p) {
+    Floats v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
 static inline void lanes_store(float *p, Floats v) { memcpy(p, &v, sizeof v); }
-static inline Floats lanes_convert(Ints v) { return __builtin_convertvector((SignedInts)v, Floats); }
+static inline Floats lanes_convert(Ints v) {
+    return __builtin_convertvector((SignedInts)v, Floats);
+}
 static inline Floats lanes_half(const uint8_t *p) {
     uint16_t h[4];
     memcpy(h, p, sizeof h);

@@ -24,7 +24,8 @@ typedef struct {
 static void normalize_task(void *data, int64_t first, int64_t end) {
     const Normalizing *n = data;
     for (int64_t row = first; row < end; row++)
-        n->path->normalize(n->x + row * n->size, n->weight, n->eps, n->size, n->out + row * n->size);
+        n->path->normalize(n->x + row * n->size, n->weight, n->eps, n->size,
+                           n->out + row * n->size);
 }
 
 /* Root-mean-square norm of `rows` rows of `size` numbers. */
