@@ -35,10 +35,9 @@ def tensor_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for parameter in list_parameters(spec, names):
         for piece in parameter.pieces:
-            first, *rest = parameter.shape
-            rows = first if piece.rows is None else piece.rows.stop
+            rows = parameter.rows if piece.rows is None else piece.rows.stop
             rows = max(rows, shapes.get(piece.tensor, (0,))[0])
-            shapes[piece.tensor] = (rows, *rest)
+            shapes[piece.tensor] = (rows, *parameter.shape[1:][-1:])
     return shapes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,15 @@ from made_models import write_model
 
 from mrs.families.find import describe
 from mrs.isq import parse_isq
-from mrs.kernels.library import is_available
+from mrs.kernels.library import PATH_VARIABLE, is_available, native_library
 from mrs.load.load import load_weights
 from mrs.load.read import TORCH_DTYPES
 from mrs.model.decoder import Decoder
 from mrs.plan.device import Device
 from mrs.plan.plan import dense_format
 from mrs.plan.terms import Load, ModelSizes, Sizes
-from mrs.request import ModelSource, RunRequest, Sampling
-from mrs.run.engine import Engine
-from mrs.run.measure import peak_bytes
+from mrs.request import ModelSource, RunRequest
+from mrs.run.rehearsal import rehearse
 from mrs.source.find import open_checkpoint
 
 CONTEXT_TOKENS = 1536
@@ -63,7 +63,7 @@ def measured_and_predicted(
         Load(context_tokens, 1),
         dense,
         isq and parse_isq(isq),
-        cpu_packs=isq is not None,
+        cpu_packs=is_available(),
     ).on(CPU)
     cpu = torch.device("cpu")
     places = {p.name: cpu for p in description.parameters}
@@ -72,26 +72,30 @@ def measured_and_predicted(
     )
     layers = [cpu] * len(description.spec.layers)
     decoder = Decoder(description.spec, weights, layers, TORCH_DTYPES[dense.name])
-    engine = Engine(decoder, planned_tokens=context_tokens, context_tokens=4096)
-    peak = peak_bytes(lambda: fill_context(engine, context_tokens), cpu)
-    kv_bytes = decoder.new_cache(context_tokens, 512).nbytes
-    assert kv_bytes == sum(sizes.kv_bytes)
-    return peak - kv_bytes, predicted(sizes)
-
-
-def fill_context(engine: Engine, context_tokens: int) -> None:
-    """The worst moment: a whole chunk at the end of the context."""
-    assert context_tokens % 512 == 0
-    assert len(list(engine.generate([1] * context_tokens, Sampling(max_tokens=1)))) == 1
+    seen = rehearse(decoder, context_tokens, 512)
+    assert seen.kv_bytes[cpu] == sum(sizes.kv_bytes)
+    return seen.activation_bytes[cpu], predicted(sizes)
 
 
 def predicted(sizes: Sizes) -> int:
     return max(sizes.mapped_act_bytes, sizes.non_mapped_act_bytes)
 
 
+@pytest.fixture(params=["native", "torch"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The kernels that run: the native library's, or torch's."""
+    if request.param == "torch":
+        monkeypatch.setenv(PATH_VARIABLE, "torch")
+    elif not is_available():
+        pytest.skip("the native kernels were not built")
+    native_library.cache_clear()
+    yield request.param
+    native_library.cache_clear()
+
+
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
-def test_the_measured_peak_is_bounded(tmp_path: Path, model: str, dtype: str) -> None:
+def test_the_measured_peak_is_bounded(tmp_path: Path, path: str, model: str, dtype: str) -> None:
     folder = write_model(tmp_path, {**BASE, **MODELS[model]})
     measured, bound = measured_and_predicted(folder, dtype)
     assert measured <= bound <= 1.15 * measured

@@ -36,7 +36,7 @@ def replay(planner: Planner, request: RunRequest, path: Path) -> Plan:
     saved = _read(path)
     try:
         return _replay(planner, request, saved, str(path))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise NotReadable("the plan is damaged", where=str(path), hint=str(error)) from error
 
 
@@ -45,8 +45,8 @@ def _replay(planner: Planner, request: RunRequest, saved: Mapping[str, Any], whe
     planned = saved["planned"]
     request = replace(
         request,
-        max_seq_len=planned["context_tokens"],
-        max_batch_size=planned["batch"],
+        max_seq_len=_count(planned["context_tokens"]),
+        max_batch_size=_count(planned["batch"]),
         dtype=DTYPE_NAMES[planned["dtype"]],
         isq=None if planned["isq"] is None else _isq_name(planned["isq"]),
         strategy=planned["strategy"],
@@ -54,10 +54,18 @@ def _replay(planner: Planner, request: RunRequest, saved: Mapping[str, Any], whe
     )
     indices = _devices(planner.devices, saved, where)
     labels = [layer["device"] for layer in saved["layers"]]
+    if len(labels) != len(planner.description.spec.layers):
+        raise ValueError(f"{len(labels)} layers")
     runs = [(indices[label], len(list(group))) for label, group in groupby(labels)]
     plan = planner.plan(request, Placement(runs))
     _check_bytes(plan, saved, where)
     return plan
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{value!r} is no count")
+    return value
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ def resolve_dtype(wanted: str, stored: list[Format]) -> Format:
     dense = [f for f in stored if f.name in _DTYPE_FORMATS.values()]
     if not dense or any(f.is_quantized for f in stored):
         return FORMATS["BF16"]
-    return max(dense, key=dense.count)
+    return Counter(dense).most_common(1)[0][0]
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class Load:
     batch: int
     chunk_tokens: int = PREFILL_CHUNK_TOKENS
 
-    def passes(self, cache: Format, *, on_cpu: bool) -> tuple[Pass, Pass]:
+    def passes(self, cache: Format, *, on_cpu: bool, native: bool) -> tuple[Pass, Pass]:
         """A whole chunk at the end of the context, and one new token of every sequence."""
         chunk = min(self.chunk_tokens, self.context_tokens)
         make = partial(
@@ -73,6 +73,7 @@ class Load:
             cache=cache,
             threads=cpu_threads() if on_cpu else 0,
             bf16=bf16_units() if on_cpu else "none",
+            native=native,
         )
         return make(chunk, chunk), make(self.batch, 1)
 
@@ -125,7 +126,7 @@ class ModelSizes:
                 non_mapped_bytes += size_bytes
             else:
                 layer_bytes[parameter.layer] += size_bytes
-        passes = self.load.passes(self.dense, on_cpu=is_cpu)
+        passes = self.load.passes(self.dense, on_cpu=is_cpu, native=rules.packs)
         head = storage["embedding.weight" if self.spec.tied_head else "head.weight"]
         return Sizes(
             storage=storage,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
+from mrs.cache.layer import StateCache, TokenCache
 from mrs.cache.sequence import SequenceCache
 from mrs.model.decoder import Decoder
 from mrs.model.segments import Segment
@@ -34,54 +36,78 @@ class Rehearsal:
 
 @torch.inference_mode()
 def rehearse(decoder: Decoder, context_tokens: int, chunk_tokens: int) -> Rehearsal:
-    """A prompt that ends with a whole chunk, then decoding up to `context_tokens`."""
+    """A whole chunk of a prompt just below `context_tokens`, then decoding up to there.
+
+    What lies before is not computed but copied from one chunk that was: memory and time do not
+    depend on what a cache holds.
+    """
     decoded = min(DECODED_TOKENS, context_tokens - 1)
-    cache = decoder.new_cache(context_tokens, chunk_tokens)
-    devices = {layer.device for layer in cache.layers} | {decoder.home}
-    prompt_tokens = context_tokens - decoded
-    last = min(chunk_tokens, prompt_tokens)
+    last = min(chunk_tokens, context_tokens - decoded)
+    before = context_tokens - decoded - last
+    sample = decoder.new_cache(last, chunk_tokens)
     start = time.perf_counter()
-    _feed(decoder, cache, prompt_tokens - last, chunk_tokens)
-    peaks = _peaks(decoder, cache, last, devices)
+    _feed(decoder, sample, last)
     prompt_s = time.perf_counter() - start
+    full: list[SequenceCache] = []
+
+    def worst_moment() -> None:
+        full.append(decoder.new_cache(context_tokens, chunk_tokens))
+        _skip(full[0], sample, before)
+        _feed(decoder, full[0], last)
+
+    devices = {layer.device for layer in sample.layers} | {decoder.home}
+    peaks = _peaks(worst_moment, sorted(devices, key=str))
+    cache = full[0]
     start = time.perf_counter()
     for _ in range(decoded):
-        _feed(decoder, cache, 1, 1)
+        _feed(decoder, cache, 1)
     decode_s = time.perf_counter() - start
+    kv_bytes = {
+        device: sum(layer.nbytes for layer in cache.layers if layer.device == device)
+        for device in devices
+    }
     return Rehearsal(
-        kv_bytes={
-            device: sum(layer.nbytes for layer in cache.layers if layer.device == device)
-            for device in devices
-        },
-        activation_bytes=peaks,
-        prompt_tokens_per_s=prompt_tokens / prompt_s,
+        kv_bytes=kv_bytes,
+        activation_bytes={d: max(0, peak - kv_bytes[d]) for d, peak in peaks.items()},
+        prompt_tokens_per_s=last / prompt_s,
         decode_tokens_per_s=decoded / decode_s,
     )
 
 
-def _peaks(
-    decoder: Decoder, cache: SequenceCache, tokens: int, devices: set[torch.device]
-) -> dict[torch.device, int]:
-    """The peak of one chunk on every device; what it leaves in the cache was there before."""
-    peaks: dict[torch.device, int] = {}
-
-    def measured(waiting: list[torch.device]) -> None:
-        if not waiting:
-            _feed(decoder, cache, tokens, tokens)
-            return
-        peaks[waiting[0]] = peak_bytes(lambda: measured(waiting[1:]), waiting[0])
-
-    measured(sorted(devices, key=str))
-    return peaks
+def _peaks(work: Callable[[], None], devices: Sequence[torch.device]) -> dict[torch.device, int]:
+    """The peak of `work` on every device."""
+    if not devices:
+        work()
+        return {}
+    inner: dict[torch.device, int] = {}
+    peak = peak_bytes(lambda: inner.update(_peaks(work, devices[1:])), devices[0])
+    return {devices[0]: peak, **inner}
 
 
-def _feed(decoder: Decoder, cache: SequenceCache, tokens: int, chunk_tokens: int) -> None:
-    total = cache.length + tokens
-    for start in range(0, tokens, chunk_tokens):
-        ids = torch.zeros(min(chunk_tokens, tokens - start), dtype=torch.long)
-        segment = Segment(slice(0, len(ids)), cache, total)
-        wanted = torch.tensor([len(ids) - 1] if start + len(ids) == tokens else [])
-        decoder.forward(ids, [segment], wanted.long())
+def _skip(cache: SequenceCache, sample: SequenceCache, tokens: int) -> None:
+    """Let an empty cache remember `tokens` tokens: those of `sample`, again and again."""
+    if not tokens:
+        return
+    for layer, known in zip(cache.layers, sample.layers, strict=True):
+        if isinstance(layer, TokenCache) and isinstance(known, TokenCache):
+            needed = tokens if layer.reach is None else min(layer.reach, tokens)
+            layer.fill(tokens, _pieces(known, needed))
+        elif isinstance(layer, StateCache) and isinstance(known, StateCache):
+            layer.restore(tokens, known.snapshot())
+
+
+def _pieces(known: TokenCache, tokens: int) -> Iterator[tuple[Tensor, ...]]:
+    """Stretches of what a cache holds, `tokens` in all."""
+    held = known.length - known.oldest
+    for start in range(0, tokens, held):
+        yield known.contents(known.oldest, known.oldest + min(held, tokens - start))
+
+
+def _feed(decoder: Decoder, cache: SequenceCache, tokens: int) -> None:
+    """New tokens as one chunk of a sequence."""
+    ids = torch.zeros(tokens, dtype=torch.long)
+    segment = Segment(slice(0, tokens), cache, cache.length + tokens)
+    decoder.forward(ids, [segment], torch.tensor([tokens - 1]))
 
 
 def measure(

@@ -1,0 +1,42 @@
+"""Plans that know nothing of what this machine's owner has measured before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_models import LLAMA_70B, write_headers
+
+from mrs.families.find import describe
+from mrs.plan.device_text import what_if_devices
+from mrs.plan.planner import Planner
+from mrs.request import ModelSource, RunRequest
+from mrs.source.find import open_checkpoint
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("MRS_LOGICAL_DEVICES", raising=False)
+
+
+@pytest.fixture(scope="session")
+def llama_70b(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_headers(tmp_path_factory.mktemp("models") / "llama-70b", LLAMA_70B, 30)
+
+
+@pytest.fixture
+def planner_of() -> Callable[..., tuple[Planner, RunRequest]]:
+    """A planner of a folder on imagined devices, and the request that `changes` describe."""
+
+    def make(
+        folder: Path, *devices: str, cpu_packs: bool = True, **changes: Any
+    ) -> tuple[Planner, RunRequest]:
+        request = RunRequest(ModelSource(str(folder), "safetensors"), **changes)
+        checkpoint = open_checkpoint(request.source)
+        found = what_if_devices(devices)
+        return Planner(checkpoint, describe(checkpoint), found, cpu_packs=cpu_packs), request
+
+    return make

@@ -1,0 +1,270 @@
+"""Whole plans: of a model that nobody needs to have, on hardware that nobody needs to own."""
+
+from __future__ import annotations
+
+import json
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from made_models import LLAMA_70B, tensor_shapes, write_headers
+
+from mrs.errors import DoesNotFit, UsageError
+from mrs.formats import FORMATS
+from mrs.plan.advice import nearest_changes
+from mrs.plan.document import SCHEMA, to_document
+from mrs.plan.plan import Plan
+from mrs.plan.solve import GOALS, solve
+from mrs.units import GIB
+
+SMALL: dict[str, Any] = {**LLAMA_70B, "hidden_size": 1024, "intermediate_size": 4096}
+SMALL |= {"num_hidden_layers": 12, "num_attention_heads": 16, "vocab_size": 32000}
+SMALL |= {"max_position_embeddings": 32768}
+
+
+def check(plan: Plan) -> None:
+    """What holds for every plan."""
+    assert len(plan.layer_devices) == plan.model.layers
+    runs = [index for index, _ in groupby(plan.layer_devices)]
+    assert len(runs) == len(set(runs)), "the layers of a device are not consecutive"
+    assert sum(terms.layers for terms in plan.terms) == plan.model.layers
+    assert sum(t.weight_bytes for t in plan.terms) == sum(
+        kept.size_bytes for kept in plan.storage.values()
+    )
+    assert sum(t.kv_bytes for t in plan.terms) == sum(plan.kv_bytes)
+    for terms in plan.terms:
+        low, expected, high = terms.total
+        assert low <= expected <= high
+        if plan.fits:
+            assert expected <= terms.available_bytes
+            assert terms.weight_bytes <= terms.available_bytes
+    assert plan.terms[plan.home].weight_bytes > 0
+    Draft202012Validator(json.loads(SCHEMA.read_text())).validate(
+        json.loads(json.dumps(to_document(plan)))
+    )
+
+
+def test_the_schema_is_a_schema() -> None:
+    Draft202012Validator.check_schema(json.loads(SCHEMA.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "gib", "cpu_gib", "spilled"),
+    [(1, 80, 128, True), (2, 80, 16, False), (4, 40, 16, False)],
+)
+def test_70b_on_imagined_gpus(
+    llama_70b: Path, planner_of, gpus: int, gib: int, cpu_gib: int, spilled: bool
+) -> None:
+    devices = [f"cuda:{i}={gib}GiB,bandwidth=2000GB/s" for i in range(gpus)]
+    planner, request = planner_of(llama_70b, *devices, f"cpu={cpu_gib}GiB")
+    plan = planner.plan(request)
+    check(plan)
+    assert plan.fits
+    assert (plan.spilled_layers > 0) == spilled
+    # 70.55 billion weights of two bytes; 8 key heads of 128 numbers in 80 layers.
+    assert plan.model.parameters == 70_553_706_496
+    assert plan.kv_bytes_per_token == 2 * 8 * 128 * 2 * 80
+    assert sum(plan.kv_bytes) == 4096 * plan.kv_bytes_per_token
+    matrices = 2 * sum(
+        a * b for a, b in (s for s in tensor_shapes(LLAMA_70B).values() if len(s) == 2)
+    )
+    assert sum(t.weight_bytes for t in plan.terms) - matrices == 4 * 161 * 8192
+    # A GPU cannot read 141 GB faster than its bandwidth allows.
+    assert spilled or plan.speed.decode.low < 2000e9 / 141e9 < 1.1 * plan.speed.decode.high
+    used = [terms for terms in plan.terms[:-1] if terms.layers]
+    assert len(used) == gpus
+
+
+def test_the_strategies(llama_70b: Path, planner_of) -> None:
+    devices = [f"cuda:{i}=80GiB" for i in range(4)]
+    plans = {}
+    for strategy in ("fill", "spread", "fastest"):
+        planner, request = planner_of(llama_70b, *devices, strategy=strategy)
+        plans[strategy] = planner.plan(request)
+        check(plans[strategy])
+    counts = {name: [terms.layers for terms in plan.terms] for name, plan in plans.items()}
+    assert counts["fill"][2:] == [0, 0]
+    assert max(counts["spread"][:4]) - min(counts["spread"][:4]) <= 1
+    assert sum(count > 0 for count in counts["fastest"]) == 2
+    assert plans["fastest"].speed.decode.high >= plans["fill"].speed.decode.high
+
+
+def test_head_and_embedding_are_charged_where_they_live(llama_70b: Path, planner_of) -> None:
+    """The first GPU holds no layer, so the second one gets what goes with the first layer."""
+    planner, request = planner_of(llama_70b, "cuda:0=3GiB", "cuda:1=80GiB", "cpu=128GiB")
+    plan = planner.plan(request)
+    check(plan)
+    assert plan.fits
+    assert plan.home == 1
+    assert plan.terms[0].total.expected == 0
+    embedding = 2 * 2 * 128256 * 8192
+    assert plan.terms[1].weight_bytes > embedding
+    assert any("cuda:0" in warning for warning in plan.warnings)
+
+
+def test_what_does_not_fit_says_what_is_missing(llama_70b: Path, planner_of) -> None:
+    planner, request = planner_of(llama_70b, "cuda:0=40GiB", "cpu=32GiB")
+    plan = planner.plan(request)
+    check(plan)
+    total = sum(terms.total.expected for terms in plan.terms)
+    assert plan.missing_bytes == pytest.approx(total - 72 * GIB, abs=3 * GIB)
+    with pytest.raises(DoesNotFit) as raised:
+        plan.require_fit()
+    assert raised.value.missing_bytes == plan.missing_bytes
+
+
+def test_no_spill(llama_70b: Path, planner_of) -> None:
+    planner, request = planner_of(llama_70b, "cuda:0=80GiB", "cpu=256GiB", cpu_spill=False)
+    plan = planner.plan(request)
+    assert not plan.fits
+    assert plan.spilled_layers == 0
+    assert [change.flags for change in nearest_changes(planner, request, plan)] == [
+        "without --no-cpu-spill"
+    ]
+
+
+def test_a_layer_map_is_obeyed(llama_70b: Path, planner_of) -> None:
+    planner, request = planner_of(
+        llama_70b, "cuda:0=80GiB", "cuda:1=80GiB", "cpu=64GiB", layer_map="0:16;1:16"
+    )
+    plan = planner.plan(request)
+    check(plan)
+    assert plan.runs == [(0, 16), (1, 16), (2, 48)]
+    assert not plan.fits, "48 layers take 83 GiB of the CPU's 64"
+    planner, request = planner_of(llama_70b, "cuda:0=80GiB", layer_map="81")
+    with pytest.raises(UsageError):
+        planner.plan(request)
+
+
+def test_quantized_weights_stay_packed_on_the_cpu(llama_70b: Path, planner_of) -> None:
+    planner, request = planner_of(llama_70b, "cpu=64GiB", isq="q4k")
+    plan = planner.plan(request)
+    check(plan)
+    assert plan.fits
+    inner = sum(
+        FORMATS["Q4_K"].size_bytes(shape)
+        for name, shape in tensor_shapes(LLAMA_70B).items()
+        if len(shape) == 2 and "layers" in name
+    )
+    outer = 2 * FORMATS["Q6_K"].size_bytes((128256, 8192))
+    assert sum(t.weight_bytes for t in plan.terms) == inner + outer + 4 * 161 * 8192
+
+
+def test_the_length_of_the_model_is_the_limit(llama_70b: Path, planner_of) -> None:
+    planner, request = planner_of(llama_70b, "cpu=512GiB", max_seq_len=1 << 20)
+    plan = planner.plan(request)
+    assert plan.load.context_tokens == 131072
+    assert any("beyond the model's 131072" in warning for warning in plan.warnings)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_headers(tmp_path_factory.mktemp("models") / "small", SMALL)
+
+
+memories = st.integers(min_value=64, max_value=4096)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    gpus=st.lists(memories, max_size=3),
+    cpu=memories,
+    length=st.sampled_from([1, 300, 4096, 32768]),
+    strategy=st.sampled_from(["fill", "spread", "fastest"]),
+    isq=st.sampled_from([None, "q4k", "q8_0"]),
+    spill=st.booleans(),
+    growth=st.integers(min_value=0, max_value=2048),
+)
+def test_any_plan_keeps_its_promises(
+    small: Path, planner_of, gpus, cpu, length, strategy, isq, spill, growth
+) -> None:
+    wishes = {"max_seq_len": length, "strategy": strategy, "isq": isq, "cpu_spill": spill}
+
+    def planned(extra: int) -> Plan:
+        devices = [f"cuda:{i}={mib + extra}MiB" for i, mib in enumerate(gpus)]
+        planner, request = planner_of(small, *devices, f"cpu={cpu + extra}MiB", **wishes)
+        return planner.plan(request)
+
+    plan = planned(0)
+    check(plan)
+    if gpus and not spill:
+        assert plan.spilled_layers == 0
+    if plan.fits and strategy != "spread":
+        assert planned(growth).fits, "more memory must not be worse"
+
+
+@pytest.mark.parametrize(
+    ("devices", "wishes"),
+    [
+        (["cpu=450MiB"], {}),
+        (["cpu=900MiB"], {"max_seq_len": 32768}),
+        (["cuda:0=1400MiB", "cpu=8GiB"], {"max_seq_len": 32768}),
+        (["cuda:0=1400MiB", "cpu=8GiB"], {"max_seq_len": 8192, "max_batch_size": 8}),
+        (["cpu=900MiB"], {"dtype": "f32"}),
+    ],
+)
+def test_advice_holds(small: Path, planner_of, devices, wishes) -> None:
+    """Each change alone makes the plan fit, or leaves the CPU out, and the next step would not."""
+    planner, request = planner_of(small, *devices, **wishes)
+    plan = planner.plan(request)
+    assert not plan.fits or plan.spilled_layers
+    changes = nearest_changes(planner, request, plan)
+    assert 1 <= len(changes) <= 3
+    flags = {"--max-seq-len": ("max_seq_len", 256), "--max-batch-size": ("max_batch_size", 1)}
+    for change in changes:
+        assert change.plan.fits
+        assert not plan.fits or not change.plan.spilled_layers
+        name, _, value = change.flags.partition(" ")
+        if name in flags:
+            field, step = flags[name]
+            more, request = planner_of(small, *devices, **{**wishes, field: int(value) + step})
+            worse = more.plan(request)
+            assert not worse.fits or worse.spilled_layers
+
+
+def test_room_to_grow(small: Path, planner_of) -> None:
+    planner, request = planner_of(small, "cpu=1200MiB")
+    plan = planner.plan(request)
+    (change,) = nearest_changes(planner, request, plan)
+    tokens = int(change.flags.split()[1])
+    assert change.plan.fits
+    assert 4096 < tokens < 32768
+    planner, request = planner_of(small, "cpu=1200MiB", max_seq_len=tokens + 256)
+    assert not planner.plan(request).fits
+
+
+@pytest.mark.parametrize("goal", GOALS)
+def test_solve_finds_the_best(small: Path, planner_of, goal: str) -> None:
+    """Against trying all values in order."""
+    memory = "cpu=450MiB" if goal == "isq" else "cpu=760MiB"
+    planner, request = planner_of(small, memory)
+    solution = solve(planner, request, goal)
+    fields = {"max-seq-len": "max_seq_len", "max-batch-size": "max_batch_size", "isq": "isq"}
+    values: list[Any] = {
+        "max-seq-len": list(range(256, 32769, 256)),
+        "max-batch-size": list(range(1, 64)),
+        "isq": ["q2k", "q3k", "q4k", "q5k", "q6k", "q8_0", None],
+    }[goal]
+    fitting = []
+    for value in values:
+        _, wish = planner_of(small, memory, **{fields[goal]: value})
+        if planner.plan(wish).fits:
+            fitting.append(value)
+    assert 0 < len(fitting) < len(values)
+    assert solution.best == str(fitting[-1])
+    assert solution.plan.fits
+    assert solution.best in [value for value, _ in solution.tried]
+    document = to_document(solution.plan, (), solution)
+    Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
+
+
+def test_nothing_to_solve(small: Path, planner_of) -> None:
+    planner, request = planner_of(small, "cpu=100MiB")
+    for goal in GOALS:
+        solution = solve(planner, request, goal)
+        assert solution.best is None
+        assert not solution.plan.fits

@@ -1,0 +1,230 @@
+"""What is planned is what is loaded: the same bytes, the same line, even when memory shrinks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from made_models import LLAMA_70B, shards, write_model
+
+import mrs
+import mrs_cli
+from mrs import runner
+from mrs.errors import DoesNotFit
+from mrs.plan.account import Correction
+from mrs.plan.activations import PRODUCT_SCRATCH_BYTES
+from mrs.plan.calibration import corrections
+from mrs.plan.device import Device
+from mrs.plan.document import dumps, to_document
+from mrs.request import ModelSource, RunRequest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "source"))
+from hub_server import Blob, HubServer
+
+TINY: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 300,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-5,
+}
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    """A model that can be loaded, with a tokenizer of one token a byte."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    folder = write_model(tmp_path / "tiny", TINY, "BF16")
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def request(folder: Path, **changes: Any) -> RunRequest:
+    return RunRequest(ModelSource(str(folder), "safetensors"), max_seq_len=1024, **changes)
+
+
+@pytest.fixture(params=["", "cpu=512KiB,cpu=1MiB", "cpu=600MiB,cpu=600MiB"])
+def devices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("MRS_LOGICAL_DEVICES", request.param)
+    return request.param
+
+
+def test_a_run_says_what_its_plan_said(tiny: Path, devices: str) -> None:
+    wish = request(tiny)
+    planned = runner.plan(wish)
+    loaded = runner.load(wish)
+    assert loaded.summary == planned.summary
+    assert loaded.plan.layer_devices == planned.layer_devices
+    loaded.close()
+
+
+@pytest.mark.parametrize("wishes", [{}, {"dtype": "f32"}, {"isq": "q8_0"}])
+def test_predicted_and_measured(tiny: Path, devices: str, wishes: dict[str, Any]) -> None:
+    wish = request(tiny, **wishes)
+    planner = runner.open_planner(wish)
+    result = runner.rehearse(wish, planner, runner.plan(wish, planner))
+    rows = {row.term: row for row in result.rows}
+    assert set(rows) == {"weights", "KV cache", "activations"}
+    assert rows["weights"].measured_bytes == rows["weights"].predicted_bytes
+    assert rows["KV cache"].measured_bytes == rows["KV cache"].predicted_bytes
+    predicted, measured = rows["activations"].predicted_bytes, rows["activations"].measured_bytes
+    assert measured is not None
+    assert measured <= predicted <= 1.15 * measured + PRODUCT_SCRATCH_BYTES
+    assert result.decode_tokens_per_s > 0
+
+
+def test_what_was_measured_is_remembered(tiny: Path) -> None:
+    wish = request(tiny)
+    planner = runner.open_planner(wish)
+    before = runner.plan(wish, planner)
+    assert not before.corrected
+    result = runner.rehearse(wish, planner, before)
+    after = runner.plan(wish)
+    assert after.corrected
+    measured = next(row for row in result.rows if row.term == "activations").measured_bytes
+    assert after.terms[-1].activations.expected == pytest.approx(measured, rel=0.01)
+    assert not runner.plan(replace(wish, calibration=False)).corrected
+    imagined = replace(wish, devices=("cpu=4GiB",))
+    assert not runner.plan(imagined).corrected
+    again = runner.rehearse(wish, runner.open_planner(wish), after)
+    ratio = next(iter(again.corrections.values())).activation_ratio
+    assert ratio == pytest.approx(
+        next(iter(result.corrections.values())).activation_ratio, rel=0.02
+    )
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"cpu x 2": 3}', '{"cpu x 2": {"activation_ratio": 9}}']
+)
+def test_a_damaged_memory_remembers_nothing(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "calibration.json"
+    path.write_text(content)
+    cpu = Device("cpu", 0, "CPU", 1, 1, "cpu")
+    assert corrections([cpu], path) == {}
+
+
+def test_a_correction_moves_layers(llama_70b: Path, planner_of) -> None:
+    """More activations leave room for fewer layers."""
+    planner, wish = planner_of(llama_70b, "cuda:0=80GiB", "cpu=256GiB")
+    plain = planner.plan(wish)
+    planner.corrections = {"cuda:0": Correction(50.0, 1 << 29)}
+    corrected = planner.plan(wish)
+    assert corrected.terms[0].layers < plain.terms[0].layers
+    assert corrected.terms[0].total.expected <= corrected.terms[0].available_bytes
+    assert corrected.terms[0].runtime.expected == 1 << 29
+
+
+def shrinking(monkeypatch: pytest.MonkeyPatch, sizes: list[int]) -> None:
+    """The one accelerator, a logical one, has less at every look; the CPU stays as it is."""
+
+    def probe(**_: object) -> list[Device]:
+        size = sizes.pop(0) if len(sizes) > 1 else sizes[0]
+        return [
+            Device("cuda", 0, "logical", 4 << 30, size, "cpu"),
+            Device("cpu", 0, "CPU", 4 << 30, 4 << 30, "cpu"),
+        ]
+
+    monkeypatch.setattr(runner, "probe_devices", probe)
+
+
+def test_less_memory_at_loading_plans_again(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shrinking(monkeypatch, [2 << 30, 1 << 20])
+    loaded = runner.load(request(tiny))
+    assert set(loaded.plan.layer_devices) == {1}
+    assert "cpu (4 layers)" in loaded.summary
+
+
+def test_less_memory_than_a_given_plan_needs(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrinking(monkeypatch, [2 << 30])
+    path = tmp_path / "plan.json"
+    path.write_text(dumps(to_document(runner.plan(request(tiny)))))
+    assert runner.load(request(tiny, plan_file=str(path))).plan.layer_devices == (0, 0, 0, 0)
+    shrinking(monkeypatch, [2 << 30, 1 << 20])
+    with pytest.raises(DoesNotFit, match="no longer fits"):
+        runner.load(request(tiny, plan_file=str(path)))
+
+
+def test_loading_refuses_what_does_not_fit(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shrinking(monkeypatch, [1 << 20])
+    with pytest.raises(DoesNotFit):
+        runner.load(request(tiny, cpu_spill=False))
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_CACHE", "http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with HubServer() as server:
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
+        yield server
+
+
+def test_a_remote_plan_asks_for_no_weight(hub: HubServer, llama_70b: Path, planner_of) -> None:
+    files = {name: Blob(head, size) for name, head, size in shards(LLAMA_70B, 30)}
+    hub.add("someone/big", {**files, "config.json": json.dumps(LLAMA_70B).encode()})
+    wish = RunRequest(
+        ModelSource("someone/big", "safetensors"), devices=("cuda:0=80GiB", "cpu=128GiB")
+    )
+    plan = runner.plan(wish)
+    assert plan.model.file_bytes > 141e9
+    assert hub.body_bytes < 20e6
+    for served in hub.log:
+        name = served.path.partition("?")[0].rpartition("/")[2]
+        if name in files and served.place == "cdn":
+            assert served.end is not None
+            assert served.begin is not None
+            asked = served.end - served.begin
+            assert served.begin < len(files[name].head)
+            assert asked < 2e6
+    planner, local = planner_of(llama_70b, "cuda:0=80GiB", "cpu=128GiB")
+    assert planner.plan(local).layer_devices == plan.layer_devices
+
+
+def test_planning_leaves_torch_alone(tiny: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from mrs_cli.app import main; "
+        f"code = main(['plan', '--dry-run', 'plain', '-m', {str(tiny)!r}]); "
+        "heavy = {'torch', 'numpy', 'tokenizers', 'transformers', 'huggingface_hub', 'jinja2'}; "
+        "print('HEAVY', sorted(heavy & set(sys.modules))); sys.exit(code)"
+    )
+    roots = [str(Path(package.__file__ or "").parents[1]) for package in (mrs, mrs_cli)]
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": ":".join(roots), "HOME": str(tmp_path), "PATH": ""},
+    )
+    assert "HEAVY []" in done.stdout
+    assert "torch" not in done.stderr
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_on_a_gpu(tiny: Path) -> None:
+    wish = request(tiny)
+    planner = runner.open_planner(wish)
+    plan = runner.plan(wish, planner)
+    assert plan.devices[0].kind == "cuda"
+    rows = {row.term: row for row in runner.rehearse(wish, planner, plan).rows}
+    assert rows["weights"].measured_bytes == rows["weights"].predicted_bytes
+    assert rows["KV cache"].measured_bytes == rows["KV cache"].predicted_bytes
+    assert rows["activations"].measured_bytes <= 1.25 * rows["activations"].predicted_bytes

@@ -1,0 +1,113 @@
+"""A saved plan is run exactly, or refused with the reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_models import LLAMA_70B, write_headers
+
+from mrs.errors import DoesNotFit, MrsError, NotReadable, UsageError
+from mrs.plan.document import dumps, to_document
+from mrs.plan.saved import replay
+
+DEVICES = ("cuda:0=80GiB", "cuda:1=80GiB", "cpu=64GiB")
+
+
+@pytest.fixture
+def saved(llama_70b: Path, planner_of, tmp_path: Path) -> Callable[..., tuple[Path, Any]]:
+    def save(**wishes: Any) -> tuple[Path, Any]:
+        planner, request = planner_of(llama_70b, *DEVICES, **wishes)
+        plan = planner.plan(request)
+        path = tmp_path / "plan.json"
+        path.write_text(dumps(to_document(plan)))
+        return path, plan
+
+    return save
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {"max_seq_len": 2048, "max_batch_size": 3},
+        {"strategy": "spread"},
+        {"layer_map": "1:30;0:40"},
+        {"isq": "q4k", "dtype": "f16"},
+    ],
+)
+def test_the_same_plan_comes_back(llama_70b: Path, planner_of, saved, wishes) -> None:
+    """Whatever else the later command line says."""
+    path, plan = saved(**wishes)
+    planner, request = planner_of(llama_70b, *DEVICES, max_seq_len=99, isq="q8_0")
+    assert replay(planner, request, path) == plan
+
+
+def test_another_model(planner_of, saved, tmp_path: Path) -> None:
+    path, _ = saved()
+    other = write_headers(tmp_path / "other", {**LLAMA_70B, "vocab_size": 128000})
+    planner, request = planner_of(other, *DEVICES)
+    with pytest.raises(UsageError, match="another model"):
+        replay(planner, request, path)
+
+
+@pytest.mark.parametrize(
+    "devices", [("cuda:0=80GiB", "cpu=64GiB"), ("cuda:0=80GiB", "cuda:1=40GiB", "cpu=64GiB")]
+)
+def test_other_hardware(llama_70b: Path, planner_of, saved, devices) -> None:
+    path, _ = saved()
+    planner, request = planner_of(llama_70b, *devices)
+    with pytest.raises(UsageError, match="the plan needs cuda:1"):
+        replay(planner, request, path)
+
+
+def test_an_unused_device_may_go(llama_70b: Path, planner_of, saved) -> None:
+    path, plan = saved()
+    assert not plan.terms[2].layers
+    planner, request = planner_of(llama_70b, *DEVICES[:2])
+    assert replay(planner, request, path).layer_devices == plan.layer_devices
+
+
+def test_less_memory(llama_70b: Path, planner_of, saved) -> None:
+    path, _ = saved()
+    planner, request = planner_of(llama_70b, *DEVICES)
+    from dataclasses import replace
+
+    planner.devices[0] = replace(planner.devices[0], available_bytes=1 << 30)
+    with pytest.raises(DoesNotFit, match="no longer fits"):
+        replay(planner, request, path)
+
+
+def test_other_kernels(llama_70b: Path, planner_of, tmp_path: Path) -> None:
+    """Packed weights were planned, and this machine has no kernels for them."""
+    planner, request = planner_of(llama_70b, "cpu=256GiB", isq="q4k")
+    path = tmp_path / "plan.json"
+    path.write_text(dumps(to_document(planner.plan(request))))
+    planner, request = planner_of(llama_70b, "cpu=256GiB", cpu_packs=False)
+    with pytest.raises(UsageError, match="plan again"):
+        replay(planner, request, path)
+
+
+def test_every_damage_is_an_error_of_ours(llama_70b: Path, planner_of, saved) -> None:
+    path, _ = saved()
+    planner, request = planner_of(llama_70b, *DEVICES)
+    whole = json.loads(path.read_text())
+    for text in ("", "[]", "{}", "null", path.read_text()[:1000], '{"version": 2}'):
+        path.write_text(text)
+        with pytest.raises(NotReadable):
+            replay(planner, request, path)
+    for key in ("model", "planned", "devices", "layers", "home"):
+        for value in (None, [], {}, 3, "x", [[]], [{}], {"fingerprint": 3}):
+            path.write_text(json.dumps({**whole, key: value}))
+            with pytest.raises(MrsError):
+                replay(planner, request, path)
+    for number in (-1, 0, 1.5, "4", True, None, 10**30):
+        planned = {**whole["planned"], "context_tokens": number}
+        path.write_text(json.dumps({**whole, "planned": planned}))
+        with pytest.raises(MrsError):
+            replay(planner, request, path)
+    path.unlink()
+    with pytest.raises(NotReadable):
+        replay(planner, request, path)
