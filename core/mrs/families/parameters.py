@@ -46,6 +46,32 @@ class _Place:
 
 
 @dataclass(frozen=True)
+class _Source:
+    """Where the numbers of a slot lie for every expert, or for one part that is no expert's."""
+
+    tensor: str
+    place: _Place
+    stacked: bool
+    change: Change | None
+    transposed: bool
+
+    def pieces(self, expert: int) -> tuple[Piece, ...]:
+        tensor, place = self.tensor.format(expert=expert), self.place
+        if not self.stacked and place.stretches == (range(place.height),):
+            return (Piece(tensor, None, self.change, self.transposed),)
+        first = expert * place.height if self.stacked else 0
+        return tuple(
+            Piece(
+                tensor,
+                range(rows.start + first, rows.stop + first, rows.step),
+                self.change,
+                self.transposed,
+            )
+            for rows in place.stretches
+        )
+
+
+@dataclass(frozen=True)
 class _Binding:
     names: Mapping[str, str]
     tensors: Collection[str]
@@ -57,16 +83,15 @@ class _Binding:
         """The parameters of one layer, or of what belongs to none."""
         joint = self._joint_places(slots, file_prefix)
         for slot in slots:
-            rows = slot.rows
-            place = joint.get(slot.name) or _Place(slot.name, (range(rows),), rows)
-            for expert in range(slot.experts) if slot.experts else (None,):
-                name = own_prefix + slot.name.format(expert=expert)
-                pieces = self._pieces(slot, place, file_prefix, slot.suffix, expert)
-                yield Parameter(name + slot.suffix, slot.shape, slot.role, layer, pieces)
-                if slot.bias:
-                    pieces = self._pieces(slot, place, file_prefix, ".bias", expert)
-                    role: Role = "vector"
-                    yield Parameter(f"{name}.bias", slot.shape[:1], role, layer, pieces)
+            place = joint.get(slot.name) or _Place(slot.name, (range(slot.rows),), slot.rows)
+            parts: list[tuple[str, tuple[int, ...], Role]] = [(slot.suffix, slot.shape, slot.role)]
+            if slot.bias:
+                parts.append((".bias", slot.shape[:1], "vector"))
+            for suffix, shape, role in parts:
+                source = self._source(slot, place, file_prefix, suffix)
+                for expert in range(max(slot.experts, 1)):
+                    name = own_prefix + slot.name.format(expert=expert) + suffix
+                    yield Parameter(name, shape, role, layer, source.pieces(expert))
 
     def _joint_places(self, slots: Sequence[Slot], prefix: str) -> dict[str, _Place]:
         by_name = {slot.name: slot for slot in slots}
@@ -81,44 +106,34 @@ class _Binding:
         """Whether the file has the joint tensor, or neither it nor all of its parts."""
         if joint not in self.names and f"{joint}.weight" not in self.names:
             return False
-        if self._tensor(joint, prefix, ".weight", 0) in self.tensors:
+        if self._has(joint, prefix, ".weight"):
             return True
         if any(part.name not in self.names for part in parts):
             return True
-        return not any(
-            self._tensor(part.name, prefix, part.suffix, 0) in self.tensors for part in parts
+        return not any(self._has(part.name, prefix, part.suffix) for part in parts)
+
+    def _has(self, slot_name: str, prefix: str, suffix: str) -> bool:
+        return prefix + self._tensor(slot_name, suffix)[0].format(expert=0) in self.tensors
+
+    def _tensor(self, slot_name: str, suffix: str) -> tuple[str, bool]:
+        """A tensor's name in the file, and whether it holds transposed matrices.
+
+        A table may give the name with its suffix, too.
+        """
+        exact = self.names.get(slot_name + suffix)
+        module = self.names[slot_name] if exact is None else exact
+        name = module.removesuffix(TRANSPOSED) + (suffix if exact is None else "")
+        return name, suffix == ".weight" and module.endswith(TRANSPOSED)
+
+    def _source(self, slot: Slot, place: _Place, prefix: str, suffix: str) -> _Source:
+        tensor, transposed = self._tensor(place.name, suffix)
+        return _Source(
+            prefix + tensor,
+            place,
+            stacked=slot.experts > 0 and "{expert}" not in tensor,
+            change=self.changes.get(slot.kind) if suffix == slot.suffix else None,
+            transposed=transposed,
         )
-
-    def _tensor(self, slot_name: str, prefix: str, suffix: str, expert: int | None) -> str:
-        """A tensor's name in the file; a table may also name one with its suffix."""
-        module = self.names.get(slot_name + suffix)
-        if module is None:
-            module = self.names[slot_name].removesuffix(TRANSPOSED) + suffix
-        return prefix + module.removesuffix(TRANSPOSED).format(expert=expert)
-
-    def _pieces(
-        self, slot: Slot, place: _Place, prefix: str, suffix: str, expert: int | None
-    ) -> tuple[Piece, ...]:
-        tensor = self._tensor(place.name, prefix, suffix, expert)
-        stacked = slot.experts > 0 and tensor == self._tensor(place.name, prefix, suffix, -1)
-        first = expert * place.height if stacked and expert is not None else 0
-        change = self.changes.get(slot.kind) if suffix == slot.suffix else None
-        transposed = self._is_transposed(place.name, suffix)
-        if not stacked and place.stretches == (range(place.height),):
-            return (Piece(tensor, None, change, transposed),)
-        return tuple(
-            Piece(
-                tensor,
-                range(rows.start + first, rows.stop + first, rows.step),
-                change,
-                transposed,
-            )
-            for rows in place.stretches
-        )
-
-    def _is_transposed(self, slot_name: str, suffix: str) -> bool:
-        module = self.names.get(slot_name + suffix) or self.names[slot_name]
-        return suffix == ".weight" and module.endswith(TRANSPOSED)
 
 
 def _places(joint: str, parts: Sequence[Slot]) -> dict[str, _Place]:
