@@ -1,0 +1,160 @@
+"""`mrs plan` as a person calls it."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from mrs.plan.document import SCHEMA
+from mrs_cli.app import main
+from mrs_cli.environment import Environment
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "plan"))
+from made_models import LLAMA_70B, write_headers, write_model
+
+SMALL: dict[str, Any] = {**LLAMA_70B, "hidden_size": 256, "intermediate_size": 512}
+SMALL |= {"num_hidden_layers": 6, "num_attention_heads": 8, "vocab_size": 512}
+SMALL |= {"num_key_value_heads": 2, "max_position_embeddings": 1024}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("MRS_LOGICAL_DEVICES", raising=False)
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_headers(tmp_path_factory.mktemp("models") / "big", LLAMA_70B, 4))
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> str:
+    return str(write_model(tmp_path / "small", SMALL, "BF16"))
+
+
+TWO_GPUS = ("--device", "cuda:0=80GiB", "--device", "cuda:1=80GiB", "--device", "cpu=64GiB")
+
+
+def test_plain_text_in_a_pipe(run_mrs, big: str) -> None:
+    ran = run_mrs("plan", "--dry-run", *TWO_GPUS, "plain", "-m", big)
+    assert ran.code == 0
+    assert ran.err == ""
+    assert "\x1b" not in ran.out
+    lines = ran.out.splitlines()
+    assert lines[0] == f"model: {big}"
+    assert "70.6 B parameters" in lines[1]
+    assert "320 KiB of KV cache a token" in lines[1]
+    assert "layers: 0\u201345 cuda:0, 46\u201379 cuda:1" in lines
+    assert "result: fits" in lines
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--isq q4k plan --dry-run --json plain -m {} --max-seq-len 512",
+        "plan --isq q4k --dry-run --json plain -m {} --max-seq-len 512",
+        "--isq q8_0 plan --dry-run --isq q4k plain -m {} --json --max-seq-len 512",
+        "--json plan --dry-run --isq 4 --max-seq-len 512 plain -m {}",
+        "plan --dry-run --json --isq q4k --max-seq-len 512 -m {}",
+    ],
+)
+def test_flags_stand_before_or_after(run_mrs, small: str, line: str) -> None:
+    ran = run_mrs(*line.format(small).split())
+    assert ran.code == 0
+    document = json.loads(ran.out)
+    assert document["planned"]["isq"] == "Q4_K"
+    assert document["planned"]["context_tokens"] == 512
+
+
+def test_json_is_what_the_schema_says(run_mrs, big: str) -> None:
+    ran = run_mrs("plan", "--dry-run", "--json", *TWO_GPUS, "--solve", "max-seq-len", "-m", big)
+    document = json.loads(ran.out)
+    Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
+    assert document["solved"]["best"] == "76032" or int(document["solved"]["best"]) > 4096
+    assert document["fits"]
+
+
+def test_a_spill_is_a_warning(run_mrs, big: str) -> None:
+    devices = ("--device", "cuda:0=80GiB", "--device", "cpu=128GiB")
+    ran = run_mrs("plan", "--dry-run", *devices, "-m", big)
+    assert ran.code == 0
+    assert re.fullmatch(r"mrs: warning: \d+ of 80 layers go to the CPU\n", ran.err)
+    ran = run_mrs("--no-cpu-spill", "plan", "--dry-run", *devices, "-m", big)
+    assert ran.code == 4
+    assert "change: without --no-cpu-spill:" in ran.out
+
+
+def test_what_does_not_fit(run_mrs, big: str) -> None:
+    ran = run_mrs("plan", "--dry-run", "--device", "cpu=16GiB", "-m", big)
+    assert ran.code == 4
+    assert "result: does not fit" in ran.out
+    assert "cpu lacks" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("plan --device cpu=4GiB plain -m x", "--device needs --dry-run"),
+        ("plan --dry-run --device gpu=4GiB -m {}", "'gpu=4GiB' is no device"),
+        ("plan --dry-run -m x plain -m {}", "-m x stands before plain"),
+        ("plan --dry-run -f x.gguf", "-f x.gguf names a file of no model"),
+        ("plan --dry-run --solve speed -m {}", "max-batch-size"),
+        ("plan --dry-run --strategy random -m {}", "fastest"),
+        ("plan --dry-run -n 9:4 -m {}", "names an accelerator that is not there"),
+        ("plan --dry-run plain -m {} --max-seq-len 0", "--max-seq-len 0 is out of range"),
+    ],
+)
+def test_wrong_usage(run_mrs, small: str, line: str, expected: str) -> None:
+    ran = run_mrs(*line.format(small).split())
+    assert ran.code == 2
+    assert expected in ran.err
+    assert ran.out == ""
+
+
+def test_predicted_beside_measured(run_mrs, small: str) -> None:
+    ran = run_mrs("plan", "plain", "-m", small, "--max-seq-len", "600")
+    assert ran.code == 0
+    assert re.search(r"^cpu +weights .* exact$", ran.out, re.MULTILINE)
+    assert re.search(r"^cpu +KV cache .* exact$", ran.out, re.MULTILINE)
+    assert re.search(r"^cpu +activations .*%$", ran.out, re.MULTILINE)
+    again = run_mrs("plan", "--dry-run", "plain", "-m", small)
+    assert "corrected by what was measured on this machine" in again.out
+    without = run_mrs("plan", "--dry-run", "--no-calibration", "plain", "-m", small)
+    assert "corrected" not in without.out
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_the_picture_keeps_to_the_screen(
+    monkeypatch: pytest.MonkeyPatch, big: str, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    devices = ("--device", "cuda:0=80GiB", "--device", "cuda:1=40GiB", "--device", "cpu=64GiB")
+    out = Terminal()
+    environment = Environment(io.StringIO(), out, io.StringIO(), {"TERM": "xterm"})
+    assert main(("plan", "--dry-run", *devices, "-m", big), environment) == 0
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).splitlines()
+    assert all(len(line.rstrip()) <= columns for line in lines)
+    bars = [line.strip() for line in lines if line.strip().startswith("\u2588\u2588")]
+    assert len(bars) == 3
+    assert {len(bar) for bar in bars} == {min(columns, 120) - 4}
+    strip = next(line for line in lines if "layers 0\u2013" in line)
+    assert strip.count("\u251c") == strip.count("\u2524") == 3
+    assert "\x1b[" in out.getvalue()
+    text = "\n".join(lines)
+    for part in ("weights", "KV cache", "activations", "runtime", "reserve", "free"):
+        assert part in text
+    assert "on the CPU" in text
