@@ -45,6 +45,11 @@ class Sampling:
     `temperature` 0 takes the most likely token. `top_k` None or 0, `top_p` 1 and `min_p` 0 switch
     their filter off, as do penalties of 0 (`repetition_penalty` 1). With `logprobs`, each token
     comes with its probability and those of that many likeliest ones.
+
+    `logit_bias` are pairs of a token id and what is added to its logit. A token that would make a
+    repetition of n tokens longer loses `dry_multiplier * dry_base ** (n - dry_allowed_length)`
+    where n is at least `dry_allowed_length`; the last token of each of `dry_sequence_breakers`
+    ends a repetition. Replies to one prompt that differ in `variant` draw other chances.
     """
 
     temperature: float = 0.1
@@ -57,6 +62,12 @@ class Sampling:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    variant: int = 0
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mrs.events import (
-    Event,
-    HeldMemory,
-    LoadProgress,
-    OnProgress,
-)
+from mrs.events import HeldMemory, LoadProgress, OnProgress
 from mrs.families.find import Description, describe
 from mrs.kernels.library import is_available
 from mrs.plan.calibration import corrections, remember
@@ -31,6 +26,7 @@ if TYPE_CHECKING:
     from mrs.model.decoder import Decoder
     from mrs.model.weights import ModelWeights
     from mrs.run.engine import Engine
+    from mrs.run.reply import Reply
     from mrs.source.checkpoint import Checkpoint
     from mrs.text.chat import TextSide
 
@@ -212,12 +208,15 @@ class LoadedModel:
         self._text = text
         self.engine = engine
 
-    def stream_chat(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[Event]:
-        """Answer the last message of a conversation."""
-        prompt_ids = self._text.prompt_ids(messages, thinking=self._thinking)
+    def stream_chat(
+        self, messages: Sequence[Message], sampling: Sampling, *, thinking: bool | None = None
+    ) -> Reply:
+        """Answer the last message of a conversation; `thinking` goes before the model's own."""
+        thinking = self._thinking if thinking is None else thinking
+        prompt_ids = self._text.prompt_ids(messages, thinking=thinking)
         return self._stream(prompt_ids, sampling, self._text.opening(prompt_ids))
 
-    def stream_completion(self, prompt: str, sampling: Sampling) -> Iterator[Event]:
+    def stream_completion(self, prompt: str, sampling: Sampling) -> Reply:
         """Continue a text."""
         return self._stream(self._text.encode_raw(prompt), sampling)
 
@@ -236,9 +235,7 @@ class LoadedModel:
         """Give the memory back."""
         del self.engine
 
-    def _stream(
-        self, prompt_ids: list[int], sampling: Sampling, opening: str = ""
-    ) -> Iterator[Event]:
+    def _stream(self, prompt_ids: list[int], sampling: Sampling, opening: str = "") -> Reply:
         from mrs.run.reply import Reply
 
         return Reply(self.engine, self._text, prompt_ids, sampling, opening)

@@ -59,11 +59,18 @@ class Engine:
         self._changed = threading.Condition()
         self._stepper: int | None = None
 
-    def submit(self, prompt_ids: Sequence[int], sampling: Sampling, take: Take) -> Generation:
+    def submit(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        take: Take,
+        breakers: frozenset[int] = frozenset(),
+    ) -> Generation:
         """Begin a reply: `take` gets its tokens, in whichever thread computes them.
 
-        It goes on while somebody calls `advance`, until `take` says so, or the model's context or
-        `sampling.max_tokens` is reached. Raises UsageError.
+        `breakers` are the tokens that end a repetition. The reply goes on while somebody calls
+        `advance`, until `take` says so, or the model's context or `sampling.max_tokens` is
+        reached. Raises UsageError.
         """
         if not prompt_ids:
             raise UsageError("the prompt has no tokens", hint="give it a text")
@@ -77,7 +84,8 @@ class Engine:
             list(prompt_ids),
             self._decoder.spec.vocab_size,
             self._decoder.home,
-            self._new_generator(),
+            self._new_generator(sampling.variant),
+            breakers,
         )
         generation = Generation(list(prompt_ids), most_ids, sampler, take, len(prompt_ids))
         self._submitted.append(generation)
@@ -206,11 +214,11 @@ class Engine:
         self._schedule.remove(generation)
         self._pool.close(generation)
 
-    def _new_generator(self) -> torch.Generator:
+    def _new_generator(self, variant: int) -> torch.Generator:
         """Chances of its own for every reply, so that none depends on another."""
         generator = torch.Generator(device=self._decoder.home)
         if self._seed is None:
             generator.seed()
         else:
-            generator.manual_seed(self._seed)
+            generator.manual_seed((self._seed + variant) % 2**64)
         return generator

@@ -34,7 +34,10 @@ class Reply:
         self._progress = _Progress(text, sampling)
         if opening:
             self._progress.events.append(TextDelta(opening))
-        self._generation = engine.submit(prompt_ids, sampling, self._progress.take)
+        breakers = frozenset[int]()
+        if sampling.dry_multiplier:
+            breakers = frozenset(map(text.last_token, sampling.dry_sequence_breakers))
+        self._generation = engine.submit(prompt_ids, sampling, self._progress.take, breakers)
         self._is_finished = False
 
     def __iter__(self) -> Reply:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mrs.errors import UsageError
 from mrs.request import Sampling
+from mrs.run.dry import RepetitionFinder
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,9 @@ class Choice:
 class Sampler:
     """Chooses the tokens of one reply.
 
-    The order is: penalties, temperature, top-k, top-p, min-p, draw. Frequency and presence
-    penalties count the reply's own tokens, the repetition penalty the prompt's too.
+    The order is: bias, penalties, temperature, top-k, top-p, min-p, draw. Frequency and presence
+    penalties count the reply's own tokens, the others the prompt's too. `breakers` are the tokens
+    that end a repetition.
     """
 
     def __init__(
@@ -36,8 +39,15 @@ class Sampler:
         vocab_size: int,
         device: torch.device,
         generator: torch.Generator,
+        breakers: frozenset[int] = frozenset(),
     ) -> None:
         self._sampling = sampling
+        self._bias: Tensor | None = None
+        if sampling.logit_bias:
+            self._bias = _bias(sampling.logit_bias, vocab_size).to(device)
+        self._repetitions: RepetitionFinder | None = None
+        if sampling.dry_multiplier:
+            self._repetitions = RepetitionFinder(prompt_ids, breakers)
         self._generator = generator
         self._counts: Tensor | None = None
         self._seen: Tensor | None = None
@@ -54,12 +64,16 @@ class Sampler:
             self._counts[token] += 1
         if self._seen is not None:
             self._seen[token] = True
+        if self._repetitions is not None:
+            self._repetitions.add(token)
         if self._sampling.logprobs is None:
             return Choice(token)
         return _with_logprobs(token, logits, self._sampling.logprobs)
 
     def _penalized(self, logits: Tensor) -> Tensor:
         settings = self._sampling
+        if self._bias is not None:
+            logits = logits + self._bias
         if self._seen is not None:
             penalty = settings.repetition_penalty
             stretched = torch.where(logits > 0, logits / penalty, logits * penalty)
@@ -67,7 +81,22 @@ class Sampler:
         if self._counts is not None:
             logits = logits - settings.frequency_penalty * self._counts
             logits = logits - settings.presence_penalty * (self._counts > 0)
+        if self._repetitions is not None:
+            logits = self._without_repetition(logits, self._repetitions.continuations())
         return logits
+
+    def _without_repetition(self, logits: Tensor, lengths: dict[int, int]) -> Tensor:
+        settings = self._sampling
+        penalties = {
+            token: settings.dry_multiplier * settings.dry_base**excess
+            for token, length in lengths.items()
+            if (excess := length - settings.dry_allowed_length) >= 0
+        }
+        if not penalties:
+            return logits
+        tokens = torch.tensor(list(penalties), device=logits.device)
+        values = torch.tensor(list(penalties.values()), device=logits.device)
+        return logits.index_add(0, tokens, -values.to(logits.dtype))
 
     def _choose(self, logits: Tensor) -> Tensor:
         if self._sampling.temperature == 0:
@@ -89,6 +118,17 @@ class Sampler:
             keep &= probabilities >= settings.min_p * probabilities[0]
         keep[0] = True  # rounding never leaves nothing to draw from
         return probabilities * keep
+
+
+def _bias(pairs: tuple[tuple[int, float], ...], vocab_size: int) -> Tensor:
+    bias = torch.zeros(vocab_size)
+    for token, value in pairs:
+        if not 0 <= token < vocab_size:
+            raise UsageError(
+                f"logit_bias names token {token}", hint=f"tokens are 0 to {vocab_size - 1}"
+            )
+        bias[token] += value
+    return bias
 
 
 def _with_logprobs(token: int, logits: Tensor, count: int) -> Choice:

@@ -86,6 +86,10 @@ class TextSide:
         """Ids of a text for the model to continue, its control tokens and a bos token included."""
         return self.tokenizer.encode_prompt(prompt)
 
+    def last_token(self, text: str) -> int:
+        """The id of the token with which `text` ends, in the middle of a longer one."""
+        return self.tokenizer.encode(f"a{text}", allow_special=False)[-1]
+
     def stream_decoder(self, stop_strings: Sequence[str] = ()) -> StreamDecoder:
         """A decoder for one reply."""
         return StreamDecoder(self.tokenizer, stop_strings, continues_text=self.template is None)

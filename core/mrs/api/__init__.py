@@ -1,0 +1,1 @@
+"""Models for Python programs: the names that `mrs` itself exports."""
