@@ -1,0 +1,200 @@
+"""Time mrs beside llama.cpp, mistral.rs and transformers on one random model, and print ratios.
+
+    python tests/bench/peers.py [--folder FOLDER] [--only NAME …] [--rounds 3] [--cycles 2]
+
+Needs `llama-cpp-python`, `mistralrs` and `transformers`; an engine that is not installed is left
+out and named. Engines run one after another, each in a process of its own, and the whole list is
+gone through several times, so that a machine whose speed drifts does so for all. Where
+llama.cpp's AMX path crashes, build it without: CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_AVX2=ON
+-DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON -DGGML_AVX512=ON -DGGML_AVX512_VNNI=ON".
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import random_llama
+
+PROMPT_TOKENS, NEW_TOKENS = 512, 64
+Rates = tuple[float, float]  # prompt and reply, tokens a second
+
+
+def mrs(weights: str) -> Callable[[Path, int], list[Rates]]:
+    def run(folder: Path, rounds: int) -> list[Rates]:
+        if weights == "BF16":
+            model = ["plain", "-m", str(folder)]
+        elif weights.startswith("isq"):
+            model = ["--isq", weights.removeprefix("isq "), "plain", "-m", str(folder)]
+        else:
+            model = ["gguf", "-m", str(folder), "-f", f"model.{weights}.gguf"]
+        flags = ["-q", "--json", "-p", str(PROMPT_TOKENS), "-n", str(NEW_TOKENS), "-r", str(rounds)]
+        command = [sys.executable, "-m", "mrs_cli", "bench", *flags, *model]
+        report = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+        share = report["read_share"]
+        if share:
+            print(f"    share of read bandwidth: {share['median']:.0%}", file=sys.stderr)
+        rates = report["prompt_tokens_per_s"]["median"], report["decode_tokens_per_s"]["median"]
+        return [rates]
+
+    return run
+
+
+def llama_cpp(weights: str) -> Callable[[Path, int], list[Rates]]:
+    def run(folder: Path, rounds: int) -> list[Rates]:
+        import llama_cpp
+        import torch
+
+        threads = torch.get_num_threads()
+        model = llama_cpp.Llama(
+            str(folder / f"model.{weights}.gguf"),
+            n_ctx=1024,
+            n_batch=PROMPT_TOKENS,
+            n_threads=threads,
+            n_threads_batch=threads,
+            verbose=False,
+        )
+
+        def one_round(number: int) -> Rates:
+            model.reset()
+            start = time.perf_counter()
+            model.eval([(number * 997 + 31 * i) % 30000 + 300 for i in range(PROMPT_TOKENS)])
+            middle = time.perf_counter()
+            for i in range(NEW_TOKENS):
+                model.eval([300 + i])
+            return _rates(start, middle, time.perf_counter(), NEW_TOKENS)
+
+        return [one_round(number) for number in range(rounds + 1)][1:]
+
+    return run
+
+
+def mistral_rs(weights: str) -> Callable[[Path, int], list[Rates]]:
+    def run(folder: Path, rounds: int) -> list[Rates]:
+        from mistralrs import CompletionRequest, Runner, Which
+
+        runner = Runner(
+            which=Which.GGUF(
+                tok_model_id=None,
+                quantized_model_id=str(folder),
+                quantized_filename=f"model.{weights}.gguf",
+            ),
+            no_paged_attn=True,
+            prefix_cache_n=0,
+        )
+
+        def one_round(number: int) -> Rates:
+            words = " ".join(f"w{(number * 997 + 31 * i) % 30000}" for i in range(PROMPT_TOKENS))
+            usage = runner.send_completion_request(
+                CompletionRequest(
+                    model="default", prompt=words, max_tokens=NEW_TOKENS, temperature=1.0
+                )
+            ).usage
+            return usage.avg_prompt_tok_per_sec, usage.avg_compl_tok_per_sec
+
+        return [one_round(number) for number in range(rounds + 1)][1:]
+
+    return run
+
+
+def transformers(_weights: str) -> Callable[[Path, int], list[Rates]]:
+    def run(folder: Path, rounds: int) -> list[Rates]:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+
+        @torch.inference_mode()
+        def one_round(number: int) -> Rates:
+            ids = torch.tensor(
+                [[(number * 997 + 31 * i) % 30000 + 300 for i in range(PROMPT_TOKENS)]]
+            )
+            start = time.perf_counter()
+            out = model(ids, use_cache=True, logits_to_keep=1)
+            middle = time.perf_counter()
+            for i in range(NEW_TOKENS):
+                out = model(
+                    torch.tensor([[300 + i]]), past_key_values=out.past_key_values, use_cache=True
+                )
+            return _rates(start, middle, time.perf_counter(), NEW_TOKENS)
+
+        return [one_round(number) for number in range(rounds + 1)][1:]
+
+    return run
+
+
+def _rates(start: float, middle: float, end: float, new_tokens: int) -> Rates:
+    return PROMPT_TOKENS / (middle - start), new_tokens / (end - middle)
+
+
+#: name -> (module it needs, how to run it).
+ENGINES: dict[str, tuple[str, Callable[[Path, int], list[Rates]]]] = {
+    "mrs Q4_K_M": ("mrs_cli", mrs("Q4_K_M")),
+    "mistral.rs Q4_K_M": ("mistralrs", mistral_rs("Q4_K_M")),
+    "llama.cpp Q4_K_M": ("llama_cpp", llama_cpp("Q4_K_M")),
+    "mrs Q8_0": ("mrs_cli", mrs("Q8_0")),
+    "llama.cpp Q8_0": ("llama_cpp", llama_cpp("Q8_0")),
+    "mrs bf16": ("mrs_cli", mrs("BF16")),
+    "transformers bf16": ("transformers", transformers("BF16")),
+}
+
+
+def run_apart(name: str, folder: Path, rounds: int) -> list[Rates]:
+    """One engine in a process of its own, so that no memory or thread is shared."""
+    command = [sys.executable, __file__, "--folder", str(folder), "--rounds", str(rounds)]
+    done = subprocess.run([*command, "--inside", name], stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        print(f"{name}: failed with {done.returncode}", file=sys.stderr)
+        return []
+    return [tuple(pair) for pair in json.loads(done.stdout.splitlines()[-1])]
+
+
+def print_table(found: dict[str, list[Rates]]) -> None:
+    print("| engine, weights | prompt tok/s | reply tok/s |\n| --- | ---: | ---: |")
+    medians = {}
+    for name, rates in found.items():
+        if rates:
+            medians[name] = tuple(statistics.median(column) for column in zip(*rates, strict=True))
+            print(f"| {name} | {medians[name][0]:.1f} | {medians[name][1]:.1f} |")
+    for ours in [name for name in medians if name.startswith("mrs")]:
+        weights = ours.removeprefix("mrs ")
+        for peer, rates in medians.items():
+            if peer != ours and peer.endswith(weights):
+                prompt, reply = (a / b for a, b in zip(medians[ours], rates, strict=True))
+                print(f"{ours} / {peer}: prompt x {prompt:.2f}, reply x {reply:.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, default=Path("random-llama"))
+    parser.add_argument("--only", nargs="*", default=list(ENGINES), choices=list(ENGINES))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cycles", type=int, default=2)
+    parser.add_argument("--inside", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.inside:
+        print(json.dumps(ENGINES[arguments.inside][1](arguments.folder, arguments.rounds)))
+        return
+    if not (arguments.folder / "model.safetensors").exists():
+        random_llama.write_folder(arguments.folder)
+    random_llama.write_gguf(arguments.folder, ["Q4_K_M", "Q8_0"])
+    names = [name for name in arguments.only if find_spec(ENGINES[name][0])]
+    for name in set(arguments.only) - set(names):
+        print(f"{name}: {ENGINES[name][0]} is not installed", file=sys.stderr)
+    found: dict[str, list[Rates]] = {name: [] for name in names}
+    for _ in range(arguments.cycles):
+        for name in names:
+            print(f"  {name} …", file=sys.stderr)
+            found[name] += run_apart(name, arguments.folder, arguments.rounds)
+    print_table(found)
+
+
+if __name__ == "__main__":
+    main()
