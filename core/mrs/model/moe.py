@@ -74,7 +74,7 @@ class MoePart:
         out, start = torch.zeros_like(x), 0
         for expert, count in zip(numbers.tolist(), counts.tolist(), strict=True):
             pairs = slice(start, start + count)
-            result = self._experts[expert](x[tokens[pairs]])
-            out.index_add_(0, tokens[pairs], result * pair_weights[pairs])
+            rows = tokens[pairs]
+            out.index_add_(0, rows, self._experts[expert](x[rows]).mul_(pair_weights[pairs]))
             start += count
         return out
