@@ -83,7 +83,19 @@ static void *worker(void *unused) {
     return unused;
 }
 
+/* A process that is forked has none of its parent's threads. */
+static void forget_workers(void) {
+    pool.workers = 0;
+    atomic_store(&pool.sleepers, 0);
+    atomic_store(&pool.gate, 0);
+    atomic_flag_clear(&pool.taken);
+    pthread_mutex_init(&pool.lock, NULL);
+    pthread_cond_init(&pool.opened, NULL);
+}
+
 static void start_workers(int wanted) {
+    static bool watches_forks;
+    if (!watches_forks) watches_forks = pthread_atfork(NULL, NULL, forget_workers) == 0;
     for (; pool.workers < wanted && pool.workers < MAX_WORKERS; pool.workers++) {
         pthread_t thread;
         if (pthread_create(&thread, NULL, worker, NULL)) return;
