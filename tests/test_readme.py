@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from source.hub_server import HubServer
 
 ROOT = Path(__file__).parent.parent

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from mrs_cli.app import main
 
 WORK = ["-p", "24", "-n", "6", "-r", "2"]

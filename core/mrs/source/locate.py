@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import mrs
 from mrs.errors import NotReadable
 from mrs.request import ModelSource
 from mrs.source.folder import Folder, LocalFolder
@@ -50,7 +49,7 @@ def is_path_like(model_id: str) -> bool:
 
 
 def _demo(source: ModelSource) -> tuple[ModelSource, Folder]:
-    folder = LocalFolder(Path(mrs.__file__).parent / "demo" / "model", label="demo")
+    folder = LocalFolder(Path(__file__).parent.parent / "demo" / "model", label="demo")
     if not folder.path.is_dir():
         raise NotReadable("the demo model is not part of this installation", where=str(folder.path))
     if source.container == "gguf" and not source.filenames:
