@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from pathlib import PurePath
 from typing import Any
@@ -57,10 +58,13 @@ def sampling(ask: AskFlags) -> Sampling:
         for each in fields(Sampling)
         if (value := getattr(ask, each.name, None)) is not None
     }
-    if "stop" in given:
-        given["stop"] = tuple(_text(text) for text in given["stop"])
-        if "" in given["stop"]:
-            raise UsageError("--stop is empty", hint="give it a text")
+    for name, flag in (("stop", "--stop"), ("dry_sequence_breakers", "--dry-sequence-breaker")):
+        if name in given:
+            given[name] = tuple(_text(text) for text in given[name])
+            if "" in given[name]:
+                raise UsageError(f"{flag} is empty", hint="give it a text")
+    if "logit_bias" in given:
+        given["logit_bias"] = tuple(map(_bias, given["logit_bias"]))
     return Sampling(**given)
 
 
@@ -101,6 +105,7 @@ def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
         "layer_map": flags.num_device_layers,
         "seed": flags.seed,
         "max_seqs": flags.max_seqs,
+        "prefix_cache_n": flags.prefix_cache_n,
         "strategy": flags.strategy,
         "plan_file": flags.plan_file,
         "chat_template": _template("--chat-template", flags.chat_template, ".jinja", ".json"),
@@ -123,6 +128,17 @@ def _model_id(text: str) -> str:
     if not text.strip():
         raise UsageError("-m names no model", hint="give a hub id, a local folder or demo")
     return text
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token, _, value = text.partition("=")
+    try:
+        pair = int(token), float(value)
+    except ValueError:
+        pair = -1, math.inf
+    if pair[0] < 0 or not math.isfinite(pair[1]):
+        raise UsageError(f"--logit-bias {text} is no bias", hint="give TOKEN=X, such as 13=-5")
+    return pair
 
 
 def _template(flag: str, path: str | None, *suffixes: str) -> str | None:

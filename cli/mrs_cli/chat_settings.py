@@ -12,7 +12,7 @@ from mrs.request import Sampling
 from mrs_cli.settings import SETTINGS
 
 DEFAULT = "default"
-TEXTS = ("stop",)
+TEXTS = ("stop", "dry_sequence_breakers")
 
 
 def setting_names() -> list[str]:

@@ -90,6 +90,17 @@ class GlobalFlags:
             show_default="16",
         ),
     ] = None
+    prefix_cache_n: Annotated[
+        int | None,
+        _devices(
+            "--prefix-cache-n",
+            metavar="N",
+            parser=SETTINGS["prefix_cache_n"].from_flag,
+            help="Past sequences that stay on their devices, so that what begins like one need "
+            "not be computed again; 0 remembers none.",
+            show_default="16",
+        ),
+    ] = None
     seed: Annotated[
         int | None,
         _sampling(
@@ -241,6 +252,53 @@ class AskFlags:
             parser=SETTINGS["presence_penalty"].from_flag,
             help="-2 to 2, for tokens already said.",
             show_default="0.1",
+        ),
+    ] = None
+    dry_multiplier: Annotated[
+        float | None,
+        _sampling(
+            "--dry-multiplier",
+            metavar="X",
+            parser=SETTINGS["dry_multiplier"].from_flag,
+            help="Punish going on with a repetition, by X where it begins to count; 0 is off.",
+            show_default="0",
+        ),
+    ] = None
+    dry_base: Annotated[
+        float | None,
+        _sampling(
+            "--dry-base",
+            metavar="X",
+            parser=SETTINGS["dry_base"].from_flag,
+            help="X times harder for each further token of the repetition.",
+            show_default="1.75",
+        ),
+    ] = None
+    dry_allowed_length: Annotated[
+        int | None,
+        _sampling(
+            "--dry-allowed-length",
+            metavar="N",
+            parser=SETTINGS["dry_allowed_length"].from_flag,
+            help="Repetitions count from N tokens up.",
+            show_default="2",
+        ),
+    ] = None
+    dry_sequence_breakers: Annotated[
+        list[str] | None,
+        _sampling(
+            "--dry-sequence-breaker",
+            metavar="TEXT",
+            help="No repetition goes on across TEXT; may be given several times.",
+            show_default='newline : " *',
+        ),
+    ] = None
+    logit_bias: Annotated[
+        list[str] | None,
+        _sampling(
+            "--logit-bias",
+            metavar="TOKEN=X",
+            help="Add X to the logit of a token id; may be given several times.",
         ),
     ] = None
     stop: Annotated[

@@ -9,6 +9,7 @@ from mrs.errors import ExitCode, UsageError
 from mrs_cli.ask import Task
 from mrs_cli.environment import Environment
 from mrs_cli.log import RequestLog
+from mrs_cli.piped import Begun, PipedLines, begun_ahead
 from mrs_cli.render.messages import listening
 from mrs_cli.render.plain import PlainScreen
 from mrs_cli.render.progress import load_model
@@ -46,10 +47,10 @@ def _answer(environment: Environment, task: Task, session: Session) -> ExitCode:
     """Answers each prompt on its own, in order."""
     screen = PlainScreen(environment, json=task.json, quiet=task.quiet, statistics=task.verbose > 0)
     asked = False
-    for prompt in _prompts(task, screen):
+    for prompt, begun in _prompts(environment, task, session, screen):
         asked = True
         session.forget()
-        reply = session.ask(Question(prompt), screen.show)
+        reply = session.ask(Question(prompt), screen.show, begun)
         screen.statistics(reply)
         if reply.reason == "cancelled":
             raise KeyboardInterrupt
@@ -60,13 +61,17 @@ def _answer(environment: Environment, task: Task, session: Session) -> ExitCode:
     return ExitCode.DONE
 
 
-def _prompts(task: Task, screen: PlainScreen) -> Iterator[str]:
+def _prompts(
+    environment: Environment, task: Task, session: Session, screen: PlainScreen
+) -> Iterator[Begun]:
     if task.prompt is not None:
-        yield task.prompt
-        return
-    while (line := screen.read()) is not None:
-        if line.strip():
-            yield line
+        yield task.prompt, None
+    elif not screen.attended:
+        yield from begun_ahead(session, PipedLines(environment.stdin), task.request.max_seqs)
+    else:
+        while (line := screen.read()) is not None:
+            if line.strip():
+                yield line, None
 
 
 def _chat_screen(environment: Environment, task: Task) -> Screen:

@@ -103,8 +103,12 @@ class Session:
         self.resume(self.turns[:-2])
         return question
 
-    def ask(self, question: Question, show: Show) -> Reply:
-        """The model's reply, shown by `show`.
+    def begin(self, text: str) -> Iterator[Event]:
+        """The reply to `text` alone, to be asked for later. Raises MrsError."""
+        return self._reply(text, self._with_system([{"role": "user", "content": text}]))
+
+    def ask(self, question: Question, show: Show, begun: Iterator[Event] | None = None) -> Reply:
+        """The model's reply, shown by `show`; `begun` is it if it was begun already.
 
         A question that got no answer, because of an error or because it was stopped before the
         first word, leaves the conversation as it was.
@@ -112,7 +116,7 @@ class Session:
         before = list(self.turns)
         self.resume([*self._before(question), {"role": "user", "content": question.text}])
         try:
-            reply = show(self._stream(question.text))
+            reply = show(self._stream(question.text, begun))
         except BaseException:
             self.resume(before)
             self.unanswered = question
@@ -166,17 +170,19 @@ class Session:
             return list(turns)
         return [{"role": "system", "content": self.system}, *turns]
 
-    def _stream(self, text: str) -> Iterator[Event]:
+    def _stream(self, text: str, begun: Iterator[Event] | None) -> Iterator[Event]:
+        messages = self.messages()
+        if self.log:
+            said = messages if self.model.has_chat_template else text
+            self.log.request(said, asdict(self.sampling))
+        return self._reply(text, messages) if begun is None else begun
+
+    def _reply(self, text: str, messages: list[Message]) -> Iterator[Event]:
         if self.model.has_chat_template:
-            messages = self.messages()
-            if self.log:
-                self.log.request(messages, asdict(self.sampling))
             return self.model.stream_chat(messages, self.sampling)
         if self.system is not None:
             raise UsageError(
                 "the model has no chat template to put --system in",
                 hint="give one with --chat-template",
             )
-        if self.log:
-            self.log.request(text, asdict(self.sampling))
         return self.model.stream_completion(text, self.sampling)

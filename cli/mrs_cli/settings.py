@@ -54,8 +54,12 @@ SETTINGS = {
         Setting("frequency_penalty", low=-2, high=2),
         Setting("presence_penalty", low=-2, high=2),
         Setting("max_tokens", whole=True, low=1),
+        Setting("dry_multiplier"),
+        Setting("dry_base", low=1),
+        Setting("dry_allowed_length", whole=True, low=1),
         Setting("seed", whole=True, high=2**64 - 1),
         Setting("max_seqs", whole=True, low=1),
+        Setting("prefix_cache_n", whole=True),
         Setting("max_seq_len", whole=True, low=1),
         Setting("max_batch_size", whole=True, low=1),
     )

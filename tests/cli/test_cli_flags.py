@@ -20,6 +20,7 @@ GLOBAL_FLAGS = [
     (["--seed", "0"], {"seed": 0}),
     (["--no-kv-cache"], {"kv_cache": False}),
     (["--max-seqs", "3"], {"max_seqs": 3}),
+    (["--prefix-cache-n", "0"], {"prefix_cache_n": 0}),
     (["-c", "t.jinja"], {"chat_template": "t.jinja"}),
     (["--chat-template", "t.json"], {"chat_template": "t.json"}),
     (["-j", "t.jinja"], {"jinja_explicit": "t.jinja"}),
@@ -50,6 +51,11 @@ SAMPLING = [
     (["--frequency-penalty", "-1"], {"frequency_penalty": -1.0}),
     (["--presence-penalty", "2"], {"presence_penalty": 2.0}),
     (["--stop", "a", "--stop", "b c"], {"stop": ("a", "b c")}),
+    (["--dry-multiplier", "0.8"], {"dry_multiplier": 0.8}),
+    (["--dry-base", "2"], {"dry_base": 2.0}),
+    (["--dry-allowed-length", "3"], {"dry_allowed_length": 3}),
+    (["--dry-sequence-breaker", "."], {"dry_sequence_breakers": (".",)}),
+    (["--logit-bias", "3=-5", "--logit-bias", "4=1.5"], {"logit_bias": ((3, -5.0), (4, 1.5))}),
 ]
 
 
@@ -111,7 +117,7 @@ def test_sampling_stands_before_or_after_the_selector(run_mrs, flags, expected):
 def test_every_sampling_field_has_a_flag():
     assert {name for _, expected in SAMPLING for name in expected} == {
         each.name for each in fields(Sampling)
-    }
+    } - {"logprobs", "variant"}  # for programs
 
 
 def test_the_word_nearest_to_the_model_wins(run_mrs):
