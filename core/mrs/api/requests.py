@@ -41,9 +41,12 @@ class _Settings:
     dry_sequence_breakers: Sequence[str] | None = None
     stream: bool = False
 
-    def sampling(self, choice: int = 0) -> Sampling:
-        """The settings of one choice. Raises UsageError for values that make no sense."""
+    def samplings(self) -> list[Sampling]:
+        """The settings of every choice. Raises UsageError for values that make no sense."""
         self._check()
+        return [self._sampling(choice) for choice in range(self.n_choices)]
+
+    def _sampling(self, choice: int) -> Sampling:
         usual = Sampling()
         stops = [self.stop_seqs] if isinstance(self.stop_seqs, str) else self.stop_seqs
         breakers = self.dry_sequence_breakers
@@ -97,6 +100,8 @@ class ChatCompletionRequest(_Settings):
 
     def conversation(self) -> list[Message]:
         """The messages as chat templates see them. Raises UsageError and Unsupported."""
+        if not self.messages:
+            raise UsageError("a request has no messages", hint="give it at least one")
         return [_message(dict(each)) for each in self.messages if not isinstance(each, str)]
 
 

@@ -24,7 +24,7 @@ from mrs.api.stream import Chunk, ChunkStream, Events, collect, total_usage
 from mrs.api.which import Which, model_source
 from mrs.events import OnProgress
 from mrs.plan.plan import Plan
-from mrs.request import RunRequest
+from mrs.request import RunRequest, Sampling
 from mrs.runner import load
 
 
@@ -101,7 +101,7 @@ class Runner:
 
         A KeyboardInterrupt ends the computing and goes on to the caller.
         """
-        replies = [self._chat(request, choice) for choice in range(request.n_choices)]
+        replies = [self._chat(request, sampling) for sampling in request.samplings()]
         identity = self._identity()
         if request.stream:
             return ChunkStream(replies, lambda chunk: _chat_chunk(chunk, identity))
@@ -121,8 +121,8 @@ class Runner:
         A KeyboardInterrupt ends the computing and goes on to the caller. Raises MrsError.
         """
         replies = [
-            self._model.stream_completion(request.prompt, request.sampling(choice))
-            for choice in range(request.n_choices)
+            self._model.stream_completion(request.prompt, sampling)
+            for sampling in request.samplings()
         ]
         identity = self._identity()
         if request.stream:
@@ -140,8 +140,7 @@ class Runner:
         """Give the memory back."""
         self._model.close()
 
-    def _chat(self, request: ChatCompletionRequest, choice: int) -> Events:
-        sampling = request.sampling(choice)
+    def _chat(self, request: ChatCompletionRequest, sampling: Sampling) -> Events:
         if isinstance(request.messages, str):
             return self._model.stream_completion(request.messages, sampling)
         return self._model.stream_chat(

@@ -1,0 +1,258 @@
+"""The Python face: requests, responses, streams, errors, threads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import mrs
+from mrs import Architecture, ChatCompletionRequest, CompletionRequest, Runner, Which
+from mrs.errors import MrsError, NotReadable, Unsupported, UsageError
+from mrs.families.find import families
+from mrs.run.engine import Engine
+
+QUESTION = [{"role": "user", "content": "What is a KV cache?"}]
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    made = Runner(which=Which.Plain(model_id="demo"), seed=7, cpu=True)
+    yield made
+    made.close()
+
+
+def ask(runner: Runner, **settings: object) -> mrs.ChatCompletionResponse:
+    response = runner.send_chat_completion_request(
+        ChatCompletionRequest(**{"messages": QUESTION, "max_tokens": 24, **settings})
+    )
+    assert isinstance(response, mrs.ChatCompletionResponse)
+    return response
+
+
+def test_importing_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, mrs; assert mrs.Which.Plain(model_id='x') and mrs.CompletionRequest;"
+        "heavy = {'torch', 'tokenizers', 'jinja2', 'numpy'} & set(sys.modules); assert not heavy"
+    )
+    environment = {"PYTHONPATH": str(Path(mrs.__file__).parents[1]), "PATH": ""}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+def test_every_name_is_there() -> None:
+    assert all(getattr(mrs, name) is not None for name in mrs.__all__)
+    assert set(mrs.__all__) <= set(dir(mrs))
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = mrs.Nothing
+
+
+def test_an_architecture_for_every_family() -> None:
+    assert {each.value for each in Architecture} == set(families())
+
+
+def test_a_chat_is_answered(runner: Runner) -> None:
+    response = ask(runner, max_tokens=100)
+    assert "keys and values" in response.choices[0].message.content
+    assert response.choices[0].message.role == "assistant"
+    assert response.choices[0].finish_reason == "stop"
+    assert (response.object, response.model) == ("chat.completion", "demo")
+    usage = response.usage
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+    assert usage.avg_compl_tok_per_sec > 0
+    assert usage.avg_prompt_tok_per_sec > 0
+    assert usage.total_time_sec == usage.total_prompt_time_sec + usage.total_completion_time_sec
+
+
+def test_asking_again_comes_from_the_prefix_cache(runner: Runner) -> None:
+    first, again = ask(runner), ask(runner)
+    assert again.choices == first.choices
+    assert again.usage.cached_tokens == again.usage.prompt_tokens - 1
+    assert first.id != again.id
+
+
+def test_a_stream_says_the_same(runner: Runner) -> None:
+    whole = ask(runner)
+    chunks = list(
+        runner.send_chat_completion_request(
+            ChatCompletionRequest(messages=QUESTION, max_tokens=24, stream=True)
+        )
+    )
+    assert all(isinstance(chunk, mrs.ChatCompletionChunkResponse) for chunk in chunks)
+    text = "".join(chunk.choices[0].delta.content for chunk in chunks)
+    assert text == whole.choices[0].message.content
+    assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert chunks[-1].choices[0].finish_reason == "length"
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_a_stream_can_be_left(runner: Runner) -> None:
+    request = ChatCompletionRequest(messages=QUESTION, max_tokens=200, stream=True)
+    stream = runner.send_chat_completion_request(request)
+    next(stream)
+    stream.close()
+    assert list(stream) == []
+    for chunk in runner.send_chat_completion_request(request):
+        assert chunk.choices[0].delta.content
+        break
+    assert ask(runner).usage.completion_tokens == 24
+
+
+def test_a_text_is_continued(runner: Runner) -> None:
+    request = CompletionRequest(prompt="The capital of France", max_tokens=6, echo_prompt=True)
+    response = runner.send_completion_request(request)
+    assert isinstance(response, mrs.CompletionResponse)
+    assert response.choices[0].text.startswith("The capital of France")
+    assert len(response.choices[0].text) > len("The capital of France")
+    stream = runner.send_completion_request(
+        CompletionRequest(prompt="The capital of France", max_tokens=6, stream=True)
+    )
+    said = "".join(chunk.choices[0].text for chunk in stream)
+    assert "The capital of France" + said == response.choices[0].text
+
+
+def test_a_string_is_a_prompt_as_it_is(runner: Runner) -> None:
+    chat = runner.send_chat_completion_request(
+        ChatCompletionRequest(messages="The capital of France", max_tokens=6)
+    )
+    plain = runner.send_completion_request(
+        CompletionRequest(prompt="The capital of France", max_tokens=6)
+    )
+    assert chat.choices[0].message.content == plain.choices[0].text
+
+
+def test_parts_of_text_are_joined(runner: Runner) -> None:
+    parts = [{"type": "text", "text": "What is "}, {"type": "text", "text": "a KV cache?"}]
+    assert ask(runner, messages=[{"role": "user", "content": parts}]).choices == ask(runner).choices
+
+
+def test_logprobs_are_those_of_the_tokens(runner: Runner) -> None:
+    choice = ask(runner, max_tokens=8, logprobs=True, top_logprobs=3).choices[0]
+    content = choice.logprobs.content
+    assert len(content) == 8
+    said = b"".join(bytes(each.bytes) for each in content).decode()
+    assert said == choice.message.content
+    for each in content:
+        values = [top.logprob for top in each.top_logprobs]
+        assert values == sorted(values, reverse=True)
+        assert len(values) == 3
+        assert each.logprob <= 0
+        # Without a temperature the likeliest token is taken.
+        assert (each.token, each.logprob) == (each.top_logprobs[0].token, values[0])
+    assert ask(runner).choices[0].logprobs is None
+    assert (
+        ask(runner, max_tokens=2, logprobs=True).choices[0].logprobs.content[0].top_logprobs == []
+    )
+
+
+def test_choices_draw_their_own_chances(runner: Runner) -> None:
+    settings = {"n_choices": 4, "temperature": 2.0, "max_tokens": 12}
+    first = ask(runner, **settings)
+    said = [choice.message.content for choice in first.choices]
+    assert [choice.index for choice in first.choices] == [0, 1, 2, 3]
+    assert len(set(said)) > 1
+    assert said == [choice.message.content for choice in ask(runner, **settings).choices]
+    assert said[0] == ask(runner, temperature=2.0, max_tokens=12).choices[0].message.content
+
+
+def test_a_bias_forbids_a_token(runner: Runner) -> None:
+    text = ask(runner, max_tokens=10).choices[0].message.content
+    first = ask(runner, max_tokens=1).choices[0].message.content
+    assert text.startswith(first)
+    ids = runner._model._text.tokenizer.encode(first, allow_special=False)
+    biased = ask(runner, max_tokens=10, logit_bias={ids[0]: -1000.0})
+    assert not biased.choices[0].message.content.startswith(first)
+
+
+def test_a_stop_text_ends_the_reply(runner: Runner) -> None:
+    choice = ask(runner, stop_seqs=[" keys"], max_tokens=50).choices[0]
+    assert choice.finish_reason == "stop"
+    assert "keys" not in choice.message.content
+
+
+def test_threads_share_a_runner(runner: Runner) -> None:
+    topics = ["a KV cache", "a token", "GGUF", "a GPU", "quantization", "attention"]
+    asked = [[{"role": "user", "content": f"What is {topic}?"}] for topic in topics]
+    alone = [ask(runner, messages=each).choices for each in asked]
+    with ThreadPoolExecutor(6) as pool:
+        together = list(pool.map(lambda each: ask(runner, messages=each).choices, asked * 2))
+    assert together == alone * 2
+
+
+def test_an_interruption_goes_on_to_the_caller(runner: Runner, monkeypatch) -> None:
+    step, steps = Engine._step, 0
+
+    def interrupted(engine: Engine) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 4:
+            raise KeyboardInterrupt
+        step(engine)
+
+    before = ask(runner)
+    for stream in (False, True):
+        steps = 0
+        with monkeypatch.context() as patch:
+            patch.setattr(Engine, "_step", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                list(
+                    runner.send_chat_completion_request(
+                        ChatCompletionRequest(messages=QUESTION, max_tokens=24, stream=stream)
+                    )
+                )
+    assert ask(runner).choices == before.choices
+
+
+WRONG = [
+    {"max_tokens": 0},
+    {"temperature": -1.0},
+    {"temperature": float("nan")},
+    {"top_p": 1.5},
+    {"min_p": -0.1},
+    {"repetition_penalty": 0.0},
+    {"n_choices": 0},
+    {"logit_bias": {10**9: 1.0}},
+    {"messages": []},
+    {"messages": [{"role": "user"}]},
+    {"messages": [{"role": "user", "content": 5}]},
+]
+
+
+@pytest.mark.parametrize("settings", WRONG, ids=str)
+def test_what_makes_no_sense_is_refused(runner: Runner, settings: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        ask(runner, **settings)
+
+
+def test_pictures_are_refused_by_name(runner: Runner) -> None:
+    picture = {"type": "image_url", "image_url": {"url": "x.png"}}
+    with pytest.raises(Unsupported, match="beside text"):
+        ask(runner, messages=[{"role": "user", "content": [picture]}])
+
+
+def test_a_model_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(NotReadable):
+        Runner(which=Which.Plain(model_id=str(tmp_path)))
+    with pytest.raises(MrsError):
+        Runner(which=Which.GGUF(quantized_model_id=str(tmp_path), quantized_filename="x.gguf"))
+
+
+def test_settings_reach_the_plan() -> None:
+    made = Runner(
+        which=Which.Plain(model_id="demo", arch=Architecture.Llama, dtype="f32"),
+        in_situ_quant="8bit",
+        max_seq_len=128,
+        max_batch_size=3,
+        prefix_cache_n=0,
+        no_kv_cache=True,
+        cpu=True,
+    )
+    plan = made.plan()
+    assert (plan.load.context_tokens, plan.load.batch, plan.isq) == (128, 3, "Q8_0")
+    assert ask(made, max_tokens=3).usage.completion_tokens == 3
+    assert ask(made, max_tokens=3).usage.cached_tokens == 0
