@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,10 @@ from torch import Tensor
 from mrs.errors import UsageError
 from mrs.request import Sampling
 from mrs.run.dry import RepetitionFinder
+
+
+#: Makes the likeliest token impossible and is no infinity yet: e ** 60 is 1e26.
+_LARGEST_GROWTH = 60.0
 
 
 @dataclass(frozen=True)
@@ -87,8 +92,9 @@ class Sampler:
 
     def _without_repetition(self, logits: Tensor, lengths: dict[int, int]) -> Tensor:
         settings = self._sampling
+        growth = math.log(settings.dry_base)
         penalties = {
-            token: settings.dry_multiplier * settings.dry_base**excess
+            token: settings.dry_multiplier * math.exp(min(excess * growth, _LARGEST_GROWTH))
             for token, length in lengths.items()
             if (excess := length - settings.dry_allowed_length) >= 0
         }
