@@ -12,7 +12,6 @@ from mrs.errors import UsageError
 from mrs.request import Sampling
 from mrs.run.dry import RepetitionFinder
 
-
 #: Makes the likeliest token impossible and is no infinity yet: e ** 60 is 1e26.
 _LARGEST_GROWTH = 60.0
 
