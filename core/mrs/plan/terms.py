@@ -9,13 +9,9 @@ from functools import cache, partial
 from mrs.families.find import Description
 from mrs.families.spec import Layer, Parameter
 from mrs.formats import FORMATS, Format
-from mrs.plan.activations import (
-    Pass,
-    head_activation_bytes,
-    layer_activation_bytes,
-    standing_bytes,
-)
+from mrs.plan.activations import head_activation_bytes, layer_activation_bytes, standing_bytes
 from mrs.plan.device import Device
+from mrs.plan.forward_pass import Pass
 from mrs.plan.kv import layer_kv_bytes
 from mrs.plan.processor import bf16_units, cpu_threads
 from mrs.plan.storage import Storage, StorageRules, store

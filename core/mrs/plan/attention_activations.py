@@ -1,0 +1,183 @@
+"""Bytes of activations of the kinds of attention; see `mrs.plan.activations`."""
+
+from __future__ import annotations
+
+from mrs.families.spec import Attention, LatentAttention, Rope
+from mrs.plan.forward_pass import KeptAs, Pass, norm_bytes, product_bytes
+
+#: Heads that native attention takes are whole vectors; it scores so many queries at once.
+NATIVE_LANES = 16
+NATIVE_SCORES = 4
+#: Keys that the CPU's fused attention looks at in one step, and float32 sums it keeps beside.
+ATTENTION_KEYS_PER_STEP = 512
+#: Scores of latent attention that are in memory at once.
+LATENT_SCORES = 1 << 24
+
+
+def attention_bytes(part: Attention, run: Pass, hidden_size: int, kept: KeptAs) -> int:
+    """Queries, keys, values and the mixed result (2 Q + 2 K) are held throughout.
+
+    Beside them: the projections; norms of q and k; rotation, a R for the turned numbers twice;
+    then the rotated q and k stay while the fused or the explicit attention runs; last the
+    projection back, when the rotated ones are gone.
+    """
+    query_size, key_size = part.heads * part.head_dim, part.kv_heads * part.head_dim
+    queries, keys = run.size(query_size), run.size(key_size)
+    held = 2 * queries + 2 * keys
+    if part.gated:
+        held += 2 * queries
+
+    def product(slot: str, columns: int, rows: int, bias: bool) -> int:
+        return product_bytes(run, columns, rows, kept(slot), bias=bias)
+
+    moments = [
+        queries + 2 * keys + product("mixer.v", hidden_size, key_size, part.qkv_bias),
+        product("mixer.q", hidden_size, query_size, part.qkv_bias),
+        held + product("mixer.o", query_size, hidden_size, part.out_bias),
+    ]
+    if part.qk_norm is not None:
+        moments.append(queries + 2 * keys + norm_bytes(run, query_size))
+        moments.append(2 * queries + 2 * keys + norm_bytes(run, key_size))
+    one = run.of_one_sequence()
+    turned = held
+    if part.rope is not None:
+        moments.append(held + _rotation_bytes(one, part.heads, part.head_dim, part.rope))
+        moments.append(held + _table_growth_bytes(one, part.rope))
+        turned += one.size(query_size) + one.size(key_size)
+    moments.append(turned + _attend_bytes(part, one))
+    moments.append(turned + _window_move_bytes(part, one))
+    return max(moments)
+
+
+def latent_attention_bytes(part: LatentAttention, run: Pass, hidden_size: int, kept: KeptAs) -> int:
+    """Queries, those through the keys' map, the latent vector twice and the mix are held.
+
+    Beside them, for one sequence, the rotated queries and their copy in the cache's type, then
+    the scores of some heads: with their mask and softmax three lists in float32 and two of
+    booleans, and float32 of the keys. Last what goes through the values' map, and the projection back.
+    """
+    wide = part.latent_dim + part.rope.dim
+    query_size = part.heads * (part.key_dim + part.rope.dim)
+    latents = run.size(part.heads * part.latent_dim)
+    held = run.size(query_size + wide + part.latent_dim) + 2 * latents
+    one = run.of_one_sequence()
+    turned = one.size(part.heads * wide) + one.tokens * part.heads * wide * run.cache.block_bytes
+    scores = min(part.heads * one.tokens * one.context_tokens, LATENT_SCORES)
+    scores = max(scores, one.tokens * one.context_tokens)
+    keys = 2 * 4 * one.context_tokens * wide
+    attending = (3 * 4 + 2) * scores + keys + one.size(part.heads * part.latent_dim)
+    values = 2 * run.size(part.heads * part.value_dim)
+    back = product_bytes(
+        run, part.heads * part.value_dim, hidden_size, kept("mixer.o"), bias=part.bias
+    )
+    return held + max(turned + attending, values + back)
+
+
+def _rotation_bytes(run: Pass, heads: int, head_dim: int, rope: Rope) -> int:
+    """Both halves of the turned pairs and their joint, then the numbers that pass through.
+
+    Half types turn in float32: a copy before, a cast behind. Native kernels need the result alone.
+    """
+    if run.native:
+        return run.size(heads * head_dim)
+    pairs = 4 * run.tokens * heads * rope.dim
+    if run.activation.name != "F32":
+        pairs = pairs * 3 // 2
+    rest = run.size(heads * head_dim) if rope.dim < head_dim else 0
+    return max(2 * pairs, pairs + rest)
+
+
+def table_tokens(context_tokens: int, chunk_tokens: int) -> int:
+    """Rows of a rotary table, which doubles until it holds the context."""
+    rows = max(256, min(chunk_tokens, context_tokens))
+    while rows < context_tokens:
+        rows *= 2
+    return rows
+
+
+def table_bytes(rope: Rope, run: Pass) -> int:
+    """cos and sin in float32 of a rotary table."""
+    fixed = rope.scaling is None or not rope.scaling.depends_on_length
+    rows = table_tokens(run.context_tokens, run.tokens) if fixed else run.sequence_tokens
+    return rows * rope.dim // 2 * 4 * 2
+
+
+def _table_growth_bytes(run: Pass, rope: Rope) -> int:
+    """Angles, cosines, their product, new and half-sized old tables, less the table that stays."""
+    return table_bytes(rope, run) * 10 // 8
+
+
+def _attend_bytes(part: Attention, run: Pass) -> int:
+    """Beside rotated queries and the cache: the cast queries, then one of two ways.
+
+    Native kernels take any queries and keep four rows of scores a thread beside their result.
+    """
+    if run.native and part.head_dim % NATIVE_LANES == 0:
+        scores = run.threads * NATIVE_SCORES * 4 * run.context_tokens
+        return run.size(part.heads * part.head_dim) + scores
+    query = run.tokens * part.heads * part.head_dim * run.cache.block_bytes
+    cast = 0 if run.cache == run.activation else query
+    seen = _seen_keys(part, run)
+    if part.softcap is None and not part.sinks:
+        return cast + _fused_bytes(part, run, query, seen)
+    return cast + _explicit_bytes(part, run, query, seen)
+
+
+def _seen_keys(part: Attention, run: Pass) -> int:
+    """A cache with a window returns the window before each token of the chunk."""
+    if part.window is None or part.window + run.tokens >= run.context_tokens:
+        return run.context_tokens
+    return part.window - 1 + run.tokens
+
+
+def _fused_bytes(part: Attention, run: Pass, query: int, seen: int) -> int:
+    """torch's fused attention over queries folded by group.
+
+    One new token sees every key: no mask, and queries are only viewed. Otherwise the mask
+    (G T, S) stands as booleans and is made numbers of the cache's type. A window makes the
+    boolean mask (T, S) of three parts before it is folded. The result is copied into rows, while
+    the kernel's own buffers are gone.
+    """
+    group = part.heads // part.kv_heads
+    if run.tokens == 1:
+        return 2 * query + _kernel_bytes(part, run)
+    cells = group * run.tokens * seen
+    mask = run.tokens * seen * (3 if part.window is not None else 1)
+    folded = query if group > 1 else 0
+    kernel = cells + cells * run.cache.block_bytes + query + _kernel_bytes(part, run)
+    return max(mask + (cells if group > 1 else 0), folded + max(kernel, cells + 2 * query))
+
+
+def _kernel_bytes(part: Attention, run: Pass) -> int:
+    """The fused kernel's buffers: logarithms of sums, and on a CPU scores and sums a thread.
+
+    A thread takes 256, 64 or 32 queries a step, and repeats half-type scores in that type.
+    """
+    rows = part.heads // part.kv_heads * run.tokens
+    sums = part.heads * run.tokens * 4
+    step = 256 if rows >= 768 else 64 if rows >= 192 else 32
+    scores = step * ATTENTION_KEYS_PER_STEP * 4
+    if run.cache.name != "F32":
+        scores = scores * 3 // 2
+    return sums + run.threads * (scores + step * part.head_dim * 4 + 2 * step * 4)
+
+
+def _explicit_bytes(part: Attention, run: Pass, query: int, seen: int) -> int:
+    """Scores of one key head at a time, in float32.
+
+    Four of them are alive from the second head on: those and the probabilities of the head
+    before, and two that are being worked on; with one key head three. Beside them the mask,
+    while it is made (with a window of three parts) or negated, and the results so far.
+    """
+    scores = part.heads // part.kv_heads * run.tokens * seen * 4
+    count = 4 if part.kv_heads > 1 else 3
+    mask = run.tokens * seen * 2 if run.tokens > 1 else 0
+    return count * scores + mask + 2 * query
+
+
+def _window_move_bytes(part: Attention, run: Pass) -> int:
+    """When a window moves on, its keys and then its values go to a buffer of the same size."""
+    if part.window is None or part.window + run.tokens >= run.context_tokens:
+        return 0
+    cells = part.window + run.tokens
+    return cells * part.kv_heads * part.head_dim * run.cache.block_bytes
