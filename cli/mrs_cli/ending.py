@@ -55,6 +55,45 @@ def ending_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+@contextmanager
+def interruptible() -> Iterator[Callable[[], None]]:
+    """Ctrl-C ends the block, although libraries may swallow it or fail while they are imported.
+
+    It waits for the end of an import, then for a call of what is yielded or the end of the block.
+    A second one does not wait.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield lambda: None
+        return
+    asked = False
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        waits, asked = not asked and _is_importing(frame), True
+        if not waits:
+            raise KeyboardInterrupt
+
+    def check() -> None:
+        if asked:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    check()
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _discard_output(environment: Environment) -> None:
     """Nobody reads on: what the interpreter still flushes at its exit goes nowhere."""
     with suppress(OSError, ValueError):

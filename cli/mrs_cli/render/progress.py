@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from mrs.events import LoadProgress, OnProgress
 from mrs.request import RunRequest
+from mrs_cli.ending import interruptible
 from mrs_cli.environment import Environment, Model
 from mrs_cli.render.text import one_line
 
@@ -37,8 +38,18 @@ def with_progress(
     quiet: bool,
 ) -> Result:
     """The result of `work`, with a bar for each device on a terminal while it loads."""
-    if quiet or not environment.can_animate(environment.stderr):
-        return work(None)
+    with interruptible() as check:
+        if quiet or not environment.can_animate(environment.stderr):
+            return work(lambda _: check())
+        return _with_bars(environment, title, work, check)
+
+
+def _with_bars(
+    environment: Environment,
+    title: str,
+    work: Callable[[OnProgress | None], Result],
+    check: Callable[[], None],
+) -> Result:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
     from mrs_cli.render.theme import console
@@ -55,6 +66,7 @@ def with_progress(
         bars = {}
 
         def show(state: LoadProgress) -> None:
+            check()
             progress.update(waiting, visible=False)
             if state.device not in bars:
                 bars[state.device] = progress.add_task(one_line(state.device))
