@@ -1,0 +1,40 @@
+"""Runs the tests of the Triton kernels, each file in a process that has Triton to itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    find_spec("triton") is None, reason="Triton is not installed (torch's CUDA builds bring it)"
+)
+
+
+def run_tests(file_name: str, **environment: str) -> None:
+    tests = Path(__file__).with_name(file_name)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests)],
+        env={**os.environ, **environment},
+        cwd=tests.parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^\d{2,} passed in", done.stdout, re.MULTILINE), done.stdout
+
+
+def test_in_the_interpreter() -> None:
+    run_tests("triton_in_interpreter.py", TRITON_INTERPRET="1")
+
+
+@pytest.mark.slow
+def test_for_gpus(tmp_path: Path) -> None:
+    """Compiling is not running: these kernels are right on a GPU only once they ran on one."""
+    run_tests("triton_for_gpus.py", TRITON_CACHE_DIR=str(tmp_path))
