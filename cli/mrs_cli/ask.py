@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from pathlib import PurePath
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from mrs.errors import UsageError
 from mrs.request import ModelSource, RunRequest, Sampling
 from mrs_cli.flags import AskFlags, GgufFlags, GlobalFlags, OutputFlags, PlainFlags, PlanningFlags
+from mrs_cli.settings import Biases
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,9 @@ def sampling(ask: AskFlags) -> Sampling:
             if "" in given[name]:
                 raise UsageError(f"{flag} is empty", hint="give it a text")
     if "logit_bias" in given:
-        given["logit_bias"] = tuple(map(_bias, given["logit_bias"]))
+        given["logit_bias"] = tuple(
+            Biases().pair(text, spelled=f"--logit-bias {text}") for text in given["logit_bias"]
+        )
     return Sampling(**given)
 
 
@@ -128,17 +130,6 @@ def _model_id(text: str) -> str:
     if not text.strip():
         raise UsageError("-m names no model", hint="give a hub id, a local folder or demo")
     return text
-
-
-def _bias(text: str) -> tuple[int, float]:
-    token, _, value = text.partition("=")
-    try:
-        pair = int(token), float(value)
-    except ValueError:
-        pair = -1, math.inf
-    if pair[0] < 0 or not math.isfinite(pair[1]):
-        raise UsageError(f"--logit-bias {text} is no bias", hint="give TOKEN=X, such as 13=-5")
-    return pair
 
 
 def _template(flag: str, path: str | None, *suffixes: str) -> str | None:

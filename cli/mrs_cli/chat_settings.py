@@ -9,10 +9,16 @@ from typing import Any
 
 from mrs.errors import UsageError
 from mrs.request import Sampling
-from mrs_cli.settings import SETTINGS
+from mrs_cli.settings import SETTINGS, Biases, Kind, Texts
 
 DEFAULT = "default"
-TEXTS = ("stop", "dry_sequence_breakers")
+#: Settings that change what is said; others of `Sampling` are for programs.
+KINDS: dict[str, Kind] = {
+    **SETTINGS,
+    "stop": Texts(),
+    "dry_sequence_breakers": Texts(),
+    "logit_bias": Biases(),
+}
 
 
 def setting_names() -> list[str]:
@@ -25,20 +31,20 @@ def changed(sampling: Sampling, name: str, text: str) -> Sampling:
     field = _find(name)
     value: Any = field.default
     if text != DEFAULT:
-        value = _parse(field, text, f"\\set {name} {text}")
+        value = KINDS[field.name].parse(text, spelled=f"\\set {name} {text}")
     return replace(sampling, **{field.name: value})
 
 
 def described(sampling: Sampling, name: str) -> str:
     """`top-k 32`: a setting as `\\set` takes it."""
     field = _find(name)
-    return f"{_spelled(field)} {_text(getattr(sampling, field.name))}"
+    return f"{_spelled(field)} {_text(field, sampling)}"
 
 
 def listed(sampling: Sampling) -> str:
     """Every setting with its value and what it takes, one a line."""
     rows = [
-        (_spelled(field), _text(getattr(sampling, field.name)), _wording(field))
+        (_spelled(field), _text(field, sampling), KINDS[field.name].wording)
         for field in _settable()
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -66,8 +72,7 @@ def restored(saved: Mapping[str, Any]) -> tuple[Sampling, list[str]]:
 
 
 def _settable() -> list[Field[Any]]:
-    """Settings that change what is said; others are for programs."""
-    return [field for field in fields(Sampling) if field.name in (*SETTINGS, *TEXTS)]
+    return [field for field in fields(Sampling) if field.name in KINDS]
 
 
 def _find(name: str) -> Field[Any]:
@@ -84,49 +89,13 @@ def _spelled(field: Field[Any]) -> str:
     return field.name.replace("_", "-")
 
 
-def _wording(field: Field[Any]) -> str:
-    setting = SETTINGS.get(field.name)
-    return setting.wording if setting else 'a text, or several as ["A", "B"]'
-
-
-def _text(value: Any) -> str:
-    if value is None or value == ():
-        return "none"
-    if isinstance(value, tuple):
-        import json
-
-        return value[0] if len(value) == 1 else json.dumps(value, ensure_ascii=False)
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _parse(field: Field[Any], text: str, spelled: str) -> Any:
-    if setting := SETTINGS.get(field.name):
-        return setting.parse(text, spelled=spelled)
-    if not text.startswith("["):
-        return (text,)
-    import json
-
-    try:
-        return _texts(json.loads(text))
-    except (ValueError, RecursionError):
-        raise UsageError(f"{spelled} is no list", hint='give texts as ["A", "B"]') from None
+def _text(field: Field[Any], sampling: Sampling) -> str:
+    value = getattr(sampling, field.name)
+    return "none" if value is None or value == () else KINDS[field.name].show(value)
 
 
 def _from_json(field: Field[Any], value: Any) -> Any:
     """The value of a setting as JSON holds it; UsageError for one that cannot be."""
     if value is None and "None" in str(field.type):
         return None
-    if setting := SETTINGS.get(field.name):
-        text = "" if isinstance(value, bool) else str(value)
-        return setting.parse(text, spelled=f"{_spelled(field)} {text[:40]}")
-    try:
-        return _texts(value)
-    except ValueError:
-        raise UsageError(f"{_spelled(field)} is no list of texts") from None
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    """ValueError for anything else than a list of texts that are not empty."""
-    if not isinstance(value, list) or not all(isinstance(text, str) and text for text in value):
-        raise ValueError
-    return tuple(value)
+    return KINDS[field.name].from_json(value, spelled=_spelled(field))

@@ -1,11 +1,25 @@
-"""Settings that are numbers, by name, with the values each may take: flags and chat share them."""
+"""Settings by kind and name, with the values each may take: flags and chat share them."""
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from mrs.errors import UsageError
+
+
+class Kind(Protocol):
+    """What a setting may be, and how it is written. UsageError quotes `spelled`."""
+
+    @property
+    def wording(self) -> str: ...
+    def parse(self, text: str, *, spelled: str) -> Any: ...
+    def from_json(self, value: Any, *, spelled: str) -> Any: ...
+    def show(self, value: Any) -> str:
+        """`value` as `parse` takes it."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -38,9 +52,72 @@ class Setting:
             raise UsageError(f"{spelled} is out of range", hint=f"give {self.wording}")
         return value
 
+    def from_json(self, value: Any, *, spelled: str) -> float:
+        text = "" if isinstance(value, bool) else str(value)
+        return self.parse(text, spelled=f"{spelled} {text[:40]}")
+
+    def show(self, value: float) -> str:
+        return f"{value:.10g}" if isinstance(value, float) else str(value)
+
     def from_flag(self, text: str) -> float:
         """The number given to the flag of this name."""
         return self.parse(text, spelled=f"--{self.name.replace('_', '-')} {text}")
+
+
+class Texts:
+    """Texts that are not empty: one as it is, several as a list in JSON."""
+
+    wording = 'a text, or several as ["A", "B"]'
+
+    def parse(self, text: str, *, spelled: str) -> tuple[str, ...]:
+        if not text.startswith("["):
+            return (text,)
+        try:
+            return self.from_json(json.loads(text), spelled=spelled)
+        except (ValueError, RecursionError):
+            raise _no_texts(spelled) from None
+
+    def from_json(self, value: Any, *, spelled: str) -> tuple[str, ...]:
+        if not isinstance(value, list) or not all(isinstance(text, str) and text for text in value):
+            raise _no_texts(spelled)
+        return tuple(value)
+
+    def show(self, value: tuple[str, ...]) -> str:
+        if len(value) == 1 and value[0].isprintable() and not value[0].startswith("["):
+            return value[0]
+        return json.dumps(value, ensure_ascii=False)
+
+
+class Biases:
+    """Pairs of a token id and what is added to its logit, written TOKEN=X."""
+
+    wording = "TOKEN=X, several with spaces between them"
+
+    def parse(self, text: str, *, spelled: str) -> tuple[tuple[int, float], ...]:
+        return tuple(self.pair(part, spelled=spelled) for part in text.split())
+
+    def pair(self, text: str, *, spelled: str) -> tuple[int, float]:
+        token, _, value = text.partition("=")
+        try:
+            pair = int(token), float(value)
+        except ValueError:
+            pair = -1, math.inf
+        if pair[0] < 0 or not math.isfinite(pair[1]):
+            raise UsageError(f"{spelled} is no bias", hint="give TOKEN=X, such as 13=-5")
+        return pair
+
+    def from_json(self, value: Any, *, spelled: str) -> tuple[tuple[int, float], ...]:
+        pairs = value if isinstance(value, list) else [value]
+        if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+            raise UsageError(f"{spelled} is no list of pairs")
+        return self.parse(" ".join(f"{pair[0]}={pair[1]}" for pair in pairs), spelled=spelled)
+
+    def show(self, value: tuple[tuple[int, float], ...]) -> str:
+        return " ".join(f"{token}={bias:.10g}" for token, bias in value)
+
+
+def _no_texts(spelled: str) -> UsageError:
+    return UsageError(f"{spelled} is no list of texts", hint='give texts as ["A", "B"]')
 
 
 SETTINGS = {

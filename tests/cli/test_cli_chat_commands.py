@@ -78,8 +78,9 @@ def test_edit_replaces_the_last_message(chat):
             "\\set temperature 3 is out of range: give a number from 0 up to 2",
         ),
         ("\\set max-tokens 0", "\\set max-tokens 0 is out of range"),
-        ('\\set stop ["a"', '\\set stop ["a" is no list: give texts as ["A", "B"]'),
+        ('\\set stop ["a"', '\\set stop ["a" is no list of texts: give texts as ["A", "B"]'),
         ('\\set stop [""]', "is no list"),
+        ("\\set logit-bias 3", "\\set logit-bias 3 is no bias: give TOKEN=X, such as 13=-5"),
     ],
 )
 def test_what_cannot_be_is_said_and_the_chat_goes_on(chat, said, error):
@@ -145,10 +146,25 @@ def test_set_reaches_the_model(chat):
     assert notes(ran)[-1] == "stop END of it"
 
 
+def test_what_set_shows_it_takes(chat):
+    shown = (
+        "dry-multiplier 0.123456789",
+        'dry-sequence-breakers ["\\n", ":"]',
+        "logit-bias 3=-5 17=0.25",
+        'stop ["[x"]',
+    )
+    ran = chat(*(f"\\set {setting}" for setting in shown), "hello")
+    assert notes(ran) == [f"now {setting}" for setting in shown]
+    sampling = ran.models[0].asked[0][1]
+    assert sampling.logit_bias == ((3, -5.0), (17, 0.25))
+    assert sampling.dry_sequence_breakers == ("\n", ":")
+    assert (sampling.dry_multiplier, sampling.stop) == (0.123456789, ("[x",))
+
+
 def test_set_lists_every_setting_that_changes_a_reply(chat):
     listed = [line.split()[0] for line in notes(chat("\\set")) if line][:-1]
     assert listed == setting_names()
-    for_programs = {"logprobs", "logit_bias", "variant"}
+    for_programs = {"logprobs", "variant"}
     assert {name.replace("-", "_") for name in listed} == {
         field.name for field in fields(Sampling)
     } - for_programs

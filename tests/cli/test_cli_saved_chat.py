@@ -19,7 +19,10 @@ TURNS = [
     {"role": "assistant", "content": "<think>\nhm\n</think>\n\n42"},
 ]
 CHAT = SavedChat(
-    "a/model", "Be brief.", Sampling(temperature=0.7, top_k=None, stop=("a", "b")), TURNS
+    "a/model",
+    "Be brief.",
+    Sampling(temperature=0.7, top_k=None, stop=("a", "b"), logit_bias=((3, -1.5),)),
+    TURNS,
 )
 #: As version 1 wrote it; what later versions write may differ, what they read may not.
 VERSION_1 = """{
@@ -109,6 +112,8 @@ def test_foreign_and_newer_files(file, content, why):
         ({"sampling": {"max_tokens": [1]}}, "max-tokens"),
         ({"sampling": {"stop": "x"}}, "stop is no list of texts"),
         ({"sampling": {"stop": [""]}}, "stop is no list of texts"),
+        ({"sampling": {"logit_bias": {"3": 1}}}, "logit-bias is no list of pairs"),
+        ({"sampling": {"logit_bias": [[3, None]]}}, "logit-bias is no bias"),
         ({"messages": {}}, "messages are no list"),
         ({"messages": [{"role": "assistant", "content": "x"}]}, "message 1 is not the user's"),
         ({"messages": ["x"]}, "message 1 is not the user's"),
