@@ -12,7 +12,7 @@ from tiny_decoders import CPU, GREEDY, VOCABULARY, WARM, tiny_decoder
 from mrs.request import Sampling
 from mrs.run.engine import Engine
 
-FAMILIES = ["dense", "window", "hybrid", "longrope", "dynamic"]
+FAMILIES = ["dense", "window", "hybrid", "delta", "latent", "longrope", "dynamic"]
 
 
 @pytest.fixture(scope="module", autouse=True)

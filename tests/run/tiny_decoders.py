@@ -43,6 +43,31 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "layer_types": ["conv", "full_attention", "conv"],
         "block_auto_adjust_ff_dim": False,
     },
+    "latent": {
+        "model_type": "deepseek_v2",
+        "kv_lora_rank": 16,
+        "q_lora_rank": None,
+        "qk_nope_head_dim": 8,
+        "qk_rope_head_dim": 4,
+        "v_head_dim": 8,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "first_k_dense_replace": 3,
+    },
+    "delta": {
+        "model_type": "qwen3_next",
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "head_dim": 8,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 2,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "shared_expert_intermediate_size": 16,
+    },
     "longrope": {
         "model_type": "phi3",
         "rope_scaling": _ROPE,
@@ -77,6 +102,8 @@ def tiny_decoder(kind: str, *, split: bool = False) -> Decoder:
 
 def _numbers(parameter: Parameter, chance: torch.Generator) -> Tensor:
     numbers = torch.randn(parameter.shape, generator=chance)
+    if "decay" in parameter.name:
+        return -numbers.abs()
     if "norm" in parameter.name:
         return 1 + 0.1 * numbers
     return numbers if parameter.role in ("vector", "dense") else 0.35 * numbers
