@@ -1,0 +1,58 @@
+"""How long the first token takes with and without a remembered history, and how batches pay.
+
+python tests/bench/prefix_cache.py MODEL [HISTORY_TOKENS]
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+
+from mrs.events import Finished
+from mrs.request import ModelSource, RunRequest, Sampling
+from mrs.run.reply import Reply
+from mrs.runner import LoadedModel, load
+
+NEW_TOKENS = 20
+
+
+def first_token(model: LoadedModel, ids: list[int]) -> tuple[float, int]:
+    """Seconds to the first token, and how many tokens of the prompt were remembered."""
+    *_, end = Reply(model.engine, model._text, ids, Sampling(temperature=0, max_tokens=1))
+    assert isinstance(end, Finished)
+    return end.usage.prompt_s, end.usage.cached_tokens
+
+
+def batch_rate(model: LoadedModel, prompts: list[list[int]], tokens: int) -> float:
+    """Tokens a second of replies that are made together, once their prompts are in."""
+    settings = Sampling(temperature=0, max_tokens=tokens)
+    replies = [Reply(model.engine, model._text, prompt, settings) for prompt in prompts]
+    for reply in replies:
+        next(reply)
+    start = time.perf_counter()
+    for reply in replies:
+        list(reply)
+    return len(prompts) * tokens / (time.perf_counter() - start)
+
+
+def main() -> None:
+    source = ModelSource(sys.argv[1], "gguf" if sys.argv[1].endswith(".gguf") else "safetensors")
+    count = int(sys.argv[2]) if len(sys.argv) > 2 else 2000
+    model = load(RunRequest(source, seed=1, max_batch_size=8))
+    chance = random.Random(0)
+    history, new = ([chance.randint(5, 999) for _ in range(n)] for n in (count, NEW_TOKENS))
+    cold, _ = first_token(model, history + new)
+    print(f"cold: {cold:.3f} s for {count + NEW_TOKENS} tokens")
+    for name, ids in (("end of it", history), ("middle of it", [*history, 7])):
+        first_token(model, ids)
+        warm, cached = first_token(model, history + new)
+        print(f"goes on from the {name}: {warm:.3f} s, {cached} cached, {cold / warm:.1f} x")
+        new = [chance.randint(5, 999) for _ in range(NEW_TOKENS)]
+    for size in (1, 2, 4, 8):
+        prompts = [[chance.randint(5, 999) for _ in range(16)] for _ in range(size)]
+        print(f"{size} at once: {batch_rate(model, prompts, 32):.1f} tokens/s")
+
+
+if __name__ == "__main__":
+    main()
