@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from mrs.events import HeldMemory, LoadProgress, OnProgress
 from mrs.families.find import Description, describe
 from mrs.kernels.library import is_available
+from mrs.plan.bandwidth import with_bandwidth
 from mrs.plan.calibration import corrections, remember
 from mrs.plan.device import Device
 from mrs.plan.memory import probe_devices
@@ -73,7 +74,7 @@ def rehearse(
 ) -> Reconciliation:
     """Load what was planned, run its worst moment, and tell predicted from measured.
 
-    The correction is remembered for later plans on this machine. Raises MrsError.
+    What was measured is remembered for later plans on this machine. Raises MrsError.
     """
     made.require_fit()
     report = on_progress or (lambda progress: None)
@@ -92,6 +93,7 @@ def rehearse(
         seen.decode_tokens_per_s,
     )
     remember(result.corrections)
+    with_bandwidth(_devices(request), measure=True)  # remembered for later estimates
     return result
 
 

@@ -127,6 +127,18 @@ def test_no_spill(llama_70b: Path, planner_of) -> None:
     ]
 
 
+def test_unified_memory_counts_once(llama_70b: Path, planner_of) -> None:
+    """The CPU's memory is the accelerator's own: nothing spills, and -n may still name the CPU."""
+    devices = ("metal:0=96GiB", "cpu=128GiB")
+    planner, request = planner_of(llama_70b, *devices)
+    plan = planner.plan(request)
+    check(plan)
+    assert not plan.fits
+    assert plan.spilled_layers == 0
+    planner, request = planner_of(llama_70b, *devices, layer_map="40")
+    assert planner.plan(request).runs == [(0, 40), (1, 40)]
+
+
 def test_a_layer_map_is_obeyed(llama_70b: Path, planner_of) -> None:
     planner, request = planner_of(
         llama_70b, "cuda:0=80GiB", "cuda:1=80GiB", "cpu=64GiB", layer_map="0:16;1:16"
