@@ -41,16 +41,19 @@ def main() -> None:
     count = int(sys.argv[2]) if len(sys.argv) > 2 else 2000
     model = load(RunRequest(source, seed=1, max_batch_size=8))
     chance = random.Random(0)
-    history, new = ([chance.randint(5, 999) for _ in range(n)] for n in (count, NEW_TOKENS))
-    cold, _ = first_token(model, history + new)
+
+    def text(tokens: int) -> list[int]:
+        return [chance.randint(5, 999) for _ in range(tokens)]
+
+    history = text(count)
+    cold, _ = first_token(model, history + text(NEW_TOKENS))
     print(f"cold: {cold:.3f} s for {count + NEW_TOKENS} tokens")
     for name, ids in (("end of it", history), ("middle of it", [*history, 7])):
         first_token(model, ids)
-        warm, cached = first_token(model, history + new)
+        warm, cached = first_token(model, history + text(NEW_TOKENS))
         print(f"goes on from the {name}: {warm:.3f} s, {cached} cached, {cold / warm:.1f} x")
-        new = [chance.randint(5, 999) for _ in range(NEW_TOKENS)]
     for size in (1, 2, 4, 8):
-        prompts = [[chance.randint(5, 999) for _ in range(16)] for _ in range(size)]
+        prompts = [text(16) for _ in range(size)]
         print(f"{size} at once: {batch_rate(model, prompts, 32):.1f} tokens/s")
 
 
