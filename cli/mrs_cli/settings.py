@@ -91,7 +91,7 @@ class Texts:
 class Biases:
     """Pairs of a token id and what is added to its logit, written TOKEN=X."""
 
-    wording = "TOKEN=X, several with spaces between them"
+    wording = "TOKEN=X, or several with spaces"
 
     def parse(self, text: str, *, spelled: str) -> tuple[tuple[int, float], ...]:
         return tuple(self.pair(part, spelled=spelled) for part in text.split())
