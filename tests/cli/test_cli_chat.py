@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from conftest import Terminal
 
 from mrs_cli.commands import COMMANDS, parse
 
@@ -106,7 +107,7 @@ def test_an_error_ends_a_chat_that_nobody_attends(run_mrs):
 
 
 def test_the_chat_survives_an_error_where_somebody_attends(run_mrs, monkeypatch):
-    monkeypatch.setattr("conftest.Terminal.readline", lambda self: next(said))
+    monkeypatch.setattr(Terminal, "readline", lambda self: next(said))
     said = iter(["broken\n", "history\n", ""])
     ran = run_mrs("-i", "plain", "-m", "x", "-q", stdin=None)
     assert (ran.code, ran.out) == (0, "You said: none\n")

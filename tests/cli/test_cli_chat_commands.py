@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import fake_model
 import pytest
-from conftest import Ran
+from conftest import Ran, Terminal
 
 from mrs.events import Finished, TextDelta, Usage
 from mrs.request import Sampling
@@ -221,7 +221,7 @@ def attended(run_mrs, monkeypatch):
 
     def run(*said: str) -> Ran:
         lines = iter([*(f"{line}\n" for line in said), ""])
-        monkeypatch.setattr("conftest.Terminal.readline", lambda self: next(lines))
+        monkeypatch.setattr(Terminal, "readline", lambda self: next(lines))
         return run_mrs("-i", "plain", "-m", "small", "-q", stdin=None)
 
     return run

@@ -15,10 +15,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-import mrs
 from mrs.errors import MrsError, NotReadable, Unsupported, UsageError
 from mrs.request import Container, ModelSource
-from mrs.source import Checkpoint, Weights, fetch, find_selector, open_checkpoint
+from mrs.source import Checkpoint, Weights, fetch, find_selector, locate, open_checkpoint
 
 TENSORS = {
     f"model.layers.{i}.mlp.weight": torch.arange(12, dtype=torch.float32).reshape(3, 4) + i
@@ -182,7 +181,7 @@ def test_selectors(tmp_path: Path) -> None:
 
 
 def test_demo_is_inside_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mrs, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(locate, "DEMO_FOLDER", tmp_path / "demo" / "model")
     fails(source("demo"), NotReadable, "not part of this installation")
     (tmp_path / "demo").mkdir()
     folder = plain(tmp_path / "demo" / "model")

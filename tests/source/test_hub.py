@@ -273,7 +273,6 @@ def test_download(hub: HubServer, tmp_path: Path) -> None:
     total = sum(len(f) for n, f in tiny_files().items() if n.endswith(("json", "safetensors")))
     assert told[-1] == (total, total)
     assert told == sorted(told)
-    assert len(told) > 2
     folder = checkpoint.local_path("model.safetensors").parent
     assert folder.is_relative_to(tmp_path / "cache" / "models--someone--tiny" / "snapshots")
 

@@ -12,6 +12,7 @@ from mrs.source.folder import Folder, LocalFolder
 
 DEMO = "demo"
 DEMO_GGUF = "demo.gguf"
+DEMO_FOLDER = Path(__file__).parent.parent / "demo" / "model"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 
 
@@ -49,7 +50,7 @@ def is_path_like(model_id: str) -> bool:
 
 
 def _demo(source: ModelSource) -> tuple[ModelSource, Folder]:
-    folder = LocalFolder(Path(__file__).parent.parent / "demo" / "model", label="demo")
+    folder = LocalFolder(DEMO_FOLDER, label="demo")
     if not folder.path.is_dir():
         raise NotReadable("the demo model is not part of this installation", where=str(folder.path))
     if source.container == "gguf" and not source.filenames:
