@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from mrs.events import HeldMemory, LoadProgress, OnProgress
 from mrs.families.find import Description, describe
+from mrs.interrupts import interrupts_held
 from mrs.kernels.library import is_available
 from mrs.plan.bandwidth import with_bandwidth
 from mrs.plan.calibration import corrections, remember
@@ -57,7 +58,10 @@ def load(request: RunRequest, on_progress: OnProgress | None = None) -> LoadedMo
     made.require_fit()
     planner = _fetched(request, planner, report)
     # Heavy imports start here: whatever fails above fails fast.
-    from mrs.text.chat import read_text_side
+    with interrupts_held():
+        import mrs.load.load
+        import mrs.run.reply  # noqa: F401 - at once, so that they are imported undisturbed
+        from mrs.text.chat import read_text_side
 
     text = read_text_side(
         planner.checkpoint,
