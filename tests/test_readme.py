@@ -85,6 +85,12 @@ def test_the_replies_are_what_the_readme_promises(hub: HubServer, tmp_path: Path
     assert "mrs demo model" in replies[1]
 
 
+def test_the_python_example_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    exec(compile(example, "README.md", "exec"), {})
+    assert "mrs demo model" in capsys.readouterr().out
+
+
 def test_pictures_are_there() -> None:
     pictures = re.findall(r"!\[[^]]*\]\(([^)]+)\)", README)
     assert len(pictures) >= 2
