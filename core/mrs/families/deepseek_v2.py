@@ -37,7 +37,8 @@ def read_moe(config: Config) -> Moe:
     config.refuse("topk_method", "greedy", "group_limited_greedy", "noaux_tc")
     config.refuse("scoring_func", *_SCORING, *_SCORING.values())
     scoring = config.values.get("scoring_func") or "softmax"
-    scoring = _SCORING.get(scoring, scoring)
+    if isinstance(scoring, int):
+        scoring = _SCORING.get(scoring, scoring)
     is_sigmoid = scoring == "sigmoid"
     if not is_sigmoid:
         config.refuse("norm_topk_prob", False)
