@@ -12,6 +12,7 @@ from packed_blocks import random_blocks, reference_values, same_bytes
 from torch import Tensor
 
 from mrs.formats import FORMATS
+from mrs.kernels import triton_check
 from mrs.kernels.plane_matrix import FEW_TOKENS, PlaneMatrix
 from mrs.quants.fields import PLANE_LAYOUTS, split_blocks
 
@@ -119,3 +120,13 @@ def test_activations_that_are_no_rows_of_memory() -> None:
         assert torch.equal(matrix.matmul(x), matrix.matmul(x.contiguous()))
     assert matrix.matmul(torch.empty(0, 512)).shape == (0, 16)
     assert matrix.matmul(x.double()).dtype == torch.float64
+
+
+@pytest.mark.parametrize("layout", triton_check.LAYOUTS)
+def test_the_check_before_use(
+    layout: triton_check.PlaneLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = torch.device("cpu")
+    assert triton_check.largest_error(layout, cpu) < triton_check.LARGEST_ERROR
+    monkeypatch.setattr(PlaneMatrix, "_multiply_many", lambda matrix, x, factors, out: out.fill_(1))
+    assert triton_check.largest_error(layout, cpu) > 0.5

@@ -104,9 +104,8 @@ def test_the_measured_peak_is_bounded(tmp_path: Path, path: str, model: str) -> 
     assert measured <= bound <= 1.15 * measured
 
 
-@pytest.mark.skipif(not is_available(), reason="the native kernels were not built")
 @pytest.mark.parametrize("model", ["llama", "wide"])
-def test_packed_weights(tmp_path: Path, model: str) -> None:
+def test_quantized_weights(tmp_path: Path, path: str, model: str) -> None:
     """The native kernels' own buffers are not seen, so the bound may be further off."""
     folder = write_model(tmp_path, {**BASE, **MODELS[model]}, "BF16")
     measured, bound = measured_and_predicted(folder, "bf16", isq="q4k")

@@ -123,7 +123,8 @@ def test_no_spill(llama_70b: Path, planner_of) -> None:
     assert not plan.fits
     assert plan.spilled_layers == 0
     assert [change.flags for change in nearest_changes(planner, request, plan)] == [
-        "without --no-cpu-spill"
+        "--isq q8_0",
+        "without --no-cpu-spill",
     ]
 
 

@@ -185,3 +185,14 @@ def test_requantize_refuses_cut_rows_and_unknown_formats() -> None:
         requantize(short, FORMATS["Q8_0"], FORMATS["Q4_K"])
     with pytest.raises(Unsupported, match="IQ2_S"):
         requantize(short, FORMATS["Q8_0"], FORMATS["IQ2_S"])
+
+
+def test_threads_write_what_inference_mode_made() -> None:
+    blocks = torch.zeros(1 << 15, FORMATS["Q8_0"].block_bytes, dtype=torch.uint8)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with torch.inference_mode():
+            assert not decode(blocks, FORMATS["Q8_0"]).any()
+    finally:
+        torch.set_num_threads(threads)

@@ -10,6 +10,7 @@ from torch import Tensor
 from mrs.families.spec import Change, Parameter
 from mrs.formats import Format
 from mrs.kernels.packed import GROUP_ROWS, PackedMatrix
+from mrs.load.blocks import BlockFiller
 from mrs.load.pieces import piece_rows
 from mrs.load.read import TORCH_DTYPES
 from mrs.model.matrix import DenseMatrix, Matrix
@@ -45,8 +46,10 @@ def load_weights(
     with Weights(checkpoint) as files:
         for parameter in parameters:
             name, kept = parameter.name, storage[parameter.name]
-            if kept.packed:
+            if kept.form == "packed":
                 matrices[name] = _load_packed(files, parameter, kept)
+            elif kept.form == "blocks":
+                matrices[name] = _load_blocks(files, parameter, kept, devices[name])
             elif parameter.role in ("vector", "dense"):
                 vectors[name] = _load_dense(files, parameter, kept, devices[name])
             else:
@@ -86,6 +89,16 @@ def _load_packed(files: Weights, parameter: Parameter, kept: Storage) -> PackedM
             row += count
             waiting = []
     return target
+
+
+def _load_blocks(
+    files: Weights, parameter: Parameter, kept: Storage, device: torch.device
+) -> Matrix:
+    rows, columns = parameter.shape
+    filler = BlockFiller(kept.format, rows, columns, device)
+    for data, stored, _ in _pieces(files, parameter):
+        filler.add(data, stored)
+    return filler.matrix
 
 
 def _pieces(files: Weights, parameter: Parameter) -> Iterator[tuple[Tensor, Format, Change | None]]:

@@ -8,6 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mrs.formats import Format
+from mrs.quants import decode
+
+#: Weights that `BlockMatrix` decodes at a time: a few dozen bytes for each are no burden to a
+#: GPU, and a CPU's caches hold a part of them.
+TILE_WEIGHTS = {"cpu": 1 << 20}
+TILE_WEIGHTS_ELSEWHERE = 1 << 22
+
 
 class Matrix(Protocol):
     """A (rows, columns) weight: multiplies activations, and gives single rows as an embedding."""
@@ -49,6 +57,43 @@ class DenseMatrix:
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         return self._weight[ids].to(dtype)
+
+
+class BlockMatrix:
+    """A quantized weight whose blocks are kept as they lie in a file, in any format, anywhere.
+
+    Products decode some rows after others, every time: slower than kernels that multiply blocks,
+    for devices that have none.
+    """
+
+    def __init__(self, format: Format, rows: int, columns: int, device: torch.device) -> None:
+        """Memory for the weight, to be filled by `fill`. Unsupported if it cannot be decoded."""
+        row_bytes = format.size_bytes((columns,))
+        decode(torch.empty(0, row_bytes, dtype=torch.uint8), format)
+        self._format = format
+        self._blocks = torch.empty(rows, row_bytes, dtype=torch.uint8, device=device)
+        self.device = self._blocks.device
+        self.shape = (rows, columns)
+
+    @property
+    def nbytes(self) -> int:
+        return self._blocks.nbytes
+
+    def fill(self, blocks: Tensor, first_row: int = 0) -> None:
+        """Take rows of blocks, uint8 (R, row_bytes), as rows `first_row` and after."""
+        self._blocks[first_row : first_row + len(blocks)] = blocks
+
+    def matmul(self, x: Tensor) -> Tensor:
+        rows, columns = self.shape
+        out = torch.empty(len(x), rows, dtype=x.dtype, device=x.device)
+        tile_rows = max(TILE_WEIGHTS.get(x.device.type, TILE_WEIGHTS_ELSEWHERE) // columns, 1)
+        for first in range(0, rows, tile_rows):
+            tile = decode(self._blocks[first : first + tile_rows], self._format, x.dtype)
+            out[:, first : first + tile_rows] = F.linear(x, tile)
+        return out
+
+    def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+        return decode(self._blocks[ids], self._format, dtype)
 
 
 class Linear:

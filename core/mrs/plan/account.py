@@ -92,7 +92,6 @@ def _terms(
         activations = max(activations, sizes.head_act_bytes)
     runtime = _runtime(device, correction)
     reserve = device.available_bytes - device.memory.usable_bytes
-    scratch = sizes.load_scratch_bytes if device.torch_device == "cpu" else 0
     return DeviceTerms(
         layers=len(mine),
         available_bytes=device.available_bytes,
@@ -101,7 +100,7 @@ def _terms(
         activations=_activations(activations + sizes.standing_bytes, device, correction),
         runtime=runtime,
         reserve_bytes=max(0, reserve - runtime.expected),
-        loading_bytes=weights + runtime.expected + scratch,
+        loading_bytes=weights + runtime.expected + sizes.load_scratch_bytes,
     )
 
 

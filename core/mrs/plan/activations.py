@@ -19,7 +19,7 @@ from mrs.families.spec import (
     ShortConvolution,
 )
 from mrs.plan.attention_activations import attention_bytes, latent_attention_bytes, table_bytes
-from mrs.plan.forward_pass import KeptAs, Pass, norm_bytes, product_bytes
+from mrs.plan.forward_pass import KeptAs, Pass, decoding_bytes, norm_bytes, product_bytes
 from mrs.plan.storage import Storage
 
 #: Tokens that correct the state of a delta net together.
@@ -142,10 +142,13 @@ def standing_bytes(spec: ModelSpec, run: Pass, batch: int) -> int:
 def head_activation_bytes(spec: ModelSpec, run: Pass, head: Storage, batch: int) -> int:
     """Embedding, logits and sampling: the part that is not a layer's.
 
-    Rows of the embedding and their cast; logits of one row a sequence, three times where they
-    are capped; sampling, with the logits and three steps of penalties.
+    Rows of the embedding and their cast, or what decoding them takes; logits of one row a
+    sequence, three times where they are capped; sampling, with the logits and three steps of
+    penalties.
     """
     embedded = run.size(spec.hidden_size) * 2
+    if head.form == "blocks":
+        embedded = max(embedded, decoding_bytes(run, run.tokens * spec.hidden_size))
     product = product_bytes(
         run, spec.hidden_size, spec.vocab_size, head, bias=spec.head_bias, tokens=batch
     )

@@ -24,6 +24,13 @@ TILE_BYTES = 4 * MIB
 #: More tokens than this are multiplied as pairs of bf16.
 PAIRED_TOKENS = 4
 
+#: Where blocks are decoded for every product: weights in a tile, on a CPU and elsewhere.
+BLOCK_TILE_WEIGHTS, BLOCK_TILE_WEIGHTS_ELSEWHERE = 1 << 20, 1 << 22
+#: Weights that are decoded at once, by a thread of a CPU and elsewhere, and the bytes that each
+#: takes meanwhile beside the result, at most.
+DECODED_WEIGHTS, DECODED_WEIGHTS_ELSEWHERE = 1 << 18, 1 << 22
+DECODING_BYTES = 17
+
 #: How the weight of a slot such as `mixer.q` is kept.
 KeptAs = Callable[[str], Storage]
 
@@ -66,9 +73,11 @@ def product_bytes(
     tokens = tokens or run.tokens
     result = tokens * rows * run.activation.block_bytes
     with_bias = 2 * result if bias else result
-    if kept.packed:
+    if kept.form == "packed":
         scratch = _packed_scratch_bytes(run, kept.format, tokens, columns, rows)
         return max(result + scratch, with_bias)
+    if kept.form == "blocks":
+        return max(result + _block_scratch_bytes(run, tokens, columns, rows), with_bias)
     if kept.format == run.activation:
         return with_bias
     cast = tokens * kept.format.block_bytes
@@ -91,6 +100,26 @@ def _packed_scratch_bytes(run: Pass, weight: Format, tokens: int, columns: int, 
         return tokens * columns * 11 // 8
     halves = run.bf16 != "none" and weight.name == "BF16" and tokens > PAIRED_TOKENS
     return tokens * columns * (2 if halves else 4)
+
+
+def _block_scratch_bytes(run: Pass, tokens: int, columns: int, rows: int) -> int:
+    """A tile of the weight is decoded while the one before is still there, and multiplied; the
+    product is copied to its place.
+
+    A GPU that multiplies blocks as they are takes two copies of x instead, one of them in halves.
+    """
+    number = run.activation.block_bytes
+    weights = BLOCK_TILE_WEIGHTS if run.threads else BLOCK_TILE_WEIGHTS_ELSEWHERE
+    tile_rows = min(rows, max(weights // columns, 1))
+    tile = tile_rows * columns
+    tiles = max(number * tile + decoding_bytes(run, tile), number * (tile + tokens * tile_rows))
+    return tiles if run.threads else max(tiles, (number + 2) * tokens * columns)
+
+
+def decoding_bytes(run: Pass, weights: int) -> int:
+    """Of decoding so many weights, result included."""
+    at_once = run.threads * DECODED_WEIGHTS if run.threads else DECODED_WEIGHTS_ELSEWHERE
+    return weights * run.activation.block_bytes + min(weights, at_once) * DECODING_BYTES
 
 
 def norm_bytes(run: Pass, size: int) -> int:

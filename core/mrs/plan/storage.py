@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from mrs.families.spec import Parameter
 from mrs.formats import FORMATS, PACKED_FORMATS, Format, packed_bytes
@@ -15,17 +16,18 @@ _DTYPE_FORMATS = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
 #: How `--dtype` spells the dense formats.
 DTYPE_NAMES: dict[str, Dtype] = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
 
+#: A plain tensor of numbers; rows packed for the native kernels; or blocks, in as many bytes as in
+#: a file, which the device's kernels multiply or which are decoded for every product.
+Form = Literal["plain", "packed", "blocks"]
+
 
 @dataclass(frozen=True)
 class Storage:
-    """One parameter in memory: its format and exact bytes.
-
-    `packed` blocks are re-laid for the native kernels; other parameters are plain tensors.
-    """
+    """One parameter in memory: its format, exact bytes and form."""
 
     format: Format
     size_bytes: int
-    packed: bool = False
+    form: Form = "plain"
 
 
 def resolve_dtype(wanted: str, stored: list[Format]) -> Format:
@@ -46,7 +48,7 @@ class StorageRules:
     """What decides how a device keeps its parameters.
 
     `dense` is the type of what is not quantized, `level` that of `--isq`, and `packs` says that
-    the device multiplies quantized blocks as they are.
+    the native kernels multiply on this device.
     """
 
     dense: Format
@@ -58,7 +60,8 @@ def store(parameter: Parameter, stored: Sequence[Format], rules: StorageRules) -
     """How a parameter is kept whose pieces the file has in the formats `stored`.
 
     Vectors stay in float32. Matrices are quantized as the file or `--isq` says where all pieces
-    end up in one format that the device multiplies; the others take the dense format.
+    end up in one format, the others take the dense format. So does what native kernels do not
+    multiply: beside them, decoding it for every token would take most of the time.
     """
     if parameter.role == "vector":
         return _plain(parameter, FORMATS["F32"])
@@ -70,7 +73,9 @@ def store(parameter: Parameter, stored: Sequence[Format], rules: StorageRules) -
         kept = rules.dense
     if rules.packs and kept.name in PACKED_FORMATS:
         rows, columns = parameter.shape
-        return Storage(kept, packed_bytes(kept, rows, columns), packed=True)
+        return Storage(kept, packed_bytes(kept, rows, columns), "packed")
+    if kept.is_quantized and not rules.packs:
+        return Storage(kept, kept.size_bytes(parameter.shape), "blocks")
     return _plain(parameter, rules.dense)
 
 

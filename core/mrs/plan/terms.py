@@ -21,6 +21,8 @@ from mrs.units import MIB
 
 #: Temporaries of decoding or encoding one chunk of a tensor.
 CODING_SCRATCH_BYTES = 4 * MIB
+#: What 2**21 numbers take while an accelerator quantizes them and lays them out, at most.
+BLOCK_LOAD_SCRATCH_BYTES = 96 * MIB
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Sizes:
 
     `layer_act_bytes` is what lives while a layer runs, `head_act_bytes` while embedding and head
     run, `standing_bytes` what stays beside both. `load_scratch_bytes` is what loading takes
-    of the host's memory beside the weights.
+    of the device's memory beside the weights.
     """
 
     storage: Mapping[str, Storage]
@@ -135,7 +137,8 @@ class ModelSizes:
             ),
             standing_bytes=max(standing_bytes(self.spec, run, self.load.batch) for run in passes),
             load_scratch_bytes=max(
-                _scratch_bytes(p, self._stored[p.name], storage[p.name]) for p in self.parameters
+                _scratch_bytes(p, self._stored[p.name], storage[p.name], is_cpu=is_cpu)
+                for p in self.parameters
             ),
         )
 
@@ -176,11 +179,16 @@ def _kv_bytes(layers: Sequence[Layer], load: Load, cache_format: Format) -> list
     return [of(layer) for layer in layers]
 
 
-def _scratch_bytes(parameter: Parameter, stored: Sequence[Format], kept: Storage) -> int:
+def _scratch_bytes(
+    parameter: Parameter, stored: Sequence[Format], kept: Storage, *, is_cpu: bool
+) -> int:
     """Numbers or blocks that are made of a file's bytes before they go to their place.
 
-    Bytes that are kept as they lie in the file are copied from there.
+    Bytes that are kept as they lie in the file are copied from there. An accelerator makes blocks
+    itself, some at a time, and gets numbers from the host.
     """
+    if not is_cpu:
+        return BLOCK_LOAD_SCRATCH_BYTES if kept.form == "blocks" else 0
     if all(format == kept.format for format in stored):
         return 0
     return kept.format.size_bytes(parameter.shape) + CODING_SCRATCH_BYTES

@@ -46,11 +46,17 @@ def _convert(source: torch.Tensor, target: torch.Tensor, elements: int, convert:
         for some, into in chunks:
             convert(some, into)
         return
+    inference = torch.is_inference_mode_enabled()  # of this thread: others would not know
+
+    def convert_in_thread(chunk: tuple[torch.Tensor, torch.Tensor]) -> None:
+        with torch.inference_mode(inference):
+            convert(*chunk)
+
     # A thread a chunk, each without helpers, never waits for others: torch's own threads meet
     # after every operation, which on a busy machine costs far more than the operation.
     try:
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            for _ in pool.map(lambda chunk: convert(*chunk), chunks):
+            for _ in pool.map(convert_in_thread, chunks):
                 pass
     finally:
         torch.set_num_threads(threads)  # or threads that start later would have one, too

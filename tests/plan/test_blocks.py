@@ -1,0 +1,143 @@
+"""Quantized weights stay quantized wherever they go, in the bytes that were planned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from made_models import write_model
+from torch import Tensor
+
+from mrs.families.find import Description, describe
+from mrs.formats import FORMATS
+from mrs.isq import parse_isq
+from mrs.kernels.plane_matrix import PlaneMatrix
+from mrs.load import blocks
+from mrs.load.load import load_weights
+from mrs.model.decoder import Decoder
+from mrs.model.matrix import BlockMatrix
+from mrs.model.weights import ModelWeights
+from mrs.plan.device import Device
+from mrs.plan.terms import Load, ModelSizes, Sizes
+from mrs.request import ModelSource
+from mrs.run.engine import Engine, Sampling
+from mrs.source.checkpoint import Checkpoint
+from mrs.source.find import open_checkpoint
+
+CPU = torch.device("cpu")
+GPU = Device("cuda", 0, "a GPU", 1 << 34, 1 << 34, "cuda:0")
+TINY: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "intermediate_size": 320,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "vocab_size": 301,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoint, Description]:
+    folder = write_model(tmp_path_factory.mktemp("blocks"), TINY, "BF16")
+    checkpoint = open_checkpoint(ModelSource(str(folder), "safetensors"))
+    return checkpoint, describe(checkpoint)
+
+
+def sizes_on(model: tuple[Checkpoint, Description], device: Device, **changes: Any) -> Sizes:
+    options: dict[str, Any] = {"level": parse_isq("q4k"), "cpu_packs": True, **changes}
+    return ModelSizes(*model, Load(64, 1), FORMATS["BF16"], **options).on(device)
+
+
+def load(model: tuple[Checkpoint, Description], sizes: Sizes) -> ModelWeights:
+    checkpoint, description = model
+    places = {parameter.name: CPU for parameter in description.parameters}
+    parameters = description.parameters
+    return load_weights(checkpoint, parameters, sizes.storage, places, lambda name, size: None)
+
+
+@pytest.mark.parametrize("kind", ["cuda", "metal"])
+def test_accelerators_keep_blocks(model: tuple[Checkpoint, Description], kind: str) -> None:
+    device = Device(kind, 0, "a GPU", 1 << 34, 1 << 34, "mps" if kind == "metal" else "cuda:0")  # type: ignore[arg-type]
+    storage = sizes_on(model, device).storage
+    kept = {name: (s.format.name, s.form) for name, s in storage.items()}
+    assert kept["layers.1.mixer.q.weight"] == ("Q4_K", "blocks")
+    assert kept["layers.1.ffn.down.weight"] == ("Q5_0", "blocks")  # 320 columns
+    assert kept["embedding.weight"] == ("Q6_K", "blocks")
+    assert kept["norm.weight"] == ("F32", "plain")
+    assert storage["embedding.weight"].size_bytes == 301 * 210
+    dense = sizes_on(model, device, level=None).storage
+    assert {s.form for s in dense.values()} == {"plain"}
+
+
+def test_a_cpu_without_native_kernels_keeps_blocks(model: tuple[Checkpoint, Description]) -> None:
+    cpu = Device("cpu", 0, "CPU", 1 << 34, 1 << 34, "cpu")
+    without = sizes_on(model, cpu, cpu_packs=False).storage
+    assert without == sizes_on(model, GPU).storage
+    assert "blocks" not in {s.form for s in sizes_on(model, cpu).storage.values()}
+
+
+@pytest.mark.parametrize("planes", [False, True])
+def test_what_is_planned_for_a_gpu_is_loaded(
+    model: tuple[Checkpoint, Description], planes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loaded on a CPU, which can hold both kinds of matrices but has no kernels for planes."""
+    monkeypatch.setattr(blocks, "_multiplies_planes", lambda device: planes)
+    monkeypatch.setattr(blocks, "_NUMBERS", 7 * 256)  # rows come in several parts
+    sizes = sizes_on(model, GPU)
+    weights = load(model, sizes)
+    held = sum(sizes.layer_bytes) + sizes.non_mapped_bytes
+    assert weights.bytes_by_device() == {CPU: held}
+    matrix = weights.matrix("embedding")
+    assert isinstance(matrix, PlaneMatrix if planes else BlockMatrix)
+
+
+def test_all_forms_hold_the_same_numbers(
+    model: tuple[Checkpoint, Description], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def values(sizes: Sizes) -> list[Tensor]:
+        loaded = load(model, sizes)
+        matrices = (loaded.matrix("embedding"), loaded.layer(1).matrix("ffn.down"))
+        return [matrix.rows(torch.arange(matrix.shape[0]), torch.float32) for matrix in matrices]
+
+    on_gpu = sizes_on(model, GPU)
+    monkeypatch.setattr(blocks, "_multiplies_planes", lambda device: True)
+    in_planes = values(on_gpu)
+    monkeypatch.undo()
+    in_blocks = values(on_gpu)
+    packed = values(sizes_on(model, Device("cpu", 0, "CPU", 1 << 34, 1 << 34, "cpu")))
+    for a, b, c in zip(in_planes, in_blocks, packed, strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(a, c)
+
+
+def test_a_model_in_blocks_answers(model: tuple[Checkpoint, Description]) -> None:
+    """The same tokens as with the same weights as dense float32."""
+    spec = model[1].spec
+    weights = load(model, sizes_on(model, GPU))
+    answers = []
+    for made in (weights, dense_copy(weights, model[1])):
+        decoder = Decoder(spec, made, [CPU] * len(spec.layers), torch.float32)
+        engine = Engine(decoder, planned_tokens=64, context_tokens=64)
+        answers.append(
+            list(engine.generate([5, 3, 200, 7], Sampling(temperature=0, max_tokens=12)))
+        )
+    assert len(answers[0]) == 12
+    assert answers[0] == answers[1]
+
+
+def dense_copy(weights: ModelWeights, description: Description) -> ModelWeights:
+    from mrs.model.matrix import DenseMatrix
+
+    matrices, vectors = {}, {}
+    for parameter in description.parameters:
+        if parameter.role in ("vector", "dense"):
+            vectors[parameter.name] = weights.vector(parameter.name)
+        else:
+            matrix = weights.matrix(parameter.name.removesuffix(".weight"))
+            rows = matrix.rows(torch.arange(matrix.shape[0]), torch.float32)
+            matrices[parameter.name] = DenseMatrix(rows)
+    return ModelWeights(matrices, vectors)
