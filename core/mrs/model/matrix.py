@@ -69,7 +69,7 @@ class BlockMatrix:
     def __init__(self, format: Format, rows: int, columns: int, device: torch.device) -> None:
         """Memory for the weight, to be filled by `fill`. Unsupported if it cannot be decoded."""
         row_bytes = format.size_bytes((columns,))
-        decode(torch.empty(0, row_bytes, dtype=torch.uint8), format)
+        decode(torch.zeros(1, format.block_bytes, dtype=torch.uint8), format)
         self._format = format
         self._blocks = torch.empty(rows, row_bytes, dtype=torch.uint8, device=device)
         self.device = self._blocks.device
