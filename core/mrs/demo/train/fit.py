@@ -36,6 +36,7 @@ def batches(chats: list[Encoded], recipe: Recipe) -> list[tuple[Tensor, Tensor]]
     """Tokens and targets, both (B, T), of chats of like length; target -100 where none counts.
 
     Only a few shapes occur, because the bf16 kernels of a CPU are compiled anew for each shape.
+    Chats that do not fill a batch of their width are left out.
     """
     by_width: dict[int, list[Encoded]] = {}
     for chat in chats:
@@ -98,7 +99,7 @@ def _step(
     model: Llama, tokens: Tensor, targets: Tensor, optimizers: list[torch.optim.Optimizer]
 ) -> float:
     chosen = (targets.flatten() >= 0).nonzero().squeeze(1)
-    surplus = len(chosen) % _ROW_STEP
+    surplus = len(chosen) % _ROW_STEP  # left out, so that the head too sees few shapes
     chosen = chosen[: len(chosen) - surplus] if len(chosen) > _ROW_STEP else chosen
     with torch.autocast("cpu", dtype=torch.bfloat16):
         logits = model.logits(model(tokens).flatten(0, 1)[chosen])
