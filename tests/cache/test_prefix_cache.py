@@ -150,6 +150,33 @@ def test_rewinding_a_little_copies_only_what_is_rewound_over() -> None:
     assert found(prefixes, "dense", [*tokens, 60]) == 20
 
 
+def test_a_full_buffer_that_is_rewound_leaves_what_is_stored() -> None:
+    prefixes = manager("window")
+    tokens = [1, 2, 3, 4, 5, 6]  # as many as the windows' buffers hold
+    cache = feed(KINDS["window"](), tokens)
+    prefixes.add_sequence(tokens, cache)
+    hit = prefixes.search_for_matching_cache([1, 2, 3, 4, 5, 70])
+    assert hit is not None
+    assert hit.normal is cache
+    feed(cache, [70, 71])
+    assert found(prefixes, "window", [*tokens, 7]) == 6
+
+
+def test_a_cache_that_served_two_trees_leaves_both_as_they_are() -> None:
+    prefixes = manager()
+    store(prefixes, "dense", [60], image_hashes=[7])  # of two trees alike the older one is taken
+    cache = feed(KINDS["dense"](), [1, 2, 3, 4])
+    prefixes.add_sequence([1, 2, 3, 4], cache)
+    hit = prefixes.search_for_matching_cache([1, 2, 3, 4, 5], image_hashes=[7])
+    assert hit is not None
+    prefixes.add_sequence([1, 2, 3, 4, 5], feed(hit.normal, [5]), image_hashes=[7])
+    rewound = prefixes.search_for_matching_cache([1, 2, 3, 9], image_hashes=[7])
+    assert rewound is not None
+    assert rewound.normal is cache
+    feed(cache, [9, 9, 9])
+    assert found(prefixes, "dense", [1, 2, 3, 4, 6], image_hashes=[8]) == 4
+
+
 @pytest.mark.parametrize("kind", KIND_NAMES)
 def test_what_is_stored_stays_while_its_cache_goes_on(kind: str) -> None:
     prefixes = manager(kind)

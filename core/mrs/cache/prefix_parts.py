@@ -31,19 +31,24 @@ class Piece:
         begin, stop = first - self.first, max(end, first) - self.first
         return replace(self, first=first, tensors=tuple(t[:, begin:stop] for t in self.tensors))
 
-    def owned(self) -> Piece:
-        """The same, with no other memory kept alive by it."""
-        return replace(self, tensors=tuple(map(_owned, self.tensors)))
+    def copied(self) -> Piece:
+        """The same in memory of its own."""
+        return replace(self, tensors=tuple(map(_copied, self.tensors)))
+
+    def moved(self, device: torch.device) -> Piece:
+        """The same on a device, with no other memory kept alive by it."""
+        return replace(self, tensors=tuple(_moved(tensor, device) for tensor in self.tensors))
 
 
-def _owned(tensor: Tensor) -> Tensor:
-    if tensor.nbytes == tensor.untyped_storage().nbytes():
-        return tensor
+def _copied(tensor: Tensor) -> Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def _moved(tensors: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, ...]:
-    return tuple(tensor.to(device) for tensor in tensors)
+def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+    if tensor.device != device:
+        return tensor.to(device)
+    is_whole = tensor.nbytes == tensor.untyped_storage().nbytes()
+    return tensor if is_whole else _copied(tensor)
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,7 @@ class Holding:
         if not other.pieces:
             return self
         pieces = tuple(
-            b.owned() if b and (a is None or b.first < a.first) else a
+            (b.copied() if other.source else b) if b and (a is None or b.first < a.first) else a
             for a, b in zip(self.pieces, other.pieces, strict=True)
         )
         return replace(self, pieces=pieces, states=self.states or other.states)
@@ -124,14 +129,16 @@ class Holding:
         return replace(self, states=())
 
     def owned(self) -> Holding:
-        """The same, with no other memory kept alive by it."""
-        return replace(self, pieces=tuple(p and p.owned() for p in self.pieces), source=None)
+        """The same in memory of its own, whatever becomes of the cache that it was seen in."""
+        if self.source is None:
+            return self
+        return replace(self, pieces=tuple(p and p.copied() for p in self.pieces), source=None)
 
     def moved(self, device: torch.device) -> Holding:
         """The same in memory of its own on a device."""
-        pieces = tuple(p and replace(p, tensors=_moved(p.tensors, device)) for p in self.pieces)
-        states = tuple(s and _moved(s, device) for s in self.states)
-        return Holding(self.start, self.end, pieces, states).owned()
+        pieces = tuple(p and p.moved(device) for p in self.owned().pieces)
+        states = tuple(s and tuple(_moved(t, device) for t in s) for s in self.states)
+        return Holding(self.start, self.end, pieces, states)
 
 
 def _piece(layer: TokenCache, start: int, end: int) -> Piece | None:

@@ -71,16 +71,18 @@ class PrefixStore:
     def take_live(self, stored: Stored, length: int) -> SequenceCache:
         """The live cache of a sequence, rewound to `length`, for another one to go on with.
 
-        What the sequence itself had after `length` is copied first.
+        What is stored of it after `length`, in whichever tree, is copied first.
         """
         assert stored.live is not None
         cache, stored.live = stored.live, None
-        for node in list(stored.node.lineage()):
-            if node.start < length < node.end:
-                node.split(length - node.start)
-            if node.end > length:
-                node.holding = node.holding.owned()
-        cache.rewind(length)
+        if length < cache.length:
+            for node in list(stored.node.lineage()):
+                if node.start < length < node.end:
+                    node.split(length - node.start)
+            for node in self.nodes():
+                if node.holding.source is cache and node.end > length:
+                    node.holding = node.holding.owned()
+            cache.rewind(length)
         return cache
 
     def release(self, cache: SequenceCache) -> None:
