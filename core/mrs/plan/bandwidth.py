@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from mrs.plan.device import Device, DeviceKind
 from mrs.plan.gpu_bandwidths import published_bandwidth
+from mrs.plan.remembered import cache_file as remembered_file
+from mrs.plan.remembered import device_key, read_entries, write_entries
+
+FILE_NAME = "bandwidth.json"
 
 #: Low ends of what is sold, for devices that nothing else is known of.
 ASSUMED_BYTES_PER_S: dict[DeviceKind, float] = {"cuda": 200e9, "metal": 68e9, "cpu": 20e9}
@@ -28,7 +30,7 @@ def with_bandwidth(
     measured now if `measure` says so and it is the CPU, published for that name, assumed. A GPU
     is measured by whoever has loaded its library and tells `remember_bandwidth`.
     """
-    path = cache_file or _cache_file()
+    path = cache_file or remembered_file(FILE_NAME)
     known = _read(path)
     return [_with_bandwidth(device, known, path, measure=measure) for device in devices]
 
@@ -41,15 +43,9 @@ def bandwidth_of(device: Device) -> float:
 
 def remember_bandwidth(device: Device, bytes_per_s: float, cache_file: Path | None = None) -> None:
     """Keep a measured bandwidth for later plans; a folder that cannot be written is no error."""
-    path = cache_file or _cache_file()
-    known = {**_read(path), _key(device): bytes_per_s}
-    scratch = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_text(json.dumps(known, indent=1))
-        scratch.replace(path)
-    except OSError:
-        return
+    path = cache_file or remembered_file(FILE_NAME)
+    known = {**_read(path), device_key(device): bytes_per_s}
+    write_entries(path, known)
 
 
 def measure_host_bandwidth(size_bytes: int = MEASURED_BYTES) -> float:
@@ -79,10 +75,10 @@ def _with_bandwidth(
 ) -> Device:
     if device.bandwidth_bytes_per_s is not None:
         return device
-    speed = known.get(_key(device))
+    speed = known.get(device_key(device))
     if speed is None and measure and device.torch_device == "cpu":
         speed = measure_host_bandwidth()
-        known[_key(device)] = speed
+        known[device_key(device)] = speed
         remember_bandwidth(device, speed, path)
     if speed is not None:
         return replace(device, bandwidth_bytes_per_s=speed, bandwidth_source="measured")
@@ -92,28 +88,10 @@ def _with_bandwidth(
     return replace(device, bandwidth_bytes_per_s=bandwidth_of(device), bandwidth_source="assumed")
 
 
-def _key(device: Device) -> str:
-    """What a measurement belongs to; logical devices and the CPU read the same memory."""
-    if device.torch_device == "cpu":
-        return f"cpu x {os.cpu_count()}"
-    return f"{device.kind} {device.name}"
-
-
-def _cache_file() -> Path:
-    from platformdirs import user_cache_path
-
-    return user_cache_path("mrs") / "bandwidth.json"
-
-
 def _read(path: Path) -> dict[str, float]:
-    """What is remembered; a missing or damaged file holds nothing."""
-    try:
-        content: Any = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    entries = content.items() if isinstance(content, dict) else ()
+    """The remembered bandwidths that make sense."""
     return {
         key: float(value)
-        for key, value in entries
+        for key, value in read_entries(path).items()
         if isinstance(value, (int, float)) and 0 < value < float("inf")
     }
