@@ -108,9 +108,10 @@ class PackedMatrix:
             )
         if x.dtype not in _TYPES:
             return self.matmul(x.float()).to(x.dtype)
+        x = x.contiguous()
         if x.shape[0] >= self._dense_tokens:
             return self._matmul_decoded(x)
-        return self._matmul_packed(x.contiguous())
+        return self._matmul_packed(x)
 
     def _matmul_packed(self, x: Tensor) -> Tensor:
         tokens = x.shape[0]
