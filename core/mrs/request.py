@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
@@ -13,8 +14,20 @@ Strategy = Literal["fill", "spread", "fastest"]
 PREFILL_CHUNK_TOKENS = 512
 
 
-class Message(TypedDict):
-    """One turn of a conversation, as chat templates see it."""
+#: Stands in a message's content where an image belongs: Unicode's object replacement character.
+IMAGE_MARK = "\ufffc"
+
+
+class _Images(TypedDict, total=False):
+    images: Sequence[str]
+
+
+class Message(_Images):
+    """One turn of a conversation, as chat templates see it.
+
+    `images` are paths, file://, http(s):// or data: URLs; `content` holds one IMAGE_MARK for each,
+    in order, and what a person typed holds none. A message without images may lack the field.
+    """
 
     role: str
     content: str
@@ -71,13 +84,26 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class VisionRequest:
+    """How a model sees: `max_edge` is the longest edge, in pixels, that an image keeps where the
+    model's family allows resizing. The plan counts with `max_num_images` images of
+    `max_image_length` pixels a side, which are hints, never limits of a run.
+    """
+
+    max_edge: int | None = None
+    max_num_images: int = 1
+    max_image_length: int = 1024
+
+
+@dataclass(frozen=True)
 class RunRequest:
     """Everything that decides how a model is planned and loaded.
 
     `layer_map` and `isq` are kept as written, so that errors can quote them. `max_seq_len` and
     `max_batch_size` are hints for planning, never limits of a run. `plan_file` is a saved plan to
     run exactly; `cpu_spill` lets layers go to the CPU where an accelerator is full; `calibration`
-    corrects the plan by what was measured on this machine before.
+    corrects the plan by what was measured on this machine before. `vision` is there where the model
+    is asked for as one that sees.
     """
 
     source: ModelSource
@@ -100,3 +126,4 @@ class RunRequest:
     cpu_spill: bool = True
     calibration: bool = True
     plan_file: str | None = None
+    vision: VisionRequest | None = None
