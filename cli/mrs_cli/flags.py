@@ -11,6 +11,7 @@ from typing import Annotated, Literal, TypeVar
 
 from typer import Argument, Option
 
+from mrs.request import DEFAULT_SEQ_TOKENS
 from mrs_cli.settings import SETTINGS
 
 DataType = Literal["auto", "bf16", "f16", "f32"]
@@ -351,7 +352,7 @@ class PlanningFlags:
             metavar="TOKENS",
             parser=SETTINGS["max_seq_len"].from_flag,
             help="Plan for sequences of this length (a hint, no limit).",
-            show_default="4096",
+            show_default=str(DEFAULT_SEQ_TOKENS),
         ),
     ] = None
     max_batch_size: Annotated[

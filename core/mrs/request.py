@@ -12,6 +12,8 @@ Strategy = Literal["fill", "spread", "fastest"]
 
 #: Most prompt tokens in one forward pass: bounds activations, and is what a plan counts with.
 PREFILL_CHUNK_TOKENS = 512
+#: Length of a sequence that is planned for where nobody gives one and the model is not shorter.
+DEFAULT_SEQ_TOKENS = 4096
 
 
 #: Stands in a message's content where an image belongs: Unicode's object replacement character.
@@ -100,10 +102,11 @@ class RunRequest:
     """Everything that decides how a model is planned and loaded.
 
     `layer_map` and `isq` are kept as written, so that errors can quote them. `max_seq_len` and
-    `max_batch_size` are hints for planning, never limits of a run. `plan_file` is a saved plan to
-    run exactly; `cpu_spill` lets layers go to the CPU where an accelerator is full; `calibration`
-    corrects the plan by what was measured on this machine before. `vision` is there where the model
-    is asked for as one that sees.
+    `max_batch_size` are hints for planning, never limits of a run; without the former a plan is
+    made for `DEFAULT_SEQ_TOKENS`, or the model's whole context if that is shorter. `plan_file` is
+    a saved plan to run exactly; `cpu_spill` lets layers go to the CPU where an accelerator is full;
+    `calibration` corrects the plan by what was measured on this machine before. `vision` is there
+    where the model is asked for as one that sees.
     """
 
     source: ModelSource
@@ -116,7 +119,7 @@ class RunRequest:
     kv_cache: bool = True
     prefix_cache_n: int = 16
     max_seqs: int = 16
-    max_seq_len: int = 4096
+    max_seq_len: int | None = None
     max_batch_size: int = 1
     chat_template: str | None = None
     jinja_explicit: str | None = None

@@ -129,6 +129,9 @@ def test_the_line_of_the_original(run_mrs):
     line = "-i --isq q4k plain -m meta-llama/Llama-3.3-70B-Instruct --max-seq-len 4096"
     ran = run_mrs(*line.split(), "--max-batch-size", "2", stdin="hello\n")
     assert ran.request == RunRequest(
-        ModelSource("meta-llama/Llama-3.3-70B-Instruct", "safetensors"), isq="q4k", max_batch_size=2
+        ModelSource("meta-llama/Llama-3.3-70B-Instruct", "safetensors"),
+        isq="q4k",
+        max_seq_len=4096,
+        max_batch_size=2,
     )
     assert ran.out == "Hello! I am a **fake** model.\n"

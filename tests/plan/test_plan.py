@@ -174,6 +174,17 @@ def test_the_length_of_the_model_is_the_limit(llama_70b: Path, planner_of) -> No
     assert any("beyond the model's 131072" in warning for warning in plan.warnings)
 
 
+@pytest.mark.parametrize(("given", "warns"), [(None, False), (2048, False), (4096, True)])
+def test_only_a_length_that_was_given_is_remarked_on(
+    tmp_path: Path, planner_of, given: int | None, warns: bool
+) -> None:
+    folder = write_headers(tmp_path / "short", {**SMALL, "max_position_embeddings": 2048})
+    planner, request = planner_of(folder, "cpu=8GiB", max_seq_len=given)
+    plan = planner.plan(request)
+    assert plan.load.context_tokens == 2048
+    assert bool(plan.warnings) == warns
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_headers(tmp_path_factory.mktemp("models") / "small", SMALL)

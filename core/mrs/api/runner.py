@@ -48,7 +48,7 @@ class Runner:
         device_map: Sequence[str] | str | None = None,
         num_device_layers: Sequence[str] | str | int | None = None,
         in_situ_quant: str | int | None = None,
-        max_seq_len: int = 4096,
+        max_seq_len: int | None = None,
         max_batch_size: int = 1,
         max_seqs: int = 16,
         prefix_cache_n: int = 16,

@@ -22,7 +22,7 @@ from mrs.plan.remarks import remarks
 from mrs.plan.speed import DeviceSpeed, SpeedEstimate, Work, estimate_speed
 from mrs.plan.storage import Storage, resolve_dtype
 from mrs.plan.terms import Load, ModelSizes
-from mrs.request import RunRequest, Strategy
+from mrs.request import DEFAULT_SEQ_TOKENS, RunRequest, Strategy
 from mrs.source.checkpoint import Checkpoint
 from mrs.units import human_bytes
 
@@ -128,7 +128,8 @@ def make_plan(
     """
     dense = dense_format(request, checkpoint, description)
     level = None if request.isq is None else parse_isq(request.isq)
-    context_tokens = min(request.max_seq_len, description.spec.context_tokens)
+    wanted_tokens = request.max_seq_len or DEFAULT_SEQ_TOKENS
+    context_tokens = min(wanted_tokens, description.spec.context_tokens)
     load = Load(context_tokens, request.max_batch_size)
     sizes = ModelSizes(checkpoint, description, load, dense, level, cpu_packs=cpu_packs)
     used_corrections = corrections or {}

@@ -11,9 +11,6 @@ from mrs.plan.placement import Placement
 from mrs.request import RunRequest
 from mrs.units import human_bytes
 
-#: A length that nobody has asked for is no reason to remark on it.
-DEFAULT_TOKENS = RunRequest.max_seq_len
-
 
 def remarks(
     request: RunRequest,
@@ -23,7 +20,7 @@ def remarks(
     terms: Sequence[DeviceTerms],
 ) -> tuple[str, ...]:
     lines = list(placement.warnings)
-    if request.max_seq_len > max(spec.context_tokens, DEFAULT_TOKENS):
+    if request.max_seq_len is not None and request.max_seq_len > spec.context_tokens:
         lines.append(
             f"--max-seq-len {request.max_seq_len} is beyond the model's {spec.context_tokens} "
             f"tokens: planned for {spec.context_tokens}"
