@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +15,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 LARGE = (".safetensors", ".gguf", ".bin")
+#: As much as the hub library receives before it tells of it.
+PIECE_BYTES = 10 * 1024**2
 
 
 @dataclass
@@ -62,6 +65,7 @@ class HubServer:
 
     `obeys_ranges` False makes both ignore ranges. `trouble` is asked before each request for a
     status to answer instead, or -1 for half a body. A changed `signature` lets addresses expire.
+    Bodies go out in pieces of `PIECE_BYTES`, `pause_s` apart.
     """
 
     models: dict[str, Model] = field(default_factory=dict)
@@ -69,6 +73,7 @@ class HubServer:
     obeys_ranges: bool = True
     trouble: Callable[[Served], int] = lambda served: 0
     signature: int = 0
+    pause_s: float = 0.0
 
     def add(self, model_id: str, files: dict[str, bytes | Blob], **kwargs: object) -> Model:
         blobs = {n: f if isinstance(f, Blob) else Blob(f, len(f)) for n, f in files.items()}
@@ -218,7 +223,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "HEAD":
             return
         half = body[: len(body) // 2] if getattr(self, "cut_short", False) else body
-        self.wfile.write(half)
+        for begin in range(0, len(half), PIECE_BYTES):
+            time.sleep(self.server.hub.pause_s if begin else 0)
+            self.wfile.write(half[begin : begin + PIECE_BYTES])
         served.body_bytes = len(half)
         if len(half) < len(body):
             self.close_connection = True

@@ -283,6 +283,17 @@ def test_download(hub: HubServer, tmp_path: Path) -> None:
     assert [urls.path.partition("?")[0] for urls in hub.log] == [f"/api/models/{ID}/revision/main"]
 
 
+def test_a_long_download_tells_how_far_it_is(hub: HubServer) -> None:
+    hub.add(ID, {"config.json": b"{}", "model.safetensors": header_only({"w": (22_000_000,)})})
+    hub.pause_s = 0.25
+    told: list[tuple[int, int]] = []
+    fetch(source(), lambda done, total: told.append((done, total)))
+    total = told[-1][1]
+    assert total > 44_000_000
+    assert told == sorted(told)
+    assert len({done for done, _ in told if 0 < done < total}) >= 3
+
+
 def test_offline(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.add(ID, tiny_files())
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
