@@ -5,14 +5,13 @@ from __future__ import annotations
 import io
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import fake_model
 import pytest
+from mrs_runs import FAKE_MRS, PROMPT, Ran, Terminal
 
 import mrs
 import mrs_cli
@@ -20,29 +19,6 @@ from mrs.events import OnProgress
 from mrs.request import RunRequest
 from mrs_cli.app import main
 from mrs_cli.environment import Environment
-
-FAKE_MRS = [sys.executable, str(Path(fake_model.__file__))]
-REAL_MRS = [sys.executable, "-m", "mrs_cli"]
-PROMPT = "\u203a "
-
-
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-@dataclass
-class Ran:
-    code: int
-    out: str
-    err: str
-    models: list[fake_model.FakeModel] = field(default_factory=list)
-
-    @property
-    def request(self) -> RunRequest:
-        return self.models[0].request
 
 
 @pytest.fixture

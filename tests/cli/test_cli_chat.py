@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from conftest import Terminal
+from mrs_runs import Terminal
 
 from mrs_cli.commands import COMMANDS, parse
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import fake_model
 import pytest
-from conftest import Ran, Terminal
+from mrs_runs import Ran, Terminal
 
 from mrs.events import Finished, TextDelta, Usage
 from mrs.request import Sampling

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import pytest
-
-MRS = [sys.executable, "-m", "mrs_cli"]
+from mrs_runs import REAL_MRS
 
 
 @pytest.mark.parametrize("selector", ["plain", "gguf"])
 def test_each_line_of_a_pipe_is_answered(process_env, selector):
     ran = subprocess.run(
-        [*MRS, "-q", "--temperature", "0", selector, "-m", "demo"],
+        [*REAL_MRS, "-q", "--temperature", "0", selector, "-m", "demo"],
         input="What is the capital of France?\nWho are you?\n",
         env=process_env,
         capture_output=True,
@@ -29,8 +27,8 @@ def test_each_line_of_a_pipe_is_answered(process_env, selector):
 def test_a_chat_in_a_terminal(process_env):
     pexpect = pytest.importorskip("pexpect")
     child = pexpect.spawn(
-        MRS[0],
-        [*MRS[1:], "-i", "plain", "-m", "demo"],
+        REAL_MRS[0],
+        [*REAL_MRS[1:], "-i", "plain", "-m", "demo"],
         env=process_env,
         encoding="utf-8",
         dimensions=(30, 80),

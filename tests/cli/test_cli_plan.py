@@ -59,6 +59,10 @@ def test_plain_text_in_a_pipe(run_mrs, big: str) -> None:
     assert "320 KiB of KV cache a token" in lines[1]
     assert "layers: 0\u201345 cuda:0, 46\u201379 cuda:1" in lines
     assert "result: fits" in lines
+    past = next(line for line in lines if line.startswith("past conversations: up to "))
+    assert re.search(r"[\d.]+ MiB on cuda:0, [\d.]+ GiB on cuda:1$", past)
+    ran = run_mrs("--prefix-cache-n", "0", "plan", "--dry-run", *TWO_GPUS, "plain", "-m", big)
+    assert "past conversations" not in ran.out
 
 
 @pytest.mark.parametrize(
@@ -158,3 +162,4 @@ def test_the_picture_keeps_to_the_screen(
     for part in ("weights", "KV cache", "activations", "runtime", "reserve", "free"):
         assert part in text
     assert "on the CPU" in text
+    assert "past conversations: up to" in text

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import FAKE_MRS
+from mrs_runs import FAKE_MRS
 
 HEAVY = ("torch", "rich", "prompt_toolkit", "tokenizers", "jinja2", "huggingface_hub", "gguf")
 HEAVY += ("safetensors", "numpy", "transformers", "psutil", "pynvml", "platformdirs")

@@ -8,15 +8,14 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from mrs_runs import REAL_MRS
 
 from mrs_cli.app import main
 from mrs_cli.environment import Environment
 
-MRS = [sys.executable, "-m", "mrs_cli"]
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -182,7 +181,7 @@ def test_a_wrong_layer_map(model, monkeypatch, layers, quoted):
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_generating(model, start_mrs, sent):
     flags = ["-q", "plain", "-m", str(model), "--max-tokens", "8000", "-P", "hi"]
-    process = start_mrs(*flags, command=MRS)
+    process = start_mrs(*flags, command=REAL_MRS)
     assert process.stdout.read(3), process.stderr.read()
     process.send_signal(sent)
     _, err = process.communicate(timeout=30)
@@ -191,7 +190,7 @@ def test_a_signal_while_generating(model, start_mrs, sent):
 
 
 def test_ctrl_c_while_loading(model, start_mrs):
-    process = start_mrs("-i", "plain", "-m", str(model), command=MRS)
+    process = start_mrs("-i", "plain", "-m", str(model), command=REAL_MRS)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=1.0)  # the heavy imports take longer
     process.send_signal(signal.SIGINT)
@@ -203,7 +202,7 @@ def test_ctrl_c_while_loading(model, start_mrs):
 
 def test_a_reader_that_leaves(model, start_mrs):
     flags = ["-q", "plain", "-m", str(model), "--max-tokens", "8000", "-P", "hi"]
-    process = start_mrs(*flags, command=MRS)
+    process = start_mrs(*flags, command=REAL_MRS)
     assert process.stdout.read(3)
     process.stdout.close()
     assert process.wait(timeout=30) == 0

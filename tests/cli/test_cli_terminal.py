@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from conftest import PROMPT
+from mrs_runs import PROMPT
 
 pexpect = pytest.importorskip("pexpect")
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import PROMPT, REAL_MRS
+from mrs_runs import PROMPT, REAL_MRS
 
 from mrs_cli.commands import COMMANDS
 
