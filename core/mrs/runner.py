@@ -18,7 +18,6 @@ from mrs.plan.device import Device
 from mrs.plan.memory import probe_devices
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
-from mrs.plan.prefix import prefix_budget_bytes
 from mrs.plan.reconcile import Reconciliation, reconcile
 from mrs.plan.saved import replay
 from mrs.request import Container, Message, ModelSource, RunRequest, Sampling
@@ -193,7 +192,7 @@ def _engine(request: RunRequest, made: Plan, decoder: Decoder) -> Engine:
         planned_seqs=request.max_batch_size,
         prefix_cache_n=request.prefix_cache_n,
         prefix_budget_bytes={
-            torch.device(name): size for name, size in prefix_budget_bytes(made).items()
+            torch.device(name): size_bytes for name, size_bytes in made.prefix_budgets().items()
         },
     )
 

@@ -1,17 +1,48 @@
-"""Past sequences get a part of what a plan leaves over, on each device."""
+"""Past sequences get a part of what a plan leaves over, on each device that holds layers."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from pathlib import Path
+from typing import Any
 
-from mrs.plan.prefix import PREFIX_SHARE, prefix_budget_bytes
+import pytest
+
+from mrs.plan.prefix import PREFIX_SHARE
+
+DEVICES = ("cuda:0=80GiB", "cuda:1=100GiB", "cuda:2=80GiB", "cpu=64GiB")
 
 
-def test_a_share_of_what_is_left_on_each_device() -> None:
-    places = [("cuda:0", 1000), ("cuda:1", -50), ("cpu", 300), ("cpu", 100)]
-    plan = SimpleNamespace(
-        devices=[SimpleNamespace(torch_device=name) for name, _ in places],
-        terms=[SimpleNamespace(free_bytes=free) for _, free in places],
-    )
+def test_a_share_of_what_is_left_on_each_device(llama_70b: Path, planner_of) -> None:
+    planner, request = planner_of(llama_70b, *DEVICES)
+    plan = planner.plan(request)
     assert PREFIX_SHARE == 0.5
-    assert prefix_budget_bytes(plan) == {"cuda:0": 500, "cuda:1": 0, "cpu": 200}
+    assert [terms.layers > 0 for terms in plan.terms] == [True, True, False, False]
+    halves = [terms.free_bytes // 2 for terms in plan.terms[:2]]
+    assert min(halves) > 0
+    assert plan.prefix_bytes == (*halves, 0, 0)
+    assert plan.prefix_budgets() == dict(zip(("cuda:0", "cuda:1"), halves, strict=True))
+
+
+def test_nothing_is_left_where_memory_lacks(llama_70b: Path, planner_of) -> None:
+    planner, request = planner_of(llama_70b, "cuda:0=40GiB", "cpu=32GiB")
+    assert planner.plan(request).prefix_bytes[1] == 0
+
+
+@pytest.mark.parametrize("wishes", [{"prefix_cache_n": 0}, {"kv_cache": False}])
+def test_nothing_is_kept_where_nobody_wants_it(
+    llama_70b: Path, planner_of, wishes: dict[str, Any]
+) -> None:
+    planner, request = planner_of(llama_70b, *DEVICES, **wishes)
+    assert not any(planner.plan(request).prefix_bytes)
+
+
+def test_logical_devices_share_what_they_stand_for(
+    llama_70b: Path, planner_of, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataclasses import replace
+
+    planner, request = planner_of(llama_70b, "cuda:0=80GiB", "cuda:1=80GiB", "cpu=8GiB")
+    planner.devices = [replace(device, torch_device="cpu") for device in planner.devices]
+    plan = planner.plan(request)
+    assert min(plan.prefix_bytes[:2]) > 0
+    assert plan.prefix_budgets() == {"cpu": sum(plan.prefix_bytes)}

@@ -28,6 +28,8 @@ PARTS = (
     ("reserve", "quiet", "\u2592"),
     ("free", "quiet", "\u2591"),
 )
+#: More devices than this are not named one by one in a line.
+MOST_NAMED = 2
 
 
 def render_plan(
@@ -84,6 +86,8 @@ def plain_lines(plan: Plan, changes: Sequence[Change], solution: Solution | None
     yield f"result: {verdict(plan)}"
     yield f"binding: {binding(plan).text}"
     yield f"speed: {speed(plan)}"
+    if past := past_conversations(plan):
+        yield past
     for row in solved_rows(solution):
         yield f"searched: {'  '.join(row)}"
     for change in changes:
@@ -180,6 +184,22 @@ def verdict(plan: Plan) -> str:
 def speed(plan: Plan) -> str:
     decode, prompt = rate_range(*plan.speed.decode), rate_range(*plan.speed.prompt)
     return f"{decode} tokens/s of reply, {prompt} tokens/s of prompt"
+
+
+def past_conversations(plan: Plan) -> str:
+    """What may hold them, of the free memory; many devices in one sum."""
+    sizes = {
+        device.label: size_bytes
+        for device, size_bytes in zip(plan.devices, plan.prefix_bytes, strict=True)
+        if size_bytes
+    }
+    if not sizes:
+        return ""
+    if len(sizes) > MOST_NAMED:
+        where = [f"{human_bytes(sum(sizes.values()))} on {len(sizes)} devices"]
+    else:
+        where = [f"{human_bytes(size_bytes)} on {label}" for label, size_bytes in sizes.items()]
+    return f"past conversations: up to {', '.join(where)}"
 
 
 def rate_range(low: float, high: float) -> str:

@@ -16,6 +16,7 @@ from mrs_cli.render.plan import (
     bytes_range,
     model_facts,
     part_bytes,
+    past_conversations,
     planned_for,
     solved_rows,
     speed,
@@ -153,11 +154,14 @@ def _findings(plan: Plan) -> list[Text]:
     mark, style = ("\u2713", "green") if plan.fits else ("\u2717", "error")
     if plan.fits and plan.spilled_layers:
         mark, style = "!", "yellow"
-    return [
+    lines = [
         Text(f"{mark} {verdict(plan)}", style=style),
         Text(f"  {binding(plan).text}"),
         Text(f"  {speed(plan)}", style="quiet"),
     ]
+    if past := past_conversations(plan):
+        lines.append(Text(f"  {past}", style="quiet"))
+    return lines
 
 
 def _searched(solution: Solution | None) -> list[Text]:

@@ -16,7 +16,7 @@ from mrs.plan.overhead import Estimate
 from mrs.plan.plan import Plan
 from mrs.plan.solve import Solution
 
-VERSION = 1
+VERSION = 2
 SCHEMA = Path(__file__).with_name("plan.schema.json")
 
 
@@ -42,7 +42,9 @@ def to_document(
         "fits": plan.fits,
         "missing_bytes": plan.missing_bytes,
         "spilled_layers": plan.spilled_layers,
-        "devices": [_device(*pair) for pair in zip(plan.devices, plan.terms, strict=True)],
+        "devices": [
+            _device(*row) for row in zip(plan.devices, plan.terms, plan.prefix_bytes, strict=True)
+        ],
         "home": plan.devices[plan.home].label,
         "layers": [
             {"device": plan.devices[index].label, "weight_bytes": weights, "kv_bytes": kv}
@@ -69,7 +71,7 @@ def dumps(document: dict[str, Any]) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False)
 
 
-def _device(device: Device, terms: DeviceTerms) -> dict[str, Any]:
+def _device(device: Device, terms: DeviceTerms, prefix_bytes: int) -> dict[str, Any]:
     return {
         "label": device.label,
         **asdict(device),
@@ -81,6 +83,7 @@ def _device(device: Device, terms: DeviceTerms) -> dict[str, Any]:
             "runtime": _range(terms.runtime),
             "reserve": terms.reserve_bytes,
             "free": terms.free_bytes,
+            "prefix_cache": prefix_bytes,
             "loading": terms.loading_bytes,
             "total": _range(terms.total),
         },

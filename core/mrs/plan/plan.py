@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -17,6 +18,7 @@ from mrs.plan.device import Device
 from mrs.plan.facts import ModelFacts, model_facts, weights_format
 from mrs.plan.place import place, token_reads
 from mrs.plan.placement import Placement
+from mrs.plan.prefix import prefix_budgets
 from mrs.plan.reads import decoded_layer_bytes, decoded_share
 from mrs.plan.remarks import remarks
 from mrs.plan.speed import DeviceSpeed, SpeedEstimate, Work, estimate_speed
@@ -33,7 +35,8 @@ class Plan:
 
     `layer_devices` has one index into `devices` a layer; embedding, final norm and head sit on
     `devices[home]`. `storage` and `parameter_devices` are keyed by parameter name, `terms` has
-    one entry a device. `corrected` says that measurements of this machine were used.
+    one entry a device, and so has `prefix_bytes`: what past sequences may be remembered in.
+    `corrected` says that measurements of this machine were used.
     """
 
     model: ModelFacts
@@ -50,6 +53,7 @@ class Plan:
     kv_bytes: tuple[int, ...]
     kv_bytes_per_token: int
     terms: tuple[DeviceTerms, ...]
+    prefix_bytes: tuple[int, ...]
     speed: SpeedEstimate
     warnings: tuple[str, ...]
     corrected: bool = False
@@ -77,6 +81,16 @@ class Plan:
     def weight_bytes(self) -> dict[int, int]:
         """Bytes of weights by device index, for the devices that hold any."""
         return {i: t.weight_bytes for i, t in enumerate(self.terms) if t.weight_bytes}
+
+    def prefix_budgets(self) -> dict[str, int]:
+        """`prefix_bytes` by torch device, for the devices that hold anything."""
+        budgets: Counter[str] = Counter()
+        for device, terms, size_bytes in zip(
+            self.devices, self.terms, self.prefix_bytes, strict=True
+        ):
+            if terms.total.expected:
+                budgets[device.torch_device] += size_bytes
+        return dict(budgets)
 
     @property
     def runs(self) -> list[tuple[int, int]]:
@@ -156,6 +170,7 @@ def make_plan(
         kv_bytes=sizes.kv_bytes,
         kv_bytes_per_token=sizes.kv_bytes_per_token,
         terms=terms,
+        prefix_bytes=prefix_budgets(request, terms),
         speed=_speed(sizes, placement, devices),
         warnings=remarks(request, description.spec, placement, devices, terms),
         corrected=any(device.label in used_corrections for device in devices),
