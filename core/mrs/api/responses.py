@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,9 @@ class TopLogprob:
 
 
 @dataclass(frozen=True)
-class ResponseLogprob:
+class ResponseLogprob(TopLogprob):
     """A token of the reply; `top_logprobs` are the likeliest in its place, best first."""
 
-    token: str
-    logprob: float
-    bytes: list[int]
     top_logprobs: list[TopLogprob]
 
 
@@ -52,58 +49,43 @@ class Logprobs:
 
 @dataclass(frozen=True)
 class ResponseMessage:
-    """What the model said."""
+    """What the model said, or in a chunk, what it said since the last one."""
 
     content: str
     role: str = "assistant"
 
 
-@dataclass(frozen=True)
-class Choice:
-    """One reply. `finish_reason` is `stop`, `length` or `cancelled`."""
+@dataclass(frozen=True, kw_only=True)
+class _Choice:
+    """One of the replies to a request.
 
-    finish_reason: str
+    `finish_reason` is `stop` or `length`, and None in a chunk that is not the reply's last.
+    """
+
     index: int
+    finish_reason: str | None
+    logprobs: Logprobs | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice(_Choice):
+    """A whole reply."""
+
     message: ResponseMessage
-    logprobs: Logprobs | None = None
 
 
-@dataclass(frozen=True)
-class Delta:
-    """More of what the model says."""
+@dataclass(frozen=True, kw_only=True)
+class ChunkChoice(_Choice):
+    """A piece of a reply."""
 
-    content: str
-    role: str = "assistant"
-
-
-@dataclass(frozen=True)
-class ChunkChoice:
-    """A piece of one reply; the last has a `finish_reason`."""
-
-    finish_reason: str | None
-    index: int
-    delta: Delta
-    logprobs: Logprobs | None = None
+    delta: ResponseMessage
 
 
-@dataclass(frozen=True)
-class CompletionChoice:
-    """One continuation of a text."""
+@dataclass(frozen=True, kw_only=True)
+class CompletionChoice(_Choice):
+    """The continuation of a text, or a piece of it."""
 
-    finish_reason: str
-    index: int
     text: str
-    logprobs: Logprobs | None = None
-
-
-@dataclass(frozen=True)
-class CompletionChunkChoice:
-    """A piece of one continuation."""
-
-    finish_reason: str | None
-    index: int
-    text: str
-    logprobs: Logprobs | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,8 +125,8 @@ class CompletionResponse(_Response):
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionChunkResponse(_Response):
-    """A part of a streamed continuation."""
+    """A part of a streamed continuation; the last part of each choice has the `usage` of it."""
 
-    choices: list[CompletionChunkChoice] = field(default_factory=list)
+    choices: list[CompletionChoice]
     usage: Usage | None = None
     object: str = "text_completion"

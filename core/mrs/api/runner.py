@@ -14,13 +14,12 @@ from mrs.api.responses import (
     Choice,
     ChunkChoice,
     CompletionChoice,
-    CompletionChunkChoice,
     CompletionChunkResponse,
     CompletionResponse,
-    Delta,
+    Logprobs,
     ResponseMessage,
 )
-from mrs.api.stream import Chunk, ChunkStream, Events, collect, total_usage
+from mrs.api.stream import Chunk, ChunkStream, Collected, Events, collect, total_usage
 from mrs.api.which import Which, model_source
 from mrs.events import OnProgress
 from mrs.plan.plan import Plan
@@ -32,6 +31,12 @@ class _Identity(TypedDict):
     id: str
     created: int
     model: str
+
+
+class _Common(TypedDict):
+    index: int
+    finish_reason: str | None
+    logprobs: Logprobs | None
 
 
 class Runner:
@@ -107,7 +112,7 @@ class Runner:
             return ChunkStream(replies, lambda chunk: _chat_chunk(chunk, identity))
         done = collect(replies)
         choices = [
-            Choice(each.finish_reason, index, ResponseMessage(each.text), each.logprobs)
+            Choice(message=ResponseMessage(each.text), **_common(each, index))
             for index, each in enumerate(done)
         ]
         usage = total_usage([each.usage for each in done])
@@ -130,7 +135,7 @@ class Runner:
         done = collect(replies)
         start = request.prompt if request.echo_prompt else ""
         choices = [
-            CompletionChoice(each.finish_reason, index, start + each.text, each.logprobs)
+            CompletionChoice(text=start + each.text, **_common(each, index))
             for index, each in enumerate(done)
         ]
         usage = total_usage([each.usage for each in done])
@@ -155,14 +160,21 @@ class Runner:
         }
 
 
+def _common(said: Collected | Chunk, index: int) -> _Common:
+    return {
+        "index": index,
+        "finish_reason": said.finish_reason,
+        "logprobs": said.logprobs,
+    }
+
+
 def _chat_chunk(chunk: Chunk, identity: _Identity) -> ChatCompletionChunkResponse:
-    delta = Delta(chunk.text)
-    choice = ChunkChoice(chunk.finish_reason, chunk.index, delta, chunk.logprobs)
+    choice = ChunkChoice(delta=ResponseMessage(chunk.text), **_common(chunk, chunk.index))
     return ChatCompletionChunkResponse(choices=[choice], usage=chunk.usage, **identity)
 
 
 def _completion_chunk(chunk: Chunk, identity: _Identity) -> CompletionChunkResponse:
-    choice = CompletionChunkChoice(chunk.finish_reason, chunk.index, chunk.text, chunk.logprobs)
+    choice = CompletionChoice(text=chunk.text, **_common(chunk, chunk.index))
     return CompletionChunkResponse(choices=[choice], usage=chunk.usage, **identity)
 
 
