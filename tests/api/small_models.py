@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 
 import mrs.demo
 from mrs.families.config import Config
-from mrs.families.find import families
 from mrs.families.names import SAFETENSORS
 from mrs.families.parameters import list_parameters
+from mrs.families.registry import families
 
 DEMO = Path(mrs.demo.__file__).parent / "model"
 _SIZES: dict[str, Any] = {

@@ -13,7 +13,7 @@ import pytest
 import mrs
 from mrs import Architecture, ChatCompletionRequest, CompletionRequest, Runner, Which
 from mrs.errors import MrsError, NotReadable, Unsupported, UsageError
-from mrs.families.find import families
+from mrs.families.registry import families
 from mrs.run.engine import Engine
 
 QUESTION = [{"role": "user", "content": "What is a KV cache?"}]

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from mrs.families.config import Config
-from mrs.families.find import families
 from mrs.families.names import SAFETENSORS
 from mrs.families.parameters import list_parameters
+from mrs.families.registry import families
 
 _MLA: dict[str, Any] = {
     "kv_lora_rank": 512,

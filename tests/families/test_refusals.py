@@ -17,7 +17,8 @@ from parity_cases import CASES, Case
 from safetensors.torch import load_file, save_file
 
 from mrs.errors import ExitCode, MrsError
-from mrs.families.find import Description, describe, families
+from mrs.families.find import Description, describe
+from mrs.families.registry import families
 from mrs.model.rope import frequencies
 from mrs.request import ModelSource
 from mrs.source.checkpoint import Checkpoint

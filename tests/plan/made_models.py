@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from mrs.families.config import Config
-from mrs.families.find import families
 from mrs.families.names import SAFETENSORS
 from mrs.families.parameters import list_parameters
+from mrs.families.registry import families
 from mrs.formats import FORMATS
 
 LLAMA_70B: dict[str, Any] = {

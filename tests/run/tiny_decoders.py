@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from mrs.families.config import Config
-from mrs.families.find import families
 from mrs.families.names import SAFETENSORS
 from mrs.families.parameters import list_parameters
+from mrs.families.registry import families
 from mrs.families.spec import Parameter
 from mrs.model.decoder import Decoder
 from mrs.model.matrix import DenseMatrix

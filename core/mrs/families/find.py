@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from mrs.errors import NotReadable, Unsupported
+from mrs.errors import NotReadable
 from mrs.families.check import check_tensors
 from mrs.families.config import Config
 from mrs.families.family import Family
@@ -17,9 +14,11 @@ from mrs.families.gguf_config import architecture, config_from_gguf
 from mrs.families.names import GGUF, SAFETENSORS
 from mrs.families.parameters import list_parameters
 from mrs.families.quantization import read_quantization, with_scales
+from mrs.families.registry import family_by_gguf_arch, family_by_name
 from mrs.families.slots import Kind
 from mrs.families.spec import Change, ModelSpec, Parameter
 from mrs.families.text_part import text_part
+from mrs.families.vision.find import see, text_of, vision_family
 
 
 class _Tensor(Protocol):
@@ -37,6 +36,8 @@ class _Checkpoint(Protocol):
     @property
     def config(self) -> Mapping[str, Any]: ...
     @property
+    def image_config(self) -> Mapping[str, Any]: ...
+    @property
     def tensors(self) -> Mapping[str, _Tensor]: ...
 
 
@@ -48,45 +49,47 @@ class Description:
     parameters: tuple[Parameter, ...]
 
 
-@cache
-def families() -> dict[str, Family]:
-    """Every family by its name: one module of this package each, with a `FAMILY`."""
-    package = import_module("mrs.families")
-    modules = (
-        import_module(f"mrs.families.{m.name}") for m in pkgutil.iter_modules(package.__path__)
-    )
-    found = [module.FAMILY for module in modules if hasattr(module, "FAMILY")]
-    return {family.name: family for family in sorted(found, key=lambda f: f.name)}
-
-
-def describe(checkpoint: _Checkpoint, arch: str | None = None) -> Description:
+def describe(
+    checkpoint: _Checkpoint, arch: str | None = None, *, sees: bool = False
+) -> Description:
     """Read the model's parts and bind its tensors, from the header alone.
 
-    `arch` forces a family. Raises Unsupported for a family, feature or extra tensor that cannot
+    `arch` forces a family. With `sees` a tower and a projector belong to it, and without they are
+    left out. Raises Unsupported for a family, feature or extra tensor that cannot
     be run and NotReadable for a missing or misshapen tensor or config key.
     """
     read = _read_gguf if checkpoint.container == "gguf" else _read_safetensors
-    family, spec, parameters, prefix = read(checkpoint, arch)
+    found = (_read_seeing if sees else read)(checkpoint, arch)
     shapes = {
-        name: tensor.shape for name, tensor in checkpoint.tensors.items() if name.startswith(prefix)
+        name: tensor.shape
+        for name, tensor in checkpoint.tensors.items()
+        if name.startswith(found.prefix)
     }
-    ignored = [prefix + start.format(layers=len(spec.layers)) for start in family.ignored]
-    check_tensors(parameters, shapes, ignored, checkpoint.model_id)
-    return Description(spec, tuple(parameters))
+    ignored = [
+        found.prefix + start.format(layers=len(found.spec.layers)) for start in found.ignored
+    ]
+    check_tensors(found.parameters, shapes, ignored, checkpoint.model_id)
+    return Description(found.spec, tuple(found.parameters))
 
 
-#: A model's family, parts and tensors, and what the names of these start with in its container.
-_Read = tuple[Family, ModelSpec, list[Parameter], str]
+class _Read(NamedTuple):
+    """A model's parts and tensors; what the names of these start with, and of others beside."""
+
+    spec: ModelSpec
+    parameters: list[Parameter]
+    prefix: str = ""
+    ignored: tuple[str, ...] = ()
 
 
 def _read_gguf(checkpoint: _Checkpoint, arch: str | None) -> _Read:
     metadata, where = checkpoint.config, checkpoint.model_id
-    family = _by_name(arch) if arch else _by_gguf_arch(architecture(metadata, where))
+    family = family_by_name(arch) if arch else family_by_gguf_arch(architecture(metadata, where))
     shapes = {name: tensor.shape for name, tensor in checkpoint.tensors.items()}
     spec = family.read(Config(config_from_gguf(metadata, shapes, family.gguf_keys, where), where))
     if family.gguf_rope_interleaved:
         spec = spec.with_interleaved_rope()
-    return family, spec, list_parameters(spec, {**GGUF, **family.gguf}, shapes), ""
+    parameters = list_parameters(spec, {**GGUF, **family.gguf}, shapes)
+    return _Read(spec, parameters, ignored=family.ignored)
 
 
 #: What safetensors files store otherwise than it is used, and GGUF files as it is used.
@@ -96,11 +99,37 @@ _CHANGES: dict[Kind, Change] = {"decay": "negative_exp"}
 def _read_safetensors(checkpoint: _Checkpoint, arch: str | None) -> _Read:
     where = checkpoint.model_id
     values, prefix = text_part(checkpoint.config, checkpoint.tensors)
-    family = _by_name(arch or _model_type(values, where))
+    family = family_by_name(arch or _model_type(values, where))
     config = Config({**family.defaults, **values}, where)
-    quantization = read_quantization(config)
     spec = family.read(config)
     names = {**SAFETENSORS, **family.safetensors}
+    parameters = _bound(checkpoint, family, config, spec, names, prefix)
+    return _Read(spec, parameters, prefix, family.ignored)
+
+
+def _read_seeing(checkpoint: _Checkpoint, arch: str | None) -> _Read:
+    where = checkpoint.model_id
+    family = vision_family(arch or _model_type(checkpoint.config, where), where)
+    model = Config({**family.defaults, **checkpoint.config}, where)
+    text = text_of(family, model, checkpoint.tensors)
+    spec = text.family.read(text.config)
+    if family.refine is not None:
+        spec = family.refine(spec, model)
+    parameters = _bound(checkpoint, text.family, text.config, spec, text.names)
+    spec, seeing = see(family, model, checkpoint.image_config, spec, checkpoint.tensors)
+    return _Read(spec, parameters + seeing, ignored=text.family.ignored + family.ignored)
+
+
+def _bound(
+    checkpoint: _Checkpoint,
+    family: Family,
+    config: Config,
+    spec: ModelSpec,
+    names: Mapping[str, str],
+    prefix: str = "",
+) -> list[Parameter]:
+    """The parameters of a text model in safetensors files."""
+    quantization = read_quantization(config)
     parameters = list_parameters(
         spec,
         names,
@@ -110,7 +139,7 @@ def _read_safetensors(checkpoint: _Checkpoint, arch: str | None) -> _Read:
     )
     if quantization is not None:
         parameters = with_scales(parameters, quantization, checkpoint.tensors)
-    return family, spec, parameters, prefix
+    return parameters
 
 
 def _model_type(config: Mapping[str, Any], where: str) -> str:
@@ -120,24 +149,3 @@ def _model_type(config: Mapping[str, Any], where: str) -> str:
             "the configuration lacks 'model_type'", where=where, hint="name the family with --arch"
         )
     return name
-
-
-def _by_name(name: str) -> Family:
-    wanted = name.lower().replace("-", "_")
-    for family in families().values():
-        if wanted in (family.name, *family.aliases):
-            return family
-    raise _unknown(name)
-
-
-def _by_gguf_arch(arch: str) -> Family:
-    for family in families().values():
-        if family.gguf_arch == arch:
-            return family
-    raise _unknown(arch)
-
-
-def _unknown(name: str) -> Unsupported:
-    return Unsupported(
-        f"the architecture {name!r} is not known", hint=f"known are {', '.join(families())}"
-    )

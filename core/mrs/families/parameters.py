@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mrs.families.names import ALTERNATING, JOINT, TRANSPOSED
 from mrs.families.slots import Kind, Slot, layer_slots, model_slots
 from mrs.families.spec import Change, ModelSpec, Parameter, Piece, Role
+from mrs.families.vision.slots import tower_layers, vision_slots
+from mrs.families.vision.spec import Vision
 
 
 def list_parameters(
@@ -31,6 +33,25 @@ def list_parameters(
         prefix = tensor_prefix + names["layer"].format(layer=index)
         parameters += bind.slots(slots, f"layers.{index}.", prefix, index)
     return parameters
+
+
+def list_vision_parameters(
+    vision: Vision, hidden_size: int, names: Mapping[str, str], tensors: Collection[str]
+) -> list[Parameter]:
+    """Every parameter of what sees for a language model of `hidden_size`.
+
+    `names` is the family's slot table, with whole module names for all but the parts of layers.
+    """
+    bind = _Binding(names, tensors, {})
+    parts = (vision.tower, vision.projector)
+    slots = [slot for part in parts for slot in vision_slots(part, hidden_size)]
+    found = list(bind.slots(slots, "vision.", "", None))
+    for key, layers in tower_layers(vision.tower).items():
+        for index, layer in enumerate(layers):
+            own, file = f"vision.{key}.{index}.", names[key].format(layer=index)
+            slots = list(layer_slots(layer, vision.tower.hidden_size))
+            found += bind.slots(slots, own, file, None)
+    return [replace(p, role="tower") if p.role == "matrix" else p for p in found]
 
 
 @dataclass(frozen=True)

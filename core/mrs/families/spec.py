@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "clamped_swiglu"]
+if TYPE_CHECKING:
+    from mrs.families.vision.spec import Vision
+
+Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "clamped_swiglu"]
 
 
 @dataclass(frozen=True)
@@ -237,7 +240,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A whole decoder: embedding, layers, final norm, head."""
+    """A whole decoder: embedding, layers, final norm, head; and what sees for it, if it does."""
 
     family: str
     vocab_size: int
@@ -250,6 +253,7 @@ class ModelSpec:
     logit_scale: float = 1.0
     logit_softcap: float | None = None
     head_bias: bool = False
+    vision: Vision | None = None
 
     def with_interleaved_rope(self) -> ModelSpec:
         """The same model with rotary pairs side by side, as permuted GGUF files have them."""
@@ -268,7 +272,7 @@ def _interleaved(layer: Layer) -> Layer:
 #: decay, which are negative, as logarithms of their size.
 Change = Literal["plus_one", "negative_exp"]
 
-Role = Literal["matrix", "embedding", "head", "dense", "vector"]
+Role = Literal["matrix", "embedding", "head", "tower", "dense", "vector"]
 
 
 @dataclass(frozen=True)
@@ -300,8 +304,8 @@ class Piece:
 class Parameter:
     """One tensor of the running model.
 
-    `matrix`, `embedding` and `head` may be kept quantized; `dense` ones are kept in the model's
-    type, and a `vector` (or a small matrix that must be exact) in float32.
+    `matrix`, `embedding` and `head` may be kept quantized. A `tower` is a matrix of the part that
+    sees, which `--isq` leaves as it is; `dense` ones are kept in the model's type, and a `vector` (or a small matrix that must be exact) in float32.
     `layer` is None for what is not mapped to a device with a layer. `pieces` are stacked along
     the first dimension.
     """

@@ -13,6 +13,7 @@ from mrs.model.matrix import Linear
 from mrs.model.parts import build_feed_forward, build_mixer
 from mrs.model.rope import RopeTable, file_factors
 from mrs.model.segments import Segment
+from mrs.model.vision.build import VisionPart
 from mrs.model.weights import ModelWeights
 
 
@@ -69,6 +70,10 @@ class Decoder:
         head = "embedding" if spec.tied_head else "head"
         self._head = Linear(weights.matrix(head), weights.optional_vector("head.bias"))
         self._switches = _rope_switches(spec)
+        self.vision = None
+        if spec.vision is not None:
+            dtype = self._activation_dtype(self.home)
+            self.vision = VisionPart(spec.vision, weights.under("vision."), self.home, dtype)
         tables: dict[object, RopeTable] = {}
         factors = file_factors(weights)
         self._layers = []
@@ -122,6 +127,9 @@ class Decoder:
         x = self._embedding.rows(tokens.to(home), self._activation_dtype(home))
         if self.spec.embedding_scale != 1.0:
             x = x * self.spec.embedding_scale
+        if self.spec.vision is not None and self.spec.vision.enters == "embeddings":
+            for sight in (sight for segment in segments for sight in segment.sights):
+                x[sight.rows.to(home)] = sight.features.to(x.dtype)
         for index, (layer, device) in enumerate(
             zip(self._layers, self._layer_devices, strict=True)
         ):

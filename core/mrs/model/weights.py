@@ -13,7 +13,7 @@ from mrs.model.matrix import Linear, Matrix
 
 
 class ModelWeights:
-    """The loaded parameters of a model, or of one layer of it (`prefix`)."""
+    """The loaded parameters of a model, or of a part of it (`prefix`)."""
 
     def __init__(
         self, matrices: Mapping[str, Matrix], vectors: Mapping[str, Tensor], prefix: str = ""
@@ -23,7 +23,11 @@ class ModelWeights:
         self._prefix = prefix
 
     def layer(self, index: int) -> ModelWeights:
-        return ModelWeights(self._matrices, self._vectors, f"layers.{index}.")
+        return self.under(f"layers.{index}.")
+
+    def under(self, prefix: str) -> ModelWeights:
+        """The parameters whose names go on with `prefix`."""
+        return ModelWeights(self._matrices, self._vectors, self._prefix + prefix)
 
     def matrix(self, slot: str) -> Matrix:
         return self._matrices[f"{self._prefix}{slot}.weight"]

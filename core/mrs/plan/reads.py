@@ -11,8 +11,11 @@ from mrs.plan.storage import Storage
 def decoded_share(parameter: Parameter, spec: ModelSpec) -> float:
     """The part of a parameter that takes part in one token, on average.
 
-    An embedding gives one row, next to nothing, unless it is the head too.
+    An embedding gives one row, next to nothing, unless it is the head too. What sees is done
+    before a token is decoded.
     """
+    if parameter.name.startswith("vision."):
+        return 0.0
     if parameter.layer is None:
         return 0.0 if parameter.role == "embedding" and not spec.tied_head else 1.0
     feed_forward = spec.layers[parameter.layer].feed_forward

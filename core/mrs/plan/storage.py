@@ -80,7 +80,7 @@ def store(parameter: Parameter, stored: Sequence[Format], rules: StorageRules) -
 
 
 def _wanted(parameter: Parameter, stored: Format, level: Format | None) -> Format:
-    if level is None:
+    if level is None or parameter.role == "tower":
         return stored
     return isq_format(parameter.role, parameter.shape, level, stored)[0]
 

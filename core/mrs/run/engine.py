@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mrs.errors import ContextFull, UsageError
+from mrs.families.vision.spec import Vision
 from mrs.model.decoder import Decoder
 from mrs.model.segments import Segment
 from mrs.request import PREFILL_CHUNK_TOKENS, Sampling
@@ -17,6 +18,7 @@ from mrs.run.generation import Generation, Take
 from mrs.run.memory import CachePool
 from mrs.run.sampler import Choice, Sampler
 from mrs.run.schedule import Ration, Schedule
+from mrs.run.shown import ShownImage, segment
 
 
 class Engine:
@@ -65,10 +67,11 @@ class Engine:
         sampling: Sampling,
         take: Take,
         breakers: frozenset[int] = frozenset(),
+        images: Sequence[ShownImage] = (),
     ) -> Generation:
         """Begin a reply: `take` gets its tokens, in whichever thread computes them.
 
-        `breakers` are the tokens that end a repetition. The reply goes on while somebody calls
+        `images` are shown at their places in the prompt. `breakers` are the tokens that end a repetition. The reply goes on while somebody calls
         `advance`, until `take` says so, or the model's context or `sampling.max_tokens` is
         reached. Raises UsageError.
         """
@@ -87,7 +90,9 @@ class Engine:
             self._new_generator(sampling.variant),
             breakers,
         )
-        generation = Generation(list(prompt_ids), most_ids, sampler, take, len(prompt_ids))
+        generation = Generation(
+            list(prompt_ids), most_ids, sampler, take, len(prompt_ids), tuple(images)
+        )
         self._submitted.append(generation)
         return generation
 
@@ -115,7 +120,9 @@ class Engine:
         if generation.error is not None:
             raise generation.error
 
-    def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Iterator[int]:
+    def generate(
+        self, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[ShownImage] = ()
+    ) -> Iterator[int]:
         """Yield the tokens of one reply; the consumer stops when it has seen enough."""
         tokens: deque[int] = deque()
 
@@ -123,7 +130,7 @@ class Engine:
             tokens.append(choice.token)
             return False
 
-        generation = self.submit(prompt_ids, sampling, take)
+        generation = self.submit(prompt_ids, sampling, take, images=images)
         try:
             while tokens or not generation.is_over:
                 if not tokens:
@@ -132,6 +139,11 @@ class Engine:
                     yield tokens.popleft()
         finally:
             generation.cancel()
+
+    @property
+    def vision(self) -> Vision | None:
+        """How the model sees, if it does."""
+        return self._decoder.spec.vision
 
     @property
     def prefix_bytes(self) -> int:
@@ -178,11 +190,15 @@ class Engine:
         for generation, tokens in batch:
             cache, fed = generation.cache, generation.fed
             assert cache is not None
-            rows = slice(len(ids), len(ids) + tokens)
-            ids += generation.ids[fed : fed + tokens]
-            segments.append(Segment(rows, cache, len(generation.ids)))
-            if fed + tokens == len(generation.ids):
-                wanted.append(rows.stop - 1)
+            place = range(fed, fed + tokens)
+            segments.append(
+                segment(
+                    self._decoder, cache, generation.images, place, len(generation.ids), len(ids)
+                )
+            )
+            ids += generation.ids[fed : place.stop]
+            if place.stop == len(generation.ids):
+                wanted.append(len(ids) - 1)
         return self._decoder.forward(
             torch.tensor(ids), segments, torch.tensor(wanted, dtype=torch.long)
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from mrs.cache.sequence import SequenceCache
 from mrs.events import FinishReason
 from mrs.run.sampler import Choice, Sampler
+from mrs.run.shown import ShownImage
 
 #: Gets each token as it is chosen; returns whether the reply ends with it.
 Take = Callable[[Choice], bool]
@@ -19,7 +20,8 @@ class Generation:
 
     The first `fed` of them are in `cache`, which is None while there is none. `most_ids` is where
     the reply ends at the latest. The cache's state after the first `checkpoint` tokens is worth
-    remembering. `cached_tokens` of the prompt did not have to be computed.
+    remembering. `cached_tokens` of the prompt did not have to be computed. `images` are shown in
+    the prompt.
     `reason` is set when the reply is over; `error` says what ended it instead.
     """
 
@@ -28,6 +30,7 @@ class Generation:
     sampler: Sampler
     take: Take
     prompt_tokens: int
+    images: tuple[ShownImage, ...] = ()
     cache: SequenceCache | None = None
     fed: int = 0
     era: Hashable = None
@@ -50,6 +53,20 @@ class Generation:
     def is_reading(self) -> bool:
         """Whether a part of its prompt is in its cache and a part is not."""
         return 0 < self.fed < self.prompt_tokens
+
+    @property
+    def keys(self) -> list[int]:
+        """`ids` with what no other image has in the place of each image's tokens.
+
+        The tokens of an image are alike whatever it shows: what is remembered of them is not.
+        """
+        if not self.images:
+            return self.ids
+        keys = list(self.ids)
+        for image in self.images:
+            for position in image.positions:
+                keys[position] = image.key
+        return keys
 
     @property
     def new_tokens(self) -> int:

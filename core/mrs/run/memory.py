@@ -56,10 +56,9 @@ class CachePool:
         generation.era = self._decoder.era(total_tokens)
         hit = None
         if generation.era is not None:
-            shared = self.prefixes.shared_tokens(generation.ids, era=generation.era)
-            hit = self.prefixes.search_for_matching_cache(
-                generation.ids, era=generation.era, leave_last=True
-            )
+            keys = generation.keys
+            shared = self.prefixes.shared_tokens(keys, era=generation.era)
+            hit = self.prefixes.search_for_matching_cache(keys, era=generation.era, leave_last=True)
             worth = shared >= _WORTH_TOKENS + (hit.offset if hit else 0)
             generation.checkpoint = min(shared, generation.prompt_tokens - 1) if worth else 0
         generation.fed = hit.offset if hit else 0
@@ -73,12 +72,12 @@ class CachePool:
         era = self._decoder.era(len(generation.ids))
         if era is None or era != other.era or not self.prefixes.is_on:
             return False
-        common = self.prefixes.shared_tokens(generation.ids, era=era) + _WORTH_TOKENS
+        common = self.prefixes.shared_tokens(generation.keys, era=era) + _WORTH_TOKENS
         if other.fed < other.checkpoint:
             common = other.checkpoint
         return (
             min(generation.prompt_tokens, other.prompt_tokens) > common
-            and generation.ids[:common] == other.ids[:common]
+            and generation.keys[:common] == other.keys[:common]
         )
 
     def remember(self, generation: Generation) -> None:
@@ -125,7 +124,7 @@ class CachePool:
         if generation.era is None or generation.cache is None:
             return
         self.prefixes.add_sequence(
-            generation.ids[: generation.fed], generation.cache, era=generation.era, live=live
+            generation.keys[: generation.fed], generation.cache, era=generation.era, live=live
         )
 
     def _new_cache(self) -> SequenceCache:

@@ -11,6 +11,7 @@ from mrs.request import Sampling
 from mrs.run.engine import Engine
 from mrs.run.generation import Generation
 from mrs.run.sampler import Choice
+from mrs.run.shown import ShownImage
 from mrs.text.chat import TextSide
 
 
@@ -29,6 +30,7 @@ class Reply:
         prompt_ids: Sequence[int],
         sampling: Sampling,
         opening: str = "",
+        images: Sequence[ShownImage] = (),
     ) -> None:
         self._engine = engine
         self._progress = _Progress(text, sampling)
@@ -37,7 +39,9 @@ class Reply:
         breakers = frozenset[int]()
         if sampling.dry_multiplier:
             breakers = frozenset(map(text.last_token, sampling.dry_sequence_breakers))
-        self._generation = engine.submit(prompt_ids, sampling, self._progress.take, breakers)
+        self._generation = engine.submit(
+            prompt_ids, sampling, self._progress.take, breakers, images
+        )
         self._is_finished = False
 
     def __iter__(self) -> Reply:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,8 @@ class Checkpoint:
     """The headers of a model's files, local or on the hub.
 
     `config` is config.json as parsed, or the metadata of the (first) GGUF file; long GGUF arrays
-    are decoded when first looked at. `notes` are remarks for the person who asked.
+    are decoded when first looked at; `image_config` says how pictures are prepared, in
+    preprocessor_config.json or the part of processor_config.json. `notes` are remarks for the person who asked.
     """
 
     source: ModelSource
@@ -54,6 +55,7 @@ class Checkpoint:
     folder: Folder
     tokenizer_folder: Folder | None
     notes: tuple[str, ...] = ()
+    image_config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def model_id(self) -> str:

@@ -95,6 +95,7 @@ def read_checkpoint(
         folder=folder,
         tokenizer_folder=tokenizer_folder,
         notes=folder.notes,
+        image_config=_image_config(source, folder),
     )
 
 
@@ -113,6 +114,17 @@ def _generation_config(source: ModelSource, folder: Folder) -> Mapping[str, Any]
     if source.container == "gguf":
         return {}
     return read_json(folder, "generation_config.json") or {}
+
+
+def _image_config(source: ModelSource, folder: Folder) -> Mapping[str, Any]:
+    """How pictures are prepared: in a file of its own, or as newer checkpoints have it."""
+    if source.container == "gguf":
+        return {}
+    own = read_json(folder, "preprocessor_config.json")
+    if own is not None:
+        return own
+    part = (read_json(folder, "processor_config.json") or {}).get("image_processor")
+    return part if isinstance(part, Mapping) else {}
 
 
 def _config(folder: Folder) -> Mapping[str, Any]:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import base64
 import http.client
+import math
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -55,17 +57,26 @@ class HttpClient:
         self._local = threading.local()
         self._tls: ssl.SSLContext | None = None
 
-    def get(self, url: str, *, most_bytes: int, byte_range: tuple[int, int] | None = None) -> Reply:
+    def get(
+        self,
+        url: str,
+        *,
+        most_bytes: int,
+        byte_range: tuple[int, int] | None = None,
+        within_s: float = math.inf,
+    ) -> Reply:
         """At most `most_bytes` of what lies at `url`, or of its bytes [begin, end).
 
-        Returns any final status; Unreachable after the last attempt without one.
+        Returns any final status; Unreachable after the last attempt without one, and where
+        `within_s` seconds have passed.
         """
+        deadline = time.monotonic() + within_s
         for attempt in range(ATTEMPTS):
             is_last = attempt + 1 == ATTEMPTS
             try:
-                reply = self._follow(url, byte_range, most_bytes)
+                reply = self._follow(url, byte_range, most_bytes, deadline)
             except (OSError, http.client.HTTPException) as error:
-                if is_last or isinstance(error, _LASTING):
+                if is_last or isinstance(error, _LASTING) or time.monotonic() >= deadline:
                     reason = str(error) or type(error).__name__
                     raise Unreachable(f"no answer from {_host(url)}", where=reason) from error
                 time.sleep(_wait_s(attempt))
@@ -75,16 +86,20 @@ class HttpClient:
                 time.sleep(_wait_s(attempt, reply.headers.get("retry-after", "")))
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def _follow(self, url: str, byte_range: tuple[int, int] | None, most_bytes: int) -> Reply:
+    def _follow(
+        self, url: str, byte_range: tuple[int, int] | None, most_bytes: int, deadline: float
+    ) -> Reply:
         for _ in range(MAX_REDIRECTS):
-            reply = self._once(url, byte_range, most_bytes)
+            reply = self._once(url, byte_range, most_bytes, deadline)
             location = reply.headers.get("location")
             if reply.status not in REDIRECTS or location is None:
                 return reply
             url = _redirected(url, location)
         raise NotReadable(f"more than {MAX_REDIRECTS} redirects", where=url)
 
-    def _once(self, url: str, byte_range: tuple[int, int] | None, most_bytes: int) -> Reply:
+    def _once(
+        self, url: str, byte_range: tuple[int, int] | None, most_bytes: int, deadline: float
+    ) -> Reply:
         connection, target = self._connection(url)
         headers = {"User-Agent": "mrs", "Accept-Encoding": "identity"}
         if self.token is not None and _origin(url) == self.token_origin:
@@ -93,10 +108,11 @@ class HttpClient:
             headers["Range"] = f"bytes={byte_range[0]}-{byte_range[1] - 1}"
         try:
             connection.request("GET", target, headers=headers)
-            response = connection.getresponse()
-            limit = most_bytes if response.status in (200, 206) else _MAX_ERROR_BYTES
-            expected = limit if response.length is None else min(limit, response.length)
-            body = response.read(limit)
+            with _cut_off_at(deadline, connection.sock):
+                response = connection.getresponse()
+                limit = most_bytes if response.status in (200, 206) else _MAX_ERROR_BYTES
+                expected = limit if response.length is None else min(limit, response.length)
+                body = response.read(limit)
             if response.length is not None and len(body) < expected:
                 raise http.client.IncompleteRead(body, expected - len(body))
         except BaseException:
@@ -137,6 +153,31 @@ class HttpClient:
         connection = self._local.__dict__.get("connections", {}).pop(_origin(url), None)
         if connection is not None:
             connection.close()
+
+
+@contextmanager
+def _cut_off_at(deadline: float, connected: socket.socket) -> Iterator[None]:
+    """TimeoutError at the deadline, also where bytes keep coming one by one."""
+    if deadline == math.inf:
+        yield
+        return
+
+    def cut_off() -> None:
+        with suppress(OSError):
+            connected.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(max(0.0, deadline - time.monotonic()), cut_off)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (OSError, http.client.HTTPException):
+        if time.monotonic() < deadline:
+            raise
+    finally:
+        timer.cancel()
+    if time.monotonic() >= deadline:
+        raise TimeoutError("the answer takes too long")
 
 
 def _redirected(url: str, location: str) -> str:

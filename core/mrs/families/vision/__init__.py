@@ -1,0 +1,1 @@
+"""Families that see: one small file each, and what their towers and projectors are made of."""

@@ -1,0 +1,124 @@
+"""Find the family of a checkpoint that sees, and describe both of its parts."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from mrs.errors import NotReadable, Unsupported
+from mrs.families.config import Config
+from mrs.families.family import Family, Names
+from mrs.families.names import SAFETENSORS
+from mrs.families.parameters import list_vision_parameters
+from mrs.families.registry import family_by_name
+from mrs.families.spec import ModelSpec, Parameter
+from mrs.families.vision.family import VisionConfigs, VisionFamily
+from mrs.families.vision.spec import Vision
+
+
+@cache
+def vision_families() -> dict[str, VisionFamily]:
+    """Every family that sees by its name: one module of this package each, with a `FAMILY`."""
+    package = import_module("mrs.families.vision")
+    modules = (
+        import_module(f"{package.__name__}.{m.name}")
+        for m in pkgutil.iter_modules(package.__path__)
+    )
+    found = [module.FAMILY for module in modules if hasattr(module, "FAMILY")]
+    return {family.name: family for family in sorted(found, key=lambda f: f.name)}
+
+
+def vision_family(name: str, where: str) -> VisionFamily:
+    """The family called `name` in a config or by `--arch`; Unsupported if there is none."""
+    wanted = name.lower().replace("-", "_")
+    for family in vision_families().values():
+        if wanted in (family.name, *family.aliases):
+            return family
+    raise Unsupported(
+        f"the architecture {name!r} is not known to see",
+        where=where,
+        hint=f"known are {', '.join(vision_families())}; its text part may run as plain",
+    )
+
+
+@dataclass(frozen=True)
+class TextPart:
+    """The language model inside a checkpoint that sees."""
+
+    family: Family
+    config: Config
+    names: Names
+
+
+def text_of(family: VisionFamily, model: Config, tensors: Collection[str]) -> TextPart:
+    """Its family, its config, and where its tensors are.
+
+    Whether its head is tied is said in either of two configs, and by the tensors for certain.
+    """
+    values = model.values.get("text_config")
+    values = values if isinstance(values, Mapping) else model.values
+    kind = values.get("model_type", family.text)
+    text = family_by_name(family.text_types.get(kind, kind))
+    tied = f"{family.head}.weight" not in tensors
+    quantization = model.values.get("quantization_config")
+    given = {"quantization_config": quantization, **values, "tie_word_embeddings": tied}
+    own = {**SAFETENSORS, **text.safetensors, **family.text_names}
+    renamed = {slot: _renamed(name, family) for slot, name in own.items()}
+    names = _spelled(renamed, family, tensors)
+    defaults = {**text.defaults, **family.text_defaults}
+    return TextPart(text, Config({**defaults, **given}, model.where), names)
+
+
+def _renamed(name: str, family: VisionFamily) -> str:
+    if name == "lm_head":
+        return family.head
+    return family.text_start + name.removeprefix("model.") if name.startswith("model.") else name
+
+
+def _spelled(names: Names, family: VisionFamily, tensors: Collection[str]) -> Names:
+    """The names as these files spell them."""
+    spellings = {
+        old: new
+        for old, new in family.spellings.items()
+        if not any(tensor.startswith(old) for tensor in tensors)
+    }
+    found = dict(names)
+    for slot, name in names.items():
+        for old, new in spellings.items():
+            if name.startswith(old):
+                found[slot] = new + name.removeprefix(old)
+    return found
+
+
+def see(
+    family: VisionFamily,
+    model: Config,
+    images: Mapping[str, Any],
+    text: ModelSpec,
+    tensors: Collection[str],
+) -> tuple[ModelSpec, list[Parameter]]:
+    """The text model's spec with what sees for it, and the parameters of that.
+
+    `images` is preprocessor_config.json.
+    """
+    tower = model.values.get("vision_config")
+    if not isinstance(tower, Mapping):
+        raise NotReadable(
+            "the configuration has no 'vision_config'",
+            where=model.where,
+            hint="a model of text alone runs as plain",
+        )
+    configs = VisionConfigs(
+        model=model,
+        tower=Config({**family.tower_defaults, **tower}, model.where),
+        images=Config({**family.image_defaults, **images}, model.where),
+    )
+    vision: Vision = family.read(configs, text)
+    parameters = list_vision_parameters(
+        vision, text.hidden_size, _spelled(family.names, family, tensors), tensors
+    )
+    return replace(text, vision=vision), parameters

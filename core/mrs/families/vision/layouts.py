@@ -1,0 +1,68 @@
+"""How pictures are cut and scaled before a tower sees them. Sizes only; no pixel is touched here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mrs.families.config import Config
+from mrs.families.vision.spec import ImageShape, PixelScale
+
+#: Pillow's numbers of its filters, as preprocessor_config.json has them.
+RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
+
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+CLIP_IMAGES = {
+    "image_mean": CLIP_MEAN,
+    "image_std": CLIP_STD,
+    "rescale_factor": 1 / 255,
+    "resample": 3,
+}
+
+
+def read_scale(images: Config) -> PixelScale:
+    """The numbers by which bytes are scaled."""
+    for step in ("do_rescale", "do_normalize"):
+        images.refuse(step, True)
+    mean = tuple(float(value) for value in images.sequence("image_mean"))
+    std = tuple(float(value) for value in images.sequence("image_std"))
+    return PixelScale(mean, std, images.number("rescale_factor", 1 / 255))
+
+
+def read_resampling(images: Config) -> str:
+    return RESAMPLING.get(images.whole("resample", 3), "bicubic")
+
+
+def read_size(images: Config, key: str, *sides: str) -> tuple[int, ...]:
+    """The numbers under `sides` of a size, which may also be one number for all of them."""
+    value = images.values.get(key)
+    if isinstance(value, int):
+        return (images.positive(key),) * len(sides)
+    size = Config(images.mapping(key), images.where)
+    return tuple(size.positive(side) for side in sides)
+
+
+@dataclass(frozen=True)
+class CropLayout:
+    """CLIP's: the shorter edge is scaled to `edge`, and the middle of `crop` by `crop` is kept.
+
+    Every picture takes as many rows as there are patches in the crop.
+    """
+
+    edge: int
+    crop: int
+    patch_size: int
+    scale: PixelScale
+    resampling: str
+    token: str
+    is_resizable: bool = False
+    extra_rows: int = 0
+
+    def shape(self, height: int, width: int) -> ImageShape:
+        side = self.crop // self.patch_size
+        rows = side * side + self.extra_rows
+        pixels = (1, 3, self.crop, self.crop)
+        return ImageShape(pixels, side * side + 1, rows, self.token * rows, (side, side))
+
+    def largest(self, edge: int) -> ImageShape:
+        return self.shape(edge, edge)

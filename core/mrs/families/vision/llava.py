@@ -1,0 +1,63 @@
+"""LLaVA 1.5: CLIP's patches, mapped by two layers, in the place of embeddings."""
+
+from __future__ import annotations
+
+from mrs.families.spec import ModelSpec
+from mrs.families.vision.clip import CLIP_DEFAULTS, clip_ignored, clip_names, read_clip
+from mrs.families.vision.family import VisionConfigs, VisionFamily
+from mrs.families.vision.layouts import (
+    CLIP_IMAGES,
+    CropLayout,
+    read_resampling,
+    read_scale,
+    read_size,
+)
+from mrs.families.vision.spec import MlpProjector, Vision
+
+TOWER = "vision_tower.vision_model."
+#: As newer transformers write it.
+SPELLINGS = {TOWER: "vision_tower."}
+
+
+def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
+    model, images = configs.model, configs.images
+    layer = model.values.get("vision_feature_layer", -2)
+    selected = layer if isinstance(layer, (list, tuple)) else (layer,)
+    strategy = model.values.get("vision_feature_select_strategy", "default")
+    keeps_class = strategy == "full"
+    tower = read_clip(configs.tower, selected, keeps_class=keeps_class)
+    layout = CropLayout(
+        edge=read_size(images, "size", "shortest_edge")[0],
+        crop=read_size(images, "crop_size", "height")[0],
+        patch_size=tower.patches.size,
+        scale=read_scale(images),
+        resampling=read_resampling(images),
+        token="<image>",
+        extra_rows=int(keeps_class),
+    )
+    return Vision(
+        tower,
+        MlpProjector(
+            tower.output_size,
+            model.activation("gelu", "projector_hidden_act"),
+            model.flag("multimodal_projector_bias", True),
+        ),
+        layout,
+        placeholder="<image>",
+        image_token_id=model.whole("image_token_index", 32_000),
+    )
+
+
+FAMILY = VisionFamily(
+    "llava",
+    read,
+    names={
+        **clip_names(TOWER),
+        "projector.up": "multi_modal_projector.linear_1",
+        "projector.down": "multi_modal_projector.linear_2",
+    },
+    tower_defaults=CLIP_DEFAULTS,
+    image_defaults={**CLIP_IMAGES, "size": {"shortest_edge": 336}, "crop_size": {"height": 336}},
+    spellings=SPELLINGS,
+    ignored=clip_ignored("vision_tower."),
+)

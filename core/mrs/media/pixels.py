@@ -1,0 +1,43 @@
+"""What preparing pictures is made of: colours, sizes, and numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from PIL.Image import Image, Resampling, alpha_composite, new
+from torch import Tensor
+
+from mrs.families.vision.spec import PixelScale
+
+
+def to_rgb(image: Image) -> Image:
+    """Three channels; what is transparent lets white through."""
+    if "A" in image.getbands():
+        image = image.convert("RGBA")
+        image = alpha_composite(new("RGBA", image.size, "white"), image)
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def resize(image: Image, height: int, width: int, resampling: str) -> Image:
+    """The picture at another size; `resampling` is the name of one of Pillow's filters."""
+    if image.size == (width, height):
+        return image
+    return image.resize((width, height), Resampling[resampling.upper()])
+
+
+def crop_middle(image: Image, height: int, width: int) -> Image:
+    """The middle of a picture, with black around it where it is smaller."""
+    top = (
+        (image.height - height) // 2
+        if image.height >= height
+        else -((height - image.height + 1) // 2)
+    )
+    left = (image.width - width) // 2 if image.width >= width else -((width - image.width + 1) // 2)
+    return image.crop((left, top, left + width, top + height))
+
+
+def to_numbers(image: Image, scale: PixelScale) -> Tensor:
+    """(3, height, width) float32 of an RGB picture."""
+    numbers = torch.from_numpy(np.array(image, dtype=np.float32)).mul_(scale.factor)
+    numbers = numbers.sub_(torch.tensor(scale.mean)).div_(torch.tensor(scale.std))
+    return numbers.permute(2, 0, 1).contiguous()

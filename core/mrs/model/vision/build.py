@@ -1,0 +1,56 @@
+"""From a description to the part that sees: one entry a kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from mrs.families.vision.spec import (
+    ClipTower,
+    ImageShape,
+    MlpProjector,
+    Projector,
+    Tower,
+    Vision,
+)
+from mrs.model.vision.clip import ClipTowerPart
+from mrs.model.vision.projectors import MlpProjectorPart
+from mrs.model.weights import ModelWeights
+
+
+class TowerPart(Protocol):
+    def __call__(self, pixels: Tensor, shape: ImageShape) -> Tensor:
+        """One picture's pixels, of shape `shape.pixels`, to (patches, width)."""
+
+
+class ProjectorPart(Protocol):
+    def __call__(self, seen: Tensor, shape: ImageShape) -> Tensor:
+        """What the tower saw of one picture to (rows, hidden)."""
+
+
+_TOWERS: dict[type[Tower], Callable[[Any, ModelWeights], TowerPart]] = {
+    ClipTower: ClipTowerPart,
+}
+_PROJECTORS: dict[type[Projector], Callable[[Any, ModelWeights], ProjectorPart]] = {
+    MlpProjector: MlpProjectorPart,
+}
+
+
+class VisionPart:
+    """Sees one picture at a time, with activations of `dtype` on the device of its weights."""
+
+    def __init__(
+        self, vision: Vision, weights: ModelWeights, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.description = vision
+        self._tower = _TOWERS[type(vision.tower)](vision.tower, weights)
+        self._projector = _PROJECTORS[type(vision.projector)](vision.projector, weights)
+        self._device, self._dtype = device, dtype
+
+    def __call__(self, pixels: Tensor, shape: ImageShape) -> Tensor:
+        """One picture's pixels (`shape.pixels`) to its features (rows, hidden)."""
+        seen = self._tower(pixels.to(self._device, self._dtype), shape)
+        return self._projector(seen, shape)

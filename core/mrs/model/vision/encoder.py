@@ -1,0 +1,64 @@
+"""The layers that towers share: attention without a mask, then a feed-forward part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mrs.families.spec import Attention, Layer, Mlp
+from mrs.model.feed_forward import MlpPart
+from mrs.model.weights import ModelWeights
+
+#: Turns queries or keys (T, heads, head_dim) by their place in the picture.
+Turn = Callable[[Tensor], Tensor]
+
+
+class EncoderLayer:
+    """x + attention(norm(x)), then x + feed_forward(norm(x)), with every patch seeing all others."""
+
+    def __init__(self, layer: Layer, weights: ModelWeights) -> None:
+        assert isinstance(layer.mixer, Attention)
+        assert isinstance(layer.feed_forward, Mlp)
+        self._part = layer.mixer
+        self._mixer_norm = weights.norm("mixer.norm", layer.norm)
+        self._q, self._k = weights.linear("mixer.q"), weights.linear("mixer.k")
+        self._v, self._o = weights.linear("mixer.v"), weights.linear("mixer.o")
+        self._norm = weights.norm("ffn.norm", layer.norm)
+        self._feed_forward = MlpPart(layer.feed_forward, weights)
+
+    def __call__(self, x: Tensor, *, cuts: Sequence[int] = (), turn: Turn | None = None) -> Tensor:
+        """x (T, hidden) to (T, hidden).
+
+        `cuts` are the rows at which a new stretch begins: patches see only their own stretch.
+        """
+        x = x + self._attend(self._mixer_norm(x), cuts, turn)
+        return x + self._feed_forward(self._norm(x))
+
+    def _attend(self, x: Tensor, cuts: Sequence[int], turn: Turn | None) -> Tensor:
+        part = self._part
+        q = self._q(x).view(-1, part.heads, part.head_dim)
+        k = self._k(x).view(-1, part.kv_heads, part.head_dim)
+        v = self._v(x).view(-1, part.kv_heads, part.head_dim)
+        if turn is not None:
+            q, k = turn(q), turn(k)
+        ends = [*cuts, len(x)]
+        stretches = [slice(a, b) for a, b in zip([0, *cuts], ends, strict=True)]
+        mixed = [look(q[s], k[s], v[s], part.scale) for s in stretches]
+        return self._o(torch.cat(mixed) if len(mixed) > 1 else mixed[0])
+
+
+def look(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """Attention of all queries (T, heads, D) over all keys (S, heads, D): (T, heads * D)."""
+    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
+    mixed = F.scaled_dot_product_attention(q, k, v, scale=scale)
+    return mixed[0].transpose(0, 1).flatten(1)
+
+
+def build_layers(layers: Sequence[Layer], weights: ModelWeights, key: str) -> list[EncoderLayer]:
+    """A tower's stack of layers, whose weights are named `key.0.…`, `key.1.…`."""
+    return [
+        EncoderLayer(layer, weights.under(f"{key}.{index}.")) for index, layer in enumerate(layers)
+    ]

@@ -1,0 +1,41 @@
+"""Pictures become the numbers that transformers' processors on Pillow make of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from vision_reference import VisionReference, picture
+from vision_running import Seeing
+
+from mrs.families.vision.spec import PixelScale
+
+SIZES = [(37, 53), (53, 37), (1, 1), (7, 200), (201, 6), (64, 64), (333, 127)]
+
+
+def in_steps(ours: torch.Tensor, theirs: torch.Tensor, scale: PixelScale) -> float:
+    """The largest difference, in steps of a byte."""
+    assert ours.numel() == theirs.numel()
+    return float((ours.flatten() - theirs.flatten()).abs().max() * max(scale.std) / scale.factor)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA"])
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_pixels(model: Seeing, truth: VisionReference, size: tuple[int, int], mode: str) -> None:
+    image = picture(*size, mode=mode)
+    if mode == "RGBA":
+        image.putalpha(picture(*size, seed=1, mode="L"))
+    (ours,) = model.prepare([image])
+    assert tuple(ours.pixels.shape) == ours.shape.pixels
+    theirs = truth.pixels(image)
+    assert in_steps(ours.pixels, theirs, model.vision.layout.scale) <= 1
+
+
+def test_no_picture_is_larger_than_the_largest(model: Seeing) -> None:
+    layout = model.vision.layout
+    for edge in (16, 60, 200, 1024):
+        most = layout.largest(edge)
+        for width, height in [*SIZES, (edge, 1), (1, edge), (edge, edge), (edge, edge // 2 + 1)]:
+            if max(width, height) <= edge:
+                shape = layout.shape(height, width)
+                assert shape.rows <= most.rows
+                assert shape.patches <= most.patches

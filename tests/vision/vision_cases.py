@@ -1,0 +1,8 @@
+"""The tiny models of the parity tests, made by transformers' classes; one list a family."""
+
+from __future__ import annotations
+
+from llava_cases import LLAVA
+from vision_case import VisionCase
+
+CASES: tuple[VisionCase, ...] = (*LLAVA,)

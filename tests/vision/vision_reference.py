@@ -1,0 +1,126 @@
+"""What transformers makes of pictures with a tiny random model: the truth of the parity tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from PIL import Image
+from torch import Tensor
+from vision_case import VisionCase, make_tokenizer
+
+#: Prompts by the number of images in them; {} stands for one.
+PROMPTS = (
+    "w1 w2 w3 w4 w5 w6 w7 w8",
+    "w1 {} w2 w3 w4",
+    "w5 w1 {} w2 w3 w9 {} w4 w8 w6",
+)
+#: What comes after the prompt with one image, with an image of its own.
+SECOND_TURN = "w30 w31 {} w7 w32"
+REPLY_TOKENS = 8
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The ids and logits (T, V) of a prompt with its images."""
+
+    text: str
+    images: tuple[Image.Image, ...]
+    ids: list[int]
+    logits: Tensor
+
+
+@dataclass(frozen=True)
+class VisionReference:
+    """A saved model: `prompts` have 0, 1 and 2 images; `second` is the prompt with one, and more.
+
+    `reply` follows the prompt with one image, greedily.
+    """
+
+    case: VisionCase
+    folder: Path
+    prompts: tuple[Truth, ...]
+    second: Truth
+    reply: list[int]
+
+    def pixels(self, image: Image.Image) -> Tensor:
+        """What transformers' processor makes of one picture."""
+        processor = self.case.processor(make_tokenizer(self.case.specials))
+        return processor.image_processor(images=[image], return_tensors="pt")["pixel_values"]
+
+
+def picture(width: int, height: int, seed: int = 0, mode: str = "RGB") -> Image.Image:
+    """A picture with both gradients and noise in it."""
+    random = np.random.default_rng(seed + width * 1000 + height)
+    across = np.linspace(0, 200, width)[None, :, None]
+    down = np.linspace(0, 55, height)[:, None, None]
+    noise = random.integers(0, 40, (height, width, 3))
+    numbers = (across + down + noise) * random.uniform(0.4, 1, 3)
+    return Image.fromarray(numbers.clip(0, 255).astype(np.uint8)).convert(mode)
+
+
+@torch.no_grad()
+def make_vision_reference(case: VisionCase, folder: Path) -> VisionReference:
+    torch.manual_seed(sum(map(ord, case.id)))
+    config = transformers.AutoConfig.for_model(case.family, **case.config)
+    model = transformers.AutoModelForImageTextToText.from_config(
+        config, attn_implementation="eager"
+    )
+    model = model.float().eval()
+    _randomize(model)
+    processor = case.processor(make_tokenizer(case.specials))
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    _as_published(folder)
+    pictures = [picture(*size, seed=n) for n, size in enumerate(case.sizes)]
+    prompts = [
+        _truth(model, processor, case, text, pictures[:count]) for count, text in enumerate(PROMPTS)
+    ]
+    second = _truth(
+        model, processor, case, f"{PROMPTS[1]} {SECOND_TURN}", [pictures[0], pictures[2]]
+    )
+    inputs = _inputs(processor, case, PROMPTS[1], pictures[:1])
+    made = model.generate(
+        **inputs, max_new_tokens=REPLY_TOKENS, min_new_tokens=REPLY_TOKENS, do_sample=False
+    )
+    reply = made[0, inputs["input_ids"].shape[1] :].tolist()
+    return VisionReference(case, folder, tuple(prompts), second, reply)
+
+
+def _as_published(folder: Path) -> None:
+    """A folder as most published ones are: preprocessor_config.json is a file of its own."""
+    path = folder / "processor_config.json"
+    settings = json.loads(path.read_text())
+    images = settings.pop("image_processor", None)
+    if images is not None:
+        (folder / "preprocessor_config.json").write_text(json.dumps(images))
+        path.write_text(json.dumps(settings))
+
+
+def _inputs(
+    processor: Any, case: VisionCase, text: str, images: Sequence[Image.Image]
+) -> dict[str, Any]:
+    text = text.replace("{}", case.placeholder)
+    inputs = processor(text=[text], images=list(images) or None, return_tensors="pt")
+    return {key: value for key, value in inputs.items() if value is not None}
+
+
+def _truth(
+    model: Any, processor: Any, case: VisionCase, text: str, images: Sequence[Image.Image]
+) -> Truth:
+    inputs = _inputs(processor, case, text, images)
+    ids = inputs["input_ids"][0].tolist()
+    return Truth(text, tuple(images), ids, model(**inputs).logits[0])
+
+
+def _randomize(model: torch.nn.Module) -> None:
+    """Norm weights, biases and gates start as ones and zeros, which would hide a missing one."""
+    for parameter in model.parameters():
+        if parameter.ndim <= 1 or not parameter.any():
+            parameter += 0.3 * torch.randn_like(parameter)

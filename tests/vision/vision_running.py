@@ -1,0 +1,126 @@
+"""Load a tiny model that sees as a run does, and show it pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from PIL import Image
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from mrs.families.find import Description, describe
+from mrs.families.vision.spec import Vision
+from mrs.load.load import load_weights
+from mrs.load.read import TORCH_DTYPES
+from mrs.media.prepare import PreparedImage, prepare
+from mrs.model.decoder import Decoder
+from mrs.model.weights import ModelWeights
+from mrs.plan.memory import probe_devices
+from mrs.plan.plan import Plan, make_plan
+from mrs.request import Dtype, ModelSource, RunRequest, VisionRequest
+from mrs.run.shown import ShownImage, segment, show
+from mrs.source.find import open_checkpoint
+
+CPU = torch.device("cpu")
+PLANNED_TOKENS = 200
+
+
+@dataclass(frozen=True)
+class Seeing:
+    """A loaded model."""
+
+    folder: Path
+    description: Description
+    plan: Plan
+    weights: ModelWeights
+    decoder: Decoder
+
+    @property
+    def vision(self) -> Vision:
+        assert self.description.spec.vision is not None
+        return self.description.spec.vision
+
+    def prepare(self, images: Sequence[Image.Image]) -> list[PreparedImage]:
+        return [
+            prepare(self.vision.layout, image, digest) for digest, image in enumerate(images, 7)
+        ]
+
+    def ids(self, text: str, images: Sequence[PreparedImage]) -> list[int]:
+        """A prompt's ids, {} in it replaced by what stands for each image."""
+        for image in images:
+            text = text.replace("{}", image.shape.text, 1)
+        return Tokenizer.from_file(str(self.folder / "tokenizer.json")).encode(text).ids
+
+    def shown(self, text: str, images: Sequence[Image.Image]) -> tuple[list[int], list[ShownImage]]:
+        prepared = self.prepare(images)
+        ids = self.ids(text, prepared)
+        return ids, show(self.vision, ids, prepared)
+
+
+def load_seeing(
+    folder: Path,
+    dtype: Dtype = "f32",
+    devices: Sequence[torch.device] = (CPU,),
+    isq: str | None = None,
+) -> Seeing:
+    """The layers are spread over `devices` in equal runs; the rest sits on the first."""
+    source = ModelSource(str(folder), "safetensors")
+    checkpoint = open_checkpoint(source)
+    description = describe(checkpoint, sees=True)
+    request = RunRequest(
+        source,
+        dtype=dtype,
+        isq=isq,
+        cpu=True,
+        max_seq_len=PLANNED_TOKENS,
+        vision=VisionRequest(max_num_images=2, max_image_length=128),
+    )
+    made = make_plan(request, checkpoint, description, probe_devices(what_if=(), cpu_only=True))
+    count = len(description.spec.layers)
+    layer_devices = [devices[layer * len(devices) // count] for layer in range(count)]
+    places = {
+        p.name: devices[0] if p.layer is None else layer_devices[p.layer]
+        for p in description.parameters
+    }
+    weights = load_weights(
+        checkpoint, description.parameters, made.storage, places, lambda name, size_bytes: None
+    )
+    decoder = Decoder(description.spec, weights, layer_devices, TORCH_DTYPES[made.dense.name])
+    return Seeing(folder, description, made, weights, decoder)
+
+
+class Conversation:
+    """One sequence of a decoder with pictures in it, fed in chunks."""
+
+    def __init__(self, seeing: Seeing, chunk_tokens: int = 512) -> None:
+        self._decoder = seeing.decoder
+        self._chunk_tokens = chunk_tokens
+        self._ids: list[int] = []
+        self.cache = seeing.decoder.new_cache(capacity_tokens=50, chunk_tokens=chunk_tokens)
+
+    @torch.inference_mode()
+    def feed(self, ids: Sequence[int], images: Sequence[ShownImage] = ()) -> Tensor:
+        """Logits (T, V) after every token of `ids` that is new.
+
+        `ids` are the whole conversation so far, and so are the places of `images`.
+        """
+        parts = []
+        start = self.cache.length
+        assert list(ids[:start]) == self._ids
+        while start < len(ids):
+            end = min(start + self._chunk_tokens, len(ids))
+            rows = torch.tensor(ids[start:end])
+            one = segment(self._decoder, self.cache, images, range(start, end), len(ids))
+            parts.append(self._decoder.forward(rows, [one], torch.arange(len(rows))))
+            start = end
+        self._ids = list(ids)
+        return torch.cat(parts)
+
+
+def difference(ours: Tensor, theirs: Tensor) -> float:
+    """Largest absolute difference over the largest absolute number."""
+    assert ours.shape == theirs.shape
+    return float((ours.cpu() - theirs).abs().max() / theirs.abs().max())
