@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from mrs.families.names import ALTERNATING, JOINT, TRANSPOSED
 from mrs.families.slots import Kind, Slot, layer_slots, model_slots
 from mrs.families.spec import Change, ModelSpec, Parameter, Piece, Role
-from mrs.families.vision.slots import tower_layers, vision_slots
+from mrs.families.vision.slots import vision_slots
 from mrs.families.vision.spec import Vision
 
 
@@ -46,7 +46,7 @@ def list_vision_parameters(
     parts = (vision.tower, vision.projector)
     slots = [slot for part in parts for slot in vision_slots(part, hidden_size)]
     found = list(bind.slots(slots, "vision.", "", None))
-    for key, layers in tower_layers(vision.tower).items():
+    for key, layers in vision.tower.stacks.items():
         for index, layer in enumerate(layers):
             own, file = f"vision.{key}.{index}.", names[key].format(layer=index)
             slots = list(layer_slots(layer, vision.tower.hidden_size))

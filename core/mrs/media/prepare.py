@@ -1,19 +1,20 @@
-"""From a picture to the numbers that a tower takes: one case a layout.
+"""From a picture to the numbers that a tower takes: one entry a layout.
 
 Every layout does what transformers' processors on Pillow do, to the rounding of a byte.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import singledispatch
+from typing import Any
 
 from PIL.Image import Image
 from torch import Tensor
 
 from mrs.families.vision.layouts import CropLayout
 from mrs.families.vision.spec import ImageLayout, ImageShape
-from mrs.media.pixels import crop_middle, resize, to_numbers, to_rgb
+from mrs.media.crop import crop
 
 
 @dataclass(frozen=True)
@@ -36,17 +37,11 @@ def prepare(layout: ImageLayout, image: Image, digest: int) -> PreparedImage:
     return PreparedImage(pixels, shape, digest)
 
 
-@singledispatch
 def to_pixels(layout: ImageLayout, image: Image, shape: ImageShape) -> Tensor:
-    """The pixels of a picture, of shape `shape.pixels`; one case a kind of layout."""
-    raise TypeError(f"no pixels are known for {type(layout).__name__}")
+    """The pixels of a picture, of shape `shape.pixels`."""
+    return _LAYOUTS[type(layout)](layout, image, shape)
 
 
-@to_pixels.register
-def _(layout: CropLayout, image: Image, shape: ImageShape) -> Tensor:
-    image = to_rgb(image)
-    short, long = sorted(image.size)
-    edges = layout.edge, int(layout.edge * long / short)
-    width, height = edges if image.width <= image.height else edges[::-1]
-    image = resize(image, height, width, layout.resampling)
-    return to_numbers(crop_middle(image, layout.crop, layout.crop), layout.scale)[None]
+_LAYOUTS: dict[type, Callable[[Any, Image, ImageShape], Tensor]] = {
+    CropLayout: crop,
+}

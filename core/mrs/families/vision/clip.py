@@ -1,14 +1,17 @@
-"""CLIP's tower, as configs describe it."""
+"""CLIP's tower: its parts, their names in files, and how configs describe it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from mrs.errors import NotReadable
 from mrs.families.config import Config
 from mrs.families.parts import layer_count
+from mrs.families.slots import Slot
 from mrs.families.spec import Attention, Layer, Mlp, Norm
-from mrs.families.vision.spec import ClipTower, Patches
+from mrs.families.vision.slots import norm_slot, patch_slot, vision_slots
+from mrs.families.vision.spec import Patches
 
 #: What transformers assumes where a `clip_vision_model` config is silent.
 CLIP_DEFAULTS = {
@@ -39,6 +42,45 @@ CLIP_NAMES = {
     "ffn.up": "mlp.fc1",
     "ffn.down": "mlp.fc2",
 }
+
+
+@dataclass(frozen=True)
+class ClipTower:
+    """CLIP's vision transformer (arXiv 2103.00020) on square pictures of `image_size`.
+
+    A class vector goes before the patches, and a learned vector is added at each position.
+    `selected` are the numbers of the layers whose results are taken, side by side: 0 is what
+    goes into the first layer. `layers` ends with the last one of them. The class vector's
+    result is left out unless `keeps_class`.
+    """
+
+    hidden_size: int
+    image_size: int
+    patches: Patches
+    layers: tuple[Layer, ...]
+    norm: Norm
+    selected: tuple[int, ...]
+    keeps_class: bool = False
+
+    @property
+    def positions(self) -> int:
+        return (self.image_size // self.patches.size) ** 2 + 1
+
+    @property
+    def output_size(self) -> int:
+        return self.hidden_size * len(self.selected)
+
+    @property
+    def stacks(self) -> Mapping[str, tuple[Layer, ...]]:
+        return {"layer": self.layers}
+
+
+@vision_slots.register
+def _(part: ClipTower, hidden_size: int) -> Iterator[Slot]:
+    yield patch_slot(part.patches, part.hidden_size)
+    yield Slot("class", (part.hidden_size,), "vector", suffix="")
+    yield Slot("positions", (part.positions, part.hidden_size), "dense")
+    yield norm_slot("pre_norm", part.hidden_size, part.norm)
 
 
 def read_encoder_layer(tower: Config) -> Layer:

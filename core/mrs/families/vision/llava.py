@@ -12,7 +12,8 @@ from mrs.families.vision.layouts import (
     read_scale,
     read_size,
 )
-from mrs.families.vision.spec import MlpProjector, Vision
+from mrs.families.vision.projectors import MlpProjector
+from mrs.families.vision.spec import Vision
 
 TOWER = "vision_tower.vision_model."
 #: As newer transformers write it.

@@ -7,10 +7,11 @@ values, and none needs torch: the planner counts with them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from mrs.families.spec import Activation, Layer, Norm
+from mrs.families.spec import Layer
 
 
 @dataclass(frozen=True)
@@ -69,44 +70,19 @@ class Patches:
         return self.channels * self.size**2
 
 
-@dataclass(frozen=True)
-class ClipTower:
-    """CLIP's vision transformer (arXiv 2103.00020) on square pictures of `image_size`.
-
-    A class vector goes before the patches, and a learned vector is added at each position.
-    `selected` are the numbers of the layers whose results are taken, side by side: 0 is what
-    goes into the first layer. `layers` ends with the last one of them. The class vector's
-    result is left out unless `keeps_class`.
-    """
-
-    hidden_size: int
-    image_size: int
-    patches: Patches
-    layers: tuple[Layer, ...]
-    norm: Norm
-    selected: tuple[int, ...]
-    keeps_class: bool = False
+class Tower(Protocol):
+    """What looks at pixels: a frozen value, with slots of its own and stacks of layers."""
 
     @property
-    def positions(self) -> int:
-        return (self.image_size // self.patches.size) ** 2 + 1
+    def hidden_size(self) -> int: ...
 
     @property
-    def output_size(self) -> int:
-        return self.hidden_size * len(self.selected)
+    def stacks(self) -> Mapping[str, tuple[Layer, ...]]:
+        """Layers by the slot that starts their parts' names: `layer` where there is one stack."""
 
 
-@dataclass(frozen=True)
-class MlpProjector:
-    """down(activation(up(x))) from a tower's width to the language model's."""
-
-    input_size: int
-    activation: Activation = "gelu"
-    bias: bool = True
-
-
-Tower = ClipTower
-Projector = MlpProjector
+class Projector(Protocol):
+    """What maps features onto the language model: a frozen value, with slots of its own."""
 
 
 @dataclass(frozen=True)

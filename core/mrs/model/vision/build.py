@@ -8,14 +8,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from mrs.families.vision.spec import (
-    ClipTower,
-    ImageShape,
-    MlpProjector,
-    Projector,
-    Tower,
-    Vision,
-)
+from mrs.families.vision.clip import ClipTower
+from mrs.families.vision.projectors import MlpProjector
+from mrs.families.vision.spec import ImageShape, Vision
 from mrs.model.vision.clip import ClipTowerPart
 from mrs.model.vision.projectors import MlpProjectorPart
 from mrs.model.weights import ModelWeights
@@ -31,10 +26,10 @@ class ProjectorPart(Protocol):
         """What the tower saw of one picture to (rows, hidden)."""
 
 
-_TOWERS: dict[type[Tower], Callable[[Any, ModelWeights], TowerPart]] = {
+_TOWERS: dict[type, Callable[[Any, ModelWeights], TowerPart]] = {
     ClipTower: ClipTowerPart,
 }
-_PROJECTORS: dict[type[Projector], Callable[[Any, ModelWeights], ProjectorPart]] = {
+_PROJECTORS: dict[type, Callable[[Any, ModelWeights], ProjectorPart]] = {
     MlpProjector: MlpProjectorPart,
 }
 

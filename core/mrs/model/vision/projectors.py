@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from mrs.families.spec import Mlp
-from mrs.families.vision.spec import ImageShape, MlpProjector
+from mrs.families.vision.projectors import MlpProjector
+from mrs.families.vision.spec import ImageShape
 from mrs.model.feed_forward import MlpPart
 from mrs.model.weights import ModelWeights
 
