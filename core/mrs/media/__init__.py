@@ -1,0 +1,1 @@
+"""Pictures: from a path, an address or a data: URI to pixels, within bounds."""

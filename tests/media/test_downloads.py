@@ -1,0 +1,151 @@
+"""Pictures over HTTP: redirects, slow and endless answers."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mrs.errors import NotReadable
+from mrs.media.open import PictureLimits, open_picture
+
+
+def png() -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.arange(300, dtype=np.uint8).reshape(10, 10, 3)).save(file, "PNG")
+    return file.getvalue()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        if self.headers.get("Authorization"):
+            return self.answer(400, b"a token")
+        name = self.path.partition("?")[0].strip("/")
+        return getattr(self, name.removesuffix(".png"), self.missing)()
+
+    def answer(self, status: int, body: bytes, **headers: str) -> None:
+        self.send_response(status)
+        for header, value in {"Content_Length": str(len(body)), **headers}.items():
+            self.send_header(header.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def missing(self) -> None:
+        self.answer(404, b"none")
+
+    def cat(self) -> None:
+        self.answer(200, png())
+
+    def moved(self) -> None:
+        self.answer(302, b"", Location="/cat.png")
+
+    def circle(self) -> None:
+        self.answer(302, b"", Location="/circle.png")
+
+    def to_file(self) -> None:
+        self.answer(302, b"", Location="file:///etc/hostname")
+
+    def page(self) -> None:
+        self.answer(200, b"<html>no picture</html>")
+
+    def cut(self) -> None:
+        self.answer(200, png()[:-20], Content_Length=str(len(png())))
+        self.close_connection = True
+
+    def endless(self) -> None:
+        self.send_response(200)
+        self.send_header("Connection", "close")
+        self.end_headers()
+        while not self.server.stopped.is_set():  # type: ignore[attr-defined]
+            self.wfile.write(bytes(65536))
+
+    def dripping(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "100000")
+        self.end_headers()
+        self.drip(b"x")
+
+    def dripping_header(self) -> None:
+        self.wfile.write(b"HTTP/1.1 200 OK\r\nX-A: ")
+        self.drip(b"x")
+
+    def drip(self, byte: bytes) -> None:
+        while not self.server.stopped.wait(0.02):  # type: ignore[attr-defined]
+            self.wfile.write(byte)
+            self.wfile.flush()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    stopped: threading.Event
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that hangs up is no event."""
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[Callable[[str], str]]:
+    server = _Server(("127.0.0.1", 0), _Handler)
+    server.stopped = threading.Event()
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+            patch.delenv(name, raising=False)
+        yield lambda name: f"http://127.0.0.1:{server.server_port}/{name}"
+    server.stopped.set()
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.mark.parametrize("name", ["cat.png", "moved.png", "cat.png?size=1 é"])
+def test_a_picture_comes(address: Callable[[str], str], name: str) -> None:
+    found = open_picture(address(name)).image
+    assert np.asarray(found).tobytes() == np.arange(300, dtype=np.uint8).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("nothing.png", "the server answers 404"),
+        ("circle.png", "more than 10 redirects"),
+        ("to_file.png", "no web address"),
+        ("page.png", "it is no png, jpg"),
+        ("cut.png", "no answer"),
+    ],
+)
+def test_what_does_not_come(address: Callable[[str], str], name: str, reason: str) -> None:
+    with pytest.raises(NotReadable, match=reason) as caught:
+        open_picture(address(name))
+    assert str(caught.value).startswith(f"image {address(name)} cannot be read")
+
+
+def test_an_endless_answer_is_read_to_the_limit(address: Callable[[str], str]) -> None:
+    with pytest.raises(NotReadable, match="more than 1 MiB"):
+        open_picture(address("endless.png"), PictureLimits(file_bytes=2**20))
+
+
+@pytest.mark.parametrize("name", ["dripping.png", "dripping_header.png", "endless.png"])
+def test_a_download_has_an_end(address: Callable[[str], str], name: str) -> None:
+    started = time.monotonic()
+    limits = PictureLimits(file_bytes=2**30, download_s=0.5)
+    with pytest.raises(NotReadable, match="takes too long"):
+        open_picture(address(name), limits)
+    assert 0.4 < time.monotonic() - started < 5
+
+
+def test_nobody_answers() -> None:
+    with pytest.raises(NotReadable, match=r"no answer from 127\.0\.0\.1:1:"):
+        open_picture("http://127.0.0.1:1/cat.png")
