@@ -6,6 +6,9 @@ from typing import Any
 
 import transformers
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.llava_next.image_processing_pil_llava_next import (
+    LlavaNextImageProcessorPil,
+)
 from vision_case import TEXT, WORDS, VisionCase
 
 CLIP: dict[str, Any] = {
@@ -68,5 +71,40 @@ LLAVA = (
             "tie_word_embeddings": True,
         },
         _full,
+    ),
+)
+
+
+def _next(tokenizer: Any) -> transformers.LlavaNextProcessor:
+    images = LlavaNextImageProcessorPil(
+        size={"shortest_edge": 24},
+        crop_size={"height": 24, "width": 24},
+        image_grid_pinpoints=_RESOLUTIONS,
+    )
+    return transformers.LlavaNextProcessor(
+        images,
+        tokenizer,
+        patch_size=6,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+    )
+
+
+_RESOLUTIONS = [[24, 48], [48, 24], [48, 48], [72, 24], [24, 72]]
+_LLAVA_NEXT = {**_LLAVA, "image_grid_pinpoints": _RESOLUTIONS}
+
+LLAVA_NEXT = (
+    VisionCase("llava_next", "default", _LLAVA_NEXT, _next),
+    VisionCase(
+        "llava_next",
+        "switched",
+        {
+            **_LLAVA_NEXT,
+            "text_config": {"model_type": "mistral", **TEXT, "sliding_window": 20},
+            "vision_feature_layer": -1,
+            "multimodal_projector_bias": False,
+        },
+        _next,
+        sizes=((90, 20), (31, 77), (200, 100)),
     ),
 )

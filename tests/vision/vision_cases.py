@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llava_cases import LLAVA
+from llava_cases import LLAVA, LLAVA_NEXT
 from vision_case import VisionCase
 
-CASES: tuple[VisionCase, ...] = (*LLAVA,)
+CASES: tuple[VisionCase, ...] = (*LLAVA, *LLAVA_NEXT,)

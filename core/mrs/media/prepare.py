@@ -13,7 +13,9 @@ from PIL.Image import Image
 from torch import Tensor
 
 from mrs.families.vision.layouts import CropLayout
+from mrs.families.vision.llava_next import AnyResolutionLayout
 from mrs.families.vision.spec import ImageLayout, ImageShape
+from mrs.media.any_resolution import whole_and_tiles
 from mrs.media.crop import crop
 
 
@@ -44,4 +46,5 @@ def to_pixels(layout: ImageLayout, image: Image, shape: ImageShape) -> Tensor:
 
 _LAYOUTS: dict[type, Callable[[Any, Image, ImageShape], Tensor]] = {
     CropLayout: crop,
+    AnyResolutionLayout: whole_and_tiles,
 }

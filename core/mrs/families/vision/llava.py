@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from mrs.errors import NotReadable
+from mrs.families.config import Config
 from mrs.families.spec import ModelSpec
 from mrs.families.vision.clip import CLIP_DEFAULTS, clip_ignored, clip_names, read_clip
 from mrs.families.vision.family import VisionConfigs, VisionFamily
@@ -22,11 +26,9 @@ SPELLINGS = {TOWER: "vision_tower."}
 
 def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
     model, images = configs.model, configs.images
-    layer = model.values.get("vision_feature_layer", -2)
-    selected = layer if isinstance(layer, (list, tuple)) else (layer,)
-    strategy = model.values.get("vision_feature_select_strategy", "default")
-    keeps_class = strategy == "full"
-    tower = read_clip(configs.tower, selected, keeps_class=keeps_class)
+    model.refuse("vision_feature_select_strategy", "default", "full")
+    keeps_class = model.values.get("vision_feature_select_strategy") == "full"
+    tower = read_clip(configs.tower, read_layers(model), keeps_class=keeps_class)
     layout = CropLayout(
         edge=read_size(images, "size", "shortest_edge")[0],
         crop=read_size(images, "crop_size", "height")[0],
@@ -47,6 +49,15 @@ def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
         placeholder="<image>",
         image_token_id=model.whole("image_token_index", 32_000),
     )
+
+
+def read_layers(model: Config) -> Sequence[int]:
+    """The tower's layers whose results are taken, as they are numbered in a config."""
+    layer = model.values.get("vision_feature_layer", -2)
+    layers = layer if isinstance(layer, (list, tuple)) else (layer,)
+    if not all(isinstance(number, int) for number in layers):
+        raise NotReadable(f"vision_feature_layer = {layer!r} is no layer", where=model.where)
+    return layers
 
 
 FAMILY = VisionFamily(

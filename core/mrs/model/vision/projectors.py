@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from mrs.families.spec import Mlp
+from mrs.families.vision.llava_next import TilesProjector
 from mrs.families.vision.projectors import MlpProjector
 from mrs.families.vision.spec import ImageShape
 from mrs.model.feed_forward import MlpPart
@@ -21,3 +23,20 @@ class MlpProjectorPart:
     def __call__(self, seen: Tensor, shape: ImageShape) -> Tensor:
         """seen (rows, tower's width) to (rows, hidden)."""
         return self._mlp(seen)
+
+
+class TilesProjectorPart:
+    """Puts the tiles together, leaves out what shows nothing, and ends each row of patches."""
+
+    def __init__(self, projector: TilesProjector, weights: ModelWeights) -> None:
+        self._mlp = MlpProjectorPart(projector.mlp, weights)
+        self._newline = weights.vector("newline")
+
+    def __call__(self, seen: Tensor, shape: ImageShape) -> Tensor:
+        rows, columns, side, above, left = shape.grid
+        features = self._mlp(seen, shape).view(1 + rows * columns, side * side, -1)
+        tiles = features[1:].view(rows, columns, side, side, -1).transpose(1, 2)
+        picture = tiles.reshape(rows * side, columns * side, -1)
+        picture = picture[above : rows * side - above, left : columns * side - left]
+        newline = self._newline.to(picture.dtype).expand(len(picture), 1, -1)
+        return torch.cat((features[0], torch.cat((picture, newline), dim=1).flatten(0, 1)))

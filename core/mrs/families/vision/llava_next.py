@@ -1,0 +1,149 @@
+"""LLaVA-NeXT (1.6): a picture is seen whole, and once more in tiles at a higher resolution."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+
+from mrs.families.config import Config
+from mrs.families.slots import Slot
+from mrs.families.spec import ModelSpec
+from mrs.families.vision.clip import CLIP_DEFAULTS, clip_ignored, clip_names, read_clip
+from mrs.families.vision.family import VisionConfigs, VisionFamily
+from mrs.families.vision.layouts import CLIP_IMAGES, read_resampling, read_scale, read_size
+from mrs.families.vision.llava import SPELLINGS, TOWER, read_layers
+from mrs.families.vision.projectors import MlpProjector
+from mrs.families.vision.slots import vision_slots
+from mrs.families.vision.spec import ImageShape, PixelScale, Vision
+
+
+@dataclass(frozen=True)
+class AnyResolutionLayout:
+    """One view of the whole picture, then tiles of it at the best of some `resolutions`.
+
+    `edge` is that of a view and of a tile, `resolutions` are (height, width) in multiples of it.
+    In a shape's `grid` are the rows and columns of tiles, those of patches in a tile, and the rows
+    above and the columns left of the picture that show nothing and are left out, as are as many
+    below and right of it.
+    """
+
+    edge: int
+    patch_size: int
+    resolutions: tuple[tuple[int, int], ...]
+    scale: PixelScale
+    resampling: str
+    token: str
+    is_resizable: bool = False
+
+    @property
+    def side(self) -> int:
+        return self.edge // self.patch_size
+
+    def shape(self, height: int, width: int) -> ImageShape:
+        tall, wide = self.resolution(height, width)
+        rows, columns = tall // self.edge, wide // self.edge
+        above, left = self._empty(height, width, rows * self.side, columns * self.side)
+        seen_rows = rows * self.side - 2 * above
+        seen_columns = columns * self.side - 2 * left
+        features = self.side**2 + seen_rows * (seen_columns + 1)
+        return ImageShape(
+            pixels=(1 + rows * columns, 3, self.edge, self.edge),
+            patches=(1 + rows * columns) * (self.side**2 + 1),
+            rows=features,
+            text=self.token * features,
+            grid=(rows, columns, self.side, above, left),
+        )
+
+    def largest(self, edge: int) -> ImageShape:
+        """A picture as wide as high as one of the resolutions fills it whole."""
+        return max((self.shape(*size) for size in self.resolutions), key=lambda s: s.rows)
+
+    def resolution(self, height: int, width: int) -> tuple[int, int]:
+        """The one that keeps most of the picture's pixels, and then wastes least of its own."""
+
+        def kept(size: tuple[int, int]) -> int:
+            scale = min(size[1] / width, size[0] / height)
+            return min(int(width * scale) * int(height * scale), width * height)
+
+        return max(self.resolutions, key=lambda size: (kept(size), kept(size) - size[0] * size[1]))
+
+    def scaled(self, height: int, width: int) -> tuple[int, int]:
+        """(height, width) of the picture inside its resolution."""
+        tall, wide = self.resolution(height, width)
+        if wide / width < tall / height:
+            return min(ceil(height * (wide / width)), tall), wide
+        return tall, min(ceil(width * (tall / height)), wide)
+
+    def _empty(self, height: int, width: int, rows: int, columns: int) -> tuple[int, int]:
+        """Rows above and columns left of the picture, in patches of rows x columns."""
+        if width / height > columns / rows:
+            return (rows - int(round(height * (columns / width), 7))) // 2, 0
+        return 0, (columns - int(round(width * (rows / height), 7))) // 2
+
+
+@dataclass(frozen=True)
+class TilesProjector:
+    """Rows of the tiles put together, each with a learned vector at its end."""
+
+    mlp: MlpProjector
+
+
+@vision_slots.register
+def _(part: TilesProjector, hidden_size: int) -> Iterator[Slot]:
+    yield from vision_slots(part.mlp, hidden_size)
+    yield Slot("newline", (hidden_size,), "vector", suffix="")
+
+
+def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
+    model, images = configs.model, configs.images
+    model.refuse("vision_feature_select_strategy", "default")
+    tower = read_clip(configs.tower, read_layers(model))
+    layout = AnyResolutionLayout(
+        edge=read_size(images, "crop_size", "height")[0],
+        patch_size=tower.patches.size,
+        resolutions=read_resolutions(images if images.has("image_grid_pinpoints") else model),
+        scale=read_scale(images),
+        resampling=read_resampling(images),
+        token="<image>",
+    )
+    mlp = MlpProjector(
+        tower.output_size,
+        model.activation("gelu", "projector_hidden_act"),
+        model.flag("multimodal_projector_bias", True),
+    )
+    return Vision(
+        tower,
+        TilesProjector(mlp),
+        layout,
+        placeholder="<image>",
+        image_token_id=model.whole("image_token_index", 32_000),
+    )
+
+
+def read_resolutions(config: Config) -> tuple[tuple[int, int], ...]:
+    """Pairs of whole numbers under `image_grid_pinpoints`."""
+    pairs = [
+        Config({"height": pair[0], "width": pair[1]}, config.where)
+        for pair in config.sequence("image_grid_pinpoints")
+    ]
+    return tuple((pair.positive("height"), pair.positive("width")) for pair in pairs)
+
+
+FAMILY = VisionFamily(
+    "llava_next",
+    read,
+    names={
+        **clip_names(TOWER),
+        "projector.up": "multi_modal_projector.linear_1",
+        "projector.down": "multi_modal_projector.linear_2",
+        "newline": "image_newline",
+    },
+    defaults={
+        "image_grid_pinpoints": [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
+    },
+    tower_defaults=CLIP_DEFAULTS,
+    image_defaults={**CLIP_IMAGES, "size": {"shortest_edge": 336}, "crop_size": {"height": 336}},
+    spellings=SPELLINGS,
+    ignored=clip_ignored("vision_tower."),
+)
