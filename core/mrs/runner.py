@@ -86,7 +86,14 @@ def rehearse(
     decoder, weights = _load_decoder(planner, made, report)
     from mrs.run.rehearsal import measure, rehearse
 
-    seen = rehearse(decoder, made.load.context_tokens, made.load.chunk_tokens)
+    vision = made.vision
+    seen = rehearse(
+        decoder,
+        made.load.context_tokens,
+        made.load.chunk_tokens,
+        images=vision.images if vision else 0,
+        edge=vision.image_edge if vision else 0,
+    )
     free_before = {device.torch_device: device.available_bytes for device in made.devices}
     result = reconcile(
         made,

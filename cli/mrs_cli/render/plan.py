@@ -86,6 +86,8 @@ def plain_lines(plan: Plan, changes: Sequence[Change], solution: Solution | None
     yield f"result: {verdict(plan)}"
     yield f"binding: {binding(plan).text}"
     yield f"speed: {speed(plan)}"
+    if images := seeing(plan):
+        yield f"images: {images}"
     if past := past_conversations(plan):
         yield past
     for row in solved_rows(solution):
@@ -184,6 +186,20 @@ def verdict(plan: Plan) -> str:
 def speed(plan: Plan) -> str:
     decode, prompt = rate_range(*plan.speed.decode), rate_range(*plan.speed.prompt)
     return f"{decode} tokens/s of reply, {prompt} tokens/s of prompt"
+
+
+def seeing(plan: Plan) -> str:
+    """What sees, and what pictures take; nothing for a model of text alone."""
+    vision = plan.vision
+    if vision is None:
+        return ""
+    count = "1 image" if vision.images == 1 else f"{vision.images} images"
+    looking = human_bytes(vision.activation_bytes + vision.feature_bytes)
+    return (
+        f"{count} of up to {vision.image_edge} pixels, {vision.image_rows:,} tokens each; "
+        f"tower and projector {human_bytes(vision.weight_bytes)}, looking {looking}, "
+        f"on {plan.devices[plan.home].label}"
+    )
 
 
 def past_conversations(plan: Plan) -> str:

@@ -18,6 +18,7 @@ from mrs_cli.render.plan import (
     part_bytes,
     past_conversations,
     planned_for,
+    seeing,
     solved_rows,
     speed,
     verdict,
@@ -159,6 +160,8 @@ def _findings(plan: Plan) -> list[Text]:
         Text(f"  {binding(plan).text}"),
         Text(f"  {speed(plan)}", style="quiet"),
     ]
+    if images := seeing(plan):
+        lines.append(Text(f"  {images}", style="quiet"))
     if past := past_conversations(plan):
         lines.append(Text(f"  {past}", style="quiet"))
     return lines

@@ -89,7 +89,7 @@ def _terms(
     activations = max((sizes.layer_act_bytes[layer] for layer in mine), default=0)
     if index == home:
         weights += sizes.non_mapped_bytes
-        activations = max(activations, sizes.head_act_bytes)
+        activations = max(activations, sizes.head_act_bytes) + sizes.feature_bytes
     runtime = _runtime(device, correction)
     reserve = device.available_bytes - device.memory.usable_bytes
     return DeviceTerms(

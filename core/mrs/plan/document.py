@@ -46,6 +46,7 @@ def to_document(
             _device(*row) for row in zip(plan.devices, plan.terms, plan.prefix_bytes, strict=True)
         ],
         "home": plan.devices[plan.home].label,
+        "vision": None if plan.vision is None else asdict(plan.vision),
         "layers": [
             {"device": plan.devices[index].label, "weight_bytes": weights, "kv_bytes": kv}
             for index, weights, kv in zip(

@@ -24,6 +24,7 @@ from mrs.plan.remarks import remarks
 from mrs.plan.speed import DeviceSpeed, SpeedEstimate, Work, estimate_speed
 from mrs.plan.storage import Storage, resolve_dtype
 from mrs.plan.terms import Load, ModelSizes
+from mrs.plan.vision import VisionTerms, pictures
 from mrs.request import DEFAULT_SEQ_TOKENS, RunRequest, Strategy
 from mrs.source.checkpoint import Checkpoint
 from mrs.units import human_bytes
@@ -36,6 +37,7 @@ class Plan:
     `layer_devices` has one index into `devices` a layer; embedding, final norm and head sit on
     `devices[home]`. `storage` and `parameter_devices` are keyed by parameter name, `terms` has
     one entry a device, and so has `prefix_bytes`: what past sequences may be remembered in.
+    `vision` is what sees, on `devices[home]`, a part of its terms; None where nothing does.
     `corrected` says that measurements of this machine were used.
     """
 
@@ -56,6 +58,7 @@ class Plan:
     prefix_bytes: tuple[int, ...]
     speed: SpeedEstimate
     warnings: tuple[str, ...]
+    vision: VisionTerms | None = None
     corrected: bool = False
 
     @property
@@ -145,7 +148,10 @@ def make_plan(
     wanted_tokens = request.max_seq_len or DEFAULT_SEQ_TOKENS
     context_tokens = min(wanted_tokens, description.spec.context_tokens)
     load = Load(context_tokens, request.max_batch_size)
-    sizes = ModelSizes(checkpoint, description, load, dense, level, cpu_packs=cpu_packs)
+    shown = pictures(description.spec, request.vision)
+    sizes = ModelSizes(
+        checkpoint, description, load, dense, level, cpu_packs=cpu_packs, shown=shown
+    )
     used_corrections = corrections or {}
     if placement is None:
         placement = place(request, sizes, devices, used_corrections)
@@ -155,6 +161,7 @@ def make_plan(
     }
     on = [sizes.on(device) for device in devices]
     terms = device_terms(sizes, devices, layer_devices, home, used_corrections)
+    vision = on[home].vision
     return Plan(
         model=model_facts(checkpoint, description),
         load=load,
@@ -172,7 +179,10 @@ def make_plan(
         terms=terms,
         prefix_bytes=prefix_budgets(request, terms),
         speed=_speed(sizes, placement, devices),
-        warnings=remarks(request, description.spec, placement, devices, terms),
+        warnings=remarks(
+            request, description.spec, placement, devices, terms, vision, context_tokens
+        ),
+        vision=vision,
         corrected=any(device.label in used_corrections for device in devices),
     )
 

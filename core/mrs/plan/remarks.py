@@ -8,6 +8,7 @@ from mrs.families.spec import ModelSpec
 from mrs.plan.account import DeviceTerms
 from mrs.plan.device import Device
 from mrs.plan.placement import Placement
+from mrs.plan.vision import VisionTerms
 from mrs.request import RunRequest
 from mrs.units import human_bytes
 
@@ -18,12 +19,20 @@ def remarks(
     placement: Placement,
     devices: Sequence[Device],
     terms: Sequence[DeviceTerms],
+    vision: VisionTerms | None,
+    context_tokens: int,
 ) -> tuple[str, ...]:
     lines = list(placement.warnings)
     if request.max_seq_len is not None and request.max_seq_len > spec.context_tokens:
         lines.append(
             f"--max-seq-len {request.max_seq_len} is beyond the model's {spec.context_tokens} "
             f"tokens: planned for {spec.context_tokens}"
+        )
+    if vision is not None and vision.images * vision.image_rows >= context_tokens:
+        lines.append(
+            f"{vision.images} images of {vision.image_edge} pixels take "
+            f"{vision.images * vision.image_rows} of the {context_tokens} tokens planned for: "
+            "raise --max-seq-len"
         )
     for device, held in zip(devices, terms, strict=True):
         if held.layers and device.kind == "cpu" and devices[0].kind != "cpu":

@@ -15,6 +15,7 @@ from mrs.plan.forward_pass import Pass
 from mrs.plan.kv import layer_kv_bytes
 from mrs.plan.processor import bf16_units, cpu_threads
 from mrs.plan.storage import Storage, StorageRules, store
+from mrs.plan.vision import Pictures, VisionTerms, vision_terms
 from mrs.request import PREFILL_CHUNK_TOKENS
 from mrs.source.checkpoint import Checkpoint
 from mrs.units import MIB
@@ -31,7 +32,8 @@ class Sizes:
 
     `layer_act_bytes` is what lives while a layer runs, `head_act_bytes` while embedding and head
     run, `standing_bytes` what stays beside both. `load_scratch_bytes` is what loading takes
-    of the device's memory beside the weights.
+    of the device's memory beside the weights. `vision` is part of `non_mapped_bytes`, and of what
+    embedding and head take.
     """
 
     storage: Mapping[str, Storage]
@@ -42,6 +44,7 @@ class Sizes:
     head_act_bytes: int
     standing_bytes: int
     load_scratch_bytes: int
+    vision: VisionTerms | None = None
 
     @property
     def mapped_act_bytes(self) -> int:
@@ -50,7 +53,12 @@ class Sizes:
 
     @property
     def non_mapped_act_bytes(self) -> int:
-        return self.head_act_bytes + self.standing_bytes
+        return self.head_act_bytes + self.standing_bytes + self.feature_bytes
+
+    @property
+    def feature_bytes(self) -> int:
+        """What was seen of pictures and waits for its place in the prompt."""
+        return self.vision.feature_bytes if self.vision else 0
 
 
 @dataclass(frozen=True)
@@ -91,6 +99,7 @@ class ModelSizes:
         level: Format | None,
         *,
         cpu_packs: bool,
+        shown: Pictures | None = None,
     ) -> None:
         self.spec = description.spec
         self.parameters = description.parameters
@@ -98,6 +107,7 @@ class ModelSizes:
         self.dense = dense
         self._level = level
         self._cpu_packs = cpu_packs
+        self._shown = shown
         self._stored = {
             p.name: [checkpoint.tensors[piece.tensor].format for piece in p.pieces]
             for p in self.parameters
@@ -125,6 +135,11 @@ class ModelSizes:
             else:
                 layer_bytes[parameter.layer] += size_bytes
         passes = self.load.passes(self.dense, on_cpu=is_cpu, native=rules.packs)
+        vision = None
+        if self._shown is not None:
+            vision = vision_terms(
+                self.spec, self.parameters, storage, self._shown, passes[0], self.load.batch
+            )
         head = storage["embedding.weight" if self.spec.tied_head else "head.weight"]
         return Sizes(
             storage=storage,
@@ -133,13 +148,15 @@ class ModelSizes:
             kv_bytes=self.kv_bytes,
             layer_act_bytes=self._layer_activations(storage, passes),
             head_act_bytes=max(
-                head_activation_bytes(self.spec, run, head, self.load.batch) for run in passes
+                vision.activation_bytes if vision else 0,
+                *(head_activation_bytes(self.spec, run, head, self.load.batch) for run in passes),
             ),
             standing_bytes=max(standing_bytes(self.spec, run, self.load.batch) for run in passes),
             load_scratch_bytes=max(
                 _scratch_bytes(p, self._stored[p.name], storage[p.name], is_cpu=is_cpu)
                 for p in self.parameters
             ),
+            vision=vision,
         )
 
     def _layer_activations(

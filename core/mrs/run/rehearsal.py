@@ -35,8 +35,13 @@ class Rehearsal:
 
 
 @torch.inference_mode()
-def rehearse(decoder: Decoder, context_tokens: int, chunk_tokens: int) -> Rehearsal:
+def rehearse(
+    decoder: Decoder, context_tokens: int, chunk_tokens: int, images: int = 0, edge: int = 0
+) -> Rehearsal:
     """A whole chunk of a prompt just below `context_tokens`, then decoding up to there.
+
+    Before the chunk, `images` pictures are looked at, the largest that no edge of is longer than
+    `edge`; what was seen of them is held until it is fed.
 
     What lies before is not computed but copied from one chunk that was: memory and time do not
     depend on what a cache holds.
@@ -53,7 +58,9 @@ def rehearse(decoder: Decoder, context_tokens: int, chunk_tokens: int) -> Rehear
     def worst_moment() -> None:
         full.append(decoder.new_cache(context_tokens, chunk_tokens))
         _skip(full[0], sample, before)
+        seen = [_look(decoder, edge) for _ in range(images)]
         _feed(decoder, full[0], last)
+        seen.clear()
 
     devices = {layer.device for layer in sample.layers} | {decoder.home}
     peaks = _peaks(worst_moment, sorted(devices, key=str))
@@ -101,6 +108,13 @@ def _pieces(known: TokenCache, tokens: int) -> Iterator[tuple[Tensor, ...]]:
     held = known.length - known.oldest
     for start in range(0, tokens, held):
         yield known.contents(known.oldest, known.oldest + min(held, tokens - start))
+
+
+def _look(decoder: Decoder, edge: int) -> Tensor:
+    """What is seen of a black picture of the largest shape."""
+    assert decoder.vision is not None
+    shape = decoder.vision.description.layout.largest(edge)
+    return decoder.vision(torch.zeros(shape.pixels), shape)
 
 
 def _feed(decoder: Decoder, cache: SequenceCache, tokens: int) -> None:

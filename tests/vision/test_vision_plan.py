@@ -1,0 +1,86 @@
+"""What a plan says of seeing is what a run takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from vision_reference import VisionReference
+from vision_running import Seeing, load_seeing
+
+from mrs.families.find import describe
+from mrs.plan.document import to_document
+from mrs.plan.memory import probe_devices
+from mrs.plan.plan import make_plan
+from mrs.request import ModelSource, RunRequest, VisionRequest
+from mrs.run.measure import peak_bytes
+from mrs.source.find import open_checkpoint
+
+
+def test_weights_and_features_are_exact(model: Seeing) -> None:
+    planned = model.plan.vision
+    assert planned is not None
+    held = 0
+    for parameter in model.description.parameters:
+        if parameter.name.startswith("vision."):
+            if parameter.role in ("vector", "dense"):
+                held += model.weights.vector(parameter.name).nbytes
+            else:
+                held += model.weights.matrix(parameter.name.removesuffix(".weight")).nbytes
+    assert planned.weight_bytes == held
+    shape = model.vision.layout.largest(planned.image_edge)
+    assert planned.image_rows == shape.rows
+    assert model.decoder.vision is not None
+    with torch.inference_mode():
+        features = model.decoder.vision(torch.zeros(shape.pixels), shape)
+    assert planned.feature_bytes == planned.images * features.nbytes
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_looking_takes_no_more_than_planned(truth: VisionReference, dtype: str) -> None:
+    model = load_seeing(truth.folder, dtype=dtype)
+    planned, see = model.plan.vision, model.decoder.vision
+    assert planned is not None
+    assert see is not None
+    shape = model.vision.layout.largest(planned.image_edge)
+    with torch.inference_mode():
+        see(torch.zeros(shape.pixels), shape)
+        measured = peak_bytes(lambda: see(torch.zeros(shape.pixels), shape), torch.device("cpu"))
+    assert measured <= planned.activation_bytes
+    assert planned.activation_bytes <= 3 * measured + 2**20
+
+
+def test_isq_leaves_the_tower(truth: VisionReference) -> None:
+    plain, small = load_seeing(truth.folder), load_seeing(truth.folder, isq="q8_0")
+    assert plain.plan.vision == small.plan.vision
+    formats = {
+        name: kept.format.name
+        for name, kept in small.plan.storage.items()
+        if name.endswith("mixer.q.weight")
+    }
+    for name, format in formats.items():
+        assert (format == "F32") == name.startswith("vision."), name
+
+
+def test_more_images_take_more(truth: VisionReference) -> None:
+    checkpoint = open_checkpoint(ModelSource(str(truth.folder), "safetensors"))
+    description = describe(checkpoint, sees=True)
+    devices = probe_devices(what_if=("cuda:0=8GiB", "cpu=8GiB"), cpu_only=False)
+    request = RunRequest(checkpoint.source, max_seq_len=1000)
+    plans = [
+        make_plan(
+            replace(request, vision=VisionRequest(None, count, 64)),
+            checkpoint,
+            description,
+            devices,
+        )
+        for count in (1, 4)
+    ]
+    held = [plan.terms[plan.home] for plan in plans]
+    assert held[0].weight_bytes == held[1].weight_bytes
+    assert held[0].activations.expected < held[1].activations.expected
+    document = to_document(plans[1])
+    assert document["vision"]["images"] == 4
+    text = describe(checkpoint)
+    assert make_plan(RunRequest(checkpoint.source), checkpoint, text, devices).vision is None
