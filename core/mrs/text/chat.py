@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mrs.errors import UsageError
+from mrs.errors import Unsupported, UsageError
+from mrs.request import IMAGE_MARK
 from mrs.text.gguf_tokenizer import read_gguf_tokenizer
 from mrs.text.hf_tokenizer import read_hf_tokenizer, special_token_texts
+from mrs.text.images import ContentForms, Placeholder
 from mrs.text.settings import parse_object, read_object
 from mrs.text.stream import StreamDecoder
 from mrs.text.template import ChatTemplate, choose_template, read_template_text
@@ -37,7 +39,8 @@ class TextSide:
     """Tokenizer and chat template of one model.
 
     `template` is None where neither the model nor the person gave one: then a conversation is
-    its contents, one below the other, for the model to continue.
+    its contents, one below the other, for the model to continue. `placeholder` stands for an image
+    in a rendered prompt; without one the model sees no images.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class TextSide:
         *,
         stop_ids: frozenset[int],
         special_tokens: Mapping[str, str] | None = None,
+        placeholder: Placeholder | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.template = template
@@ -55,27 +59,79 @@ class TextSide:
         self._handles_thoughts = (
             template is not None and CLOSE in template.source and not tokenizer.is_harmony
         )
+        self._placeholder = placeholder
+        self._forms = (
+            None
+            if template is None or placeholder is None
+            else ContentForms(template, placeholder, self._special_tokens)
+        )
 
-    def prompt_ids(self, messages: Sequence[Message], *, thinking: bool | None = None) -> list[int]:
+    def prompt_ids(
+        self,
+        messages: Sequence[Message],
+        *,
+        thinking: bool | None = None,
+        image_texts: Sequence[str] = (),
+    ) -> list[int]:
         """Ids of a conversation up to where the reply begins.
 
-        Control tokens that the contents spell stay text. Thoughts of earlier replies are left out,
-        except that a template which knows such tags decides itself.
+        `image_texts` are what the prompt holds for each image, in order: control tokens that the
+        model knows. Those that the contents spell stay text. Thoughts of earlier replies are left
+        out, except that a template which knows such tags decides itself. Raises UsageError where
+        the template shows fewer or more images, Unsupported for images that no model sees.
         """
+        contents = [self._around_images(message) for message in messages]
+        images = sum(len(texts) - 1 for texts in contents)
+        if images and self._placeholder is None:
+            raise Unsupported("the model sees no images")
+        if images != len(image_texts):
+            raise UsageError(f"{len(image_texts)} images are given, {images} are marked")
         if self.template is None:
-            return self.encode_raw("\n".join(message["content"] for message in messages))
+            return self.encode_raw(self._unformatted(contents, image_texts))
         rendered = self.template.render(
-            [self._protected(message) for message in messages],
+            self._conversation(messages, contents),
             special_tokens=self._special_tokens,
             thinking=thinking,
         )
+        if self._placeholder is not None:
+            rendered = self._placeholder.fill(rendered, image_texts, name=self.template.name)
         return self.tokenizer.encode_rendered(rendered)
 
-    def _protected(self, message: Message) -> Message:
-        content = message["content"]
+    def _around_images(self, message: Message) -> list[str]:
+        """The content of a message as the model shall see it, cut where an image belongs."""
+        content, images = message["content"], message.get("images", ())
         if message["role"] == "assistant" and not (self._handles_thoughts and CLOSE in content):
             content = answer_of(content)
-        return {**message, "content": self.tokenizer.protect(content)}
+        texts = content.split(IMAGE_MARK) if images else [content]
+        if len(texts) - 1 != len(images):
+            raise UsageError(f"{len(images)} images of a message have {len(texts) - 1} places")
+        return texts
+
+    def _conversation(
+        self, messages: Sequence[Message], contents: Sequence[Sequence[str]]
+    ) -> list[dict[str, Any]]:
+        """The messages as the template takes them."""
+        conversation: list[dict[str, Any]] = []
+        number = 1
+        for message, texts in zip(messages, contents, strict=True):
+            content: Any = self.tokenizer.protect(texts[0])
+            if self._placeholder is not None and self._forms is not None:
+                protected = [
+                    self._placeholder.protect(self.tokenizer.protect(text)) for text in texts
+                ]
+                content = self._forms.content(message["role"], protected, number)
+                number += len(texts) - 1
+            conversation.append({"role": message["role"], "content": content})
+        return conversation
+
+    def _unformatted(self, contents: Sequence[Sequence[str]], image_texts: Sequence[str]) -> str:
+        """The contents one below the other, for a model without a template."""
+        if self._placeholder is not None:
+            self._placeholder.refuse_in(text for texts in contents for text in texts)
+        images = iter(image_texts)
+        return "\n".join(
+            "".join((texts[0], *(next(images) + text for text in texts[1:]))) for texts in contents
+        )
 
     def opening(self, prompt_ids: Sequence[int]) -> str:
         """What the prompt of a conversation has already said of the reply: the tag of a thought."""
@@ -100,6 +156,8 @@ def read_text_side(
     *,
     chat_template: str | None = None,
     jinja_explicit: str | None = None,
+    placeholder: str | None = None,
+    image_tokens: Sequence[str] = (),
 ) -> TextSide:
     """The text side of a checkpoint.
 
@@ -107,8 +165,13 @@ def read_text_side(
     the model's own template; `jinja_explicit` is a `.jinja` file that goes before everything.
     A GGUF file's tokenizer and template give way to a tokenizer.json and a template beside it,
     which a checkpoint only has if the person named them.
+
+    `placeholder` is the text that stands for an image in a rendered prompt, with `{n}` for the
+    image's number, of a model that sees. It and `image_tokens` cannot be typed.
     """
     tokenizer = _read_tokenizer(checkpoint)
+    if placeholder is not None:
+        tokenizer = tokenizer.reserving((placeholder, *image_tokens))
     special_tokens: Mapping[str, str] = {}
     if jinja_explicit is not None:
         template = choose_template(read_template_text(jinja_explicit), name=jinja_explicit)
@@ -121,6 +184,7 @@ def read_text_side(
         template,
         stop_ids=tokenizer.end_ids | _configured_stops(checkpoint),
         special_tokens=special_tokens,
+        placeholder=None if placeholder is None else Placeholder(placeholder),
     )
 
 

@@ -18,8 +18,13 @@ if TYPE_CHECKING:
     import tokenizers
 
 # Code points that Unicode keeps out of interchanged text, for a program's own use.
-_OPEN, _CLOSE, _ALIAS_START, _ALIAS_END = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
-_RESERVED = dict.fromkeys(map(ord, (_OPEN, _CLOSE, _ALIAS_START, _ALIAS_END)))
+OPEN, CLOSE, _ALIAS_START, _ALIAS_END = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
+_RESERVED = dict.fromkeys(map(ord, (OPEN, CLOSE, _ALIAS_START, _ALIAS_END)))
+
+
+def marked(text: str) -> str:
+    """`text` as one that `ControlGuard.encode` leaves as it is."""
+    return f"{OPEN}{text}{CLOSE}"
 
 
 class ControlGuard:
@@ -31,18 +36,16 @@ class ControlGuard:
         any_control = _any_of(control_ids)
         self._control = re.compile(any_control)
         # A template may cut one mark of a pair away: the token at the other one is still text.
-        self._marked = re.compile(
-            f"{_OPEN}({any_control})|({any_control}){_CLOSE}|[{_OPEN}{_CLOSE}]"
-        )
+        self._marked = re.compile(f"{OPEN}({any_control})|({any_control}){CLOSE}|[{OPEN}{CLOSE}]")
 
     def spells_control(self, text: str) -> bool:
         return self._control.search(text) is not None
 
     def protect(self, content: str) -> str:
-        return self._control.sub(f"{_OPEN}\\g<0>{_CLOSE}", content.translate(_RESERVED))
+        return self._control.sub(lambda m: marked(m[0]), content.translate(_RESERVED))
 
     def encode(self, text: str) -> list[int]:
-        if _OPEN not in text and _CLOSE not in text:
+        if OPEN not in text and CLOSE not in text:
             return list(self._backend.encode(text, add_special_tokens=False).ids)
         pieces = self._marked.split(text)
         for start in range(0, len(pieces), 3):

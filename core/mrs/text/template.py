@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mrs.errors import MrsError, Unsupported, UsageError
-
-if TYPE_CHECKING:
-    from mrs.request import Message
 
 # What a message costs a template however short it is, as if it were that much longer.
 _MESSAGE_CHARACTERS = 100
@@ -37,13 +34,13 @@ class ChatTemplate:
 
     def render(
         self,
-        messages: Sequence[Message],
+        messages: Sequence[Mapping[str, Any]],
         *,
         special_tokens: Mapping[str, str],
         thinking: bool | None = None,
         add_generation_prompt: bool = True,
     ) -> str:
-        """The prompt for `messages`.
+        """The prompt for `messages`, whose contents are texts or lists of parts.
 
         `special_tokens` become variables of the template, as `bos_token` and `eos_token`.
         `thinking` becomes `enable_thinking` and `thinking`; None leaves both undefined. Raises
@@ -54,7 +51,7 @@ class ChatTemplate:
         variables: dict[str, Any] = {**special_tokens}
         if thinking is not None:
             variables |= {"enable_thinking": thinking, "thinking": thinking}
-        self._environment.start(sum(_MESSAGE_CHARACTERS + len(m["content"]) for m in messages))
+        self._environment.start(sum(_characters(message["content"]) for message in messages))
         try:
             return self._template.render(
                 **variables,
@@ -81,6 +78,12 @@ class ChatTemplate:
     def _place(self, error: Exception) -> str:
         line = getattr(error, "lineno", None) or _template_line(error.__traceback__)
         return f"{self.name}, line {line}" if line else self.name
+
+
+def _characters(content: str | Sequence[Mapping[str, str]]) -> int:
+    """What a message costs a template."""
+    texts = [content] if isinstance(content, str) else [part.get("text", "") for part in content]
+    return _MESSAGE_CHARACTERS * max(1, len(texts)) + sum(map(len, texts))
 
 
 def _one_line(message: str) -> str:

@@ -31,7 +31,8 @@ class Tokenizer:
     `special_tokens` maps roles as tokenizer_config.json names them (`bos_token`, `eos_token`, …)
     to token texts. `add_bos` says whether a bare prompt starts with the bos token; None leaves
     that to the backend's post-processor. `end_ids` are ids that end a reply, besides the eos token
-    and the known end-of-turn tokens of the vocabulary.
+    and the known end-of-turn tokens of the vocabulary. Of `reserved`, added tokens are control
+    tokens whether they say so or not.
     """
 
     def __init__(
@@ -41,13 +42,25 @@ class Tokenizer:
         special_tokens: Mapping[str, str],
         add_bos: bool | None = None,
         end_ids: Iterable[int] = (),
+        reserved: Iterable[str] = (),
     ) -> None:
         self.backend = backend
         self.special_tokens = dict(special_tokens)
         self._add_bos = add_bos
         self._end_ids = frozenset(end_ids)
+        self._reserved = END_OF_TURN.union(reserved)
         self._pieces: dict[int, bytes] = {}
         self._decoder = _DecoderKind(backend)
+
+    def reserving(self, texts: Iterable[str]) -> Tokenizer:
+        """This tokenizer with more control tokens: those of `texts` that are added tokens."""
+        return Tokenizer(
+            self.backend,
+            special_tokens=self.special_tokens,
+            add_bos=self._add_bos,
+            end_ids=self._end_ids,
+            reserved=self._reserved.union(texts),
+        )
 
     @property
     def vocab_size(self) -> int:
@@ -75,7 +88,7 @@ class Tokenizer:
     def control_ids(self) -> Mapping[str, int]:
         """The tokens that only a template may write, by their text."""
         added = self.backend.get_added_tokens_decoder()
-        return {t.content: i for i, t in added.items() if t.special or t.content in END_OF_TURN}
+        return {t.content: i for i, t in added.items() if t.special or t.content in self._reserved}
 
     @cached_property
     def end_ids(self) -> frozenset[int]:
