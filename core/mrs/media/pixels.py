@@ -36,6 +36,15 @@ def crop_middle(image: Image, height: int, width: int) -> Image:
     return image.crop((left, top, left + width, top + height))
 
 
+def pad(
+    image: Image, height: int, width: int, *, top: int, left: int, colour: str = "black"
+) -> Image:
+    """A canvas of one colour with the picture on it, `top` rows down and `left` columns in."""
+    canvas = new(image.mode, (width, height), colour)
+    canvas.paste(image, (left, top))
+    return canvas
+
+
 def to_numbers(image: Image, scale: PixelScale) -> Tensor:
     """(3, height, width) float32 of an RGB picture."""
     numbers = torch.from_numpy(np.array(image, dtype=np.float32)).mul_(scale.factor)

@@ -14,9 +14,11 @@ from torch import Tensor
 
 from mrs.families.vision.layouts import CropLayout
 from mrs.families.vision.llava_next import AnyResolutionLayout
+from mrs.families.vision.phi3_v import CropsLayout
 from mrs.families.vision.spec import ImageLayout, ImageShape
 from mrs.media.any_resolution import whole_and_tiles
 from mrs.media.crop import crop
+from mrs.media.crops import whole_and_crops
 
 
 @dataclass(frozen=True)
@@ -47,4 +49,5 @@ def to_pixels(layout: ImageLayout, image: Image, shape: ImageShape) -> Tensor:
 _LAYOUTS: dict[type, Callable[[Any, Image, ImageShape], Tensor]] = {
     CropLayout: crop,
     AnyResolutionLayout: whole_and_tiles,
+    CropsLayout: whole_and_crops,
 }

@@ -35,7 +35,7 @@ class VisionFamily:
     start with `model.`, here they start with `text_start`, and its head is `head`; `text_names`
     are slots named otherwise, `text_defaults` what its config leaves out. `names` gives the parts
     of tower and projector their module names, and `layer` the start of those of a tower's layer.
-    Files without a name that starts like a key of `spellings` start it with the value.
+    `tower_key` is where the tower is described. Files without a name that starts like a key of `spellings` start it with the value.
     `refine` changes the text model's spec by the whole config.
     """
 
@@ -50,6 +50,7 @@ class VisionFamily:
     text_defaults: Mapping[str, Any] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    tower_key: str = "vision_config"
     tower_defaults: Mapping[str, Any] = field(default_factory=dict)
     image_defaults: Mapping[str, Any] = field(default_factory=dict)
     spellings: Names = field(default_factory=dict)

@@ -105,10 +105,10 @@ def see(
 
     `images` is preprocessor_config.json.
     """
-    tower = model.values.get("vision_config")
+    tower = model.values.get(family.tower_key)
     if not isinstance(tower, Mapping):
         raise NotReadable(
-            "the configuration has no 'vision_config'",
+            f"the configuration has no {family.tower_key!r}",
             where=model.where,
             hint="a model of text alone runs as plain",
         )

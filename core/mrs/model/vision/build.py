@@ -10,10 +10,11 @@ from torch import Tensor
 
 from mrs.families.vision.clip import ClipTower
 from mrs.families.vision.llava_next import TilesProjector
+from mrs.families.vision.phi3_v import CropsProjector
 from mrs.families.vision.projectors import MlpProjector
 from mrs.families.vision.spec import ImageShape, Vision
 from mrs.model.vision.clip import ClipTowerPart
-from mrs.model.vision.projectors import MlpProjectorPart, TilesProjectorPart
+from mrs.model.vision.projectors import CropsProjectorPart, MlpProjectorPart, TilesProjectorPart
 from mrs.model.weights import ModelWeights
 
 
@@ -33,6 +34,7 @@ _TOWERS: dict[type, Callable[[Any, ModelWeights], TowerPart]] = {
 _PROJECTORS: dict[type, Callable[[Any, ModelWeights], ProjectorPart]] = {
     MlpProjector: MlpProjectorPart,
     TilesProjector: TilesProjectorPart,
+    CropsProjector: CropsProjectorPart,
 }
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from mrs.families.spec import Mlp
 from mrs.families.vision.llava_next import TilesProjector
+from mrs.families.vision.phi3_v import CropsProjector
 from mrs.families.vision.projectors import MlpProjector
 from mrs.families.vision.spec import ImageShape
 from mrs.model.feed_forward import MlpPart
@@ -40,3 +41,26 @@ class TilesProjectorPart:
         picture = picture[above : rows * side - above, left : columns * side - left]
         newline = self._newline.to(picture.dtype).expand(len(picture), 1, -1)
         return torch.cat((features[0], torch.cat((picture, newline), dim=1).flatten(0, 1)))
+
+
+class CropsProjectorPart:
+    """Puts the crops together and, after a vector in between, the whole picture."""
+
+    def __init__(self, projector: CropsProjector, weights: ModelWeights) -> None:
+        self._mlp = MlpProjectorPart(projector.mlp, weights)
+        self._newline, self._between = weights.vector("newline"), weights.vector("between")
+
+    def __call__(self, seen: Tensor, shape: ImageShape) -> Tensor:
+        rows, columns, side = shape.grid
+        views = seen.view(1 + rows * columns, (2 * side) ** 2, -1)
+        crops, whole = self._arranged(views[1:], rows, columns), self._arranged(views[:1], 1, 1)
+        between = self._between[None].to(crops.dtype)
+        return self._mlp(torch.cat((crops, between, whole)), shape)
+
+    def _arranged(self, views: Tensor, rows: int, columns: int) -> Tensor:
+        """Views (V, patches, width), a square of four patches each a row 4 * width wide."""
+        side = int(views.shape[1] ** 0.5) // 2
+        squares = views.view(rows, columns, side, 2, side, 2, -1)
+        table = squares.permute(0, 2, 1, 4, 3, 5, 6).reshape(rows * side, columns * side, -1)
+        newline = self._newline.to(table.dtype).expand(len(table), 1, -1)
+        return torch.cat((table, newline), dim=1).flatten(0, 1)
