@@ -39,7 +39,8 @@ def read_rope(
         raise NotReadable(
             f"rope cannot turn {dim} numbers of a head of {head_dim}", where=config.where
         )
-    return Rope(dim, base, _read_scaling(inner, config, dim // 2), interleaved)
+    scaling = _read_scaling(inner, config, dim // 2)
+    return Rope(dim, base, scaling, interleaved, _read_sections(inner, scaling, dim // 2))
 
 
 #: What parameters of rope scaling must be above, since formulas divide by them or their logarithm.
@@ -54,7 +55,7 @@ _LOWEST = {
 
 def _read_scaling(values: Config, config: Config, pairs: int) -> RopeScaling | None:
     kind = values.values.get("rope_type", values.values.get("type", "default"))
-    if kind in ("default", None):
+    if kind in ("default", "mrope", None):
         return None
     if kind == "su":  # what longrope was called at first
         kind = "longrope"
@@ -78,6 +79,27 @@ def _read_scaling(values: Config, config: Config, pairs: int) -> RopeScaling | N
     if bool(short) != bool(long):
         raise NotReadable("longrope needs short_factor and long_factor", where=config.where)
     return RopeScaling(kind, tuple(sorted(numbers.items())), short, long)
+
+
+def _read_sections(values: Config, scaling: RopeScaling | None, pairs: int) -> tuple[int, ...]:
+    """How many pairs turn by time, by height and by width, of a model that tells them apart."""
+    if not values.has("mrope_section"):
+        return ()
+    values.refuse("mrope_interleaved", False)
+    given = values.sequence("mrope_section")
+    sections = tuple(
+        Config({"mrope_section": count}, values.where).positive("mrope_section") for count in given
+    )
+    if len(sections) != 3 or sum(sections) != pairs:
+        raise NotReadable(
+            f"mrope_section = {list(sections)} does not divide {pairs} pairs in three",
+            where=values.where,
+        )
+    if scaling is not None and scaling.depends_on_length:
+        raise Unsupported(
+            f"{scaling.kind} rope by time, height and width is not supported", where=values.where
+        )
+    return sections
 
 
 def _factors(values: Config, key: str, pairs: int) -> tuple[float, ...]:

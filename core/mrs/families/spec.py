@@ -72,13 +72,15 @@ class RopeScaling:
 class Rope:
     """Rotary position embedding of the first `dim` numbers of each head.
 
-    Pairs are (i, i + dim/2); with `interleaved`, (2i, 2i + 1).
+    Pairs are (i, i + dim/2); with `interleaved`, (2i, 2i + 1). Where tokens stand in time, height
+    and width, as many pairs as `sections` says turn by each of the three.
     """
 
     dim: int
     base: float
     scaling: RopeScaling | None = None
     interleaved: bool = False
+    sections: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,23 @@ class LatentAttention:
     rope: Rope
     norm: Norm
     bias: bool = False
+
+
+@dataclass(frozen=True)
+class CrossAttention:
+    """Softmax attention of tokens to pictures: keys and values are maps of their features.
+
+    A token sees the last picture that stands at or before its own place, and those that stand
+    right before that one without a token in between. One that sees none passes the whole layer as
+    it is. `norm` is that of every head's query and key.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    norm: Norm
+    rope: None = None
 
 
 @dataclass(frozen=True)
@@ -219,7 +238,7 @@ class Moe:
     shared_gate: bool = False
 
 
-Mixer = Attention | LatentAttention | GatedDeltaNet | ShortConvolution
+Mixer = Attention | LatentAttention | CrossAttention | GatedDeltaNet | ShortConvolution
 FeedForward = Mlp | Moe
 
 
@@ -228,19 +247,24 @@ class Layer:
     """One decoder layer.
 
     `pre`: x + mixer(norm(x)), then x + feed_forward(norm(x)). `sandwich` also normalizes what is
-    added. `parallel` adds both parts of one norm(x). `residual_scale` multiplies what is added.
+    added, `gated` multiplies it by the tanh of a learned number. `parallel` adds both parts of one
+    norm(x). `residual_scale` multiplies what is added.
     """
 
     mixer: Mixer
     feed_forward: FeedForward
     norm: Norm
-    style: Literal["pre", "sandwich", "parallel"] = "pre"
+    style: Literal["pre", "sandwich", "gated", "parallel"] = "pre"
     residual_scale: float = 1.0
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A whole decoder: embedding, layers, final norm, head; and what sees for it, if it does."""
+    """A whole decoder: embedding, layers, final norm, head; and what sees for it, if it does.
+
+    `extra_tokens` follow on the vocabulary: the embedding has them, the head never makes them.
+    `file_layers` are the numbers that the layers have in the file, where some are left out there.
+    """
 
     family: str
     vocab_size: int
@@ -254,6 +278,17 @@ class ModelSpec:
     logit_softcap: float | None = None
     head_bias: bool = False
     vision: Vision | None = None
+    extra_tokens: int = 0
+    file_layers: tuple[int, ...] = ()
+
+    def for_text_alone(self) -> ModelSpec:
+        """The same model without the layers that look at pictures: with none they do nothing."""
+        numbers = range(len(self.layers))
+        kept = [n for n in numbers if not isinstance(self.layers[n].mixer, CrossAttention)]
+        if len(kept) == len(self.layers):
+            return self
+        layers = tuple(self.layers[n] for n in kept)
+        return replace(self, layers=layers, file_layers=tuple(kept))
 
     def with_interleaved_rope(self) -> ModelSpec:
         """The same model with rotary pairs side by side, as permuted GGUF files have them."""

@@ -50,8 +50,7 @@ class AttentionPart:
         for segment in segments:
             rows = segment.rows
             cache = cast(KeyValueCache, segment.memory.layers[layer])
-            total = max(segment.total_tokens, cache.length + rows.stop - rows.start)
-            mixed[rows] = self._attend(q[rows], k[rows], v[rows], cache, total)
+            mixed[rows] = self._attend(q[rows], k[rows], v[rows], cache, segment)
         if gate is not None:
             mixed *= torch.sigmoid(gate).flatten(1)
         return self._o(mixed)
@@ -70,12 +69,16 @@ class AttentionPart:
         return GrowingCache(*shape, capacity=room.capacity_tokens, dtype=room.dtype, device=device)
 
     def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, cache: KeyValueCache, total_tokens: int
+        self, q: Tensor, k: Tensor, v: Tensor, cache: KeyValueCache, segment: Segment
     ) -> Tensor:
         if self._rope is not None:
-            q = self._rope.rotate(q, cache.length, total_tokens)
-            k = self._rope.rotate(k, cache.length, total_tokens)
+            total = max(segment.total_tokens, cache.length + len(q))
+            place = cache.length + segment.offset, total, segment.positions
+            q, k = self._rope.rotate(q, *place), self._rope.rotate(k, *place)
         keys, values = cache.append(k.transpose(0, 1), v.transpose(0, 1))
+        last_seen = segment.last_seen
+        if last_seen is not None:
+            last_seen = last_seen - (cache.length - keys.shape[1])
         part = self._part
         return attend(
             q,
@@ -85,4 +88,5 @@ class AttentionPart:
             window=part.window,
             softcap=part.softcap,
             sinks=self._sinks,
+            last_seen=last_seen,
         )

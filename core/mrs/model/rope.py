@@ -124,17 +124,27 @@ class RopeTable:
         self._is_fixed = rope.scaling is None or not rope.scaling.depends_on_length
         self._span = (0, 0, 0)
         self._cos = self._sin = torch.empty(0, rope.dim // 2, device=device)
+        axes = [axis for axis, pairs in enumerate(rope.sections) for _ in range(pairs)]
+        self._axes = torch.tensor(axes, dtype=torch.long, device=device)
+        self._pairs = torch.arange(len(axes), device=device)
 
-    def rotate(self, x: Tensor, start: int, total_tokens: int) -> Tensor:
+    def rotate(
+        self, x: Tensor, start: int, total_tokens: int, positions: Tensor | None = None
+    ) -> Tensor:
         """Rotate x (T, H, D), whose tokens stand at `start`, `start + 1`, …
 
+        Those of pictures stand at `positions` (3, T) instead, none of them behind `start + T`:
+        in time, height and width, by each of which a section of the pairs turns.
         `total_tokens` is the length of the sequence once the prompt that x belongs to is in: the
         chunks of one prompt turn as if it had come at once.
         """
         end = start + x.shape[0]
         first = self._reach(start, end, total_tokens)
-        cos, sin = self._cos[start - first : end - first], self._sin[start - first : end - first]
-        return rotate(x, cos, sin, interleaved=self._rope.interleaved)
+        if positions is None:
+            at: slice | tuple[Tensor, Tensor] = slice(start - first, end - first)
+        else:
+            at = positions.to(self._device)[self._axes].T, self._pairs
+        return rotate(x, self._cos[at], self._sin[at], interleaved=self._rope.interleaved)
 
     def _reach(self, start: int, end: int, total_tokens: int) -> int:
         """Make the table hold positions `start` to `end`; returns the position of its first row.

@@ -26,14 +26,16 @@ class Segment:
     """The new tokens of one sequence: rows `rows` of the batch, remembered in `memory`.
 
     `total_tokens` is the sequence's length once the whole prompt is in, where these tokens are
-    only a chunk of it. `sights` are pictures among them. `positions` (3, T) are where tokens stand
-    in time, height and width, for models that turn by those; `last_seen` (T,) is the last place of
-    the sequence that a token sees, where that is not its own.
+    only a chunk of it. `sights` are pictures among them. Tokens turn by their places in
+    the sequence plus `offset`; or by `positions` (3, T), which are where they stand in time,
+    height and width. `last_seen` (T,) is the last place of the sequence that a token sees, where
+    that is not its own.
     """
 
     rows: slice
     memory: SequenceCache
     total_tokens: int = 0
     sights: tuple[Sight, ...] = ()
+    offset: int = 0
     positions: Tensor | None = None
     last_seen: Tensor | None = None

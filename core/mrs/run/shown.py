@@ -20,17 +20,30 @@ from mrs.model.segments import Segment, Sight
 class ShownImage:
     """A picture, and the places `positions` of the prompt that its features fill, in order.
 
-    `features` (rows, hidden) are there while some of those places are still to be fed.
+    Those of an `undivided` stretch of them see each other, and have to be fed together.
+    `features` (rows, hidden) are there while some of the places are still to be fed.
     """
 
     image: PreparedImage
     positions: Sequence[int]
+    undivided: tuple[range, ...] = ()
     features: Tensor | None = None
 
     @property
     def key(self) -> int:
         """A number that no token has, and no other picture."""
         return -1 - self.image.digest
+
+    @property
+    def offset(self) -> int:
+        """How much further on the text behind it stands, by place in the picture, than by tokens.
+
+        It goes on after the last row or column of features, whichever are more.
+        """
+        return max(self.image.shape.grid) - self.image.shape.rows
+
+    def is_among(self, fed: range) -> bool:
+        return self.positions[0] < fed.stop and self.positions[-1] >= fed.start
 
 
 def show(
@@ -50,9 +63,30 @@ def show(
     shown, start = [], 0
     for image in images:
         end = start + image.shape.rows
-        shown.append(ShownImage(image, places[start:end]))
+        own = places[start:end]
+        shown.append(ShownImage(image, own, _runs(own) if vision.is_bidirectional else ()))
         start = end
     return shown
+
+
+def _runs(places: Sequence[int]) -> tuple[range, ...]:
+    """Stretches of places without a gap."""
+    starts = [at for at in range(len(places)) if at == 0 or places[at] != places[at - 1] + 1]
+    ends = [*starts[1:], len(places)]
+    return tuple(
+        range(places[start], places[end - 1] + 1) for start, end in zip(starts, ends, strict=True)
+    )
+
+
+def chunk_end(images: Sequence[ShownImage], end: int, *, start: int = -1) -> int:
+    """Where tokens from `start` on are cut that shall end about at `end`.
+
+    What is undivided stays whole: the cut is before it or, where it begins at `start`, behind it.
+    """
+    for run in (run for image in images for run in image.undivided):
+        if run.start < end < run.stop:
+            return run.start if run.start > start else run.stop
+    return end
 
 
 def segment(
@@ -65,7 +99,10 @@ def segment(
 ) -> Segment:
     """The tokens at the places `fed` of a sequence, as the rows from `first_row` on of a batch."""
     rows = slice(first_row, first_row + len(fed))
-    return Segment(rows, cache, total_tokens, _sights(decoder, images, fed, first_row))
+    sights = _sights(decoder, images, fed, first_row)
+    if decoder.spec.vision is None or decoder.spec.vision.positions == "plain":
+        return Segment(rows, cache, total_tokens, sights, last_seen=_last_seen(images, fed))
+    return Segment(rows, cache, total_tokens, sights, *_positions(images, fed, decoder.home))
 
 
 def _sights(
@@ -76,7 +113,7 @@ def _sights(
     A picture is looked at when the first of its places is fed, and forgotten after the last.
     """
     found = []
-    for shown in images:
+    for shown in [shown for shown in images if shown.is_among(fed)]:
         inside = [n for n, place in enumerate(shown.positions) if place in fed]
         if not inside:
             continue
@@ -91,3 +128,37 @@ def _sights(
         if inside[-1] == len(shown.positions) - 1:
             shown.features = None
     return tuple(found)
+
+
+def _last_seen(images: Sequence[ShownImage], fed: range) -> Tensor | None:
+    """The last place that each token sees, where one sees others behind it."""
+    runs = [run for image in images for run in image.undivided if run[-1] in fed]
+    if not runs:
+        return None
+    last = torch.arange(fed.start, fed.stop)
+    for run in runs:
+        last[max(run.start - fed.start, 0) : run.stop - fed.start] = run[-1]
+    return last
+
+
+def _positions(
+    images: Sequence[ShownImage], fed: range, device: torch.device
+) -> tuple[int, Tensor | None]:
+    """The offset of tokens, and where a picture is among them, their positions (3, T).
+
+    A picture stands at one time, its features in rows and columns (arXiv 2409.12191).
+    """
+    offset = sum(shown.offset for shown in images if shown.positions[-1] < fed.start)
+    among = [shown for shown in images if shown.is_among(fed)]
+    if not among:
+        return offset, None
+    positions = torch.arange(fed.start, fed.stop).repeat(3, 1) + offset
+    for shown in among:
+        first, end = shown.positions[0], shown.positions[-1] + 1
+        columns = shown.image.shape.grid[1]
+        features = torch.arange(max(first, fed.start), min(end, fed.stop)) - first
+        places = torch.stack((0 * features, features // columns, features % columns))
+        positions[:, features + first - fed.start] = places + first + offset
+        positions[:, end - fed.start :] += shown.offset
+        offset += shown.offset
+    return 0, positions.to(device)

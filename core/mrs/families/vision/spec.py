@@ -93,7 +93,8 @@ class Vision:
     at which a row of features stands. Features take the place of embeddings, or with
     `enters == "cross_attention"` are looked at by layers of their own. Where the rows of one
     picture see each other, before and behind, `is_bidirectional`; `positions` tells whether they
-    are numbered one after another or by place in the picture.
+    are numbered one after another or by place in the picture, where a shape's `grid` counts
+    rows and columns of features.
     """
 
     tower: Tower
