@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mrs.errors import UsageError
 from mrs.events import HeldMemory, LoadProgress, OnProgress
 from mrs.families.find import Description, describe
 from mrs.interrupts import interrupts_held
@@ -24,6 +25,8 @@ from mrs.request import Container, Message, ModelSource, RunRequest, Sampling
 from mrs.source.find import fetch, find_selector, open_checkpoint
 
 if TYPE_CHECKING:
+    from mrs.media.gallery import Gallery
+    from mrs.media.prepare import PreparedImage
     from mrs.model.decoder import Decoder
     from mrs.model.weights import ModelWeights
     from mrs.run.engine import Engine
@@ -37,7 +40,7 @@ _logger = logging.getLogger(__name__)
 def open_planner(request: RunRequest) -> Planner:
     """What a model and the devices are, from headers alone: makes the plans of a request."""
     checkpoint = open_checkpoint(request.source)
-    description = describe(checkpoint, request.arch)
+    description = describe(checkpoint, request.arch, sees=request.vision is not None)
     return _planner(request, checkpoint, description)
 
 
@@ -60,16 +63,20 @@ def load(request: RunRequest, on_progress: OnProgress | None = None) -> LoadedMo
     with interrupts_held():
         import mrs.load.load
         import mrs.run.reply  # noqa: F401 - at once, so that they are imported undisturbed
+        from mrs.media.gallery import Gallery
         from mrs.text.chat import read_text_side
 
+    vision = planner.description.spec.vision
     text = read_text_side(
         planner.checkpoint,
         chat_template=request.chat_template,
         jinja_explicit=request.jinja_explicit,
+        placeholder=vision.placeholder if vision else None,
     )
+    gallery = Gallery(vision.layout, request.vision.max_edge) if vision and request.vision else None
     made = still_fitting(request, planner, made)
     decoder = _load_decoder(planner, made, report)[0]
-    return LoadedModel(request, made, text, _engine(request, made, decoder))
+    return LoadedModel(request, made, text, _engine(request, made, decoder), gallery)
 
 
 def rehearse(
@@ -211,13 +218,21 @@ class LoadedModel:
     for one of them. KeyboardInterrupt while waiting ends it with `Finished("cancelled", …)`.
     """
 
-    def __init__(self, request: RunRequest, plan: Plan, text: TextSide, engine: Engine) -> None:
+    def __init__(
+        self,
+        request: RunRequest,
+        plan: Plan,
+        text: TextSide,
+        engine: Engine,
+        gallery: Gallery | None = None,
+    ) -> None:
         self.plan = plan
         self.summary = plan.summary
         self.has_chat_template = text.template is not None
         self.context_tokens = engine.context_tokens
         self._thinking = request.thinking
         self._text = text
+        self._gallery = gallery
         self.engine = engine
 
     def stream_chat(
@@ -225,8 +240,8 @@ class LoadedModel:
     ) -> Reply:
         """Answer the last message of a conversation; `thinking` goes before the model's own."""
         thinking = self._thinking if thinking is None else thinking
-        prompt_ids = self._text.prompt_ids(messages, thinking=thinking)
-        return self._stream(prompt_ids, sampling, self._text.opening(prompt_ids))
+        prompt_ids, images = self._read(messages, thinking)
+        return self._stream(prompt_ids, sampling, self._text.opening(prompt_ids), images)
 
     def stream_completion(self, prompt: str, sampling: Sampling) -> Reply:
         """Continue a text."""
@@ -234,7 +249,7 @@ class LoadedModel:
 
     def prompt_tokens(self, messages: Sequence[Message]) -> int:
         """Tokens that a conversation takes of the context."""
-        return len(self._text.prompt_ids(messages, thinking=self._thinking))
+        return len(self._read(messages, self._thinking)[0])
 
     def memory(self) -> list[HeldMemory]:
         """What this process holds on the plan's devices now, and what is free there."""
@@ -247,7 +262,32 @@ class LoadedModel:
         """Give the memory back."""
         del self.engine
 
-    def _stream(self, prompt_ids: list[int], sampling: Sampling, opening: str = "") -> Reply:
-        from mrs.run.reply import Reply
+    def _read(
+        self, messages: Sequence[Message], thinking: bool | None
+    ) -> tuple[list[int], list[PreparedImage]]:
+        """The prompt of a conversation, and the pictures in it."""
+        images: list[PreparedImage] = []
+        if self._gallery is not None:
+            images = self._gallery.of(messages)
+        elif any(message.get("images") for message in messages):
+            raise UsageError(
+                "the model was loaded without its eyes",
+                where=self.plan.model.model_id,
+                hint="if it has any, load it with vision-plain",
+            )
+        texts = [image.shape.text for image in images]
+        return self._text.prompt_ids(messages, thinking=thinking, image_texts=texts), images
 
-        return Reply(self.engine, self._text, prompt_ids, sampling, opening)
+    def _stream(
+        self,
+        prompt_ids: list[int],
+        sampling: Sampling,
+        opening: str = "",
+        images: Sequence[PreparedImage] = (),
+    ) -> Reply:
+        from mrs.run.reply import Reply
+        from mrs.run.shown import show
+
+        vision = self.engine.vision
+        shown = show(vision, prompt_ids, images) if vision is not None else []
+        return Reply(self.engine, self._text, prompt_ids, sampling, opening, shown)
