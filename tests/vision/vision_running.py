@@ -21,7 +21,7 @@ from mrs.model.weights import ModelWeights
 from mrs.plan.memory import probe_devices
 from mrs.plan.plan import Plan, make_plan
 from mrs.request import Dtype, ModelSource, RunRequest, VisionRequest
-from mrs.run.shown import ShownImage, segment, show
+from mrs.run.shown import ShownImage, chunk_end, segment, show
 from mrs.source.find import open_checkpoint
 
 CPU = torch.device("cpu")
@@ -111,7 +111,7 @@ class Conversation:
         start = self.cache.length
         assert list(ids[:start]) == self._ids
         while start < len(ids):
-            end = min(start + self._chunk_tokens, len(ids))
+            end = chunk_end(images, min(start + self._chunk_tokens, len(ids)), start=start)
             rows = torch.tensor(ids[start:end])
             one = segment(self._decoder, self.cache, images, range(start, end), len(ids))
             parts.append(self._decoder.forward(rows, [one], torch.arange(len(rows))))

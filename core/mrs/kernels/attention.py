@@ -18,33 +18,35 @@ def attend(
     window: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    last_seen: Tensor | None = None,
 ) -> Tensor:
     """Causal attention of the last T tokens over all S tokens, in q's dtype.
 
     q is (T, H, D); k is (KV, S, D) and v (KV, S, Dv) with H a multiple of KV; the queries are the
     last T of the S positions. `window` hides keys `window` or more positions back, `softcap`
     replaces a score s by softcap * tanh(s / softcap), `sinks` (H,) adds a score without a value.
+    `last_seen` (T,) are the last keys that queries see, where those are not their own positions.
     Returns (T, H * Dv).
     """
     library = steps.library_for(q)
-    if library and steps.can_attend(q, k, v):
+    if library and last_seen is None and steps.can_attend(q, k, v):
         return steps.attend(library, q, k, v, scale, window, softcap, sinks)
-    return _attend_with_torch(q.to(k.dtype), k, v, scale, window, softcap, sinks).to(q.dtype)
+    mask = _mask(q.shape[0], k.shape[1], window, last_seen, q.device)
+    return _attend_with_torch(q.to(k.dtype), k, v, mask, scale, softcap, sinks).to(q.dtype)
 
 
 def _attend_with_torch(
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    mask: Tensor | None,
     scale: float,
-    window: int | None,
     softcap: float | None,
     sinks: Tensor | None,
 ) -> Tensor:
     tokens, heads, _ = q.shape
     kv_heads, keys, _ = k.shape
     group = heads // kv_heads
-    mask = _mask(tokens, keys, window, q.device)
     # Queries of one group share keys: fold them into one axis and no key is ever repeated.
     grouped = q.view(tokens, kv_heads, group, -1).permute(1, 2, 0, 3)  # (KV, G, T, D)
     if softcap is None and sinks is None:
@@ -60,13 +62,15 @@ def _attend_with_torch(
     return out.permute(2, 0, 1, 3).reshape(tokens, -1)
 
 
-def _mask(tokens: int, keys: int, window: int | None, device: torch.device) -> Tensor | None:
+def _mask(
+    tokens: int, keys: int, window: int | None, last_seen: Tensor | None, device: torch.device
+) -> Tensor | None:
     """(T, S) with True where a query sees a key; None where every query sees every key."""
     if tokens == 1 and (window is None or keys <= window):
         return None
     query = torch.arange(keys - tokens, keys, device=device)[:, None]
     key = torch.arange(keys, device=device)[None, :]
-    mask = key <= query
+    mask = key <= (query if last_seen is None else last_seen.to(device)[:, None])
     return mask if window is None else mask & (key > query - window)
 
 

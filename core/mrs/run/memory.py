@@ -10,6 +10,7 @@ from mrs.cache.prefix import PrefixCacheManager
 from mrs.cache.sequence import SequenceCache
 from mrs.model.decoder import Decoder
 from mrs.run.generation import Generation
+from mrs.run.shown import chunk_end
 
 #: Room for a reply, where several sequences share what was planned for.
 _REPLY_TOKENS = 256
@@ -56,11 +57,15 @@ class CachePool:
         generation.era = self._decoder.era(total_tokens)
         hit = None
         if generation.era is not None:
-            keys = generation.keys
+            keys, images = generation.keys, generation.images
             shared = self.prefixes.shared_tokens(keys, era=generation.era)
-            hit = self.prefixes.search_for_matching_cache(keys, era=generation.era, leave_last=True)
+            limit = chunk_end(images, len(keys) - 1)
+            hit = self.prefixes.search_for_matching_cache(
+                keys[: limit + 1], era=generation.era, leave_last=True
+            )
             worth = shared >= _WORTH_TOKENS + (hit.offset if hit else 0)
-            generation.checkpoint = min(shared, generation.prompt_tokens - 1) if worth else 0
+            checkpoint = chunk_end(images, min(shared, generation.prompt_tokens - 1))
+            generation.checkpoint = checkpoint if worth else 0
         generation.fed = hit.offset if hit else 0
         if not generation.new_tokens:
             generation.cached_tokens = generation.fed

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from mrs.run.generation import Generation
 from mrs.run.memory import CachePool
+from mrs.run.shown import chunk_end
 
 
 class Ration(NamedTuple):
@@ -52,16 +53,21 @@ class Schedule:
             self.waiting.remove(generation)
 
     def _read(self, generation: Generation, left: int, prompts: list[Ration]) -> int:
-        """Feed up to `left` tokens of what is not in the cache yet; returns how many."""
+        """Feed up to `left` tokens of what is not in the cache yet; returns how many.
+
+        They are more where a picture takes more that cannot be divided.
+        """
         if left <= 0:
             return 0
         if generation.cache is None:
             others = sum(each.cache is not None for each in self.running)
             self._pool.open(generation, others)
-        end = len(generation.ids)
-        if generation.fed < generation.checkpoint:
+        fed, end = generation.fed, len(generation.ids)
+        if fed < generation.checkpoint:
             end = generation.checkpoint
-        tokens = min(end - generation.fed, left)
+        tokens = chunk_end(generation.images, min(end, fed + left), start=fed) - fed
+        if tokens > left and prompts:
+            return 0  # what cannot be divided has a step of its own
         prompts.append(Ration(generation, tokens))
         return tokens
 
