@@ -47,7 +47,3 @@ def model(truth: Reference) -> Loaded:
     from mrs.request import ModelSource
 
     return load(ModelSource(str(truth.folder), "safetensors"))
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "table(column): the column of the support table it fills")

@@ -18,6 +18,7 @@ def in_steps(ours: torch.Tensor, theirs: torch.Tensor, scale: PixelScale) -> flo
     return float((ours.flatten() - theirs.flatten()).abs().max() * max(scale.std) / scale.factor)
 
 
+@pytest.mark.table("pixels")
 @pytest.mark.parametrize("mode", ["RGB", "L", "RGBA"])
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 def test_pixels(model: Seeing, truth: VisionReference, size: tuple[int, int], mode: str) -> None:

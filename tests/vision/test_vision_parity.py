@@ -22,15 +22,18 @@ def check(model: Seeing, prompt: Truth, chunk_tokens: int = 512) -> None:
     assert difference(logits, prompt.logits) < TOLERANCE
 
 
+@pytest.mark.table("0, 1, 2 images")
 @pytest.mark.parametrize("images", [0, 1, 2])
 def test_prompts(model: Seeing, truth: VisionReference, images: int) -> None:
     check(model, truth.prompts[images])
 
 
+@pytest.mark.table("chunks of 7")
 def test_in_chunks(model: Seeing, truth: VisionReference) -> None:
     check(model, truth.prompts[2], chunk_tokens=7)
 
 
+@pytest.mark.table("second turn")
 def test_second_turn_with_another_image(model: Seeing, truth: VisionReference) -> None:
     first, second = truth.prompts[1], truth.second
     ids, images = model.shown(second.text, second.images)
@@ -44,12 +47,14 @@ def test_second_turn_with_another_image(model: Seeing, truth: VisionReference) -
     assert difference(more, second.logits[count:]) < TOLERANCE
 
 
+@pytest.mark.table("two devices")
 def test_split_over_two_logical_devices(truth: VisionReference) -> None:
     devices = torch.device("cpu"), torch.device("cpu", 0)
     split = load_seeing(truth.folder, devices=devices)
     check(split, truth.prompts[2])
 
 
+@pytest.mark.table("remembered")
 def test_engine(model: Seeing, truth: VisionReference) -> None:
     """Greedy replies, with what the second may remember of the first, and of other pictures."""
     prompt, other = truth.prompts[1], truth.prompts[2]
@@ -74,6 +79,7 @@ def test_engine(model: Seeing, truth: VisionReference) -> None:
     assert first == int(fresh[-1].argmax())
 
 
+@pytest.mark.table("bf16", "planned bytes")
 def test_bf16_and_planned_bytes(truth: VisionReference) -> None:
     half = load_seeing(truth.folder, dtype="bf16")
     for parameter in half.description.parameters:

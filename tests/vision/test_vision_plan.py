@@ -18,6 +18,7 @@ from mrs.run.measure import peak_bytes
 from mrs.source.find import open_checkpoint
 
 
+@pytest.mark.table("planned bytes")
 def test_weights_and_features_are_exact(model: Seeing) -> None:
     planned = model.plan.vision
     assert planned is not None
@@ -37,6 +38,7 @@ def test_weights_and_features_are_exact(model: Seeing) -> None:
     assert planned.feature_bytes == planned.images * features.nbytes
 
 
+@pytest.mark.table("planned bytes")
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_looking_takes_no_more_than_planned(truth: VisionReference, dtype: str) -> None:
     model = load_seeing(truth.folder, dtype=dtype)
@@ -51,6 +53,7 @@ def test_looking_takes_no_more_than_planned(truth: VisionReference, dtype: str) 
     assert planned.activation_bytes <= 3 * measured + 2**20
 
 
+@pytest.mark.table("ISQ")
 def test_isq_leaves_the_tower(truth: VisionReference) -> None:
     plain, small = load_seeing(truth.folder), load_seeing(truth.folder, isq="q8_0")
     assert plain.plan.vision == small.plan.vision

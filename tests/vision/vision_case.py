@@ -34,7 +34,8 @@ class VisionCase:
     `config` is that of transformers' class; `specials` are control tokens, the first of which has
     the id `WORDS` and so on. `processor` makes transformers' processor around a tokenizer;
     `placeholder` stands for an image in the prompts that are given to it. `sizes` are
-    (width, height) of the pictures that are shown, in turn.
+    (width, height) of the pictures that are shown, in turn. `reference` makes the truth of a
+    family that transformers has no class for.
     """
 
     family: str
@@ -44,6 +45,7 @@ class VisionCase:
     specials: tuple[str, ...] = ("<image>",)
     placeholder: str = "<image>"
     sizes: tuple[tuple[int, int], ...] = ((37, 53), (90, 41), (24, 24))
+    reference: Callable[[Any, Any], Any] | None = field(default=None, hash=False)
 
     @property
     def id(self) -> str:

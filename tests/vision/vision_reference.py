@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,8 @@ class Truth:
 class VisionReference:
     """A saved model: `prompts` have 0, 1 and 2 images; `second` is the prompt with one, and more.
 
-    `reply` follows the prompt with one image, greedily.
+    `reply` follows the prompt with one image, greedily. `pixels` is what a tower is given of a
+    picture.
     """
 
     case: VisionCase
@@ -48,11 +49,7 @@ class VisionReference:
     prompts: tuple[Truth, ...]
     second: Truth
     reply: list[int]
-
-    def pixels(self, image: Image.Image) -> Tensor:
-        """What transformers' processor makes of one picture."""
-        processor = self.case.processor(make_tokenizer(self.case.specials))
-        return processor.image_processor(images=[image], return_tensors="pt")["pixel_values"]
+    pixels: Callable[[Image.Image], Tensor]
 
 
 def picture(width: int, height: int, seed: int = 0, mode: str = "RGB") -> Image.Image:
@@ -67,6 +64,8 @@ def picture(width: int, height: int, seed: int = 0, mode: str = "RGB") -> Image.
 
 @torch.no_grad()
 def make_vision_reference(case: VisionCase, folder: Path) -> VisionReference:
+    if case.reference is not None:
+        return case.reference(case, folder)
     torch.manual_seed(sum(map(ord, case.id)))
     config = transformers.AutoConfig.for_model(case.family, **case.config)
     model = transformers.AutoModelForImageTextToText.from_config(
@@ -90,7 +89,11 @@ def make_vision_reference(case: VisionCase, folder: Path) -> VisionReference:
         **inputs, max_new_tokens=REPLY_TOKENS, min_new_tokens=REPLY_TOKENS, do_sample=False
     )
     reply = made[0, inputs["input_ids"].shape[1] :].tolist()
-    return VisionReference(case, folder, tuple(prompts), second, reply)
+
+    def pixels(image: Image.Image) -> Tensor:
+        return processor.image_processor(images=[image], return_tensors="pt")["pixel_values"]
+
+    return VisionReference(case, folder, tuple(prompts), second, reply, pixels)
 
 
 def _as_published(folder: Path) -> None:

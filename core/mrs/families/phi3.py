@@ -26,6 +26,8 @@ FAMILY = Family(
     "phi3",
     read,
     gguf_arch="phi3",
+    aliases=("phi3_v",),
+    ignored=("model.vision_embed_tokens.",),
     defaults={"original_max_position_embeddings": 4096, "max_position_embeddings": 4096},
     safetensors={"mixer.qkv": "self_attn.qkv_proj", "ffn.gate_up": "mlp.gate_up_proj"},
     gguf={"mixer.qkv": "attn_qkv", "ffn.gate_up": "ffn_up"},

@@ -116,7 +116,6 @@ FAMILY = VisionFamily(
         "between": f"{START}glb_GN",
     },
     text="phi3",
-    text_types={"phi3_v": "phi3"},
     text_start="model.",
     head="lm_head",
     tower_key="img_processor",

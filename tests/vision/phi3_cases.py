@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 import transformers
 from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
-from vision_case import TEXT, WORDS, make_tokenizer
-from vision_reference import picture
-from vision_running import Conversation, Seeing, difference, load_seeing
+from vision_case import TEXT, WORDS, VisionCase, make_tokenizer
+from vision_reference import PROMPTS, REPLY_TOKENS, SECOND_TURN, Truth, VisionReference, picture
 
 from mrs.families.vision.layouts import CLIP_MEAN, CLIP_STD
 
@@ -36,7 +35,6 @@ TOWER: dict[str, Any] = {
     "initializer_range": 0.08,
 }
 START = "model.vision_embed_tokens."
-SIZES = [(37, 53), (53, 37), (7, 200), (201, 6), (64, 64), (333, 127), (1, 1)]
 
 
 @dataclass
@@ -50,6 +48,19 @@ class Recipe:
     down: torch.nn.Linear
     newline: Tensor
     between: Tensor
+
+    def truth(self, text: str, images: Sequence[Image.Image], reply: Sequence[int] = ()) -> Truth:
+        """A prompt and what of its reply there is, with each picture in its place."""
+        given = text
+        features = [self.features(*published_pixels(image)) for image in images]
+        for rows in features:
+            text = text.replace("{}", "<|image|>" * len(rows), 1)
+        ids = [*make_tokenizer(("<|image|>",))(text).input_ids, *reply]
+        embedded = self.text.model.embed_tokens(torch.tensor(ids))
+        if features:
+            places = [at for at, token in enumerate(ids) if token == WORDS]
+            embedded[torch.tensor(places)] = torch.cat(features)
+        return Truth(given, tuple(images), ids, self.text(inputs_embeds=embedded[None]).logits[0])
 
     def features(self, pixels: Tensor, rows: int, columns: int) -> Tensor:
         """pixels (1 + crops, 3, 24, 24)."""
@@ -73,7 +84,8 @@ class Recipe:
 
 def published_pixels(image: Image.Image) -> tuple[Tensor, int, int]:
     """The processor's steps, on numbers: (1 + crops, 3, 24, 24), rows, columns."""
-    image = image.convert("RGB")
+    canvas = Image.new("RGBA", image.size, (255, 255, 255, 255))
+    image = Image.alpha_composite(canvas, image.convert("RGBA")).convert("RGB")
     turned = image.width < image.height
     if turned:
         image = image.transpose(Image.Transpose.TRANSPOSE)
@@ -100,10 +112,8 @@ def published_pixels(image: Image.Image) -> tuple[Tensor, int, int]:
     return torch.stack([whole, *crops]), rows, columns
 
 
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+def make_recipe(folder: Path) -> Recipe:
     torch.manual_seed(3)
-    folder = tmp_path_factory.mktemp("phi3_v")
     config = transformers.Phi3Config(**TEXT)
     text = transformers.Phi3ForCausalLM(config).eval()
     tower = transformers.CLIPVisionModel(transformers.CLIPVisionConfig(**TOWER)).eval()
@@ -131,47 +141,29 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     return Recipe(folder, tower, text, up, down, newline, between)
 
 
-@pytest.fixture(scope="module")
-def seeing(recipe: Recipe) -> Seeing:
-    return load_seeing(recipe.folder)
-
-
-@pytest.mark.parametrize("size", SIZES, ids=str)
-def test_pixels(seeing: Seeing, size: tuple[int, int]) -> None:
-    image = picture(*size)
-    (ours,) = seeing.prepare([image])
-    theirs, rows, columns = published_pixels(image)
-    assert ours.shape.grid[:2] == (rows, columns)
-    assert ours.shape.rows == (rows * columns + 1) * 4 + 1 + (rows + 1) * 2
-    assert float((ours.pixels - theirs).abs().max()) * 255 * max(CLIP_STD) <= 1
-    assert ours.shape.rows <= seeing.vision.layout.largest(max(size)).rows
-
-
-@pytest.mark.parametrize("chunk_tokens", [512, 7])
 @torch.no_grad()
-def test_logits(recipe: Recipe, seeing: Seeing, chunk_tokens: int) -> None:
-    images = [picture(*size, seed=n) for n, size in enumerate(((37, 53), (90, 41)))]
-    ids, shown = seeing.shown("w5 w1 {} w2 w3 w9 {} w4 w8 w6", images)
-    logits = Conversation(seeing, chunk_tokens).feed(ids, shown)
-    embedded = recipe.text.model.embed_tokens(torch.tensor(ids))
-    places = torch.tensor([at for at, token in enumerate(ids) if token == WORDS])
-    embedded[places] = torch.cat([recipe.features(*published_pixels(each)) for each in images])
-    expected = recipe.text(inputs_embeds=embedded[None]).logits[0]
-    assert difference(logits, expected) < 1e-4
+def make_reference(case: VisionCase, folder: Path) -> VisionReference:
+    recipe = make_recipe(folder)
+    pictures = [picture(*size, seed=n) for n, size in enumerate(case.sizes)]
+    prompts = [recipe.truth(text, pictures[:count]) for count, text in enumerate(PROMPTS)]
+    second = recipe.truth(f"{PROMPTS[1]} {SECOND_TURN}", [pictures[0], pictures[2]])
+    reply: list[int] = []
+    while len(reply) < REPLY_TOKENS:
+        after = recipe.truth(prompts[1].text, pictures[:1], reply)
+        reply.append(int(after.logits[-1].argmax()))
+    return VisionReference(
+        case, folder, tuple(prompts), second, reply, lambda image: published_pixels(image)[0]
+    )
 
 
-def test_the_published_model() -> None:
-    """Phi-3.5 Vision: 4 crops, 144 features each, and the sizes that its card tells."""
-    from mrs.families.config import Config
-    from mrs.families.spec import ModelSpec
-    from mrs.families.vision.family import VisionConfigs
-    from mrs.families.vision.phi3_v import FAMILY
-
-    where = "phi-3.5-vision"
-    images = Config({**FAMILY.image_defaults, "num_crops": 4}, where)
-    configs = VisionConfigs(Config({}, where), Config(FAMILY.tower_defaults, where), images)
-    text = ModelSpec("phi3", 32_064, 3072, (), None, False, 131_072)  # type: ignore[arg-type]
-    layout = FAMILY.read(configs, text).layout
-    assert layout.shape(336, 336).rows == (4 + 1) * 144 + 1 + (2 + 1) * 12
-    assert layout.shape(336, 1344).rows == (4 + 1) * 144 + 1 + (1 + 1) * 12
-    assert layout.shape(336, 1344).pixels == (5, 3, 336, 336)
+PHI3_V = (
+    VisionCase(
+        "phi3_v",
+        "published",
+        {},
+        make_tokenizer,
+        specials=("<|image|>",),
+        placeholder="<|image_1|>",
+        reference=make_reference,
+    ),
+)

@@ -1,6 +1,6 @@
-"""Print which family passes which check, as the Markdown table of the README.
+"""Print which family passes which check, as the Markdown tables of the README.
 
-Run as `python tests/families/table.py`, with `--slow` to also compare with llama.cpp. It runs the
+Run as `python tests/table.py`, with `--slow` to also compare with llama.cpp. It runs the
 tests and fills a cell from those that carry the column's mark.
 """
 
@@ -46,7 +46,8 @@ class Results:
 
 def _family(item: pytest.Item) -> str | None:
     values = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return next((value.family for value in values if hasattr(value, "family")), None)
+    own = getattr(getattr(item, "module", None), "FAMILY", None)
+    return next((value.family for value in values if hasattr(value, "family")), own)
 
 
 def _cell(outcomes: set[str]) -> str:
@@ -55,14 +56,19 @@ def _cell(outcomes: set[str]) -> str:
 
 
 def main() -> int:
+    return max(make_table(Path(__file__).parent / folder) for folder in ("families", "vision"))
+
+
+def make_table(folder: Path) -> int:
+    """Run a folder's tests and print its table; the exit code of pytest."""
     results = Results()
     chosen = ["-m", "slow or not slow"] if "--slow" in sys.argv[1:] else []
     log = io.StringIO()
     with contextlib.redirect_stdout(log):
         # In one process: a plug-in sees no outcomes of workers' tests.
         options = ["-q", "-n", "0", *chosen]
-        code = pytest.main([str(Path(__file__).parent), *options], plugins=[results])
-    print(results.markdown())
+        code = pytest.main([str(folder), *options], plugins=[results])
+    print(results.markdown(), end="\n\n")
     if code:
         print(log.getvalue(), file=sys.stderr)
     return int(code)
