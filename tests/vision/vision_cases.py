@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from gemma3_cases import GEMMA3
+from gemma3_cases import GEMMA3
 from llava_cases import LLAVA, LLAVA_NEXT
 from phi3_cases import PHI3_V
 from vision_case import VisionCase
 
 CASES: tuple[VisionCase, ...] = (
+    *GEMMA3,
     *LLAVA,
     *LLAVA_NEXT,
     *PHI3_V,

@@ -42,7 +42,7 @@ def list_vision_parameters(
 
     `names` is the family's slot table, with whole module names for all but the parts of layers.
     """
-    bind = _Binding(names, tensors, {})
+    bind = _Binding(names, tensors, {"offset_norm": "plus_one"})
     parts = (vision.tower, vision.projector)
     slots = [slot for part in parts for slot in vision_slots(part, hidden_size)]
     found = list(bind.slots(slots, "vision.", "", None))

@@ -21,8 +21,9 @@ from mrs.families.spec import (
     ShortConvolution,
 )
 
-#: Weights that containers may store in ways of their own: those of norms, and rates of decay.
-Kind = Literal["plain", "norm", "decay"]
+#: Weights that containers may store in ways of their own: those of norms, of norms that are an
+#: offset from one in every family, and rates of decay.
+Kind = Literal["plain", "norm", "offset_norm", "decay"]
 
 
 @dataclass(frozen=True)

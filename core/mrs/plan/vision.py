@@ -12,6 +12,7 @@ from math import prod
 
 from mrs.families.spec import Attention, Layer, Mlp, ModelSpec, Parameter
 from mrs.families.vision.clip import ClipTower
+from mrs.families.vision.siglip import SiglipTower
 from mrs.families.vision.spec import ImageShape, Tower, Vision
 from mrs.plan.forward_pass import Pass, norm_bytes, product_bytes
 from mrs.plan.storage import Storage
@@ -113,6 +114,11 @@ def rows_at_once(tower: Tower, shape: ImageShape) -> int:
 
 @rows_at_once.register
 def _(tower: ClipTower, shape: ImageShape) -> int:
+    return shape.patches // shape.pixels[0]
+
+
+@rows_at_once.register
+def _(tower: SiglipTower, shape: ImageShape) -> int:
     return shape.patches // shape.pixels[0]
 
 

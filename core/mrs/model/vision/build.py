@@ -9,12 +9,16 @@ import torch
 from torch import Tensor
 
 from mrs.families.vision.clip import ClipTower
+from mrs.families.vision.gemma3 import PooledProjector
 from mrs.families.vision.llava_next import TilesProjector
 from mrs.families.vision.phi3_v import CropsProjector
 from mrs.families.vision.projectors import MlpProjector
+from mrs.families.vision.siglip import SiglipTower
 from mrs.families.vision.spec import ImageShape, Vision
 from mrs.model.vision.clip import ClipTowerPart
 from mrs.model.vision.projectors import CropsProjectorPart, MlpProjectorPart, TilesProjectorPart
+from mrs.model.vision.siglip import SiglipTowerPart
+from mrs.model.vision.squares import PooledProjectorPart
 from mrs.model.weights import ModelWeights
 
 
@@ -30,9 +34,11 @@ class ProjectorPart(Protocol):
 
 _TOWERS: dict[type, Callable[[Any, ModelWeights], TowerPart]] = {
     ClipTower: ClipTowerPart,
+    SiglipTower: SiglipTowerPart,
 }
 _PROJECTORS: dict[type, Callable[[Any, ModelWeights], ProjectorPart]] = {
     MlpProjector: MlpProjectorPart,
+    PooledProjector: PooledProjectorPart,
     TilesProjector: TilesProjectorPart,
     CropsProjector: CropsProjectorPart,
 }

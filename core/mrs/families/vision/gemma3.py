@@ -1,0 +1,160 @@
+"""Gemma 3: SigLIP's patches, averaged in squares, which see each other in the language model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil, floor, isqrt
+
+from mrs.errors import NotReadable
+from mrs.families.config import Config
+from mrs.families.slots import Slot
+from mrs.families.spec import ModelSpec, Norm
+from mrs.families.vision.family import VisionConfigs, VisionFamily
+from mrs.families.vision.layouts import read_resampling, read_scale, read_size
+from mrs.families.vision.siglip import SIGLIP_DEFAULTS, SIGLIP_IMAGES, read_siglip, siglip_names
+from mrs.families.vision.slots import vision_slots
+from mrs.families.vision.spec import ImageShape, PixelScale, Vision
+
+TOWER = "vision_tower.vision_model."
+BEGIN, TOKEN, END = "<start_of_image>", "<image_soft_token>", "<end_of_image>"
+
+
+@dataclass(frozen=True)
+class PanAndScan:
+    """When long pictures are shown in stretches, too: at most `most` of them.
+
+    A picture must be at least `ratio` times as long as wide, and no edge of a stretch is shorter
+    than `edge`.
+    """
+
+    edge: int
+    most: int
+    ratio: float
+
+    def stretches(self, length: int, width: int) -> int:
+        """Along the longer edge of a picture; 0 where it is only shown whole."""
+        if length / width < self.ratio:
+            return 0
+        count = min(floor(length / width + 0.5), length // self.edge)
+        count = min(max(count, 2), self.most)
+        return count if min(ceil(length / count), width) >= self.edge else 0
+
+
+@dataclass(frozen=True)
+class SquareLayout:
+    """Pictures stretched to squares of `edge`, each of which takes `rows` rows.
+
+    A shape's `grid` are the rows and columns that the picture is cut into besides.
+    """
+
+    edge: int
+    patch_size: int
+    rows: int
+    scale: PixelScale
+    resampling: str
+    pan: PanAndScan | None = None
+    is_resizable: bool = False
+
+    def shape(self, height: int, width: int) -> ImageShape:
+        down = across = 0
+        if self.pan and width >= height:
+            across = self.pan.stretches(width, height)
+            down = min(across, 1)
+        elif self.pan:
+            down = self.pan.stretches(height, width)
+            across = min(down, 1)
+        views = 1 + down * across
+        return ImageShape(
+            pixels=(views, 3, self.edge, self.edge),
+            patches=views * (self.edge // self.patch_size) ** 2,
+            rows=views * self.rows,
+            text=self._text(views),
+            grid=(down, across),
+        )
+
+    def _text(self, views: int) -> str:
+        one = f"\n\n{BEGIN}{TOKEN * self.rows}{END}\n\n"
+        if views == 1:
+            return one
+        crops = " ".join([one] * (views - 1))
+        between = "and here are some crops to help you see better"
+        return f"Here is the original image {one} {between} {crops}"
+
+    def largest(self, edge: int) -> ImageShape:
+        """As long as can be, and just as wide as a stretch has to be."""
+        return self.shape(min(self.pan.edge, edge) if self.pan else edge, edge)
+
+
+@dataclass(frozen=True)
+class PooledProjector:
+    """Averages over squares of `pool` x `pool` patches, normalized and mapped by one product."""
+
+    input_size: int
+    side: int
+    pool: int
+    norm: Norm
+
+
+@vision_slots.register
+def _(part: PooledProjector, hidden_size: int) -> Iterator[Slot]:
+    yield Slot("projector.norm", (part.input_size,), "vector", kind="offset_norm")
+    yield Slot("projector", (hidden_size, part.input_size))
+
+
+def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
+    model, images = configs.model, configs.images
+    tower = read_siglip(configs.tower)
+    height, width = read_size(images, "size", "height", "width")
+    rows = model.positive("mm_tokens_per_image", 256)
+    if height != width or height != tower.image_size or isqrt(rows) ** 2 != rows:
+        raise NotReadable(
+            f"{rows} tokens for pictures of {height} x {width}, seen at {tower.image_size}",
+            where=images.where,
+        )
+    if tower.side % isqrt(rows):
+        raise NotReadable(f"{tower.side**2} patches make no {rows} tokens", where=images.where)
+    layout = SquareLayout(
+        edge=height,
+        patch_size=tower.patches.size,
+        rows=rows,
+        scale=read_scale(images),
+        resampling=read_resampling(images),
+        pan=_read_pan(images) if images.flag("do_pan_and_scan", False) else None,
+    )
+    norm = Norm(configs.tower.number("layer_norm_eps"))
+    return Vision(
+        tower,
+        PooledProjector(tower.hidden_size, tower.side, tower.side // isqrt(rows), norm),
+        layout,
+        placeholder=BEGIN,
+        image_token_id=model.whole("image_token_index", 262_144),
+        is_bidirectional=True,
+    )
+
+
+def _read_pan(images: Config) -> PanAndScan:
+    pan = PanAndScan(
+        images.positive("pan_and_scan_min_crop_size", 256),
+        images.positive("pan_and_scan_max_num_crops", 4),
+        images.positive_number("pan_and_scan_min_ratio_to_activate", 1.2),
+    )
+    if pan.edge < max(pan.most, 2):
+        raise NotReadable(f"{pan.most} stretches of {pan.edge} pixels", where=images.where)
+    return pan
+
+
+FAMILY = VisionFamily(
+    "gemma3",
+    read,
+    names={
+        **siglip_names(TOWER),
+        "projector.norm": "multi_modal_projector.mm_soft_emb_norm",
+        "projector.weight": "multi_modal_projector.mm_input_projection_weight^T",
+    },
+    text="gemma3_text",
+    tower_defaults=SIGLIP_DEFAULTS,
+    image_defaults={**SIGLIP_IMAGES, "size": {"height": 896, "width": 896}, "resample": 2},
+    spellings={TOWER: "vision_tower."},
+    ignored=("vision_tower.vision_model.head.", "vision_tower.head."),
+)
