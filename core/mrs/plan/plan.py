@@ -6,25 +6,23 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from math import prod
 
 from mrs.errors import DoesNotFit
 from mrs.families.find import Description
 from mrs.formats import Format
 from mrs.isq import parse_isq
 from mrs.plan.account import Correction, DeviceTerms, device_terms
-from mrs.plan.bandwidth import bandwidth_of
 from mrs.plan.device import Device
 from mrs.plan.facts import ModelFacts, model_facts, weights_format
-from mrs.plan.place import place, token_reads
+from mrs.plan.place import place
 from mrs.plan.placement import Placement
 from mrs.plan.prefix import prefix_budgets
-from mrs.plan.reads import decoded_layer_bytes, decoded_share
 from mrs.plan.remarks import remarks
-from mrs.plan.speed import DeviceSpeed, SpeedEstimate, Work, estimate_speed
+from mrs.plan.speed import SpeedEstimate
 from mrs.plan.storage import Storage, resolve_dtype
 from mrs.plan.terms import Load, ModelSizes
 from mrs.plan.vision import VisionTerms, pictures
+from mrs.plan.work import estimate_speed
 from mrs.request import DEFAULT_SEQ_TOKENS, RunRequest, Strategy
 from mrs.source.checkpoint import Checkpoint
 from mrs.units import human_bytes
@@ -178,7 +176,7 @@ def make_plan(
         kv_bytes_per_token=sizes.kv_bytes_per_token,
         terms=terms,
         prefix_bytes=prefix_budgets(request, terms),
-        speed=_speed(sizes, placement, devices),
+        speed=estimate_speed(sizes, placement, devices),
         warnings=remarks(
             request, description.spec, placement, devices, terms, vision, context_tokens
         ),
@@ -196,29 +194,3 @@ def dense_format(request: RunRequest, checkpoint: Checkpoint, description: Descr
         for piece in parameter.pieces
     ]
     return resolve_dtype(request.dtype, stored)
-
-
-def _speed(sizes: ModelSizes, placement: Placement, devices: Sequence[Device]) -> SpeedEstimate:
-    on = [sizes.on(device) for device in devices]
-    multiplied = [0.0] * len(sizes.spec.layers)
-    for parameter in sizes.parameters:
-        if parameter.role == "matrix" and parameter.layer is not None:
-            share = decoded_share(parameter, sizes.spec)
-            multiplied[parameter.layer] += share * prod(parameter.shape)
-    home = on[placement.first_device]
-    read = [decoded_layer_bytes(sizes.parameters, sizes.spec, each.storage) for each in on]
-    work = Work(
-        weight_bytes=[read[i][n] for n, i in enumerate(placement.layer_devices)],
-        kv_bytes=[kv // sizes.load.batch for kv in sizes.kv_bytes],
-        weights=[round(count) for count in multiplied],
-        non_mapped_weight_bytes=token_reads(sizes, home).non_mapped_bytes,
-        non_mapped_weights=sizes.spec.vocab_size * sizes.spec.hidden_size,
-    )
-    speeds = [
-        DeviceSpeed(
-            "cpu" if device.torch_device == "cpu" else device.kind,
-            bandwidth_of(device),
-        )
-        for device in devices
-    ]
-    return estimate_speed(placement, work, speeds, chunk_tokens=sizes.load.chunk_tokens)

@@ -1,28 +1,48 @@
 """How fast a placement will be: tokens a second, low and high.
 
-One model for both phases. Decoding reads, for one token, every weight that takes part and the
-keys and values so far, each at the bandwidth of its device. A prompt does the same once for a
-whole chunk of tokens, and is bound by arithmetic where that takes longer; how many operations a
-device does for each byte that it could read meanwhile depends on its kind.
+One model for both phases. A forward pass reads every weight that takes part once, at the bandwidth
+of its device, or is bound by arithmetic where that takes longer; how many operations a device does
+for each byte that it could read meanwhile depends on its kind. Each tensor that takes part costs
+the time to begin its step besides, which is all that counts for very small models. Decoding is a
+pass of one token, a prompt is passes of whole chunks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from mrs.plan.fastest import HOP_SECONDS
-from mrs.plan.placement import Placement
-from mrs.request import PREFILL_CHUNK_TOKENS
+
+#: What a device computes with; matrix units are a CPU's (AMX).
+Processor = Literal["cpu", "cpu with matrix units", "metal", "cuda"]
 
 #: The part of a plain sequential read's speed that decoding reaches, in public measurements of
-#: several engines and in ours: from plain kernels to ones laid out for the memory.
-READ_EFFICIENCY = (0.5, 1.0)
+#: several engines and in ours: from plain kernels to ones laid out for the memory, on huge pages.
+READ_EFFICIENCY = (0.5, 1.1)
 
 #: Operations of a matrix product for each byte of bandwidth, from kernels that decode weights on
-#: the fly to the matrix units' rate: consumer and server CPUs, Apple and NVIDIA GPUs.
-OPERATIONS_PER_BYTE = {"cpu": (5.0, 80.0), "metal": (15.0, 40.0), "cuda": (40.0, 250.0)}
+#: the fly to the processor's rate: consumer and server CPUs, Apple and NVIDIA GPUs.
+OPERATIONS_PER_BYTE: dict[Processor, tuple[float, float]] = {
+    "cpu": (5.0, 40.0),
+    "cpu with matrix units": (5.0, 80.0),
+    "metal": (15.0, 40.0),
+    "cuda": (40.0, 250.0),
+}
+
+#: Seconds to begin the steps of one tensor of weights: interpreter, calls of kernels, waiting for
+#: threads or a GPU's queue. Measured on a server CPU with models so small that nothing else counts:
+#: 9 to 12 us for plain decoders, 13 to 24 for mixtures, latent attention and states, 23 to 27 on
+#: torch's kernels alone; desktop CPUs are up to twice as fast. Accelerators were not measured: the
+#: host's time on torch's kernels, and a launch of some us for each of several kernels a tensor.
+STEP_SECONDS: dict[Processor, tuple[float, float]] = {
+    "cpu": (30e-6, 5e-6),
+    "cpu with matrix units": (30e-6, 5e-6),
+    "metal": (100e-6, 15e-6),
+    "cuda": (80e-6, 10e-6),
+}
+#: To choose a token from its logits is worth so many steps: 80 to 250 us were measured.
+CHOICE_STEPS = 15
 
 
 class Range(NamedTuple):
@@ -31,79 +51,82 @@ class Range(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SpeedEstimate:
-    """Tokens a second of one sequence."""
+class DeviceSpeed:
+    """What the estimate needs to know of a device; `kind` is that of where its tensors live."""
 
-    decode: Range
-    prompt: Range
+    kind: Processor
+    bandwidth_bytes_per_s: float
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one token costs: one entry a layer, and the non-mapped part's.
+    """What forward passes ask of one device.
 
-    `weight_bytes` are those that a token takes part in (of experts, the chosen ones);
-    `kv_bytes` are read at the full planned length; `weights` counts multiplications.
+    Every pass reads `weight_bytes` of `tensors` tensors and of those of experts (`expert_bytes`,
+    `expert_tensors`) the ones that are chosen; `cache_bytes` are a full cache of one sequence.
+    Each token is multiplied with `weights` numbers and `past_numbers` of a full cache, the last
+    one of a pass with `head_weights` too.
     """
 
-    weight_bytes: Sequence[int]
-    kv_bytes: Sequence[int]
-    weights: Sequence[int]
-    non_mapped_weight_bytes: int
-    non_mapped_weights: int
+    weight_bytes: int = 0
+    expert_bytes: int = 0
+    cache_bytes: int = 0
+    tensors: int = 0
+    expert_tensors: int = 0
+    weights: int = 0
+    past_numbers: int = 0
+    head_weights: int = 0
 
 
 @dataclass(frozen=True)
-class DeviceSpeed:
-    """What the estimate needs to know of a device; `kind` is that of where its tensors live."""
+class SpeedEstimate:
+    """Tokens a second of one sequence, with an entry of `work` a device.
 
-    kind: str
-    bandwidth_bytes_per_s: float
-
-
-def estimate_speed(
-    placement: Placement,
-    work: Work,
-    devices: Sequence[DeviceSpeed],
-    *,
-    chunk_tokens: int = PREFILL_CHUNK_TOKENS,
-    hop_seconds: float = HOP_SECONDS,
-) -> SpeedEstimate:
-    """Tokens a second for decoding and for the prompt, one entry of `devices` a device.
-
-    Low: half of the bandwidth and a full cache. High: all of it and an empty cache.
+    Low: half of the bandwidth, slow steps and a full cache. High: all of the bandwidth, fast steps
+    and an empty cache. A token goes to the part `chosen_share` of all experts.
     """
-    used = sum(1 for _, count in placement.layers if count)
-    hops = used * hop_seconds if used > 1 else 0.0
-    decode, prompt = [], []
-    for end in (0, 1):
-        reads, products = _device_seconds(placement, work, devices, end, chunk_tokens)
-        decode.append(1 / (sum(reads) + hops))
-        chunk = sum(map(max, zip(reads, products, strict=True)))
-        prompt.append(chunk_tokens / (chunk + hops))
-    return SpeedEstimate(Range(*decode), Range(*prompt))
 
+    work: tuple[Work, ...]
+    devices: tuple[DeviceSpeed, ...]
+    chunk_tokens: int
+    chosen_share: float = 1.0
+    hop_seconds: float = HOP_SECONDS
 
-def _device_seconds(
-    placement: Placement,
-    work: Work,
-    devices: Sequence[DeviceSpeed],
-    end: int,
-    chunk_tokens: int,
-) -> tuple[list[float], list[float]]:
-    """Seconds to read everything once and to multiply one chunk, by device; `end` 0 is low."""
-    read_bytes = [0.0] * len(devices)
-    operations = [0.0] * len(devices)
-    read_bytes[placement.first_device] += work.non_mapped_weight_bytes
-    # Logits are computed for the last token of a chunk alone.
-    operations[placement.first_device] += 2 * work.non_mapped_weights
-    for layer, index in enumerate(placement.layer_devices):
-        full_cache = work.kv_bytes[layer] if end == 0 else 0
-        read_bytes[index] += work.weight_bytes[layer] + full_cache
-        operations[index] += 2 * work.weights[layer] * chunk_tokens
-    reads, products = [], []
-    for device, size, count in zip(devices, read_bytes, operations, strict=True):
-        reads.append(size / (device.bandwidth_bytes_per_s * READ_EFFICIENCY[end]))
-        rate = device.bandwidth_bytes_per_s * OPERATIONS_PER_BYTE[device.kind][end]
-        products.append(count / rate)
-    return reads, products
+    @property
+    def decode(self) -> Range:
+        return Range(*(1 / self._pass_seconds(1, end) for end in (0, 1)))
+
+    @property
+    def prompt(self) -> Range:
+        """Of a prompt of one chunk."""
+        return self.prompt_of(self.chunk_tokens)
+
+    def prompt_of(self, tokens: int) -> Range:
+        """Of a prompt of so many tokens, at least one, to the first token of the reply."""
+        chunks, rest = divmod(tokens, self.chunk_tokens)
+        rates = []
+        for end in (0, 1):
+            seconds = chunks * self._pass_seconds(self.chunk_tokens, end) if chunks else 0.0
+            rates.append(tokens / (seconds + (self._pass_seconds(rest, end) if rest else 0.0)))
+        return Range(*rates)
+
+    def _pass_seconds(self, tokens: int, end: int) -> float:
+        used = [pair for pair in zip(self.work, self.devices, strict=True) if pair[0].tensors]
+        seconds = sum(self._device_seconds(*pair, tokens, end) for pair in used)
+        return seconds + (len(used) * self.hop_seconds if len(used) > 1 else 0.0)
+
+    def _device_seconds(self, work: Work, device: DeviceSpeed, tokens: int, end: int) -> float:
+        # The part of all experts that at least one of the tokens goes to.
+        share = 1 - (1 - self.chosen_share) ** tokens
+        read_bytes = work.weight_bytes + share * work.expert_bytes
+        multiplied = work.weights * tokens + work.head_weights
+        if end == 0:
+            read_bytes += work.cache_bytes
+            multiplied += work.past_numbers * tokens
+        bandwidth = device.bandwidth_bytes_per_s
+        reading = read_bytes / (bandwidth * READ_EFFICIENCY[end])
+        multiplying = 2 * multiplied / (bandwidth * OPERATIONS_PER_BYTE[device.kind][end])
+        steps = work.tensors + share * work.expert_tensors
+        if work.head_weights:
+            steps += CHOICE_STEPS
+        return max(reading, multiplying) + steps * STEP_SECONDS[device.kind][end]
