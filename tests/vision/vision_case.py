@@ -35,7 +35,8 @@ class VisionCase:
     the id `WORDS` and so on. `processor` makes transformers' processor around a tokenizer;
     `placeholder` stands for an image in the prompts that are given to it. `sizes` are
     (width, height) of the pictures that are shown, in turn. `reference` makes the truth of a
-    family that transformers has no class for.
+    family that transformers has no class for; `unpack` turns what transformers makes of a picture
+    into pixels as they lie here.
     """
 
     family: str
@@ -46,6 +47,7 @@ class VisionCase:
     placeholder: str = "<image>"
     sizes: tuple[tuple[int, int], ...] = ((37, 53), (90, 41), (24, 24))
     reference: Callable[[Any, Any], Any] | None = field(default=None, hash=False)
+    unpack: Callable[[Any], Any] | None = field(default=None, hash=False)
 
     @property
     def id(self) -> str:

@@ -6,6 +6,7 @@ from gemma3_cases import GEMMA3
 from gemma3_cases import GEMMA3
 from llava_cases import LLAVA, LLAVA_NEXT
 from phi3_cases import PHI3_V
+from qwen_cases import QWEN_VL
 from vision_case import VisionCase
 
 CASES: tuple[VisionCase, ...] = (
@@ -13,4 +14,5 @@ CASES: tuple[VisionCase, ...] = (
     *LLAVA,
     *LLAVA_NEXT,
     *PHI3_V,
+    *QWEN_VL,
 )

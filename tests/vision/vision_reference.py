@@ -91,7 +91,8 @@ def make_vision_reference(case: VisionCase, folder: Path) -> VisionReference:
     reply = made[0, inputs["input_ids"].shape[1] :].tolist()
 
     def pixels(image: Image.Image) -> Tensor:
-        return processor.image_processor(images=[image], return_tensors="pt")["pixel_values"]
+        made = processor.image_processor(images=[image], return_tensors="pt")
+        return made["pixel_values"] if case.unpack is None else case.unpack(made)
 
     return VisionReference(case, folder, tuple(prompts), second, reply, pixels)
 

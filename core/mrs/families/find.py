@@ -18,7 +18,14 @@ from mrs.families.registry import family_by_gguf_arch, family_by_name
 from mrs.families.slots import Kind
 from mrs.families.spec import Change, ModelSpec, Parameter
 from mrs.families.text_part import text_part
-from mrs.families.vision.find import see, text_of, vision_family
+from mrs.families.vision.family import VisionFamily
+from mrs.families.vision.find import (
+    find_vision_family,
+    see,
+    seeing_starts,
+    text_of,
+    vision_family,
+)
 
 
 class _Tensor(Protocol):
@@ -99,7 +106,12 @@ _CHANGES: dict[Kind, Change] = {"decay": "negative_exp"}
 def _read_safetensors(checkpoint: _Checkpoint, arch: str | None) -> _Read:
     where = checkpoint.model_id
     values, prefix = text_part(checkpoint.config, checkpoint.tensors)
-    family = family_by_name(arch or _model_type(values, where))
+    name = arch or _model_type(values, where)
+    around = find_vision_family(name)
+    if around is not None and around.tower_key in values:
+        found = _read_inside(checkpoint, around)
+        return found._replace(ignored=found.ignored + seeing_starts(around, checkpoint.tensors))
+    family = family_by_name(name)
     config = Config({**family.defaults, **values}, where)
     spec = family.read(config)
     names = {**SAFETENSORS, **family.safetensors}
@@ -110,14 +122,21 @@ def _read_safetensors(checkpoint: _Checkpoint, arch: str | None) -> _Read:
 def _read_seeing(checkpoint: _Checkpoint, arch: str | None) -> _Read:
     where = checkpoint.model_id
     family = vision_family(arch or _model_type(checkpoint.config, where), where)
+    found = _read_inside(checkpoint, family)
     model = Config({**family.defaults, **checkpoint.config}, where)
+    spec, seeing = see(family, model, checkpoint.image_config, found.spec, checkpoint.tensors)
+    return found._replace(spec=spec, parameters=found.parameters + seeing)
+
+
+def _read_inside(checkpoint: _Checkpoint, family: VisionFamily) -> _Read:
+    """The language model inside a checkpoint that sees."""
+    model = Config({**family.defaults, **checkpoint.config}, checkpoint.model_id)
     text = text_of(family, model, checkpoint.tensors)
     spec = text.family.read(text.config)
     if family.refine is not None:
         spec = family.refine(spec, model)
     parameters = _bound(checkpoint, text.family, text.config, spec, text.names)
-    spec, seeing = see(family, model, checkpoint.image_config, spec, checkpoint.tensors)
-    return _Read(spec, parameters + seeing, ignored=text.family.ignored + family.ignored)
+    return _Read(spec, parameters, ignored=text.family.ignored + family.ignored)
 
 
 def _bound(

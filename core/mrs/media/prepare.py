@@ -12,6 +12,7 @@ from typing import Any
 from PIL.Image import Image
 from torch import Tensor
 
+from mrs.families.vision.dynamic import DynamicLayout
 from mrs.families.vision.gemma3 import SquareLayout
 from mrs.families.vision.layouts import CropLayout
 from mrs.families.vision.llava_next import AnyResolutionLayout
@@ -20,6 +21,7 @@ from mrs.families.vision.spec import ImageLayout, ImageShape
 from mrs.media.any_resolution import whole_and_tiles
 from mrs.media.crop import crop
 from mrs.media.crops import whole_and_crops
+from mrs.media.dynamic import fit
 from mrs.media.square import squares
 
 
@@ -50,6 +52,7 @@ def to_pixels(layout: ImageLayout, image: Image, shape: ImageShape) -> Tensor:
 
 _LAYOUTS: dict[type, Callable[[Any, Image, ImageShape], Tensor]] = {
     CropLayout: crop,
+    DynamicLayout: fit,
     SquareLayout: squares,
     AnyResolutionLayout: whole_and_tiles,
     CropsLayout: whole_and_crops,

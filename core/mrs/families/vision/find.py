@@ -12,7 +12,7 @@ from typing import Any
 from mrs.errors import NotReadable, Unsupported
 from mrs.families.config import Config
 from mrs.families.family import Family, Names
-from mrs.families.names import SAFETENSORS
+from mrs.families.names import SAFETENSORS, TRANSPOSED
 from mrs.families.parameters import list_vision_parameters
 from mrs.families.registry import family_by_name
 from mrs.families.spec import ModelSpec, Parameter
@@ -32,17 +32,23 @@ def vision_families() -> dict[str, VisionFamily]:
     return {family.name: family for family in sorted(found, key=lambda f: f.name)}
 
 
+def find_vision_family(name: str) -> VisionFamily | None:
+    """The family called `name` in a config or by `--arch`, if there is one."""
+    wanted = name.lower().replace("-", "_")
+    families = vision_families().values()
+    return next((f for f in families if wanted in (f.name, *f.aliases)), None)
+
+
 def vision_family(name: str, where: str) -> VisionFamily:
     """The family called `name` in a config or by `--arch`; Unsupported if there is none."""
-    wanted = name.lower().replace("-", "_")
-    for family in vision_families().values():
-        if wanted in (family.name, *family.aliases):
-            return family
-    raise Unsupported(
-        f"the architecture {name!r} is not known to see",
-        where=where,
-        hint=f"known are {', '.join(vision_families())}; its text part may run as plain",
-    )
+    family = find_vision_family(name)
+    if family is None:
+        raise Unsupported(
+            f"the architecture {name!r} is not known to see",
+            where=where,
+            hint=f"known are {', '.join(vision_families())}; its text part may run as plain",
+        )
+    return family
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,16 @@ def text_of(family: VisionFamily, model: Config, tensors: Collection[str]) -> Te
     names = _spelled(renamed, family, tensors)
     defaults = {**text.defaults, **family.text_defaults}
     return TextPart(text, Config({**defaults, **given}, model.where), names)
+
+
+def seeing_starts(family: VisionFamily, tensors: Collection[str]) -> tuple[str, ...]:
+    """What the names of tensors start with that are for seeing alone."""
+    modules = {
+        slot: name.removesuffix(TRANSPOSED).partition("{")[0]
+        for slot, name in family.names.items()
+        if not slot.startswith(("mixer.", "ffn."))
+    }
+    return tuple(_spelled(modules, family, tensors).values())
 
 
 def _renamed(name: str, family: VisionFamily) -> str:

@@ -11,7 +11,8 @@ from mrs.families.vision.spec import Patches
 
 
 def patch_slot(patches: Patches, hidden_size: int) -> Slot:
-    shape = (hidden_size, patches.channels, patches.size, patches.size)
+    frames = (patches.frames,) if patches.frames > 1 else ()
+    shape = (hidden_size, patches.channels, *frames, patches.size, patches.size)
     return Slot("patches", shape, "dense", patches.bias)
 
 

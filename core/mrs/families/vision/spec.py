@@ -59,15 +59,19 @@ class ImageLayout(Protocol):
 
 @dataclass(frozen=True)
 class Patches:
-    """Non-overlapping square patches, each mapped to a vector by one product."""
+    """Non-overlapping square patches, each mapped to a vector by one product.
+
+    Towers for films map as many `frames` together; a picture is each of them.
+    """
 
     size: int
     channels: int = 3
     bias: bool = False
+    frames: int = 1
 
     @property
     def numbers(self) -> int:
-        return self.channels * self.size**2
+        return self.channels * self.frames * self.size**2
 
 
 class Tower(Protocol):

@@ -13,10 +13,12 @@ from mrs.families.vision.gemma3 import PooledProjector
 from mrs.families.vision.llava_next import TilesProjector
 from mrs.families.vision.phi3_v import CropsProjector
 from mrs.families.vision.projectors import MlpProjector
+from mrs.families.vision.qwen_tower import PatchMerger, QwenTower
 from mrs.families.vision.siglip import SiglipTower
 from mrs.families.vision.spec import ImageShape, Vision
 from mrs.model.vision.clip import ClipTowerPart
 from mrs.model.vision.projectors import CropsProjectorPart, MlpProjectorPart, TilesProjectorPart
+from mrs.model.vision.qwen import PatchMergerPart, QwenTowerPart
 from mrs.model.vision.siglip import SiglipTowerPart
 from mrs.model.vision.squares import PooledProjectorPart
 from mrs.model.weights import ModelWeights
@@ -34,10 +36,12 @@ class ProjectorPart(Protocol):
 
 _TOWERS: dict[type, Callable[[Any, ModelWeights], TowerPart]] = {
     ClipTower: ClipTowerPart,
+    QwenTower: QwenTowerPart,
     SiglipTower: SiglipTowerPart,
 }
 _PROJECTORS: dict[type, Callable[[Any, ModelWeights], ProjectorPart]] = {
     MlpProjector: MlpProjectorPart,
+    PatchMerger: PatchMergerPart,
     PooledProjector: PooledProjectorPart,
     TilesProjector: TilesProjectorPart,
     CropsProjector: CropsProjectorPart,

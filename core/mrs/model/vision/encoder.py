@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 
 import torch
 import torch.nn.functional as F
@@ -44,17 +45,31 @@ class EncoderLayer:
         v = self._v(x).view(-1, part.kv_heads, part.head_dim)
         if turn is not None:
             q, k = turn(q), turn(k)
-        ends = [*cuts, len(x)]
-        stretches = [slice(a, b) for a, b in zip([0, *cuts], ends, strict=True)]
-        mixed = [look(q[s], k[s], v[s], part.scale) for s in stretches]
+        mixed = [
+            look(q[rows], k[rows], v[rows], part.scale, count)
+            for rows, count in _equal_stretches(cuts, len(x))
+        ]
         return self._o(torch.cat(mixed) if len(mixed) > 1 else mixed[0])
 
 
-def look(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """Attention of all queries (T, heads, D) over all keys (S, heads, D): (T, heads * D)."""
-    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
+def _equal_stretches(cuts: Sequence[int], rows: int) -> Iterator[tuple[slice, int]]:
+    """Neighbouring stretches of one length: the rows of all of them, and how many there are."""
+    lengths = [end - start for start, end in zip([0, *cuts], [*cuts, rows], strict=True)]
+    start = 0
+    for length, equal in groupby(lengths):
+        count = len(list(equal))
+        yield slice(start, start + count * length), count
+        start += count * length
+
+
+def look(q: Tensor, k: Tensor, v: Tensor, scale: float, count: int = 1) -> Tensor:
+    """Attention of all queries (T, heads, D) over all keys (S, heads, D): (T, heads * D).
+
+    Where they are `count` stretches of one length, each looks at its own keys alone.
+    """
+    q, k, v = (x.reshape(count, -1, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
     mixed = F.scaled_dot_product_attention(q, k, v, scale=scale)
-    return mixed[0].transpose(0, 1).flatten(1)
+    return mixed.transpose(1, 2).flatten(2).flatten(0, 1)
 
 
 def build_layers(layers: Sequence[Layer], weights: ModelWeights, key: str) -> list[EncoderLayer]:

@@ -1,0 +1,69 @@
+"""Qwen2.5-VL: Qwen2-VL with a tower made like Qwen's text layers, most of which see windows."""
+
+from __future__ import annotations
+
+from mrs.errors import NotReadable
+from mrs.families.config import Config
+from mrs.families.spec import Mlp, ModelSpec, Norm
+from mrs.families.vision.family import VisionConfigs, VisionFamily
+from mrs.families.vision.qwen_tower import (
+    IMAGE_DEFAULTS,
+    NAMES,
+    SPELLINGS,
+    TEXT_DEFAULTS,
+    TOWER_DEFAULTS,
+    read_qwen,
+    read_tower,
+)
+from mrs.families.vision.spec import Vision
+
+
+def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
+    tower = configs.tower
+    mlp = Mlp(tower.positive("intermediate_size"), tower.activation(), bias=True)
+    built = read_tower(
+        tower, tower.positive("hidden_size"), mlp, Norm(1e-6), read_window(tower), read_full(tower)
+    )
+    return read_qwen(configs, text, built)
+
+
+def read_window(tower: Config) -> int:
+    """Patches on each side of a window: no row's patches are in two windows."""
+    merge = tower.positive("spatial_merge_size")
+    window = tower.positive("window_size") // merge // tower.positive("patch_size") * merge
+    if not window:
+        raise NotReadable("a window has no room for a patch", where=tower.where)
+    return window
+
+
+def read_full(tower: Config) -> tuple[int, ...]:
+    """The layers in which patches see all of the picture."""
+    numbers = tower.sequence("fullatt_block_indexes")
+    return tuple(Config({"layer": number}, tower.where).whole("layer") for number in numbers)
+
+
+FAMILY = VisionFamily(
+    "qwen2_5_vl",
+    read,
+    names={
+        **NAMES,
+        "ffn.gate": "mlp.gate_proj",
+        "ffn.up": "mlp.up_proj",
+        "ffn.down": "mlp.down_proj",
+    },
+    text="qwen2",
+    text_types={"qwen2_5_vl": "qwen2", "qwen2_5_vl_text": "qwen2"},
+    text_start="model.language_model.",
+    head="lm_head",
+    text_defaults=TEXT_DEFAULTS,
+    tower_defaults={
+        **TOWER_DEFAULTS,
+        "hidden_size": 3584,
+        "intermediate_size": 3420,
+        "hidden_act": "silu",
+        "window_size": 112,
+        "fullatt_block_indexes": (7, 15, 23, 31),
+    },
+    image_defaults=IMAGE_DEFAULTS,
+    spellings=SPELLINGS,
+)

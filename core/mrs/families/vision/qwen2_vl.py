@@ -1,0 +1,45 @@
+"""Qwen2-VL: pictures of any size, and text that turns by their rows and columns."""
+
+from __future__ import annotations
+
+from mrs.families.spec import Mlp, ModelSpec, Norm
+from mrs.families.vision.family import VisionConfigs, VisionFamily
+from mrs.families.vision.qwen_tower import (
+    IMAGE_DEFAULTS,
+    NAMES,
+    SPELLINGS,
+    TEXT_DEFAULTS,
+    TOWER_DEFAULTS,
+    read_qwen,
+    read_tower,
+)
+from mrs.families.vision.spec import Vision
+
+
+def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
+    tower = configs.tower
+    hidden_size = tower.positive("embed_dim")
+    wide = int(hidden_size * tower.positive_number("mlp_ratio"))
+    mlp = Mlp(wide, tower.activation(), gated=False, bias=True)
+    norm = Norm(1e-6, "layer", bias=True)
+    return read_qwen(configs, text, read_tower(tower, hidden_size, mlp, norm, None, ()))
+
+
+FAMILY = VisionFamily(
+    "qwen2_vl",
+    read,
+    names={**NAMES, "ffn.up": "mlp.fc1", "ffn.down": "mlp.fc2"},
+    text="qwen2",
+    text_types={"qwen2_vl": "qwen2", "qwen2_vl_text": "qwen2"},
+    text_start="model.language_model.",
+    head="lm_head",
+    text_defaults=TEXT_DEFAULTS,
+    tower_defaults={
+        **TOWER_DEFAULTS,
+        "embed_dim": 1280,
+        "mlp_ratio": 4,
+        "hidden_act": "quick_gelu",
+    },
+    image_defaults=IMAGE_DEFAULTS,
+    spellings=SPELLINGS,
+)
