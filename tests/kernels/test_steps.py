@@ -97,6 +97,31 @@ def test_attends_to_a_cache(
     assert_near(result, expected, 1e-5 if exact else 0.1)
 
 
+@pytest.mark.parametrize("options", ["plain", "window", "softcap", "sinks", "all"])
+def test_attends_to_tokens_behind_itself(options: str) -> None:
+    tokens, keys, heads = 20, 37, 6
+    q, k, v = (
+        normal(tokens, heads, 64) * 3,
+        normal(2, keys, 64, seed=1),
+        normal(2, keys, 32, seed=2),
+    )
+    window = 11 if options in ("window", "all") else None
+    softcap = 5.0 if options in ("softcap", "all") else None
+    sinks = normal(heads, seed=3) if options in ("sinks", "all") else None
+    own = torch.arange(keys - tokens, keys)
+    last = own.clone()
+    last[3:15], last[17:] = own[14], own[19]
+    result = attend(q, k, v, scale=0.2, window=window, softcap=softcap, sinks=sinks, last_seen=last)
+    expected = []
+    for i, (place, end) in enumerate(zip(own.tolist(), last.tolist(), strict=True)):
+        seen, behind = slice(0, end + 1), end - place
+        stretch = None if window is None else window + behind
+        expected.append(
+            attention_in_double(q[i : i + 1], k[:, seen], v[:, seen], 0.2, stretch, softcap, sinks)
+        )
+    assert_near(result, torch.cat(expected))
+
+
 def attention_in_double(
     q: Tensor,
     k: Tensor,
