@@ -5,6 +5,7 @@ from __future__ import annotations
 from gemma3_cases import GEMMA3
 from gemma3_cases import GEMMA3
 from llava_cases import LLAVA, LLAVA_NEXT
+from mistral3_cases import MISTRAL3
 from phi3_cases import PHI3_V
 from qwen_cases import QWEN_VL
 from vision_case import VisionCase
@@ -13,6 +14,7 @@ CASES: tuple[VisionCase, ...] = (
     *GEMMA3,
     *LLAVA,
     *LLAVA_NEXT,
+    *MISTRAL3,
     *PHI3_V,
     *QWEN_VL,
 )

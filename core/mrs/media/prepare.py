@@ -16,11 +16,13 @@ from mrs.families.vision.dynamic import DynamicLayout
 from mrs.families.vision.gemma3 import SquareLayout
 from mrs.families.vision.layouts import CropLayout
 from mrs.families.vision.llava_next import AnyResolutionLayout
+from mrs.families.vision.mistral3 import LongestEdgeLayout
 from mrs.families.vision.phi3_v import CropsLayout
 from mrs.families.vision.spec import ImageLayout, ImageShape
 from mrs.media.any_resolution import whole_and_tiles
 from mrs.media.crop import crop
 from mrs.media.crops import whole_and_crops
+from mrs.media.longest_edge import whole_squares
 from mrs.media.dynamic import fit
 from mrs.media.square import squares
 
@@ -56,4 +58,5 @@ _LAYOUTS: dict[type, Callable[[Any, Image, ImageShape], Tensor]] = {
     SquareLayout: squares,
     AnyResolutionLayout: whole_and_tiles,
     CropsLayout: whole_and_crops,
+    LongestEdgeLayout: whole_squares,
 }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from mrs.errors import NotReadable
 from mrs.families.config import Config
 from mrs.families.spec import ModelSpec
@@ -51,10 +49,10 @@ def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
     )
 
 
-def read_layers(model: Config) -> Sequence[int]:
+def read_layers(model: Config, default: int = -2) -> tuple[int, ...]:
     """The tower's layers whose results are taken, as they are numbered in a config."""
-    layer = model.values.get("vision_feature_layer", -2)
-    layers = layer if isinstance(layer, (list, tuple)) else (layer,)
+    layer = model.values.get("vision_feature_layer", default)
+    layers = tuple(layer) if isinstance(layer, (list, tuple)) else (layer,)
     if not all(isinstance(number, int) for number in layers):
         raise NotReadable(f"vision_feature_layer = {layer!r} is no layer", where=model.where)
     return layers

@@ -11,12 +11,14 @@ from torch import Tensor
 from mrs.families.vision.clip import ClipTower
 from mrs.families.vision.gemma3 import PooledProjector
 from mrs.families.vision.llava_next import TilesProjector
+from mrs.families.vision.mistral3 import MergingProjector, PixtralTower
 from mrs.families.vision.phi3_v import CropsProjector
 from mrs.families.vision.projectors import MlpProjector
 from mrs.families.vision.qwen_tower import PatchMerger, QwenTower
 from mrs.families.vision.siglip import SiglipTower
 from mrs.families.vision.spec import ImageShape, Vision
 from mrs.model.vision.clip import ClipTowerPart
+from mrs.model.vision.pixtral import MergingProjectorPart, PixtralTowerPart
 from mrs.model.vision.projectors import CropsProjectorPart, MlpProjectorPart, TilesProjectorPart
 from mrs.model.vision.qwen import PatchMergerPart, QwenTowerPart
 from mrs.model.vision.siglip import SiglipTowerPart
@@ -36,6 +38,7 @@ class ProjectorPart(Protocol):
 
 _TOWERS: dict[type, Callable[[Any, ModelWeights], TowerPart]] = {
     ClipTower: ClipTowerPart,
+    PixtralTower: PixtralTowerPart,
     QwenTower: QwenTowerPart,
     SiglipTower: SiglipTowerPart,
 }
@@ -45,6 +48,7 @@ _PROJECTORS: dict[type, Callable[[Any, ModelWeights], ProjectorPart]] = {
     PooledProjector: PooledProjectorPart,
     TilesProjector: TilesProjectorPart,
     CropsProjector: CropsProjectorPart,
+    MergingProjector: MergingProjectorPart,
 }
 
 

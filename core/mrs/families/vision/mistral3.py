@@ -1,0 +1,185 @@
+"""Mistral Small 3.1 and later with Pixtral's tower (arXiv 2410.07073), for pictures of any shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import floor
+
+from mrs.errors import Unsupported
+from mrs.families.config import Config
+from mrs.families.parts import layer_count
+from mrs.families.slots import Slot
+from mrs.families.spec import Activation, Attention, Layer, Mlp, ModelSpec, Norm
+from mrs.families.vision.family import VisionConfigs, VisionFamily
+from mrs.families.vision.layouts import CLIP_IMAGES, read_resampling, read_scale, read_size
+from mrs.families.vision.llava import read_layers
+from mrs.families.vision.slots import norm_slot, patch_slot, vision_slots
+from mrs.families.vision.spec import ImageShape, Patches, PixelScale, Vision
+
+#: What the tower's norms are computed with, which no config says.
+TOWER_EPS = 1e-5
+TOKEN, LINE_END, PICTURE_END = "[IMG]", "[IMG_BREAK]", "[IMG_END]"
+
+
+@dataclass(frozen=True)
+class LongestEdgeLayout:
+    """No edge longer than `longest_edge`, in whole squares of `square` pixels.
+
+    A shape's `grid` are rows and columns of squares, each of which is one row of the language
+    model's; the tower sees `merged` by `merged` patches in it.
+    """
+
+    longest_edge: int
+    square: int
+    merged: int
+    scale: PixelScale
+    resampling: str
+    is_resizable: bool = True
+
+    def shape(self, height: int, width: int) -> ImageShape:
+        ratio = max(height, width) / self.longest_edge
+        if ratio > 1:
+            height, width = max(1, floor(height / ratio)), max(1, floor(width / ratio))
+        rows, columns = -(-height // self.square), -(-width // self.square)
+        line = TOKEN * columns
+        return ImageShape(
+            pixels=(3, rows * self.square, columns * self.square),
+            patches=rows * columns * self.merged**2,
+            rows=rows * columns,
+            text=LINE_END.join([line] * rows) + PICTURE_END,
+            grid=(rows, columns),
+        )
+
+    def largest(self, edge: int) -> ImageShape:
+        return self.shape(edge, edge)
+
+
+@dataclass(frozen=True)
+class PixtralTower:
+    """A vision transformer that turns queries and keys by row and column, as decoders do."""
+
+    hidden_size: int
+    patches: Patches
+    layers: tuple[Layer, ...]
+    norm: Norm
+    rope_base: float
+
+    @property
+    def stacks(self) -> Mapping[str, tuple[Layer, ...]]:
+        return {"layer": self.layers}
+
+
+@dataclass(frozen=True)
+class MergingProjector:
+    """Normalizes patches, makes one of each square of `merged` by `merged`, and maps it."""
+
+    input_size: int
+    merged: int
+    norm: Norm
+    activation: Activation
+    bias: bool
+
+
+@vision_slots.register
+def _(part: PixtralTower, hidden_size: int) -> Iterator[Slot]:
+    yield patch_slot(part.patches, part.hidden_size)
+    yield norm_slot("pre_norm", part.hidden_size, part.norm)
+
+
+@vision_slots.register
+def _(part: MergingProjector, hidden_size: int) -> Iterator[Slot]:
+    size = part.input_size
+    yield norm_slot("projector.norm", size, part.norm)
+    yield Slot("projector.merge", (size, size * part.merged**2))
+    yield Slot("projector.up", (hidden_size, size), bias=part.bias)
+    yield Slot("projector.down", (hidden_size, hidden_size), bias=part.bias)
+
+
+def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
+    model, images = configs.model, configs.images
+    merged = model.positive("spatial_merge_size", 2)
+    tower = read_pixtral(configs.tower, read_layers(model, default=-1))
+    sides = ("longest_edge",) if "longest_edge" in images.mapping("size") else ("height", "width")
+    layout = LongestEdgeLayout(
+        longest_edge=min(read_size(images, "size", *sides)),
+        square=tower.patches.size * merged,
+        merged=merged,
+        scale=read_scale(images),
+        resampling=read_resampling(images),
+    )
+    projector = MergingProjector(
+        tower.hidden_size,
+        merged,
+        text.norm,
+        model.activation("gelu", "projector_hidden_act"),
+        model.flag("multimodal_projector_bias", False),
+    )
+    return Vision(
+        tower,
+        projector,
+        layout,
+        placeholder=TOKEN,
+        image_token_id=model.whole("image_token_index", 10),
+    )
+
+
+def read_pixtral(tower: Config, selected: tuple[int, ...]) -> PixtralTower:
+    """The tower up to the one layer of `selected`."""
+    count = layer_count(tower)
+    if len(selected) != 1 or not -count <= selected[0] <= count:
+        raise Unsupported(f"vision_feature_layer = {list(selected)}", where=tower.where)
+    hidden, heads = tower.positive("hidden_size"), tower.positive("num_attention_heads")
+    head_dim = hidden // heads
+    norm = Norm(TOWER_EPS)
+    layer = Layer(
+        Attention(heads, heads, head_dim, head_dim**-0.5, None),
+        Mlp(tower.positive("intermediate_size"), tower.activation("gelu")),
+        norm,
+    )
+    rope = Config(tower.mapping("rope_parameters"), tower.where)
+    base = tower.number("rope_theta", 1e4)
+    return PixtralTower(
+        hidden,
+        Patches(tower.positive("patch_size"), tower.positive("num_channels")),
+        (layer,) * (selected[0] + count + 1 if selected[0] < 0 else selected[0]),
+        norm,
+        rope.number("rope_theta", base),
+    )
+
+
+TOWER = "vision_tower."
+FAMILY = VisionFamily(
+    "mistral3",
+    read,
+    names={
+        "patches": f"{TOWER}patch_conv",
+        "pre_norm": f"{TOWER}ln_pre",
+        "layer": f"{TOWER}transformer.layers.{{layer}}.",
+        "mixer.norm": "attention_norm",
+        "mixer.q": "attention.q_proj",
+        "mixer.k": "attention.k_proj",
+        "mixer.v": "attention.v_proj",
+        "mixer.o": "attention.o_proj",
+        "ffn.norm": "ffn_norm",
+        "ffn.gate": "feed_forward.gate_proj",
+        "ffn.up": "feed_forward.up_proj",
+        "ffn.down": "feed_forward.down_proj",
+        "projector.norm": "multi_modal_projector.norm",
+        "projector.merge": "multi_modal_projector.patch_merger.merging_layer",
+        "projector.up": "multi_modal_projector.linear_1",
+        "projector.down": "multi_modal_projector.linear_2",
+    },
+    text="mistral",
+    tower_defaults={
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "num_channels": 3,
+        "patch_size": 16,
+        "hidden_act": "gelu",
+    },
+    image_defaults={**CLIP_IMAGES, "size": {"longest_edge": 1024}},
+    ignored=(f"{TOWER}transformer.layers.", f"{TOWER}patch_positional_embedding."),
+)
