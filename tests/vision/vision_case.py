@@ -36,7 +36,8 @@ class VisionCase:
     `placeholder` stands for an image in the prompts that are given to it. `sizes` are
     (width, height) of the pictures that are shown, in turn. `reference` makes the truth of a
     family that transformers has no class for; `unpack` turns what transformers makes of a picture
-    into pixels as they lie here.
+    into pixels as they lie here. Every prompt starts with `beginning`; `adapt` changes transformers'
+    model where it differs from the published one.
     """
 
     family: str
@@ -48,6 +49,8 @@ class VisionCase:
     sizes: tuple[tuple[int, int], ...] = ((37, 53), (90, 41), (24, 24))
     reference: Callable[[Any, Any], Any] | None = field(default=None, hash=False)
     unpack: Callable[[Any], Any] | None = field(default=None, hash=False)
+    beginning: str = ""
+    adapt: Callable[[Any], None] | None = field(default=None, hash=False)
 
     @property
     def id(self) -> str:

@@ -77,14 +77,15 @@ def make_vision_reference(case: VisionCase, folder: Path) -> VisionReference:
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
     _as_published(folder)
+    if case.adapt is not None:
+        case.adapt(model)
     pictures = [picture(*size, seed=n) for n, size in enumerate(case.sizes)]
+    texts = [f"{case.beginning} {text}".strip() for text in PROMPTS]
     prompts = [
-        _truth(model, processor, case, text, pictures[:count]) for count, text in enumerate(PROMPTS)
+        _truth(model, processor, case, text, pictures[:count]) for count, text in enumerate(texts)
     ]
-    second = _truth(
-        model, processor, case, f"{PROMPTS[1]} {SECOND_TURN}", [pictures[0], pictures[2]]
-    )
-    inputs = _inputs(processor, case, PROMPTS[1], pictures[:1])
+    second = _truth(model, processor, case, f"{texts[1]} {SECOND_TURN}", [pictures[0], pictures[2]])
+    inputs = _inputs(processor, case, texts[1], pictures[:1])
     made = model.generate(
         **inputs, max_new_tokens=REPLY_TOKENS, min_new_tokens=REPLY_TOKENS, do_sample=False
     )

@@ -22,6 +22,7 @@ class Architecture(Enum):
     Granite = "granite"
     Lfm2 = "lfm2"
     Llama = "llama"
+    Llama3_2Vision = "mllama_text_model"
     Mistral = "mistral"
     Mixtral = "mixtral"
     Phi2 = "phi"

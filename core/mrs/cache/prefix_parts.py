@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import cast
@@ -11,7 +11,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from mrs.cache.layer import StateCache, TokenCache
+from mrs.cache.images import ImageCache, ImageKeys
+from mrs.cache.layer import LayerCache, StateCache, TokenCache
 from mrs.cache.sequence import SequenceCache
 
 State = tuple[Tensor, ...]
@@ -40,6 +41,36 @@ class Piece:
         return replace(self, tensors=tuple(_moved(tensor, device) for tensor in self.tensors))
 
 
+@dataclass(frozen=True)
+class ImagePiece:
+    """The pictures that one layer remembers of the tokens `first` and after."""
+
+    first: int
+    images: tuple[ImageKeys, ...]
+    reach: None = None
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return tuple(t for image in self.images for t in (image.keys, image.values))
+
+    def cut(self, start: int, end: int) -> ImagePiece:
+        """Those at the places `start` to `end`."""
+        inside = tuple(image for image in self.images if start <= image.place < end)
+        return replace(self, first=max(start, self.first), images=inside)
+
+    def copied(self) -> ImagePiece:
+        """The same, free of other memory. Nothing is copied that is never changed."""
+        return self._with(lambda tensor: _moved(tensor, tensor.device))
+
+    def moved(self, device: torch.device) -> ImagePiece:
+        """The same on a device, with no other memory kept alive by it."""
+        return self._with(lambda tensor: _moved(tensor, device))
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> ImagePiece:
+        images = (ImageKeys(i.place, change(i.keys), change(i.values)) for i in self.images)
+        return replace(self, images=tuple(images))
+
+
 def _copied(tensor: Tensor) -> Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
@@ -63,17 +94,14 @@ class Holding:
 
     start: int
     end: int
-    pieces: tuple[Piece | None, ...]
+    pieces: tuple[Piece | ImagePiece | None, ...]
     states: tuple[State | None, ...] = ()
     source: SequenceCache | None = None
 
     @staticmethod
     def of(cache: SequenceCache, start: int, end: int, states: tuple[State | None, ...]) -> Holding:
         """Views of what `cache` holds; it must not be rewound to before `end` afterwards."""
-        pieces = tuple(
-            _piece(layer, start, end) if isinstance(layer, TokenCache) else None
-            for layer in cache.layers
-        )
+        pieces = tuple(_piece(layer, start, end) for layer in cache.layers)
         return Holding(start, end, pieces, states, cache)
 
     @cached_property
@@ -141,7 +169,11 @@ class Holding:
         return Holding(self.start, self.end, pieces, states)
 
 
-def _piece(layer: TokenCache, start: int, end: int) -> Piece | None:
+def _piece(layer: LayerCache, start: int, end: int) -> Piece | ImagePiece | None:
+    if isinstance(layer, ImageCache):
+        return ImagePiece(start, layer.images(start, end))
+    if not isinstance(layer, TokenCache):
+        return None
     first = max(start, layer.oldest)
     return Piece(first, layer.reach, layer.contents(first, end)) if first < end else None
 
@@ -165,6 +197,9 @@ def fill(cache: SequenceCache, holdings: Sequence[Holding], length: int) -> None
                 if h.end > needed and h.start < length
             ]
             layer.fill(length, pieces)
+        elif isinstance(layer, ImageCache):
+            parts = (cast(ImagePiece, h.pieces[index]).cut(0, length) for h in holdings)
+            layer.fill(length, [image for part in parts for image in part.images])
         elif isinstance(layer, StateCache):
             state = holdings[-1].states[index]
             assert state is not None

@@ -28,9 +28,9 @@ def list_parameters(
     """
     bind = _Binding(names, tensors, changes or {})
     parameters = list(bind.slots(list(model_slots(spec)), "", tensor_prefix, None))
-    for index, layer in enumerate(spec.layers):
+    for index, (number, layer) in enumerate(zip(spec.layer_numbers, spec.layers, strict=True)):
         slots = list(layer_slots(layer, spec.hidden_size))
-        prefix = tensor_prefix + names["layer"].format(layer=index)
+        prefix = tensor_prefix + names["layer"].format(layer=number)
         parameters += bind.slots(slots, f"layers.{index}.", prefix, index)
     return parameters
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 from mrs.families.spec import (
     Attention,
+    CrossAttention,
     GatedDeltaNet,
     LatentAttention,
     Layer,
@@ -94,6 +95,17 @@ def _(part: LatentAttention, hidden_size: int) -> Iterator[Slot]:
 
 
 @part_slots.register
+def _(part: CrossAttention, hidden_size: int) -> Iterator[Slot]:
+    query_size, key_size = part.heads * part.head_dim, part.kv_heads * part.head_dim
+    yield Slot("cross.q", (query_size, hidden_size))
+    yield Slot("cross.k", (key_size, hidden_size))
+    yield Slot("cross.v", (key_size, hidden_size))
+    yield Slot("cross.o", (hidden_size, query_size))
+    yield _norm("cross.q_norm", part.head_dim, part.norm)
+    yield _norm("cross.k_norm", part.head_dim, part.norm)
+
+
+@part_slots.register
 def _(part: GatedDeltaNet, hidden_size: int) -> Iterator[Slot]:
     turns, heads = part.key_heads, part.value_heads
     key_size, value_size = part.key_heads * part.key_dim, heads * part.value_dim
@@ -147,6 +159,9 @@ def layer_slots(layer: Layer, hidden_size: int) -> Iterator[Slot]:
     yield from part_slots(layer.mixer, hidden_size)
     if layer.style == "sandwich":
         yield _norm("mixer.post_norm", hidden_size, layer.norm)
+    if layer.style == "gated":
+        yield Slot("mixer.residual_gate", (1,), "vector", suffix="")
+        yield Slot("ffn.residual_gate", (1,), "vector", suffix="")
     if layer.style != "parallel":
         yield _norm("ffn.norm", hidden_size, layer.norm)
     yield from part_slots(layer.feed_forward, hidden_size)
@@ -155,7 +170,7 @@ def layer_slots(layer: Layer, hidden_size: int) -> Iterator[Slot]:
 
 
 def model_slots(spec: ModelSpec) -> Iterator[Slot]:
-    yield Slot("embedding", (spec.vocab_size, spec.hidden_size), "embedding")
+    yield Slot("embedding", (spec.vocab_size + spec.extra_tokens, spec.hidden_size), "embedding")
     yield _norm("norm", spec.hidden_size, spec.norm)
     if not spec.tied_head:
         yield Slot("head", (spec.vocab_size, spec.hidden_size), "head", spec.head_bias)

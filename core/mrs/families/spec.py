@@ -281,6 +281,11 @@ class ModelSpec:
     extra_tokens: int = 0
     file_layers: tuple[int, ...] = ()
 
+    @property
+    def layer_numbers(self) -> tuple[int, ...]:
+        """The number of each layer in the file."""
+        return self.file_layers or tuple(range(len(self.layers)))
+
     def for_text_alone(self) -> ModelSpec:
         """The same model without the layers that look at pictures: with none they do nothing."""
         numbers = range(len(self.layers))

@@ -20,6 +20,7 @@ from mrs.families.vision.mistral3 import LongestEdgeLayout
 from mrs.families.vision.phi3_v import CropsLayout
 from mrs.families.vision.spec import ImageLayout, ImageShape
 from mrs.media.any_resolution import whole_and_tiles
+from mrs.families.vision.tiles import TilesLayout
 from mrs.media.crop import crop
 from mrs.media.crops import whole_and_crops
 from mrs.media.longest_edge import whole_squares
@@ -27,6 +28,7 @@ from mrs.media.dynamic import fit
 from mrs.media.square import squares
 
 
+from mrs.media.tiles import tiles
 @dataclass(frozen=True)
 class PreparedImage:
     """What a tower takes of one picture: `pixels` of shape `shape.pixels`, float32.
@@ -60,3 +62,4 @@ _LAYOUTS: dict[type, Callable[[Any, Image, ImageShape], Tensor]] = {
     CropsLayout: whole_and_crops,
     LongestEdgeLayout: whole_squares,
 }
+    TilesLayout: tiles,

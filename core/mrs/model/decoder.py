@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from mrs.cache.sequence import CacheRoom, SequenceCache
-from mrs.families.spec import Layer, ModelSpec, RopeScaling
+from mrs.families.spec import CrossAttention, Layer, ModelSpec, RopeScaling
+from mrs.model.cross_attention import CrossAttentionLayer
 from mrs.model.matrix import Linear
 from mrs.model.parts import build_feed_forward, build_mixer
 from mrs.model.rope import RopeTable, file_factors
@@ -76,8 +77,11 @@ class Decoder:
             self.vision = VisionPart(spec.vision, weights.under("vision."), self.home, dtype)
         tables: dict[object, RopeTable] = {}
         factors = file_factors(weights)
-        self._layers = []
+        self._layers: list[DecoderLayer | CrossAttentionLayer] = []
         for index, (layer, device) in enumerate(zip(spec.layers, layer_devices, strict=True)):
+            if isinstance(layer.mixer, CrossAttention):
+                self._layers.append(CrossAttentionLayer(layer, weights.layer(index)))
+                continue
             rope = layer.mixer.rope
             if rope is not None and (rope, device) not in tables:
                 tables[rope, device] = RopeTable(rope, device, factors)

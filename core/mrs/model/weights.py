@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -49,6 +50,10 @@ class ModelWeights:
         for device, size_bytes in held:
             totals[device] = totals.get(device, 0) + size_bytes
         return totals
+
+    def residual_gate(self, slot: str) -> float:
+        """What the part's result is multiplied by before it is added, in a `gated` layer."""
+        return math.tanh(float(self.vector(f"{slot}.residual_gate")))
 
     def norm(self, slot: str, norm: Norm) -> Normalize:
         return Normalize(norm, self.vector(f"{slot}.weight"), self.optional_vector(f"{slot}.bias"))

@@ -10,6 +10,7 @@ from functools import singledispatch
 
 from mrs.families.spec import (
     Attention,
+    CrossAttention,
     GatedDeltaNet,
     LatentAttention,
     Layer,
@@ -19,6 +20,7 @@ from mrs.families.spec import (
     ShortConvolution,
 )
 from mrs.plan.attention_activations import attention_bytes, latent_attention_bytes, table_bytes
+from mrs.plan.cross_activations import cross_attention_bytes
 from mrs.plan.forward_pass import KeptAs, Pass, decoding_bytes, norm_bytes, product_bytes
 from mrs.plan.storage import Storage
 
@@ -73,6 +75,7 @@ def _(part: Moe, run: Pass, hidden_size: int, kept: KeptAs) -> int:
 
 part_bytes.register(Attention, attention_bytes)
 part_bytes.register(LatentAttention, latent_attention_bytes)
+part_bytes.register(CrossAttention, cross_attention_bytes)
 
 
 @part_bytes.register

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mrs.families.spec import Attention, LatentAttention, Rope
+from mrs.families.spec import Attention, CrossAttention, LatentAttention, Rope
 from mrs.plan.forward_pass import KeptAs, Pass, norm_bytes, product_bytes
 
 #: Heads that native attention takes are whole vectors; it scores so many queries at once.
@@ -140,15 +140,15 @@ def _fused_bytes(part: Attention, run: Pass, query: int, seen: int) -> int:
     """
     group = part.heads // part.kv_heads
     if run.tokens == 1:
-        return 2 * query + _kernel_bytes(part, run)
+        return 2 * query + kernel_bytes(part, run)
     cells = group * run.tokens * seen
     mask = run.tokens * seen * (3 if part.window is not None else 1)
     folded = query if group > 1 else 0
-    kernel = cells + cells * run.cache.block_bytes + query + _kernel_bytes(part, run)
+    kernel = cells + cells * run.cache.block_bytes + query + kernel_bytes(part, run)
     return max(mask + (cells if group > 1 else 0), folded + max(kernel, cells + 2 * query))
 
 
-def _kernel_bytes(part: Attention, run: Pass) -> int:
+def kernel_bytes(part: Attention | CrossAttention, run: Pass) -> int:
     """The fused kernel's buffers: logarithms of sums, and on a CPU scores and sums a thread.
 
     A thread takes 256, 64 or 32 queries a step, and repeats half-type scores in that type.

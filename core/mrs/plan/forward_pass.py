@@ -41,7 +41,8 @@ class Pass:
 
     `tokens` rows run at once, at most `sequence_tokens` of them of one sequence, which then has
     `context_tokens` in all. `threads` work on a CPU that has the `bf16` units and, with
-    `native`, our kernels; 0 means an accelerator.
+    `native`, our kernels; 0 means an accelerator. Tokens see `image_keys` keys of pictures, of
+    which each gives `new_image_keys` in this pass.
     """
 
     tokens: int
@@ -52,6 +53,8 @@ class Pass:
     threads: int = 0
     bf16: Bf16Units = "none"
     native: bool = False
+    image_keys: int = 0
+    new_image_keys: int = 0
 
     def size(self, numbers: int) -> int:
         """Bytes of the activations of all rows, of so many numbers each."""

@@ -10,6 +10,7 @@ from functools import singledispatch
 
 from mrs.families.spec import (
     Attention,
+    CrossAttention,
     GatedDeltaNet,
     LatentAttention,
     Layer,
@@ -83,8 +84,14 @@ def layer_kv_bytes(
     batch: int = 1,
     chunk_tokens: int = PREFILL_CHUNK_TOKENS,
     block_tokens: int = 1,
+    image_keys: int = 0,
 ) -> int:
-    """Bytes of one layer's cache for `batch` sequences of `context_tokens` each."""
+    """Bytes of one layer's cache for `batch` sequences of `context_tokens` each.
+
+    `image_keys` counts the keys of all pictures of a sequence, for layers that look at them.
+    """
+    if isinstance(layer.mixer, CrossAttention):
+        return mixer_kv_bytes(layer.mixer, image_keys, kv_format, batch)
     cells = cache_cells(
         context_tokens,
         window=_window(layer.mixer),
@@ -104,8 +111,9 @@ def mixer_kv_bytes(mixer: object, cells: int, kv_format: Format, batch: int) -> 
     raise TypeError(f"no cache is known for {type(mixer).__name__}")
 
 
-@mixer_kv_bytes.register
-def _(mixer: Attention, cells: int, kv_format: Format, batch: int) -> int:
+@mixer_kv_bytes.register(Attention)
+@mixer_kv_bytes.register(CrossAttention)
+def _(mixer: Attention | CrossAttention, cells: int, kv_format: Format, batch: int) -> int:
     sizes = mixer.kv_heads, mixer.head_dim, mixer.head_dim
     return attention_kv_bytes(cells, *sizes, kv_format, batch=batch)
 

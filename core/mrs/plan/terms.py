@@ -69,8 +69,13 @@ class Load:
     batch: int
     chunk_tokens: int = PREFILL_CHUNK_TOKENS
 
-    def passes(self, cache: Format, *, on_cpu: bool, native: bool) -> tuple[Pass, Pass]:
-        """A whole chunk at the end of the context, and one new token of every sequence."""
+    def passes(
+        self, cache: Format, *, on_cpu: bool, native: bool, shown: Pictures | None = None
+    ) -> tuple[Pass, Pass]:
+        """A whole chunk at the end of the context, and one new token of every sequence.
+
+        All pictures that are `shown` stand in the chunk.
+        """
         chunk = min(self.chunk_tokens, self.context_tokens)
         make = partial(
             Pass,
@@ -80,8 +85,10 @@ class Load:
             threads=cpu_threads() if on_cpu else 0,
             bf16=bf16_units() if on_cpu else "none",
             native=native,
+            image_keys=shown.keys if shown else 0,
         )
-        return make(chunk, chunk), make(self.batch, 1)
+        reading = make(chunk, chunk, new_image_keys=shown.largest.keys if shown else 0)
+        return reading, make(self.batch, 1)
 
 
 class ModelSizes:
@@ -112,7 +119,8 @@ class ModelSizes:
             p.name: [checkpoint.tensors[piece.tensor].format for piece in p.pieces]
             for p in self.parameters
         }
-        self.kv_bytes = tuple(_kv_bytes(self.spec.layers, load, dense))
+        image_keys = shown.keys if shown else 0
+        self.kv_bytes = tuple(_kv_bytes(self.spec.layers, load, dense, image_keys))
         self.kv_bytes_per_token = sum(_kv_bytes(self.spec.layers, Load(1, 1), dense))
         self._sizes: dict[bool, Sizes] = {}
 
@@ -134,7 +142,7 @@ class ModelSizes:
                 non_mapped_bytes += size_bytes
             else:
                 layer_bytes[parameter.layer] += size_bytes
-        passes = self.load.passes(self.dense, on_cpu=is_cpu, native=rules.packs)
+        passes = self.load.passes(self.dense, on_cpu=is_cpu, native=rules.packs, shown=self._shown)
         vision = None
         if self._shown is not None:
             vision = vision_terms(
@@ -182,7 +190,9 @@ class ModelSizes:
         ]
 
 
-def _kv_bytes(layers: Sequence[Layer], load: Load, cache_format: Format) -> list[int]:
+def _kv_bytes(
+    layers: Sequence[Layer], load: Load, cache_format: Format, image_keys: int = 0
+) -> list[int]:
     @cache
     def of(layer: Layer) -> int:
         return layer_kv_bytes(
@@ -191,6 +201,7 @@ def _kv_bytes(layers: Sequence[Layer], load: Load, cache_format: Format) -> list
             cache_format,
             batch=load.batch,
             chunk_tokens=load.chunk_tokens,
+            image_keys=image_keys,
         )
 
     return [of(layer) for layer in layers]

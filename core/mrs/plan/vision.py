@@ -30,6 +30,11 @@ class Pictures:
     edge: int
     largest: ImageShape
 
+    @property
+    def keys(self) -> int:
+        """Keys of all of them together, where layers of their own look at them."""
+        return self.count * self.largest.keys
+
 
 @dataclass(frozen=True)
 class VisionTerms:
@@ -66,8 +71,7 @@ def vision_terms(
     """The terms of a model that sees, as one device would hold it; `run` is a pass on it."""
     assert spec.vision is not None
     shape = shown.largest
-    rows = shape.rows if spec.vision.enters == "embeddings" else shape.patches
-    features = rows * spec.hidden_size * run.activation.block_bytes
+    features = (shape.keys or shape.rows) * spec.hidden_size * run.activation.block_bytes
     return VisionTerms(
         images=shown.count,
         image_edge=shown.edge,

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mrs.cache.images import ImageCache
 from mrs.cache.layer import StateCache, TokenCache
 from mrs.cache.sequence import SequenceCache
 from mrs.model.decoder import Decoder
-from mrs.model.segments import Segment
+from mrs.model.segments import Segment, Sight
 from mrs.model.weights import ModelWeights
 from mrs.plan.reconcile import Measured
 from mrs.run.measure import peak_bytes
@@ -59,7 +60,7 @@ def rehearse(
         full.append(decoder.new_cache(context_tokens, chunk_tokens))
         _skip(full[0], sample, before)
         seen = [_look(decoder, edge) for _ in range(images)]
-        _feed(decoder, full[0], last)
+        _feed(decoder, full[0], last, _sights(decoder, seen))
         seen.clear()
 
     devices = {layer.device for layer in sample.layers} | {decoder.home}
@@ -99,6 +100,8 @@ def _skip(cache: SequenceCache, sample: SequenceCache, tokens: int) -> None:
         if isinstance(layer, TokenCache) and isinstance(known, TokenCache):
             needed = tokens if layer.reach is None else min(layer.reach, tokens)
             layer.fill(tokens, _pieces(known, needed))
+        elif isinstance(layer, ImageCache):
+            layer.fill(tokens, ())
         elif isinstance(layer, StateCache) and isinstance(known, StateCache):
             layer.restore(tokens, known.snapshot())
 
@@ -117,10 +120,20 @@ def _look(decoder: Decoder, edge: int) -> Tensor:
     return decoder.vision(torch.zeros(shape.pixels), shape)
 
 
-def _feed(decoder: Decoder, cache: SequenceCache, tokens: int) -> None:
+def _sights(decoder: Decoder, seen: Sequence[Tensor]) -> tuple[Sight, ...]:
+    """Pictures in a row, where layers of their own look at them."""
+    vision = decoder.spec.vision
+    if vision is None or vision.enters == "embeddings":
+        return ()
+    return tuple(Sight(torch.tensor([row]), features) for row, features in enumerate(seen))
+
+
+def _feed(
+    decoder: Decoder, cache: SequenceCache, tokens: int, sights: tuple[Sight, ...] = ()
+) -> None:
     """New tokens as one chunk of a sequence."""
     ids = torch.zeros(tokens, dtype=torch.long)
-    segment = Segment(slice(0, tokens), cache, cache.length + tokens)
+    segment = Segment(slice(0, tokens), cache, cache.length + tokens, sights)
     decoder.forward(ids, [segment], torch.tensor([tokens - 1]))
 
 

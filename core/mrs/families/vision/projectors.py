@@ -23,3 +23,16 @@ class MlpProjector:
 def _(part: MlpProjector, hidden_size: int) -> Iterator[Slot]:
     yield Slot("projector.up", (hidden_size, part.input_size), bias=part.bias)
     yield Slot("projector.down", (hidden_size, hidden_size), bias=part.bias)
+
+
+@dataclass(frozen=True)
+class LinearProjector:
+    """One map from a tower's width to the language model's."""
+
+    input_size: int
+    bias: bool = True
+
+
+@vision_slots.register
+def _(part: LinearProjector, hidden_size: int) -> Iterator[Slot]:
+    yield Slot("projector", (hidden_size, part.input_size), bias=part.bias)

@@ -21,7 +21,8 @@ class ImageShape:
     `pixels` is the shape of the tensor that the tower takes, `patches` how many patches it sees
     there, padding included; the layout's own `grid` counts tiles or patches. `rows` are the rows
     of the language model that the picture's features fill; in `text` as many image tokens stand
-    among what else surrounds them in the prompt.
+    among what else surrounds them in the prompt. Where layers of their own look at the features,
+    there are `keys` of these.
     """
 
     pixels: tuple[int, ...]
@@ -29,6 +30,7 @@ class ImageShape:
     rows: int
     text: str
     grid: tuple[int, ...] = ()
+    keys: int = 0
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,23 @@ from mrs.families.vision.gemma3 import PooledProjector
 from mrs.families.vision.llava_next import TilesProjector
 from mrs.families.vision.mistral3 import MergingProjector, PixtralTower
 from mrs.families.vision.phi3_v import CropsProjector
-from mrs.families.vision.projectors import MlpProjector
+from mrs.families.vision.projectors import LinearProjector, MlpProjector
 from mrs.families.vision.qwen_tower import PatchMerger, QwenTower
 from mrs.families.vision.siglip import SiglipTower
 from mrs.families.vision.spec import ImageShape, Vision
+from mrs.families.vision.tiles import TilesTower
 from mrs.model.vision.clip import ClipTowerPart
 from mrs.model.vision.pixtral import MergingProjectorPart, PixtralTowerPart
-from mrs.model.vision.projectors import CropsProjectorPart, MlpProjectorPart, TilesProjectorPart
+from mrs.model.vision.projectors import (
+    CropsProjectorPart,
+    LinearProjectorPart,
+    MlpProjectorPart,
+    TilesProjectorPart,
+)
 from mrs.model.vision.qwen import PatchMergerPart, QwenTowerPart
 from mrs.model.vision.siglip import SiglipTowerPart
 from mrs.model.vision.squares import PooledProjectorPart
+from mrs.model.vision.tiles import TilesTowerPart
 from mrs.model.weights import ModelWeights
 
 
@@ -41,8 +48,10 @@ _TOWERS: dict[type, Callable[[Any, ModelWeights], TowerPart]] = {
     PixtralTower: PixtralTowerPart,
     QwenTower: QwenTowerPart,
     SiglipTower: SiglipTowerPart,
+    TilesTower: TilesTowerPart,
 }
 _PROJECTORS: dict[type, Callable[[Any, ModelWeights], ProjectorPart]] = {
+    LinearProjector: LinearProjectorPart,
     MlpProjector: MlpProjectorPart,
     PatchMerger: PatchMergerPart,
     PooledProjector: PooledProjectorPart,

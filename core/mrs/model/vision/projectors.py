@@ -8,7 +8,7 @@ from torch import Tensor
 from mrs.families.spec import Mlp
 from mrs.families.vision.llava_next import TilesProjector
 from mrs.families.vision.phi3_v import CropsProjector
-from mrs.families.vision.projectors import MlpProjector
+from mrs.families.vision.projectors import LinearProjector, MlpProjector
 from mrs.families.vision.spec import ImageShape
 from mrs.model.feed_forward import MlpPart
 from mrs.model.weights import ModelWeights
@@ -24,6 +24,17 @@ class MlpProjectorPart:
     def __call__(self, seen: Tensor, shape: ImageShape) -> Tensor:
         """seen (rows, tower's width) to (rows, hidden)."""
         return self._mlp(seen)
+
+
+class LinearProjectorPart:
+    """One product, each row on its own."""
+
+    def __init__(self, projector: LinearProjector, weights: ModelWeights) -> None:
+        self._map = weights.linear("projector")
+
+    def __call__(self, seen: Tensor, shape: ImageShape) -> Tensor:
+        """seen (rows, tower's width) to (rows, hidden)."""
+        return self._map(seen)
 
 
 class TilesProjectorPart:

@@ -1,0 +1,51 @@
+"""The language model of Llama 3.2 Vision: Llama, with layers in between that look at pictures."""
+
+from __future__ import annotations
+
+from mrs.families.config import Config
+from mrs.families.family import Family
+from mrs.families.parts import decoder, layer_count, read_attention, read_mlp, read_norm
+from mrs.families.spec import CrossAttention, Layer, ModelSpec
+
+#: Tokens behind the vocabulary: the one that stands for a picture, and spare ones.
+EXTRA_TOKENS = 8
+
+
+def read(config: Config) -> ModelSpec:
+    norm, mlp = read_norm(config), read_mlp(config)
+    attention = read_attention(config)
+    sizes = attention.heads, attention.kv_heads, attention.head_dim
+    looking = Layer(CrossAttention(*sizes, attention.scale, norm), mlp, norm, "gated")
+    plain = Layer(attention, mlp, norm)
+    which = config.sequence("cross_attention_layers")
+    layers = [looking if number in which else plain for number in range(layer_count(config))]
+    return decoder(
+        config,
+        "mllama_text_model",
+        layers,
+        norm,
+        tied_head=False,
+        extra_tokens=EXTRA_TOKENS,
+    )
+
+
+FAMILY = Family(
+    "mllama_text_model",
+    read,
+    defaults={
+        "vocab_size": 128_256,
+        "hidden_size": 4096,
+        "intermediate_size": 14_336,
+        "num_hidden_layers": 40,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500_000.0,
+        "cross_attention_layers": [3, 8, 13, 18, 23, 28, 33, 38],
+    },
+    safetensors={
+        "mixer.residual_gate": "cross_attn_attn_gate",
+        "ffn.residual_gate": "cross_attn_mlp_gate",
+    },
+)

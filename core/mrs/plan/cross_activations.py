@@ -1,0 +1,63 @@
+"""Bytes of activations of layers that look at pictures; see `mrs.plan.activations`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mrs.families.spec import CrossAttention
+from mrs.plan.attention_activations import NATIVE_LANES, NATIVE_SCORES, kernel_bytes
+from mrs.plan.forward_pass import KeptAs, Pass, norm_bytes, product_bytes
+
+
+def cross_attention_bytes(part: CrossAttention, run: Pass, hidden_size: int, kept: KeptAs) -> int:
+    """Either one picture is mapped to keys and values; or, beside a copy of the rows that see, they
+    attend.
+
+    A pass that no picture is planned for leaves these layers out.
+    """
+    if not run.image_keys:
+        return 0
+    return max(
+        _mapping_bytes(part, run, hidden_size, kept),
+        run.size(hidden_size) + _attending_bytes(part, run, hidden_size, kept),
+    )
+
+
+def _mapping_bytes(part: CrossAttention, run: Pass, hidden_size: int, kept: KeptAs) -> int:
+    """The features come from another device. Keys, and what they were normalized from; then values
+    beside them, and both turned to lie head by head, and cast.
+
+    Where pictures stand in a row, keys and values of all before are copied to make room for more.
+    """
+    one = replace(run, tokens=run.new_image_keys)
+    size = part.kv_heads * part.head_dim
+    features, keys = one.size(hidden_size), one.size(size)
+    making = product_bytes(one, hidden_size, size, kept("cross.k"))
+    cast = 2 * one.tokens * size * run.cache.block_bytes
+    before = 2 * (run.image_keys - one.tokens) * size * run.cache.block_bytes
+    return max(
+        features + max(making, keys + norm_bytes(one, size), keys + making, 4 * keys),
+        2 * keys + cast + before,
+    )
+
+
+def _attending_bytes(part: CrossAttention, run: Pass, hidden_size: int, kept: KeptAs) -> int:
+    """Queries, and what they were normalized from; then what is mixed of every sequence, and its
+    last one's cast, folded and mixed queries; then all of it in one piece, and its map back.
+    """
+    size = part.heads * part.head_dim
+    queries, one = run.size(size), run.of_one_sequence()
+    cast = one.tokens * size * run.cache.block_bytes
+    if one.tokens > 1:
+        folded = (2 if run.cache != run.activation else 1) * cast
+        attending = max(folded + cast + kernel_bytes(part, one), 3 * cast)
+    elif run.native and part.head_dim % NATIVE_LANES == 0:
+        attending = one.size(size) + run.threads * NATIVE_SCORES * 4 * run.image_keys
+    else:
+        attending = 3 * cast + kernel_bytes(part, one)
+    return max(
+        product_bytes(run, hidden_size, size, kept("cross.q")),
+        queries + norm_bytes(run, size),
+        2 * queries + attending,
+        3 * queries + product_bytes(run, size, hidden_size, kept("cross.o")),
+    )
