@@ -40,7 +40,8 @@ class ModelSource:
     """Where a model comes from.
 
     `model_id` is a hub id, a local folder, a `.gguf` file, or `demo`. `filenames` names GGUF
-    files; `token_source` is spelled as on the command line (`cache`, `env:NAME`, …).
+    files, and `mmproj` the one that sees for such a model. `token_source` is spelled as on the
+    command line (`cache`, `env:NAME`, …).
     """
 
     model_id: str
@@ -51,6 +52,7 @@ class ModelSource:
     cache_path: str | None = None
     tokenizer_json: str | None = None
     tokenizer_model_id: str | None = None
+    mmproj: str | None = None
 
 
 @dataclass(frozen=True)

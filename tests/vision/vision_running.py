@@ -65,9 +65,10 @@ def load_seeing(
     dtype: Dtype = "f32",
     devices: Sequence[torch.device] = (CPU,),
     isq: str | None = None,
+    source: ModelSource | None = None,
 ) -> Seeing:
     """The layers are spread over `devices` in equal runs; the rest sits on the first."""
-    source = ModelSource(str(folder), "safetensors")
+    source = source or ModelSource(str(folder), "safetensors")
     checkpoint = open_checkpoint(source)
     description = describe(checkpoint, sees=True)
     request = RunRequest(

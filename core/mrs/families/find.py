@@ -26,6 +26,7 @@ from mrs.families.vision.find import (
     text_of,
     vision_family,
 )
+from mrs.families.vision.gguf import see_gguf
 
 
 class _Tensor(Protocol):
@@ -65,8 +66,12 @@ def describe(
     left out. Raises Unsupported for a family, feature or extra tensor that cannot
     be run and NotReadable for a missing or misshapen tensor or config key.
     """
-    read = _read_gguf if checkpoint.container == "gguf" else _read_safetensors
-    found = (_read_seeing if sees else read)(checkpoint, arch)
+    if checkpoint.container == "gguf":
+        found = _read_gguf(checkpoint, arch)
+        if sees:
+            found = _with_projector(found, checkpoint)
+    else:
+        found = (_read_seeing if sees else _read_safetensors)(checkpoint, arch)
     shapes = {
         name: tensor.shape
         for name, tensor in checkpoint.tensors.items()
@@ -128,6 +133,14 @@ def _read_seeing(checkpoint: _Checkpoint, arch: str | None) -> _Read:
     found = _read_inside(checkpoint, family)
     model = Config({**family.defaults, **checkpoint.config}, where)
     spec, seeing = see(family, model, checkpoint.image_config, found.spec, checkpoint.tensors)
+    return found._replace(spec=spec, parameters=found.parameters + seeing)
+
+
+def _with_projector(found: _Read, checkpoint: _Checkpoint) -> _Read:
+    """What a GGUF file holds, and what its projector's file adds."""
+    spec, seeing = see_gguf(
+        checkpoint.image_config, found.spec, checkpoint.tensors, checkpoint.model_id
+    )
     return found._replace(spec=spec, parameters=found.parameters + seeing)
 
 

@@ -36,13 +36,19 @@ def list_parameters(
 
 
 def list_vision_parameters(
-    vision: Vision, hidden_size: int, names: Mapping[str, str], tensors: Collection[str]
+    vision: Vision,
+    hidden_size: int,
+    names: Mapping[str, str],
+    tensors: Collection[str],
+    *,
+    changes: Mapping[Kind, Change],
 ) -> list[Parameter]:
     """Every parameter of what sees for a language model of `hidden_size`.
 
     `names` is the family's slot table, with whole module names for all but the parts of layers.
+    The file stores weights of some kinds with `changes`.
     """
-    bind = _Binding(names, tensors, {"offset_norm": "plus_one"})
+    bind = _Binding(names, tensors, changes)
     parts = (vision.tower, vision.projector)
     slots = [slot for part in parts for slot in vision_slots(part, hidden_size)]
     found = list(bind.slots(slots, "vision.", "", None))

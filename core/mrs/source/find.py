@@ -10,7 +10,7 @@ from mrs.errors import NotReadable
 from mrs.request import ModelSource
 from mrs.source.checkpoint import Checkpoint, WeightsFile
 from mrs.source.folder import Folder, Progress, read_json
-from mrs.source.headers import gguf_tensors, safetensors_tensors
+from mrs.source.headers import gguf_tensors, joined, safetensors_tensors
 from mrs.source.locate import locate, locate_tokenizer
 from mrs.source.weights_files import gguf_files, gguf_models, safetensors_files
 
@@ -81,10 +81,15 @@ def read_checkpoint(
     if source.container == "gguf":
         files = gguf_files(folder, source.filenames)
         config, tensors = gguf_tensors(folder, files)
+        images: Mapping[str, Any] = {}
+        if projector := _projector(source, folder):
+            images, more = gguf_tensors(folder, projector)
+            tensors, files = joined(tensors, more, folder), files + projector
     else:
         files, weight_map = safetensors_files(folder)
         config = _config(folder)
         tensors = safetensors_tensors(folder, files, weight_map)
+        images = _image_config(folder)
         tokenizer_folder = tokenizer_folder or folder
     return Checkpoint(
         source=source,
@@ -95,14 +100,14 @@ def read_checkpoint(
         folder=folder,
         tokenizer_folder=tokenizer_folder,
         notes=folder.notes,
-        image_config=_image_config(source, folder),
+        image_config=images,
     )
 
 
 def wanted_files(source: ModelSource, folder: Folder) -> tuple[str, ...]:
     """Every file of a model that a run reads."""
     if source.container == "gguf":
-        return gguf_files(folder, source.filenames)
+        return gguf_files(folder, source.filenames) + _projector(source, folder)
     return safetensors_files(folder)[0] + side_files(folder)
 
 
@@ -116,10 +121,21 @@ def _generation_config(source: ModelSource, folder: Folder) -> Mapping[str, Any]
     return read_json(folder, "generation_config.json") or {}
 
 
-def _image_config(source: ModelSource, folder: Folder) -> Mapping[str, Any]:
+def _projector(source: ModelSource, folder: Folder) -> tuple[str, ...]:
+    """The file of a projector, if one is named."""
+    if source.mmproj is None:
+        return ()
+    if not folder.has(source.mmproj):
+        raise NotReadable(
+            f"no file {source.mmproj}",
+            where=folder.label,
+            hint="--mmproj names a file beside the model's",
+        )
+    return (source.mmproj,)
+
+
+def _image_config(folder: Folder) -> Mapping[str, Any]:
     """How pictures are prepared: in a file of its own, or as newer checkpoints have it."""
-    if source.container == "gguf":
-        return {}
     own = read_json(folder, "preprocessor_config.json")
     if own is not None:
         return own

@@ -51,6 +51,16 @@ def gguf_tensors(
     return headers[0].metadata, tensors
 
 
+def joined(
+    tensors: Mapping[str, TensorInfo], more: Mapping[str, TensorInfo], folder: Folder
+) -> dict[str, TensorInfo]:
+    """The tensors of two models' files; NotReadable where both have one of a name."""
+    both = dict(tensors)
+    for tensor in more.values():
+        _add(both, tensor, folder)
+    return both
+
+
 def _each(folder: Folder, files: Sequence[str], read: Callable[[str], Header]) -> list[Header]:
     if folder.path is not None or len(files) == 1:
         return [read(file) for file in files]

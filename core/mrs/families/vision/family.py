@@ -26,6 +26,20 @@ class VisionConfigs:
 
 
 @dataclass(frozen=True)
+class GgufProjector:
+    """How GGUF files have a family's tower and projector.
+
+    `projector` is their `clip.projector_type`. `configs` makes of what they say under
+    `clip.vision.` what the family reads of config.json and preprocessor_config.json beside the
+    usual keys.
+    """
+
+    projector: str
+    names: Names
+    configs: Callable[[Config], tuple[Mapping[str, Any], Mapping[str, Any]]]
+
+
+@dataclass(frozen=True)
 class VisionFamily:
     """One family of models that see.
 
@@ -56,3 +70,4 @@ class VisionFamily:
     spellings: Names = field(default_factory=dict)
     refine: Callable[[ModelSpec, Config], ModelSpec] | None = None
     ignored: tuple[str, ...] = ()
+    gguf: GgufProjector | None = None

@@ -135,6 +135,10 @@ def see(
     )
     vision: Vision = family.read(configs, text)
     parameters = list_vision_parameters(
-        vision, text.hidden_size, _spelled(family.names, family, tensors), tensors
+        vision,
+        text.hidden_size,
+        _spelled(family.names, family, tensors),
+        tensors,
+        changes={"offset_norm": "plus_one"},
     )
     return replace(text, vision=vision), parameters

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil, floor, isqrt
+from typing import Any
 
 from mrs.errors import NotReadable
 from mrs.families.config import Config
 from mrs.families.slots import Slot
 from mrs.families.spec import ModelSpec, Norm
-from mrs.families.vision.family import VisionConfigs, VisionFamily
+from mrs.families.vision.family import GgufProjector, VisionConfigs, VisionFamily
 from mrs.families.vision.layouts import read_resampling, read_scale, read_size
-from mrs.families.vision.siglip import SIGLIP_DEFAULTS, SIGLIP_IMAGES, read_siglip, siglip_names
+from mrs.families.vision.siglip import (
+    GGUF_SIGLIP,
+    SIGLIP_DEFAULTS,
+    SIGLIP_IMAGES,
+    read_siglip,
+    siglip_names,
+)
 from mrs.families.vision.slots import vision_slots
 from mrs.families.vision.spec import ImageShape, PixelScale, Vision
 
@@ -144,6 +151,13 @@ def _read_pan(images: Config) -> PanAndScan:
     return pan
 
 
+def _from_gguf(clip: Config) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Rows follow from how many patches are averaged; 4 by 4 where the file does not say."""
+    edge, pool = clip.positive("image_size"), clip.positive("projector.scale_factor", 4)
+    side = edge // clip.positive("patch_size") // pool
+    return {"mm_tokens_per_image": side**2}, {"size": {"height": edge, "width": edge}}
+
+
 FAMILY = VisionFamily(
     "gemma3",
     read,
@@ -157,4 +171,13 @@ FAMILY = VisionFamily(
     image_defaults={**SIGLIP_IMAGES, "size": {"height": 896, "width": 896}, "resample": 2},
     spellings={TOWER: "vision_tower."},
     ignored=("vision_tower.vision_model.head.", "vision_tower.head."),
+    gguf=GgufProjector(
+        "gemma3",
+        {
+            **GGUF_SIGLIP,
+            "projector.norm": "mm.soft_emb_norm",
+            "projector": "mm.input_projection^T",
+        },
+        _from_gguf,
+    ),
 )

@@ -34,6 +34,23 @@ SIGLIP_IMAGES = {
 }
 
 
+#: Module names in the file of a GGUF projector.
+GGUF_SIGLIP = {
+    "patches": "v.patch_embd",
+    "positions": "v.position_embd",
+    "post_norm": "v.post_ln",
+    "layer": "v.blk.{layer}.",
+    "mixer.norm": "ln1",
+    "mixer.q": "attn_q",
+    "mixer.k": "attn_k",
+    "mixer.v": "attn_v",
+    "mixer.o": "attn_out",
+    "ffn.norm": "ln2",
+    "ffn.up": "ffn_up",
+    "ffn.down": "ffn_down",
+}
+
+
 @dataclass(frozen=True)
 class SiglipTower:
     """SigLIP's vision transformer (arXiv 2303.15343): no class vector, and a norm at the end.

@@ -1,0 +1,149 @@
+"""A GGUF model and the file of its projector give what the safetensors files give."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+import torch
+from gemma3_cases import GEMMA3
+from safetensors.torch import load_file
+from vision_reference import VisionReference, make_vision_reference
+from vision_running import Conversation, Seeing, difference, load_seeing
+
+from mrs.errors import NotReadable, Unsupported
+from mrs.families.find import describe
+from mrs.request import ModelSource
+from mrs.source.find import open_checkpoint
+
+#: Whose row of the table these tests fill.
+FAMILY = "gemma3"
+MODEL, MMPROJ = "model.gguf", "mmproj-model.gguf"
+
+
+def write_tensors(writer: gguf.GGUFWriter, tensors: dict[str, torch.Tensor]) -> None:
+    for name, tensor in tensors.items():
+        writer.add_tensor(name, tensor.contiguous().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def write_text(folder: Path, config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    """The language model as llama.cpp's converter writes it: norms are sums with one."""
+    writer = gguf.GGUFWriter(folder / MODEL, "gemma3")
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_sliding_window(config["sliding_window"])
+    ropes = config["rope_parameters"]
+    writer.add_rope_freq_base(ropes["full_attention"]["rope_theta"])
+    writer.add_rope_freq_base_swa(ropes["sliding_attention"]["rope_theta"])
+    writer.add_tokenizer_model("none")
+    writer.add_vocab_size(config["vocab_size"])
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GEMMA3, config["num_hidden_layers"])
+    converted = {}
+    for name, tensor in tensors.items():
+        if name.startswith("language_model."):
+            own = name.removeprefix("language_model.")
+            mapped = names.get_name(own, try_suffixes=(".weight", ".bias"))
+            assert mapped is not None, own
+            converted[mapped] = tensor + 1 if own.endswith("norm.weight") else tensor
+    write_tensors(writer, converted)
+
+
+def write_projector(
+    folder: Path, vision: dict[str, Any], tensors: dict[str, torch.Tensor], *, pool: int
+) -> None:
+    writer = gguf.GGUFWriter(folder / MMPROJ, "clip")
+    writer.add_bool("clip.has_vision_encoder", True)
+    writer.add_string("clip.projector_type", "gemma3")
+    writer.add_uint32("clip.vision.image_size", vision["image_size"])
+    writer.add_uint32("clip.vision.patch_size", vision["patch_size"])
+    writer.add_uint32("clip.vision.embedding_length", vision["hidden_size"])
+    writer.add_uint32("clip.vision.feed_forward_length", vision["intermediate_size"])
+    writer.add_uint32("clip.vision.block_count", vision["num_hidden_layers"])
+    writer.add_uint32("clip.vision.attention.head_count", vision["num_attention_heads"])
+    writer.add_float32("clip.vision.attention.layer_norm_epsilon", vision["layer_norm_eps"])
+    writer.add_uint32("clip.vision.projector.scale_factor", pool)
+    writer.add_array("clip.vision.image_mean", [0.5, 0.5, 0.5])
+    writer.add_array("clip.vision.image_std", [0.5, 0.5, 0.5])
+    writer.add_bool("clip.use_gelu", True)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, vision["num_hidden_layers"])
+    converted = {}
+    for name, tensor in tensors.items():
+        if name.startswith("language_model.") or ".head." in name:
+            continue
+        # The converter spells the parameters of the projector as modules.
+        own = name.replace("vision_tower.", "vision_tower.vision_model.", 1)
+        own = own.replace("vision_model.vision_model", "vision_model").replace("_weight", ".weight")
+        mapped = names.get_name(own, try_suffixes=(".weight", ".bias"))
+        assert mapped is not None, own
+        converted[mapped] = tensor + 1 if "soft_emb_norm" in own else tensor
+    write_tensors(writer, converted)
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory: pytest.TempPathFactory) -> VisionReference:
+    folder = tmp_path_factory.mktemp("gemma3-gguf")
+    # GGUF files do not say which layers have windows: five of six.
+    config = GEMMA3[0].config
+    text = {**config["text_config"], "num_hidden_layers": 6, "sliding_window_pattern": 6}
+    case = replace(GEMMA3[0], config={**config, "text_config": text})
+    reference = make_vision_reference(case, folder)
+    config = json.loads((folder / "config.json").read_text())
+    tensors = load_file(folder / "model.safetensors")
+    write_text(folder, config["text_config"], tensors)
+    write_projector(folder, config["vision_config"], tensors, pool=2)
+    return reference
+
+
+def source(folder: Path, mmproj: str = MMPROJ) -> ModelSource:
+    return ModelSource(str(folder), "gguf", filenames=(MODEL,), mmproj=mmproj)
+
+
+@pytest.mark.table("GGUF")
+@pytest.mark.parametrize("images", [0, 1, 2])
+def test_prompts(truth: VisionReference, images: int) -> None:
+    model = load_seeing(truth.folder, source=source(truth.folder))
+    model = with_token(model, truth)
+    prompt = truth.prompts[images]
+    ids, shown = model.shown(prompt.text, prompt.images)
+    assert ids == prompt.ids
+    assert difference(Conversation(model).feed(ids, shown), prompt.logits) < 1e-4
+
+
+def with_token(model: Seeing, truth: VisionReference) -> Seeing:
+    """The tiny vocabulary has the image token elsewhere than published ones."""
+    token = truth.case.config["image_token_index"]
+    vision = replace(model.vision, image_token_id=token)
+    spec = replace(model.description.spec, vision=vision)
+    return replace(model, description=replace(model.description, spec=spec))
+
+
+def test_without_the_projector_it_is_a_text_model(truth: VisionReference) -> None:
+    plain = ModelSource(str(truth.folder), "gguf", filenames=(MODEL,))
+    assert describe(open_checkpoint(plain)).spec.vision is None
+
+
+def test_refuses_what_is_no_projector(truth: VisionReference) -> None:
+    with pytest.raises(NotReadable, match="no file other"):
+        open_checkpoint(source(truth.folder, "other.gguf"))
+    with pytest.raises(NotReadable, match="both in"):
+        open_checkpoint(source(truth.folder, MODEL))
+    other = gguf.GGUFWriter(truth.folder / "mmproj-x.gguf", "clip")
+    other.add_string("clip.projector_type", "resampler")
+    write_tensors(other, {"v.x": torch.zeros(4)})
+    with pytest.raises(Unsupported, match="resampler"):
+        describe(open_checkpoint(source(truth.folder, "mmproj-x.gguf")), sees=True)
