@@ -61,5 +61,5 @@ _LAYOUTS: dict[type, Callable[[Any, Image, ImageShape], Tensor]] = {
     AnyResolutionLayout: whole_and_tiles,
     CropsLayout: whole_and_crops,
     LongestEdgeLayout: whole_squares,
-}
     TilesLayout: tiles,
+}
