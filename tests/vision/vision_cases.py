@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gemma3_cases import GEMMA3
+from idefics3_cases import IDEFICS3
 from llava_cases import LLAVA, LLAVA_NEXT
 from mistral3_cases import MISTRAL3
 from mllama_cases import MLLAMA
@@ -12,6 +13,7 @@ from vision_case import VisionCase
 
 CASES: tuple[VisionCase, ...] = (
     *GEMMA3,
+    *IDEFICS3,
     *LLAVA,
     *LLAVA_NEXT,
     *MISTRAL3,

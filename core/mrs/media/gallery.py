@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from mrs.errors import UsageError
+from mrs.families.vision.layouts import limited
 from mrs.families.vision.spec import ImageLayout
 from mrs.media.open import Picture, open_picture
 from mrs.media.prepare import PreparedImage, prepare
@@ -28,7 +29,7 @@ class Gallery:
                 "--max-edge changes nothing: this model scales every image to one size",
                 hint="leave it out",
             )
-        self._layout = layout
+        self._layout = layout if max_edge is None else limited(layout, max_edge)
         self._max_edge = max_edge
         self._prepared: OrderedDict[int, PreparedImage] = OrderedDict()
 

@@ -14,21 +14,23 @@ from torch import Tensor
 
 from mrs.families.vision.dynamic import DynamicLayout
 from mrs.families.vision.gemma3 import SquareLayout
+from mrs.families.vision.idefics3 import SplitLayout
 from mrs.families.vision.layouts import CropLayout
 from mrs.families.vision.llava_next import AnyResolutionLayout
 from mrs.families.vision.mistral3 import LongestEdgeLayout
 from mrs.families.vision.phi3_v import CropsLayout
 from mrs.families.vision.spec import ImageLayout, ImageShape
-from mrs.media.any_resolution import whole_and_tiles
 from mrs.families.vision.tiles import TilesLayout
+from mrs.media.any_resolution import whole_and_tiles
 from mrs.media.crop import crop
 from mrs.media.crops import whole_and_crops
-from mrs.media.longest_edge import whole_squares
 from mrs.media.dynamic import fit
+from mrs.media.longest_edge import whole_squares
+from mrs.media.split import tiles_and_whole
 from mrs.media.square import squares
-
-
 from mrs.media.tiles import tiles
+
+
 @dataclass(frozen=True)
 class PreparedImage:
     """What a tower takes of one picture: `pixels` of shape `shape.pixels`, float32.
@@ -57,6 +59,7 @@ def to_pixels(layout: ImageLayout, image: Image, shape: ImageShape) -> Tensor:
 _LAYOUTS: dict[type, Callable[[Any, Image, ImageShape], Tensor]] = {
     CropLayout: crop,
     DynamicLayout: fit,
+    SplitLayout: tiles_and_whole,
     SquareLayout: squares,
     AnyResolutionLayout: whole_and_tiles,
     CropsLayout: whole_and_crops,

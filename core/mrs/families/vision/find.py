@@ -18,6 +18,7 @@ from mrs.families.registry import family_by_name
 from mrs.families.spec import ModelSpec, Parameter
 from mrs.families.vision.family import VisionConfigs, VisionFamily
 from mrs.families.vision.spec import Vision
+from mrs.families.vision.text import LEFT_OUT
 
 
 @cache
@@ -75,7 +76,7 @@ def text_of(family: VisionFamily, model: Config, tensors: Collection[str]) -> Te
     own = {**SAFETENSORS, **text.safetensors, **family.text_names}
     renamed = {slot: _renamed(name, family) for slot, name in own.items()}
     names = _spelled(renamed, family, tensors)
-    defaults = {**text.defaults, **family.text_defaults}
+    defaults = {**LEFT_OUT.get(text.name, {}), **text.defaults, **family.text_defaults}
     return TextPart(text, Config({**defaults, **given}, model.where), names)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import singledispatch
 
 from mrs.families.config import Config
-from mrs.families.vision.spec import ImageShape, PixelScale
+from mrs.families.vision.spec import ImageLayout, ImageShape, PixelScale
 
 #: Pillow's numbers of its filters, as preprocessor_config.json has them.
 RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
@@ -40,6 +41,15 @@ def read_size(images: Config, key: str, *sides: str) -> tuple[int, ...]:
         return (images.positive(key),) * len(sides)
     size = Config(images.mapping(key), images.where)
     return tuple(size.positive(side) for side in sides)
+
+
+@singledispatch
+def limited(layout: ImageLayout, edge: int) -> ImageLayout:
+    """The layout for pictures of which no edge is longer than `edge`.
+
+    It is another one, and has a case here, where it scales smaller pictures up.
+    """
+    return layout
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mrs.families.vision.clip import ClipTower
 from mrs.families.vision.gemma3 import PooledProjector
+from mrs.families.vision.idefics3 import FoldedProjector
 from mrs.families.vision.llava_next import TilesProjector
 from mrs.families.vision.mistral3 import MergingProjector, PixtralTower
 from mrs.families.vision.phi3_v import CropsProjector
@@ -28,7 +29,7 @@ from mrs.model.vision.projectors import (
 )
 from mrs.model.vision.qwen import PatchMergerPart, QwenTowerPart
 from mrs.model.vision.siglip import SiglipTowerPart
-from mrs.model.vision.squares import PooledProjectorPart
+from mrs.model.vision.squares import FoldedProjectorPart, PooledProjectorPart
 from mrs.model.vision.tiles import TilesTowerPart
 from mrs.model.weights import ModelWeights
 
@@ -54,6 +55,7 @@ _PROJECTORS: dict[type, Callable[[Any, ModelWeights], ProjectorPart]] = {
     LinearProjector: LinearProjectorPart,
     MlpProjector: MlpProjectorPart,
     PatchMerger: PatchMergerPart,
+    FoldedProjector: FoldedProjectorPart,
     PooledProjector: PooledProjectorPart,
     TilesProjector: TilesProjectorPart,
     CropsProjector: CropsProjectorPart,

@@ -1,0 +1,179 @@
+"""Idefics 3 and SmolVLM: larger pictures in tiles, and several patches of SigLIP's to a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil
+
+from mrs.errors import NotReadable
+from mrs.families.slots import Slot
+from mrs.families.spec import ModelSpec
+from mrs.families.vision.family import VisionConfigs, VisionFamily
+from mrs.families.vision.layouts import limited, read_resampling, read_scale, read_size
+from mrs.families.vision.siglip import SIGLIP_DEFAULTS, SIGLIP_IMAGES, read_siglip, siglip_names
+from mrs.families.vision.slots import vision_slots
+from mrs.families.vision.spec import ImageShape, PixelScale, Vision
+
+#: No edge is scaled up beyond it, whatever a config says.
+MOST_EDGE = 4096
+#: More tiles side by side than any model takes: a broken number must not make a long prompt.
+MOST_TILES = 32
+AROUND, WHOLE, TOKEN = "<fake_token_around_image>", "<global-img>", "<image>"
+
+
+@dataclass(frozen=True)
+class SplitLayout:
+    """Pictures scaled to `longest_edge`, in tiles of `tile`, and once more whole in one tile.
+
+    Both edges are rounded up to whole tiles. Pictures of one tile, and all where there is no
+    splitting, are only seen whole. A tile makes `tile_rows` rows. In a shape's `grid` are the rows
+    and columns of tiles, none for a picture that is only seen whole.
+    """
+
+    longest_edge: int
+    tile: int
+    patch_size: int
+    tile_rows: int
+    scale: PixelScale
+    resampling: str
+    is_split: bool = True
+
+    @property
+    def is_resizable(self) -> bool:
+        return self.is_split and self.longest_edge > self.tile
+
+    def shape(self, height: int, width: int) -> ImageShape:
+        tall, wide = self.fitted(height, width)
+        grid = tall // self.tile, wide // self.tile
+        if not self.is_split or grid == (1, 1):
+            grid = 0, 0
+        views = 1 + grid[0] * grid[1]
+        return ImageShape(
+            pixels=(views, 3, self.tile, self.tile),
+            patches=views * (self.tile // self.patch_size) ** 2,
+            rows=views * self.tile_rows,
+            text=self._text(*grid),
+            grid=grid,
+        )
+
+    def largest(self, edge: int) -> ImageShape:
+        """A square, whatever its size: all are scaled to `longest_edge`."""
+        return self.shape(edge, edge)
+
+    def scaled(self, height: int, width: int) -> tuple[int, int]:
+        """(height, width) with the longer edge `longest_edge`, the other one of an even length."""
+        tall, wide = _with_longest(height, width, self.longest_edge)
+        if wide >= tall:
+            tall += tall % 2
+        else:
+            wide += wide % 2
+        tall, wide = max(tall, 1), max(wide, 1)
+        if max(tall, wide) > MOST_EDGE:
+            tall, wide = _with_longest(tall, wide, MOST_EDGE)
+        return max(tall, 1), max(wide, 1)
+
+    def fitted(self, height: int, width: int) -> tuple[int, int]:
+        """(height, width) of all tiles together."""
+        tall, wide = self.scaled(height, width)
+        tall, wide = _with_longest(tall, wide, _up(max(tall, wide), self.tile))
+        return _up(tall, self.tile), _up(wide, self.tile)
+
+    def _text(self, rows: int, columns: int) -> str:
+        features = TOKEN * self.tile_rows
+        lines = [
+            "".join(f"{AROUND}<row_{r}_col_{c}>{features}" for c in range(1, columns + 1)) + "\n"
+            for r in range(1, rows + 1)
+        ]
+        whole = f"{AROUND}{WHOLE}{features}{AROUND}"
+        return "".join(lines) + "\n" + whole if lines else whole
+
+
+def _with_longest(height: int, width: int, edge: int) -> tuple[int, int]:
+    """(height, width) of the same shape with a longer edge of `edge`."""
+    shape = width / height
+    if width >= height:
+        return int(edge / shape), edge
+    return edge, int(edge * shape)
+
+
+def _up(length: int, multiple: int) -> int:
+    return max(ceil(length / multiple), 1) * multiple
+
+
+@limited.register
+def _(layout: SplitLayout, edge: int) -> SplitLayout:
+    """In so many tiles that no edge is longer, but one."""
+    tiles = max(edge // layout.tile, 1)
+    return replace(layout, longest_edge=min(layout.longest_edge, tiles * layout.tile))
+
+
+@dataclass(frozen=True)
+class FoldedProjector:
+    """Squares of `fold` x `fold` patches of `side` x `side`, each mapped by one product."""
+
+    input_size: int
+    side: int
+    fold: int
+
+
+@vision_slots.register
+def _(part: FoldedProjector, hidden_size: int) -> Iterator[Slot]:
+    yield Slot("projector", (hidden_size, part.input_size * part.fold**2))
+
+
+def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
+    model, images = configs.model, configs.images
+    images.refuse("do_resize", True)
+    tower = read_siglip(configs.tower, fractional_places=True)
+    tile, fold = (
+        read_size(images, "max_image_size", "longest_edge")[0],
+        model.positive("scale_factor", 2),
+    )
+    longest_edge = read_size(images, "size", "longest_edge")[0]
+    side = tile // tower.patches.size
+    if not side or side % fold:
+        raise NotReadable(f"{side} patches a side make no squares of {fold}", where=images.where)
+    if min(longest_edge, MOST_EDGE) > MOST_TILES * tile:
+        raise NotReadable(f"{longest_edge} pixels in tiles of {tile}", where=images.where)
+    layout = SplitLayout(
+        longest_edge=longest_edge,
+        tile=tile,
+        patch_size=tower.patches.size,
+        tile_rows=(side // fold) ** 2,
+        scale=read_scale(images),
+        resampling=read_resampling(images),
+        is_split=images.flag("do_image_splitting", True),
+    )
+    return Vision(
+        tower,
+        FoldedProjector(tower.hidden_size, side, fold),
+        layout,
+        placeholder=TOKEN,
+        image_token_id=model.whole("image_token_id", 128_257),
+    )
+
+
+FAMILY = VisionFamily(
+    "idefics3",
+    read,
+    names={
+        **siglip_names("model.vision_model."),
+        "projector": "model.connector.modality_projection.proj",
+    },
+    text_start="model.text_model.",
+    head="lm_head",
+    aliases=("smolvlm",),
+    tower_defaults={
+        **SIGLIP_DEFAULTS,
+        "hidden_size": 1152,
+        "num_attention_heads": 16,
+        "patch_size": 32,
+    },
+    image_defaults={
+        **SIGLIP_IMAGES,
+        "size": {"longest_edge": 1456},
+        "max_image_size": {"longest_edge": 364},
+        "resample": 1,
+    },
+)
