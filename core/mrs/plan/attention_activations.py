@@ -77,14 +77,16 @@ def _rotation_bytes(run: Pass, heads: int, head_dim: int, rope: Rope) -> int:
     """Both halves of the turned pairs and their joint, then the numbers that pass through.
 
     Half types turn in float32: a copy before, a cast behind. Native kernels need the result alone.
+    Tokens of pictures are given cosines and sines of their own, by places for every pair.
     """
+    places = run.tokens * rope.dim // 2 * (8 + 2 * 4) if rope.sections else 0
     if run.native:
-        return run.size(heads * head_dim)
+        return places + run.size(heads * head_dim)
     pairs = 4 * run.tokens * heads * rope.dim
     if run.activation.name != "F32":
         pairs = pairs * 3 // 2
     rest = run.size(heads * head_dim) if rope.dim < head_dim else 0
-    return max(2 * pairs, pairs + rest)
+    return places + max(2 * pairs, pairs + rest)
 
 
 def table_tokens(context_tokens: int, chunk_tokens: int) -> int:
