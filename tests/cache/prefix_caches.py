@@ -69,7 +69,9 @@ def feed(cache: SequenceCache, tokens: Sequence[int]) -> SequenceCache:
             if isinstance(layer, RunningSum):
                 layer.add(token)
             else:
-                layer.append(torch.full((2, 1, 3), float(token)), torch.full((2, 1, 1), -token))
+                layer.append(
+                    torch.full((2, 1, 3), float(token)), torch.full((2, 1, 1), float(-token))
+                )
     return cache
 
 

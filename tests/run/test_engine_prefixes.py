@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from tiny_decoders import CPU, GREEDY, VOCABULARY, WARM, tiny_decoder
 
+from mrs.cache import prefix_chain
+from mrs.cache.prefix_folder import PrefixFolder
 from mrs.request import Sampling
 from mrs.run.engine import Engine
 
@@ -24,7 +27,13 @@ def _one_thread():
 
 
 def make_engine(
-    kind: str, n: int, *, budget: int | None = None, split: bool = False, planned_tokens: int = 48
+    kind: str,
+    n: int,
+    *,
+    budget: int | None = None,
+    split: bool = False,
+    planned_tokens: int = 48,
+    folder: PrefixFolder | None = None,
 ) -> Engine:
     return Engine(
         tiny_decoder(kind, split=split),
@@ -34,6 +43,7 @@ def make_engine(
         seed=5,
         prefix_cache_n=n,
         prefix_budget_bytes={} if budget is None else {CPU: budget},
+        prefix_folder=folder,
     )
 
 
@@ -79,6 +89,60 @@ def test_random_conversations_are_answered_as_from_nothing(
         cached += hit
         histories.append([*prompt, *tokens])
     assert cached > 100
+
+
+@pytest.mark.parametrize("split", [False, True], ids=["one device", "split"])
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_later_processes_answer_as_from_nothing(
+    kind: str, split: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every few replies all memory is lost but a folder, which two processes use at a time."""
+    monkeypatch.setattr(prefix_chain, "BLOCK_TOKENS", 16)
+    chance = random.Random(kind)
+
+    def begun(planned: int) -> Engine:
+        folder = PrefixFolder(str(tmp_path), kind, 1 << 30)
+        return make_engine(kind, 2, split=split, planned_tokens=planned, folder=folder)
+
+    # Planned for few tokens, a layer with a window remembers all.
+    engines, forgetful = [begun(12), begun(48)], make_engine(kind, 0, split=split)
+    # Beyond 40 tokens the dynamic rope shares nothing.
+    first = 33 if kind == "dynamic" else 50
+    histories, cached = [[chance.randrange(VOCABULARY) for _ in range(first)]], 0
+    for turn in range(24):
+        if turn % 3 == 2:
+            engines.pop(0).close()
+            engines.append(begun(chance.choice([12, 48, 200])))
+        past = chance.choice(histories[-4:])
+        past = past[: chance.randint(33, len(past))] if chance.random() < 0.3 else past
+        prompt = [*past, *(chance.randrange(VOCABULARY) for _ in range(chance.randint(1, 3)))]
+        sampling = replace(chance.choice([GREEDY, WARM]), max_tokens=chance.randint(1, 7))
+        tokens, hit = reply(engines[turn % 2], prompt, sampling)
+        assert tokens == reply(forgetful, prompt, sampling)[0]
+        cached += hit
+        histories.append([*prompt, *tokens])
+    assert cached > 100
+    for engine in engines:
+        engine.close()
+    last = begun(48)
+    tokens, hit = reply(last, [*histories[-1], 5], replace(GREEDY, max_tokens=3))
+    assert hit == len(histories[-1]) - 1 or kind == "dynamic"
+    last.close()
+
+
+@pytest.mark.parametrize("kind", ["hybrid", "delta", "window"])
+def test_a_system_prompt_serves_the_third_process(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one sees where conversations part, and keeps the state there."""
+    monkeypatch.setattr(prefix_chain, "BLOCK_TOKENS", 16)
+    system, hits = [number % VOCABULARY for number in range(100)], []
+    for new in ([1, 2, 3], [4, 5, 6], [7, 8, 9]):
+        folder = PrefixFolder(str(tmp_path), kind, 1 << 30)
+        engine = make_engine(kind, 4, folder=folder)
+        hits.append(reply(engine, [*system, *new], replace(GREEDY, max_tokens=2))[1])
+        engine.close()
+    assert hits == [0, 0 if kind != "window" else hits[1], 96]
 
 
 @pytest.mark.parametrize("kind", ["dense", "window", "hybrid"])

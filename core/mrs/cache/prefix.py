@@ -10,7 +10,9 @@ import torch
 
 from mrs.cache.media import MediaHashes
 from mrs.cache.paged_prefix import PagedRecurrentPrefixes
+from mrs.cache.prefix_folder import PrefixFolder
 from mrs.cache.prefix_parts import State, fill
+from mrs.cache.prefix_search import longest_match
 from mrs.cache.prefix_store import PrefixStore, Stored
 from mrs.cache.prefix_tree import Node, matching
 from mrs.cache.sequence import SequenceCache
@@ -42,8 +44,8 @@ class _Key(NamedTuple):
 
 
 class _Match(NamedTuple):
-    length: int
     path: list[Node]
+    length: int
     media: MediaHashes
 
 
@@ -56,7 +58,8 @@ class PrefixCacheManager:
     `n_on_device` sequences stay on their devices, those used longer ago move to the host's
     memory; 0 turns everything off. `budget_bytes` says how much may be held on a device besides
     live caches: sequences move away from an accelerator that holds more, and are dropped from the
-    host. Not for several threads at once.
+    host. What is in `folder` serves too where it is longer than what is in memory, and everything
+    is kept there. Not for several threads at once.
     """
 
     def __init__(
@@ -67,12 +70,14 @@ class PrefixCacheManager:
         *,
         new_cache: Callable[[], SequenceCache],
         budget_bytes: Mapping[torch.device, int] | None = None,
+        folder: PrefixFolder | None = None,
     ) -> None:
         self._n_on_device = n_on_device
         self._is_off = no_prefix_cache or n_on_device == 0
         self._is_paged = has_paged_attention
         self._new_cache = new_cache
         self._budget_bytes = dict(budget_bytes or {})
+        self._folder = folder if self.is_on else None
         self._store = PrefixStore(tail_capacity=8 * max(n_on_device, 1))
         self._paged_recurrent = PagedRecurrentPrefixes(8 * max(n_on_device, 1))
         self._reaches: frozenset[int] = frozenset()
@@ -116,6 +121,8 @@ class PrefixCacheManager:
         self._reaches, self._has_states = cache.reaches, cache.has_states
         key = _Key(MediaHashes.of(image_hashes, audio_hashes, video_hashes), era)
         self._store.add(key, tokens, cache, live=live)
+        if self._folder is not None:
+            self._folder.save(key, tokens, cache)
 
     def search_for_matching_cache(
         self,
@@ -136,10 +143,11 @@ class PrefixCacheManager:
         media = MediaHashes.of(image_hashes, audio_hashes, video_hashes)
         limit = len(toks) - leave_last
         found = max(
-            (m for m in self._matches(toks, media, era, limit) if m is not None),
-            key=lambda match: match.length,
-            default=None,
+            self._matches(toks, media, era, limit), key=lambda match: match.length, default=None
         )
+        held = 0 if found is None else found.length
+        if filed := self._filed(_Key(media, era), toks, limit, beyond=held):
+            return filed
         if found is None or found.length == len(toks):
             return None
         self._store.touch(found.path[-1])
@@ -152,14 +160,20 @@ class PrefixCacheManager:
             videos_to_keep=max(0, len(media.videos) - len(found.media.videos)),
         )
 
-    def shared_tokens(self, toks: Sequence[int], *, era: Hashable = None) -> int:
+    def shared_tokens(
+        self, toks: Sequence[int], *, era: Hashable = None, with_files: bool = False
+    ) -> int:
         """How many tokens `toks` shares with a stored sequence without media.
 
         They may be more than can be had: then remembering the state after just these tokens will
-        serve the next sequence that begins so.
+        serve the next sequence that begins so. `with_files` looks into the folder, too.
         """
-        root = self._store.roots.get(_Key(MediaHashes(), era))
-        return matching(root, toks)[1] if root else 0
+        key = _Key(MediaHashes(), era)
+        root = self._store.roots.get(key)
+        shared = matching(root, toks)[1] if root else 0
+        if with_files and self._folder is not None:
+            shared = max(shared, self._folder.shared_tokens(key, toks))
+        return shared
 
     def limit_live(self, count: int) -> None:
         """Let at most `count` stored sequences keep a whole cache with its spare room."""
@@ -201,6 +215,23 @@ class PrefixCacheManager:
         """The recurrent states after the blocks with the hashes `key`."""
         return self._paged_recurrent.get(key)
 
+    def close(self) -> None:
+        """Wait for what is still to be written to the folder."""
+        if self._folder is not None:
+            self._folder.close()
+
+    def _filed(
+        self, key: _Key, toks: Sequence[int], limit: int, *, beyond: int
+    ) -> MatchingCache | None:
+        """A hit in the folder that is longer than `beyond` tokens."""
+        if self._folder is None:
+            return None
+        most = min(limit, len(toks) - 1)
+        cache = self._folder.take(key, toks, most=most, beyond=beyond, new_cache=self._new_cache)
+        if cache is None:
+            return None
+        return MatchingCache(cache, list(toks[cache.length :]), cache.length)
+
     def _is_over(self, *, accelerators: bool) -> bool:
         held = self._store.own_bytes()
         return any(
@@ -211,33 +242,13 @@ class PrefixCacheManager:
 
     def _matches(
         self, toks: Sequence[int], media: MediaHashes, era: Hashable, limit: int
-    ) -> Iterator[_Match | None]:
+    ) -> Iterator[_Match]:
         for key, root in self._store.roots.items():
             assert isinstance(key, _Key)
             if key.era == era and key.media.agrees_with(media):
-                yield self._longest(root, toks, key.media, limit)
-
-    def _longest(
-        self, root: Node, toks: Sequence[int], media: MediaHashes, limit: int
-    ) -> _Match | None:
-        """The longest match of one tree from which a sequence can go on."""
-        path, length = matching(root, toks)
-        length = min(length, limit)
-        while path:
-            while path and path[-1].start >= length:
-                path.pop()
-            if path and self._can_go_on(path, length):
-                return _Match(length, path, media)
-            # Within a node, what a shorter match needs is never more at hand.
-            length = path[-1].start if path else 0
-        return None
-
-    def _can_go_on(self, path: list[Node], length: int) -> bool:
-        if self._has_states and not (path[-1].end == length and path[-1].holding.states):
-            return False
-        return all(
-            _held_from(path, length, reach) <= max(0, length - reach) for reach in self._reaches
-        )
+                found = longest_match(root, toks, limit, self._reaches, self._has_states)
+                if found is not None:
+                    yield _Match(*found, key.media)
 
     def _cache_of(self, match: _Match) -> SequenceCache:
         stored = self._live_beyond(match)
@@ -258,16 +269,3 @@ class PrefixCacheManager:
             ):
                 return stored
         return None
-
-
-def _held_from(path: list[Node], length: int, reach: int) -> int:
-    """The first token from which on all up to `length` are held by the layers of one reach."""
-    held = length
-    for node in reversed(path):
-        first = node.holding.first_held().get(reach, node.end)
-        if first >= held:
-            break
-        held = first
-        if first > node.start:
-            break
-    return held

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from mrs.cache.prefix_folder import PrefixFolder
 from mrs.errors import ContextFull, UsageError
 from mrs.families.vision.spec import Vision
 from mrs.model.decoder import Decoder
@@ -42,6 +43,7 @@ class Engine:
         planned_seqs: int = 1,
         prefix_cache_n: int = 0,
         prefix_budget_bytes: Mapping[torch.device, int] | None = None,
+        prefix_folder: PrefixFolder | None = None,
     ) -> None:
         self._decoder = decoder
         self.context_tokens = context_tokens
@@ -54,6 +56,7 @@ class Engine:
             chunk_tokens=chunk_tokens,
             prefix_cache_n=prefix_cache_n if kv_cache else 0,
             prefix_budget_bytes=prefix_budget_bytes or {},
+            prefix_folder=prefix_folder,
         )
         self._schedule = Schedule(self._pool, max_seqs=max_seqs, step_tokens=chunk_tokens)
         self._submitted: deque[Generation] = deque()
@@ -144,6 +147,10 @@ class Engine:
     def vision(self) -> Vision | None:
         """How the model sees, if it does."""
         return self._decoder.spec.vision
+
+    def close(self) -> None:
+        """Wait for what past sequences still have to be written to files."""
+        self._pool.prefixes.close()
 
     @property
     def prefix_bytes(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from mrs.cache.prefix import PrefixCacheManager
+from mrs.cache.prefix_folder import PrefixFolder
 from mrs.cache.sequence import SequenceCache
 from mrs.model.decoder import Decoder
 from mrs.run.generation import Generation
@@ -33,6 +34,7 @@ class CachePool:
         chunk_tokens: int,
         prefix_cache_n: int,
         prefix_budget_bytes: Mapping[torch.device, int],
+        prefix_folder: PrefixFolder | None = None,
     ) -> None:
         self._decoder = decoder
         self._planned_tokens = planned_tokens
@@ -40,7 +42,10 @@ class CachePool:
         self._chunk_tokens = chunk_tokens
         self._capacity_tokens = planned_tokens
         self.prefixes = PrefixCacheManager(
-            prefix_cache_n, new_cache=self._new_cache, budget_bytes=prefix_budget_bytes
+            prefix_cache_n,
+            new_cache=self._new_cache,
+            budget_bytes=prefix_budget_bytes,
+            folder=prefix_folder,
         )
 
     @property
@@ -58,7 +63,7 @@ class CachePool:
         hit = None
         if generation.era is not None:
             keys, images = generation.keys, generation.images
-            shared = self.prefixes.shared_tokens(keys, era=generation.era)
+            shared = self.prefixes.shared_tokens(keys, era=generation.era, with_files=True)
             limit = chunk_end(images, len(keys) - 1)
             hit = self.prefixes.search_for_matching_cache(
                 keys[: limit + 1], era=generation.era, leave_last=True
