@@ -34,6 +34,8 @@ def _text_config(case_id: str) -> dict[str, Any]:
     [
         (transformers.Gemma3Config, "gemma3_text-odd", "siglip_vision_model"),
         (transformers.Mistral3Config, "mistral-default", "pixtral"),
+        (transformers.Idefics3Config, "llama-default", "idefics3_vision"),
+        (transformers.SmolVLMConfig, "llama-default", "smolvlm_vision"),
     ],
 )
 @torch.no_grad()

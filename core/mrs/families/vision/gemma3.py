@@ -111,6 +111,7 @@ def _(part: PooledProjector, hidden_size: int) -> Iterator[Slot]:
 
 def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
     model, images = configs.model, configs.images
+    images.refuse("do_resize", True)
     tower = read_siglip(configs.tower)
     height, width = read_size(images, "size", "height", "width")
     rows = model.positive("mm_tokens_per_image", 256)
