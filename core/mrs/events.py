@@ -22,11 +22,20 @@ OnProgress = Callable[[LoadProgress], None]
 
 
 @dataclass(frozen=True)
+class PlannedRates:
+    """Tokens a second that the plan expected of a reply that is made alone, low and high."""
+
+    prompt_tokens_per_s: tuple[float, float]
+    completion_tokens_per_s: tuple[float, float]
+
+
+@dataclass(frozen=True)
 class Usage:
     """Token counts and times of one reply.
 
     `cached_tokens` of the `prompt_tokens` came from a cache and cost nothing. `prompt_s` is the
-    time to the first token, `completion_s` the time of all further tokens.
+    time to the first token, `completion_s` the time of all further tokens. `planned` is there
+    where the rates can be held against the plan's: not for replies that were made together.
     """
 
     prompt_tokens: int
@@ -34,6 +43,7 @@ class Usage:
     cached_tokens: int
     prompt_s: float
     completion_s: float
+    planned: PlannedRates | None = None
 
     @property
     def prompt_tokens_per_s(self) -> float:

@@ -290,4 +290,5 @@ class LoadedModel:
 
         vision = self.engine.vision
         shown = show(vision, prompt_ids, images) if vision is not None else []
-        return Reply(self.engine, self._text, prompt_ids, sampling, opening, shown)
+        speed = self.plan.speed
+        return Reply(self.engine, self._text, prompt_ids, sampling, opening, shown, speed)

@@ -55,6 +55,25 @@ def test_a_reply_ends_with_its_figures(model: LoadedModel) -> None:
     assert end.usage.completion_tokens > 10
 
 
+def test_what_was_planned_stands_beside_what_was_measured(model: LoadedModel) -> None:
+    _, end = events(model)
+    again = events(model)[1].usage
+    assert end.usage.planned is not None
+    assert end.usage.planned.completion_tokens_per_s == model.plan.speed.decode
+    assert again.cached_tokens > 0
+    assert again.planned is not None
+    fed = again.prompt_tokens - again.cached_tokens
+    assert again.planned.prompt_tokens_per_s == model.plan.speed.prompt_of(fed)
+
+
+def test_replies_that_share_steps_were_not_planned_for(model: LoadedModel) -> None:
+    two = [model.stream_chat(QUESTION, LIKELIEST) for _ in range(2)]
+    for reply in two:
+        *_, end = reply
+        assert isinstance(end, Finished)
+        assert end.usage.planned is None
+
+
 def test_the_next_turn_is_remembered(model: LoadedModel) -> None:
     text, end = events(model)
     turns: list[Message] = [

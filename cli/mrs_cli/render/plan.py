@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mrs.plan.binding import binding
 from mrs.units import human_bytes
 from mrs_cli.environment import Environment
-from mrs_cli.render.text import one_line
+from mrs_cli.render.text import one_line, rate_range
 
 if TYPE_CHECKING:
     from mrs.plan.account import DeviceTerms
@@ -216,14 +216,6 @@ def past_conversations(plan: Plan) -> str:
     else:
         where = [f"{human_bytes(size_bytes)} on {label}" for label, size_bytes in sizes.items()]
     return f"past conversations: up to {', '.join(where)}"
-
-
-def rate_range(low: float, high: float) -> str:
-    return f"{_rate(low)}\u2013{_rate(high)}"
-
-
-def _rate(value: float) -> str:
-    return f"{value:.2g}" if value < 9.95 else f"{float(f'{value:.2g}'):,.0f}"
 
 
 def deviation(predicted: int, measured: int) -> str:

@@ -2,39 +2,72 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
+from mrs_cli.render.text import rate_range
 from mrs_cli.session import Reply
 
 
-def statistics_line(reply: Reply) -> str:
-    """Time to first token, then tokens and tokens a second of prompt and reply."""
+def statistics_line(reply: Reply, columns: int | None = None) -> str:
+    """Time to first token, then tokens and tokens a second of prompt and reply.
+
+    What was planned stands beside the reply's rate, and beside the prompt's where that is another.
+    Where the line is longer than `columns` it goes on in the next one, between two facts.
+    """
+    lines = [""]
+    for fact in _facts(reply):
+        longer = f"{lines[-1]} · {fact}" if lines[-1] else fact
+        if lines[-1] and columns is not None and len(longer) > columns:
+            lines.append(fact)
+        else:
+            lines[-1] = longer
+    return "\n".join(lines)
+
+
+def _facts(reply: Reply) -> list[str]:
     if reply.usage is None:
-        return "stopped"
+        return ["stopped"]
     usage = reply.usage
     cached = f" ({usage.cached_tokens} cached)" if usage.cached_tokens else ""
-    parts = [
+    prompt_rate, reply_rate = usage.prompt_tokens_per_s, usage.completion_tokens_per_s
+    planned_prompt = planned_reply = ""
+    if usage.planned is not None:
+        low, high = usage.planned.prompt_tokens_per_s
+        if not low <= prompt_rate <= high:
+            planned_prompt = _planned(prompt_rate, low, high)
+        planned_reply = _planned(reply_rate, *usage.planned.completion_tokens_per_s)
+    facts = [
         f"first token {_seconds(usage.prompt_s)}",
-        f"prompt {usage.prompt_tokens} tokens{cached}{_rate(usage.prompt_tokens_per_s)}",
-        f"reply {usage.completion_tokens} tokens{_rate(usage.completion_tokens_per_s)}",
+        f"prompt {usage.prompt_tokens} tokens{cached}{_rate(prompt_rate)}{planned_prompt}",
+        f"reply {usage.completion_tokens} tokens{_rate(reply_rate)}{planned_reply}",
     ]
     if reply.reason == "length":
-        parts.append("cut at the length limit")
+        facts.append("cut at the length limit")
     elif reply.reason == "cancelled":
-        parts.append("stopped")
-    return " · ".join(parts)
+        facts.append("stopped")
+    return facts
 
 
 def reply_object(reply: Reply) -> dict[str, Any]:
-    """The facts of `--json`; counts and times are null when the model gave none."""
+    """The facts of `--json`; counts and times are null when the model gave none.
+
+    So is what was planned of a reply that was made together with others.
+    """
     usage = reply.usage
+    planned = None if usage is None or usage.planned is None else asdict(usage.planned)
     names = ("prompt_tokens", "completion_tokens", "cached_tokens", "prompt_s", "completion_s")
     rates = ("prompt_tokens_per_s", "completion_tokens_per_s")
     return {
         "text": reply.text,
         "finish_reason": reply.reason,
         **{name: usage and getattr(usage, name) for name in (*names, *rates)},
+        **{f"planned_{name}": planned and planned[name] for name in rates},
     }
+
+
+def _planned(rate: float, low: float, high: float) -> str:
+    return f" (planned {rate_range(low, high)})" if rate else ""
 
 
 def _seconds(seconds: float) -> str:

@@ -94,7 +94,7 @@ class TerminalScreen:
     def statistics(self, reply: Reply) -> None:
         if not self._quiet:
             self._console.print()
-            self._console.print(statistics_line(reply), style="quiet")
+            self._console.print(statistics_line(reply, self._console.width), style="quiet")
 
     def note(self, text: str) -> None:
         if not self._quiet:

@@ -27,3 +27,12 @@ def json_text(value: object, indent: int | None = None) -> str:
 
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     return _CONTROL_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def rate_range(low: float, high: float) -> str:
+    """Two tokens a second, two digits each: `38\u201345`."""
+    return f"{_rate(low)}\u2013{_rate(high)}"
+
+
+def _rate(value: float) -> str:
+    return f"{value:.2g}" if value < 9.95 else f"{float(f'{value:.2g}'):,.0f}"

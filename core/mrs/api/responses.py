@@ -9,7 +9,9 @@ from dataclasses import dataclass
 class Usage:
     """Token counts and times of a response; of `n_choices` replies the counts are sums.
 
-    `cached_tokens` of the prompt came from the prefix cache.
+    `cached_tokens` of the prompt came from the prefix cache. `planned_…` are the least and the most
+    tokens a second that the plan expected of a reply made alone; None where several were made
+    together.
     """
 
     prompt_tokens: int
@@ -22,6 +24,8 @@ class Usage:
     total_time_sec: float
     total_prompt_time_sec: float
     total_completion_time_sec: float
+    planned_prompt_tok_per_sec: tuple[float, float] | None = None
+    planned_compl_tok_per_sec: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)

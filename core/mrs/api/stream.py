@@ -140,6 +140,7 @@ def total_usage(replies: Sequence[ReplyUsage]) -> Usage:
     made = sum(each.completion_tokens for each in replies)
     prompt_s = max(each.prompt_s for each in replies)
     made_s = max(each.completion_s for each in replies)
+    planned = replies[0].planned if len(replies) == 1 else None
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=made,
@@ -151,6 +152,8 @@ def total_usage(replies: Sequence[ReplyUsage]) -> Usage:
         total_time_sec=prompt_s + made_s,
         total_prompt_time_sec=prompt_s,
         total_completion_time_sec=made_s,
+        planned_prompt_tok_per_sec=planned.prompt_tokens_per_s if planned else None,
+        planned_compl_tok_per_sec=planned.completion_tokens_per_s if planned else None,
     )
 
 

@@ -165,6 +165,8 @@ class Engine:
         if not batch:
             return
         self._in_flight = [ration.generation for ration in batch]
+        for generation in self._in_flight:
+            generation.is_shared |= len(batch) > 1
         logits = self._logits(batch)
         for generation, tokens in batch:
             generation.fed += tokens

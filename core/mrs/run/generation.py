@@ -21,7 +21,7 @@ class Generation:
     The first `fed` of them are in `cache`, which is None while there is none. `most_ids` is where
     the reply ends at the latest. The cache's state after the first `checkpoint` tokens is worth
     remembering. `cached_tokens` of the prompt did not have to be computed. `images` are shown in
-    the prompt.
+    the prompt. `is_shared` says that it was fed together with others.
     `reason` is set when the reply is over; `error` says what ended it instead.
     """
 
@@ -36,6 +36,7 @@ class Generation:
     era: Hashable = None
     checkpoint: int = 0
     cached_tokens: int = 0
+    is_shared: bool = False
     is_cancelled: bool = False
     reason: FinishReason | None = None
     error: Exception | None = None

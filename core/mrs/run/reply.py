@@ -6,7 +6,8 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from mrs.events import Event, Finished, TextDelta, TokenLogprob, Usage
+from mrs.events import Event, Finished, PlannedRates, TextDelta, TokenLogprob, Usage
+from mrs.plan.speed import SpeedEstimate
 from mrs.request import Sampling
 from mrs.run.engine import Engine
 from mrs.run.generation import Generation
@@ -20,7 +21,7 @@ class Reply:
 
     It is made together with all others that were begun, whenever somebody waits for one of them.
     A KeyboardInterrupt while it is waited for ends it as cancelled; `close` stops it at once.
-    `opening` is text of the reply that the prompt has already said.
+    `opening` is text of the reply that the prompt has already said; `speed` is what was planned.
     """
 
     def __init__(
@@ -31,9 +32,10 @@ class Reply:
         sampling: Sampling,
         opening: str = "",
         images: Sequence[ShownImage] = (),
+        speed: SpeedEstimate | None = None,
     ) -> None:
         self._engine = engine
-        self._progress = _Progress(text, sampling)
+        self._progress = _Progress(text, sampling, speed)
         if opening:
             self._progress.events.append(TextDelta(opening))
         breakers = frozenset[int]()
@@ -80,11 +82,12 @@ class Reply:
 class _Progress:
     """Turns tokens into events, and counts and times them."""
 
-    def __init__(self, text: TextSide, sampling: Sampling) -> None:
+    def __init__(self, text: TextSide, sampling: Sampling, speed: SpeedEstimate | None) -> None:
         self.events: deque[Event] = deque()
         self._tokenizer = text.tokenizer
         self._stop_ids = text.stop_ids
         self._decoder = text.stream_decoder(sampling.stop)
+        self._speed = speed
         self._tokens = 0
         self._start = self._first = self._last = time.perf_counter()
 
@@ -112,8 +115,16 @@ class _Progress:
             cached_tokens=generation.cached_tokens,
             prompt_s=self._first - self._start,
             completion_s=self._last - self._first,
+            planned=self._planned(generation),
         )
         self.events.append(Finished(generation.reason or "cancelled", usage))
+
+    def _planned(self, generation: Generation) -> PlannedRates | None:
+        """None where something took time that the plan's rates do not cover."""
+        if self._speed is None or generation.is_shared or generation.images:
+            return None
+        fed = max(generation.prompt_tokens - generation.cached_tokens, 1)
+        return PlannedRates(self._speed.prompt_of(fed), self._speed.decode)
 
     def _logprob(self, choice: Choice, logprob: float) -> TokenLogprob:
         piece = self._tokenizer.piece

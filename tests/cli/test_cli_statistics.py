@@ -1,0 +1,51 @@
+"""The line after a reply, and what a program gets of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from mrs.events import PlannedRates, Usage
+from mrs_cli.render.statistics import reply_object, statistics_line
+from mrs_cli.session import Reply
+
+
+def reply(planned: PlannedRates | None, completion_tokens: int = 11) -> Reply:
+    """100 tokens of prompt a second, 40 of reply."""
+    usage = Usage(50, completion_tokens, 0, 0.5, (completion_tokens - 1) / 40, planned)
+    return Reply("text", "stop", usage)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "completion", "prompt_text", "reply_text"),
+    [
+        ((90, 300), (38, 45), "100/s", "40.0/s (planned 38\u201345)"),
+        ((150, 3000), (4.04, 12.3), "100/s (planned 150\u20133,000)", "40.0/s (planned 4\u201312)"),
+    ],
+)
+def test_rates_beside_planned_ones(prompt, completion, prompt_text, reply_text) -> None:
+    """Those of the prompt only where they are others."""
+    assert statistics_line(reply(PlannedRates(prompt, completion))) == (
+        f"first token 0.50 s · prompt 50 tokens, {prompt_text} · reply 11 tokens, {reply_text}"
+    )
+
+
+def test_no_rate_is_held_against_nothing() -> None:
+    assert "planned" not in statistics_line(reply(None))
+    one = statistics_line(reply(PlannedRates((90, 300), (38, 45)), completion_tokens=1))
+    assert one.endswith("reply 1 tokens")
+
+
+def test_a_long_line_breaks_between_facts() -> None:
+    both = reply(PlannedRates((150, 3000), (38, 45)))
+    assert statistics_line(both, 80).splitlines() == [
+        "first token 0.50 s · prompt 50 tokens, 100/s (planned 150\u20133,000)",
+        "reply 11 tokens, 40.0/s (planned 38\u201345)",
+    ]
+    assert statistics_line(both, 108) == statistics_line(both)
+
+
+def test_a_program_gets_the_planned_rates() -> None:
+    given = reply_object(reply(PlannedRates((90, 300), (38, 45))))
+    assert given["planned_prompt_tokens_per_s"] == (90, 300)
+    assert given["planned_completion_tokens_per_s"] == (38, 45)
+    assert reply_object(reply(None))["planned_completion_tokens_per_s"] is None
