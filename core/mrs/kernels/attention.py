@@ -29,8 +29,8 @@ def attend(
     Returns (T, H * Dv).
     """
     library = steps.library_for(q)
-    if library and last_seen is None and steps.can_attend(q, k, v):
-        return steps.attend(library, q, k, v, scale, window, softcap, sinks)
+    if library and steps.can_attend(q, k, v):
+        return steps.attend(library, q, k, v, scale, window, softcap, sinks, last_seen)
     mask = _mask(q.shape[0], k.shape[1], window, last_seen, q.device)
     return _attend_with_torch(q.to(k.dtype), k, v, mask, scale, softcap, sinks).to(q.dtype)
 

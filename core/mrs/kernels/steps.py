@@ -43,6 +43,7 @@ class _Attending(ctypes.Structure):
         ("v_stride", ctypes.c_int64),
         ("scale", ctypes.c_double),
         ("softcap", ctypes.c_double),
+        ("last_seen", ctypes.c_void_p),
     )
 
 
@@ -124,11 +125,13 @@ def attend(
     window: int | None,
     softcap: float | None,
     sinks: Tensor | None,
+    last_seen: Tensor | None,
 ) -> Tensor:
     """Attention of new tokens, (T, H * Dv)."""
     (tokens, heads, _), (kv_heads, keys, key_dim), value_dim = q.shape, k.shape, v.shape[2]
     q = q.contiguous()
     sinks = None if sinks is None else sinks.float()
+    last_seen = None if last_seen is None else last_seen.to("cpu", torch.int64).contiguous()
     out = torch.empty(tokens, heads * value_dim)
     attending = _Attending(
         q.data_ptr(),
@@ -148,6 +151,7 @@ def attend(
         v.stride(0),
         scale,
         softcap or 0.0,
+        None if last_seen is None else last_seen.data_ptr(),
     )
     address = ctypes.addressof(attending)
     if not library.functions.mrs_attend(library.path_address, address, torch.get_num_threads()):

@@ -99,12 +99,13 @@ static void attend_task(void *data, int64_t first, int64_t end) {
     float *scores = malloc((size_t)(4 * a->keys) * sizeof(float));
     if (!scores) tokens->failed = true;
     for (int64_t index = first; scores && index < end; index++) {
-        int64_t token = index % a->tokens, seen = a->keys - a->tokens + token + 1;
+        int64_t token = index % a->tokens, own = a->keys - a->tokens + token;
+        int64_t last = a->last_seen ? a->last_seen[token] : own;
         Sight sight = {.attending = a,
                        .q = a->q + token * a->heads * a->key_dim,
                        .out = a->out + token * a->heads * a->value_dim,
-                       .first = a->window && seen > a->window ? seen - a->window : 0};
-        sight.count = seen - sight.first;
+                       .first = a->window && own >= a->window ? own - a->window + 1 : 0};
+        sight.count = last - sight.first + 1;
         tokens->path->attend(&sight, index / a->tokens, scores);
     }
     free(scores);
