@@ -73,8 +73,17 @@ class PackedMatrix:
         return self._data
 
     @property
+    def address(self) -> int:
+        """Where the library finds the matrix, as long as this object lives."""
+        return self._address
+
+    @property
     def nbytes(self) -> int:
         return self._data.nbytes
+
+    def multiplies_packed(self, tokens: int) -> bool:
+        """Whether so many rows are multiplied by the library, not decoded for torch."""
+        return tokens < self._dense_tokens
 
     @property
     def format_name(self) -> str:
@@ -109,9 +118,9 @@ class PackedMatrix:
         if x.dtype not in _TYPES:
             return self.matmul(x.float()).to(x.dtype)
         x = x.contiguous()
-        if x.shape[0] >= self._dense_tokens:
-            return self._matmul_decoded(x)
-        return self._matmul_packed(x)
+        if self.multiplies_packed(x.shape[0]):
+            return self._matmul_packed(x)
+        return self._matmul_decoded(x)
 
     def _matmul_packed(self, x: Tensor) -> Tensor:
         tokens = x.shape[0]

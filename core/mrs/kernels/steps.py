@@ -19,7 +19,7 @@ ACTIVATION_NUMBERS = {"silu": 0, "gelu_tanh": 1}
 _CACHE_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 #: The head size must be a multiple of this: the widest vectors hold so many numbers.
-_LANES = 16
+LANES = 16
 
 
 class _Attending(ctypes.Structure):
@@ -108,7 +108,7 @@ def can_attend(q: Tensor, k: Tensor, v: Tensor) -> bool:
         k.dtype in _CACHE_TYPES
         and v.dtype is k.dtype
         and all(
-            cached.shape[2] % _LANES == 0
+            cached.shape[2] % LANES == 0
             and cached.stride(2) == 1
             and cached.stride(1) == cached.shape[2]
             for cached in (k, v)
@@ -128,6 +128,24 @@ def attend(
     last_seen: Tensor | None,
 ) -> Tensor:
     """Attention of new tokens, (T, H * Dv)."""
+    attending, out, _held = describe_attention(q, k, v, scale, window, softcap, sinks, last_seen)
+    address = ctypes.addressof(attending)
+    if not library.functions.mrs_attend(library.path_address, address, torch.get_num_threads()):
+        raise MemoryError(f"no memory for attention over {k.shape[1]} tokens")
+    return out
+
+
+def describe_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+    last_seen: Tensor | None,
+) -> tuple[ctypes.Structure, Tensor, tuple[Tensor | None, ...]]:
+    """The library's arguments, where it writes (T, H * Dv), and what must live until then."""
     (tokens, heads, _), (kv_heads, keys, key_dim), value_dim = q.shape, k.shape, v.shape[2]
     q = q.contiguous()
     sinks = None if sinks is None else sinks.float()
@@ -153,7 +171,4 @@ def attend(
         softcap or 0.0,
         None if last_seen is None else last_seen.data_ptr(),
     )
-    address = ctypes.addressof(attending)
-    if not library.functions.mrs_attend(library.path_address, address, torch.get_num_threads()):
-        raise MemoryError(f"no memory for attention over {keys} tokens")
-    return out
+    return attending, out, (q, sinks, last_seen)

@@ -10,6 +10,7 @@ from torch import Tensor
 from mrs.cache.sequence import CacheRoom, SequenceCache
 from mrs.families.spec import CrossAttention, Layer, ModelSpec, RopeScaling
 from mrs.model.cross_attention import CrossAttentionLayer
+from mrs.model.halves import fuse_attention, fuse_feed_forward
 from mrs.model.matrix import Linear
 from mrs.model.parts import build_feed_forward, build_mixer
 from mrs.model.rope import RopeTable, file_factors
@@ -33,16 +34,27 @@ class DecoderLayer:
         if layer.style == "sandwich":
             self._mixer_post_norm = weights.norm("mixer.post_norm", layer.norm)
             self._post_norm = weights.norm("ffn.post_norm", layer.norm)
+        self._fused_mixer = fuse_attention(layer, weights, rope)
+        self._fused_feed_forward = fuse_feed_forward(layer, weights)
 
     def __call__(self, x: Tensor, segments: list[Segment], index: int) -> Tensor:
         """x (N, hidden) to (N, hidden)."""
-        normed = self._mixer_norm(x)
-        mixed = self.mixer(normed, segments, index)
         if self._is_parallel:
-            return x + mixed + self._feed_forward(normed)
+            normed = self._mixer_norm(x)
+            return x + self.mixer(normed, segments, index) + self._feed_forward(normed)
+        return self._transform(self._mix(x, segments, index))
+
+    def _mix(self, x: Tensor, segments: list[Segment], index: int) -> Tensor:
+        if self._fused_mixer is not None and self._fused_mixer.takes(x, segments):
+            return self._fused_mixer(x, segments[0], index)
+        mixed = self.mixer(self._mixer_norm(x), segments, index)
         if self._mixer_post_norm is not None:
             mixed = self._mixer_post_norm(mixed)
-        x = x + mixed * self._scale if self._scale != 1.0 else x + mixed
+        return x + mixed * self._scale if self._scale != 1.0 else x + mixed
+
+    def _transform(self, x: Tensor) -> Tensor:
+        if self._fused_feed_forward is not None and self._fused_feed_forward.takes(x):
+            return self._fused_feed_forward(x)
         out = self._feed_forward(self._norm(x))
         if self._post_norm is not None:
             out = self._post_norm(out)

@@ -118,7 +118,7 @@ class RopeTable:
     def __init__(
         self, rope: Rope, device: torch.device, file_factors: Mapping[str, Tensor]
     ) -> None:
-        self._rope = rope
+        self.rope = rope
         self._device = device
         self._file_factors = file_factors
         self._is_fixed = rope.scaling is None or not rope.scaling.depends_on_length
@@ -138,13 +138,20 @@ class RopeTable:
         `total_tokens` is the length of the sequence once the prompt that x belongs to is in: the
         chunks of one prompt turn as if it had come at once.
         """
-        end = start + x.shape[0]
+        cos, sin = self.angles(start, x.shape[0], total_tokens, positions)
+        return rotate(x, cos, sin, interleaved=self.rope.interleaved)
+
+    def angles(
+        self, start: int, tokens: int, total_tokens: int, positions: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """cos and sin (T, pairs) of so many tokens, as `rotate` takes them."""
+        end = start + tokens
         first = self._reach(start, end, total_tokens)
         if positions is None:
             at: slice | tuple[Tensor, Tensor] = slice(start - first, end - first)
         else:
             at = positions.to(self._device)[self._axes].T, self._pairs
-        return rotate(x, self._cos[at], self._sin[at], interleaved=self._rope.interleaved)
+        return self._cos[at], self._sin[at]
 
     def _reach(self, start: int, end: int, total_tokens: int) -> int:
         """Make the table hold positions `start` to `end`; returns the position of its first row.
@@ -162,7 +169,7 @@ class RopeTable:
         return start
 
     def _tabulate(self, start: int, end: int, total_tokens: int) -> None:
-        angles, magnitude = frequencies(self._rope, total_tokens, self._file_factors)
+        angles, magnitude = frequencies(self.rope, total_tokens, self._file_factors)
         table = torch.arange(start, end).float()[:, None] * angles[None, :]
         self._cos = (table.cos() * magnitude).to(self._device)
         self._sin = (table.sin() * magnitude).to(self._device)

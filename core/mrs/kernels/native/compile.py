@@ -33,7 +33,14 @@ _AVX2 = ["-mavx2", "-mfma", "-mf16c", "-mbmi2"]
 _AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"]
 
 #: Sources with the flags that they need beyond those of all, by processor.
-_COMMON = {"api.c": [], "steps.c": [], "threads.c": [], "path_portable.c": ["-O2"]}
+_COMMON = {
+    "api.c": [],
+    "layer.c": [],
+    "products.c": [],
+    "steps.c": [],
+    "threads.c": [],
+    "path_portable.c": ["-O2"],
+}
 _PROCESSOR = {
     "x86_64": {
         "path_avx2.c": _AVX2,

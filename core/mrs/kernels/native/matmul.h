@@ -116,9 +116,9 @@ INLINE void load_scales(const Format format, const uint8_t *block, const int par
  * of requests at once would stall. */
 INLINE void prefetch_line(const uint8_t *line) {
 #if defined(__x86_64__)
-    __asm__ volatile("prefetcht0 %0" : : "m"(line[PREFETCH_BYTES]));
+    __asm__ volatile("prefetcht1 %0" : : "m"(line[PREFETCH_BYTES]));
 #else
-    __builtin_prefetch(line + PREFETCH_BYTES);
+    __builtin_prefetch(line + PREFETCH_BYTES, 0, 2);
 #endif
 }
 

@@ -1,11 +1,9 @@
 /* What Python calls for the small steps between matrix products. */
-#include "steps.h"
+#include "layer.h"
 
 #include <stdlib.h>
 
 #include "threads.h"
-
-#define EXPORT __attribute__((visibility("default")))
 
 /* Below this many numbers a region of several threads costs more than it saves. */
 #define LEAST_NUMBERS 32768

@@ -33,11 +33,24 @@ static void normalize(const float *x, const float *weight, float eps, int64_t si
     for (int64_t i = 0; i < size; i++) out[i] = x[i] * factor * weight[i];
 }
 
+/* gate = gate / (1 + exp(-gate)) * up. The two loops are apart because gcc, given one, divides by
+ * each bound of exp_of's argument as well, which makes subnormals: a hundred times slower. */
+static inline void activate_silu(float *gate, const float *up, int64_t size) {
+    enum { RUN = 256 };
+    float powers[RUN];
+    for (int64_t start = 0; start < size; start += RUN, gate += RUN, up += RUN) {
+        int64_t count = size - start < RUN ? size - start : RUN;
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++) powers[i] = exp_of(-gate[i]);
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++) gate[i] = gate[i] / (1.0f + powers[i]) * up[i];
+    }
+}
+
 /* gate = activation(gate) * up. */
 static void activate(Activation activation, float *gate, const float *up, int64_t size) {
     if (activation == SILU) {
-#pragma omp simd
-        for (int64_t i = 0; i < size; i++) gate[i] = gate[i] / (1.0f + exp_of(-gate[i])) * up[i];
+        activate_silu(gate, up, size);
     } else {
 #pragma omp simd
         for (int64_t i = 0; i < size; i++) {

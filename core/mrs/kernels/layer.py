@@ -1,0 +1,200 @@
+"""The halves of a decoder's layer, each in one or two calls of the native library.
+
+Between two small steps of a decode step the interpreter costs more than the steps themselves: the
+weights that were read have driven its memory out of the caches. The results are, bit for bit,
+those of the single steps.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mrs.kernels.library import NativeLibrary, native_library
+from mrs.kernels.packed import PackedMatrix
+from mrs.kernels.steps import ACTIVATION_NUMBERS, LANES, describe_attention
+
+
+class _FeedForward(ctypes.Structure):
+    """As native/layer.h describes it."""
+
+    _fields_ = (
+        ("norm", ctypes.c_void_p),
+        ("eps", ctypes.c_double),
+        ("activation", ctypes.c_int64),
+        ("gate", ctypes.c_void_p),
+        ("up", ctypes.c_void_p),
+        ("down", ctypes.c_void_p),
+    )
+
+
+class _Projection(ctypes.Structure):
+    """As native/layer.h describes it."""
+
+    _fields_ = (
+        ("norm", ctypes.c_void_p),
+        ("eps", ctypes.c_double),
+        ("q", ctypes.c_void_p),
+        ("k", ctypes.c_void_p),
+        ("v", ctypes.c_void_p),
+        ("head_dim", ctypes.c_int64),
+        ("pairs", ctypes.c_int64),
+        ("interleaved", ctypes.c_int64),
+    )
+
+
+class _Half:
+    """What both halves keep: a norm and matrices of one library."""
+
+    def __init__(
+        self, library: NativeLibrary, norm: Tensor, matrices: Sequence[PackedMatrix]
+    ) -> None:
+        self._functions = library.functions
+        self._norm = norm
+        self._matrices = matrices
+
+    def takes(self, x: Tensor) -> bool:
+        """Whether x (N, hidden) is multiplied by the library."""
+        return x.dtype is torch.float32 and all(
+            matrix.multiplies_packed(x.shape[0]) for matrix in self._matrices
+        )
+
+
+class FeedForwardHalf(_Half):
+    """x + down(activation(gate(norm(x))) * up(norm(x)))."""
+
+    def __init__(
+        self,
+        library: NativeLibrary,
+        norm: Tensor,
+        eps: float,
+        activation: str,
+        matrices: Sequence[PackedMatrix],
+    ) -> None:
+        """`matrices` are those of gate, up and down."""
+        super().__init__(library, norm, matrices)
+        gate, up, down = matrices
+        self._scratch_numbers = gate.shape[1] + 2 * gate.shape[0]
+        self._native = _FeedForward(
+            norm.data_ptr(),
+            eps,
+            ACTIVATION_NUMBERS[activation],
+            gate.address,
+            up.address,
+            down.address,
+        )
+        self._address = ctypes.addressof(self._native)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (N, hidden) float32 to (N, hidden)."""
+        x = x.contiguous()
+        scratch = torch.empty(x.shape[0] * self._scratch_numbers)
+        out = torch.empty_like(x)
+        _require(
+            self._functions.mrs_feed_forward(
+                self._address,
+                x.data_ptr(),
+                x.shape[0],
+                scratch.data_ptr(),
+                out.data_ptr(),
+                torch.get_num_threads(),
+            )
+        )
+        return out
+
+
+class AttentionHalf(_Half):
+    """x + back(attention), where queries, keys and values are products of norm(x)."""
+
+    def __init__(
+        self,
+        library: NativeLibrary,
+        norm: Tensor,
+        eps: float,
+        matrices: Sequence[PackedMatrix],
+        head_dim: int,
+        pairs: int,
+        interleaved: bool,
+    ) -> None:
+        """`matrices` are those of queries, keys and values and the one back."""
+        super().__init__(library, norm, matrices)
+        q, k, v, back = matrices
+        self._widths = (q.shape[0], k.shape[0], v.shape[0])
+        self._head_dim = head_dim
+        self._back_address = back.address
+        self._native = _Projection(
+            norm.data_ptr(), eps, q.address, k.address, v.address, head_dim, pairs, interleaved
+        )
+        self._address = ctypes.addressof(self._native)
+
+    def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys, turned by the angles (N, pairs), and values of x (N, hidden).
+
+        They are (N, heads, head size), views of one tensor.
+        """
+        tokens, hidden = x.shape
+        x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
+        numbers = [tokens * width for width in self._widths]
+        memory = torch.empty(sum(numbers) + tokens * hidden)
+        q, k, v, normed = torch.split(memory, [*numbers, tokens * hidden])
+        _require(
+            self._functions.mrs_project(
+                self._address,
+                x.data_ptr(),
+                cos.data_ptr(),
+                sin.data_ptr(),
+                tokens,
+                normed.data_ptr(),
+                q.data_ptr(),
+                k.data_ptr(),
+                v.data_ptr(),
+                torch.get_num_threads(),
+            )
+        )
+        shape = (tokens, -1, self._head_dim)
+        return q.view(shape), k.view(shape), v.view(shape)
+
+    def attend(
+        self,
+        x: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: float,
+        window: int | None,
+        softcap: float | None,
+        last_seen: Tensor | None,
+    ) -> Tensor:
+        """x + back(attention of q over the cache's k and v), (N, hidden); see `attention.attend`."""
+        x, out = x.contiguous(), torch.empty_like(x)
+        attending, _mixed, _held = describe_attention(
+            q, k, v, scale, window, softcap, None, last_seen
+        )
+        _require(
+            self._functions.mrs_attend_back(
+                ctypes.addressof(attending),
+                self._back_address,
+                x.data_ptr(),
+                out.data_ptr(),
+                torch.get_num_threads(),
+            )
+        )
+        return out
+
+
+def _require(is_done: bool) -> None:
+    if not is_done:
+        raise MemoryError("no memory for activations")
+
+
+def library_of(matrices: Sequence[PackedMatrix]) -> NativeLibrary | None:
+    """The library, if there are matrices."""
+    return native_library() if matrices else None
+
+
+def can_hold(head_dim: int) -> bool:
+    """Whether the library attends over heads of this size."""
+    return head_dim % LANES == 0

@@ -1,0 +1,179 @@
+/* Products of activations with packed matrices: quantized once for all of them, then one region
+ * of threads over the groups of all rows. */
+#include "products.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "half.h"
+#include "threads.h"
+#include "weights.h"
+
+/* Activations as the kernels of one format read them. */
+typedef struct {
+    Format format;       /* how the weights are multiplied */
+    int64_t panel_bytes;
+    uint8_t *panels;
+} Laid;
+
+typedef struct {
+    const Factor *factors;
+    int count;
+    Laid laid[MAX_FACTORS];
+    const void *x;
+    Type type;
+    int width; /* tokens in a panel */
+    int64_t tokens, panels, columns;
+} Product;
+
+typedef struct {
+    const Product *product;
+    const Laid *laid;
+} Quantizing;
+
+static bool multiplies_bf16(const Path *path) {
+#if defined(__x86_64__)
+    return path == &avx512_path && __builtin_cpu_supports("avx512bf16");
+#else
+    return path == NULL;
+#endif
+}
+
+static void quantize_panel(const Product *p, const Laid *laid, int64_t index) {
+    int64_t first = index * p->width;
+    int tokens = (int)at_most(p->width, p->tokens - first);
+    const float *rows[MAX_TOKENS];
+    float *converted = NULL;
+    if (p->type == TYPE_BF16) {
+        const uint16_t *x = (const uint16_t *)p->x + first * p->columns;
+        converted = malloc((size_t)(tokens * p->columns) * sizeof(float));
+        for (int64_t i = 0; i < tokens * p->columns; i++) converted[i] = float_of_bf16(x[i]);
+    }
+    const float *x = converted ? converted : (const float *)p->x + first * p->columns;
+    for (int t = 0; t < tokens; t++) rows[t] = x + t * p->columns;
+    p->factors[0].matrix->path->quantize(laid->format, rows, tokens, p->width, p->columns,
+                                         laid->panels + index * laid->panel_bytes);
+    free(converted);
+}
+
+static void quantize_task(void *data, int64_t first, int64_t end) {
+    const Quantizing *q = data;
+    for (int64_t index = first; index < end; index++) quantize_panel(q->product, q->laid, index);
+}
+
+/* Whether the activations of one format serve another. */
+static bool is_laid_alike(Format a, Format b) {
+    if (is_float(a) || is_float(b))
+        return (a == BF16_PAIRS) == (b == BF16_PAIRS) && is_float(a) == is_float(b);
+    if (has_minimum(a) || has_minimum(b)) return has_minimum(a) && has_minimum(b) &&
+                                                 unit_scales(a) == unit_scales(b);
+    return a == b;
+}
+
+/* Lays the activations out for factor `index`, unless that was done for one before it. */
+static bool lay_activations(Product *p, int index, int threads) {
+    const Matrix *matrix = p->factors[index].matrix;
+    Laid *laid = &p->laid[index];
+    laid->format = (Format)matrix->format;
+    if (laid->format == BF16 && p->width == MAX_TOKENS && multiplies_bf16(matrix->path))
+        laid->format = BF16_PAIRS;
+    for (int i = 0; i < index; i++)
+        if (is_laid_alike(p->laid[i].format, laid->format)) {
+            laid->panel_bytes = p->laid[i].panel_bytes;
+            laid->panels = p->laid[i].panels;
+            return true;
+        }
+    int64_t bytes = padded_columns(p->columns) / UNIT_COLUMNS *
+                    panel_unit_bytes(laid->format, p->width);
+    laid->panel_bytes = divide_up(bytes, LINE) * LINE;
+    laid->panels = aligned_alloc(LINE, (size_t)(p->panels * laid->panel_bytes));
+    if (!laid->panels) return false;
+    Quantizing quantizing = {p, laid};
+    run_tasks(p->panels < 4 ? 1 : threads, p->panels, quantize_task, &quantizing);
+    return true;
+}
+
+static void free_activations(Product *p) {
+    for (int i = p->count - 1; i >= 0; i--) {
+        bool is_shared = false;
+        for (int before = 0; before < i; before++)
+            is_shared |= p->laid[before].panels == p->laid[i].panels;
+        if (!is_shared) free(p->laid[i].panels);
+    }
+}
+
+/* Copies the results of one group and panel to where they belong, leaving out the padding. */
+static void store_results(const Product *p, const Factor *f, const float *results, int64_t token,
+                          int64_t row) {
+    int64_t rows = f->matrix->rows, tokens = at_most(p->width, p->tokens - token);
+    int64_t count = at_most(GROUP_ROWS, rows - row);
+    for (int64_t t = 0; t < tokens; t++, results += GROUP_ROWS) {
+        int64_t place = (token + t) * rows + row;
+        if (f->added)
+            for (int64_t i = 0; i < count; i++)
+                ((float *)f->out)[place + i] = f->added[place + i] + results[i];
+        else if (p->type == TYPE_F32)
+            memcpy((float *)f->out + place, results, (size_t)count * sizeof(float));
+        else
+            for (int64_t i = 0; i < count; i++)
+                ((uint16_t *)f->out)[place + i] = bf16_of_float(results[i]);
+    }
+}
+
+/* Groups first to end-1 for all tokens; the weights stay in the second-level cache meanwhile. */
+static void multiply_groups(const Product *p, const Factor *f, const Laid *laid, int64_t first,
+                            int64_t end) {
+    const Matrix *m = f->matrix;
+    const int64_t bytes = group_bytes((Format)m->format, m->columns);
+    float results[MAX_TOKENS * GROUP_ROWS];
+    for (int64_t panel = 0; panel < p->panels; panel++)
+        for (int64_t group = first; group < end; group++) {
+            m->path->multiply(laid->format, m->packed + group * bytes,
+                              laid->panels + panel * laid->panel_bytes, p->width, m->columns,
+                              results);
+            store_results(p, f, results, panel * p->width, group * GROUP_ROWS);
+        }
+}
+
+#define CACHED_BYTES (256 << 10)
+
+static int64_t groups_of(const Matrix *m) { return divide_up(m->rows, GROUP_ROWS); }
+
+/* The groups of all matrices are numbered one matrix after another. */
+static void multiply_task(void *data, int64_t first, int64_t end) {
+    const Product *p = data;
+    int64_t start = 0;
+    for (int i = 0; i < p->count; start += groups_of(p->factors[i++].matrix)) {
+        const Matrix *m = p->factors[i].matrix;
+        int64_t bytes = group_bytes((Format)m->format, m->columns);
+        int64_t step = CACHED_BYTES / bytes > 1 ? CACHED_BYTES / bytes : 1;
+        int64_t group = first > start ? first - start : 0;
+        int64_t last = at_most(end - start, groups_of(m));
+        for (; group < last; group += step)
+            multiply_groups(p, &p->factors[i], &p->laid[i], group, at_most(group + step, last));
+    }
+}
+
+bool multiply_each(const Factor *factors, int count, const void *x, Type type, int64_t tokens,
+                   int threads) {
+    Product p = {.factors = factors, .count = count, .x = x, .type = type, .tokens = tokens};
+    int64_t groups = 0;
+    bool is_laid = true;
+    p.width = tokens > 4 ? 8 : tokens > 2 ? 4 : (int)tokens;
+    p.panels = divide_up(tokens, p.width);
+    p.columns = factors[0].matrix->columns;
+    for (int i = 0; i < count; i++) {
+        is_laid = is_laid && lay_activations(&p, i, threads);
+        groups += groups_of(factors[i].matrix);
+    }
+    if (is_laid) run_tasks(threads, groups, multiply_task, &p);
+    free_activations(&p);
+    return is_laid;
+}
+
+/* out (tokens, rows) = x (tokens, columns) times the transposed matrix; both of `type`.
+ * Returns false when memory for the activations is missing. */
+EXPORT bool mrs_matmul(const Matrix *matrix, const void *x, int type, int64_t tokens, void *out,
+                       int threads) {
+    return multiply_each(&(Factor){matrix, out, NULL}, 1, x, (Type)type, tokens, threads);
+}

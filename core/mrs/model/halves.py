@@ -1,0 +1,90 @@
+"""The halves of ordinary layers that the native library computes in one or two calls.
+
+Ordinary are layers of the `pre` style with root-mean-square norms, whose matrices are packed and
+have no biases, and whose attention and feed-forward parts have no rarer features. All others, and
+batches of several sequences, are computed step by step: with the same results.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from torch import Tensor
+
+from mrs.cache.layer import KeyValueCache
+from mrs.families.spec import Attention, Layer, Mlp
+from mrs.kernels.layer import AttentionHalf, FeedForwardHalf, can_hold, library_of
+from mrs.kernels.packed import PackedMatrix
+from mrs.kernels.steps import ACTIVATION_NUMBERS
+from mrs.model.rope import RopeTable
+from mrs.model.segments import Segment
+from mrs.model.weights import ModelWeights
+
+
+class FusedAttention:
+    """x + attention(norm(x)) for the tokens of one sequence."""
+
+    def __init__(self, part: Attention, half: AttentionHalf, rope: RopeTable) -> None:
+        self._part, self._half, self._rope = part, half, rope
+
+    def takes(self, x: Tensor, segments: list[Segment]) -> bool:
+        return len(segments) == 1 and self._half.takes(x)
+
+    def __call__(self, x: Tensor, segment: Segment, layer: int) -> Tensor:
+        """x (N, hidden) to (N, hidden)."""
+        cache = cast(KeyValueCache, segment.memory.layers[layer])
+        start, tokens = cache.length, len(x)
+        total = max(segment.total_tokens, start + tokens)
+        cos, sin = self._rope.angles(start + segment.offset, tokens, total, segment.positions)
+        q, k, v = self._half.project(x, cos, sin)
+        keys, values = cache.append(k.transpose(0, 1), v.transpose(0, 1))
+        last_seen = segment.last_seen
+        if last_seen is not None:
+            last_seen = last_seen - (cache.length - keys.shape[1])
+        part = self._part
+        return self._half.attend(
+            x, q, keys, values, part.scale, part.window, part.softcap, last_seen
+        )
+
+
+def fuse_attention(
+    layer: Layer, weights: ModelWeights, rope: RopeTable | None
+) -> FusedAttention | None:
+    part = layer.mixer
+    is_plain = isinstance(part, Attention) and not (part.qk_norm or part.sinks or part.gated)
+    if not is_plain or rope is None or not _is_ordinary(layer):
+        return None
+    part = cast(Attention, part)
+    matrices = _packed(weights, "mixer.q", "mixer.k", "mixer.v", "mixer.o")
+    library = library_of(matrices)
+    if library is None or not can_hold(part.head_dim):
+        return None
+    norm = weights.vector("mixer.norm.weight")
+    shape = part.head_dim, rope.rope.dim // 2, rope.rope.interleaved
+    return FusedAttention(
+        part, AttentionHalf(library, norm, layer.norm.eps, matrices, *shape), rope
+    )
+
+
+def fuse_feed_forward(layer: Layer, weights: ModelWeights) -> FeedForwardHalf | None:
+    part = layer.feed_forward
+    if not isinstance(part, Mlp) or not part.gated or part.activation not in ACTIVATION_NUMBERS:
+        return None
+    matrices = _packed(weights, "ffn.gate", "ffn.up", "ffn.down") if _is_ordinary(layer) else []
+    library = library_of(matrices)
+    if library is None:
+        return None
+    norm = weights.vector("ffn.norm.weight")
+    return FeedForwardHalf(library, norm, layer.norm.eps, part.activation, matrices)
+
+
+def _is_ordinary(layer: Layer) -> bool:
+    return layer.style == "pre" and layer.residual_scale == 1.0 and layer.norm.kind == "rms"
+
+
+def _packed(weights: ModelWeights, *slots: str) -> list[PackedMatrix]:
+    """The matrices of these slots; none if one of them is of another kind or has a bias."""
+    matrices = [weights.matrix(slot) for slot in slots]
+    has_bias = any(weights.optional_vector(f"{slot}.bias") is not None for slot in slots)
+    packed = [matrix for matrix in matrices if isinstance(matrix, PackedMatrix)]
+    return [] if has_bias or len(packed) < len(slots) else packed
