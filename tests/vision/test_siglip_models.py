@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from gemma3_cases import GEMMA3
 from idefics3_cases import IDEFICS3
 from published_siglip import PUBLISHED, Header, published
 from safetensors.torch import load_file, save_file
+from transformers.models.idefics3.configuration_idefics3 import Idefics3VisionConfig
+from transformers.models.idefics3.modeling_idefics3 import Idefics3VisionEmbeddings
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 from vision_case import make_tokenizer
 from vision_reference import picture
@@ -25,6 +28,7 @@ from mrs.families.vision.idefics3 import SplitLayout
 from mrs.families.vision.layouts import limited
 from mrs.families.vision.spec import ImageLayout
 from mrs.media.gallery import Gallery
+from mrs.model.vision.siglip import nearest_places
 from mrs.plan.vision import pictures
 from mrs.request import VisionRequest
 
@@ -63,6 +67,25 @@ def test_as_transformers_4_spelled(vision_references, tmp_path: Path) -> None:
     model, prompt = load_seeing(folder), truth.prompts[2]
     ids, images = model.shown(prompt.text, prompt.images)
     assert difference(Conversation(model).feed(ids, images), prompt.logits) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "side"),
+    [(26, 26, 26), (27, 27, 27), (29, 29, 29), (32, 32, 32), (35, 9, 26), (1, 7, 32)],
+)
+def test_places_of_patches(rows: int, columns: int, side: int) -> None:
+    """Published sizes, where float32 decides on which side of a boundary a patch lies; and odd."""
+    config = Idefics3VisionConfig(
+        hidden_size=1, num_attention_heads=1, image_size=side * 2, patch_size=2
+    )
+    theirs = Idefics3VisionEmbeddings(config)
+    theirs.patch_embedding = torch.nn.Conv2d(3, 1, 2, 2)
+    for parameter in theirs.patch_embedding.parameters():
+        parameter.data.zero_()
+    theirs.position_embedding.weight.data = torch.arange(side**2, dtype=torch.float32)[:, None]
+    pixels = torch.zeros(1, 3, rows * 2, columns * 2)
+    numbers = theirs(pixels, torch.ones(1, rows, columns, dtype=torch.bool)).flatten()
+    assert torch.equal(nearest_places(rows, columns, side), numbers.long())
 
 
 SIZES = [(37, 53), (90, 41), (200, 7), (6, 201), (24, 24), (64, 64), (41, 90)]

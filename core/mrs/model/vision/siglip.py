@@ -41,11 +41,11 @@ class SiglipTowerPart:
             return self._positions
         size = self._tower.patches.size
         rows, columns = view.shape[1] // size, view.shape[2] // size
-        return self._positions[_nearest(rows, columns, self._tower.side).to(view.device)]
+        return self._positions[nearest_places(rows, columns, self._tower.side).to(view.device)]
 
 
 @lru_cache(maxsize=4)
-def _nearest(rows: int, columns: int, side: int) -> Tensor:
+def nearest_places(rows: int, columns: int, side: int) -> Tensor:
     """The numbers of the learned places, of `side` x `side`, for rows x columns of patches."""
     down, across = _buckets(rows, side), _buckets(columns, side)
     return (down[:, None] * side + across[None, :]).flatten()
