@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from mrs.errors import UsageError
 from mrs_cli.chat_settings import changed, described, listed
+from mrs_cli.pictures import count_images
 from mrs_cli.saved_chat import SavedChat
 from mrs_cli.session import Question, Session
 from mrs_cli.settings import Setting
@@ -48,7 +49,7 @@ def clear(chat: Chat, _: str) -> str:
 def edit(chat: Chat, text: str) -> str:
     question = chat.session.last_question()
     if text:
-        chat.pending = replace(question, text=text)
+        chat.pending = question.with_text(text, keeps_images=True)
     elif chat.edits:
         chat.draft = question
     else:
@@ -62,7 +63,7 @@ def retry(chat: Chat, _: str) -> str:
 
 
 def undo(chat: Chat, _: str) -> str:
-    return f"taken back: {_shortened(chat.session.undo())}"
+    return f"taken back: {_shortened(chat.session.undo().typed)}"
 
 
 def save(chat: Chat, name: str) -> str:
@@ -85,7 +86,9 @@ def load(chat: Chat, name: str) -> str:
     chat.session.system, chat.session.sampling = saved.system, saved.sampling
     said = [f"{_turns(len(saved.turns))} loaded, held with {saved.model_id or 'an unnamed model'}"]
     if saved.turns:
-        said.append(f"last message: {_shortened(saved.turns[-2]['content'])}")
+        said.append(f"last message: {_shortened(chat.session.last_question().typed)}")
+    if count_images(saved.turns) and chat.session.vision is None:
+        said.append("this model sees no images; they stay with the conversation")
     if saved.unknown_settings:
         said.append(f"settings not known here: {', '.join(saved.unknown_settings)}")
     return "\n".join(said)

@@ -26,6 +26,7 @@ from mrs_cli.flags import (
     merged,
 )
 from mrs_cli.render.errors import usage_error
+from mrs_cli.render.text import either
 from mrs_cli.selectors import SELECTORS, Call, Selector
 from mrs_cli.tree import Command, Group, takes
 
@@ -81,7 +82,7 @@ def root(
 ) -> None:
     """Plan, load and run large language models on whatever devices you have."""
     if ctx.invoked_subcommand is None:
-        names = " or ".join(selector.name for selector in SELECTORS)
+        names = either([selector.name for selector in SELECTORS])
         raise UsageError("no model is named", hint=f"add {names}, such as: mrs -i plain -m demo")
     ctx.obj = Call(ctx.obj, flags, asked, output)
 

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import PurePath
 from typing import Any
 
 from mrs.errors import UsageError
-from mrs.request import ModelSource, RunRequest, Sampling
-from mrs_cli.flags import AskFlags, GgufFlags, GlobalFlags, OutputFlags, PlainFlags, PlanningFlags
+from mrs.request import ModelSource, RunRequest, Sampling, VisionRequest
+from mrs_cli.flags import (
+    AskFlags,
+    GgufFlags,
+    GlobalFlags,
+    OutputFlags,
+    PlainFlags,
+    PlanningFlags,
+    VisionFlags,
+)
 from mrs_cli.settings import Biases
 
 
 @dataclass(frozen=True)
 class Task:
-    """One run of the program. Without a `prompt`, prompts come from standard input."""
+    """One run of the program. Without a `prompt`, prompts come from standard input.
+
+    `images` are pictures that go with the prompt.
+    """
 
     request: RunRequest
     sampling: Sampling
     prompt: str | None = None
+    images: tuple[str, ...] = ()
     system: str | None = None
     interactive: bool = False
     json: bool = False
@@ -36,12 +48,17 @@ def task(
         raise UsageError("both --prompt and - are given", hint="give one of the two")
     if prompt is not None and not prompt.strip():
         raise UsageError("--prompt is empty", hint="give it a text")
+    if ask.image and prompt is None:
+        raise UsageError("--image goes with a question", hint="add --prompt TEXT")
+    if ask.image and request.vision is None:
+        raise UsageError("--image is for models that see", hint="name the model with vision-plain")
     if flags.log == "":
         raise UsageError("--log names no file", hint="give a file name")
     return Task(
         request=request,
         sampling=sampling(ask),
         prompt=prompt,
+        images=tuple(ask.image or ()),
         system=None if ask.system is None else _text(ask.system),
         interactive=flags.interactive_mode,
         json=output.json,
@@ -80,6 +97,16 @@ def plain_request(flags: GlobalFlags, model: PlainFlags, planning: PlanningFlags
         tokenizer_json=model.tokenizer_json,
     )
     return RunRequest(source, arch=model.arch, **_common(flags, planning))
+
+
+def vision_request(flags: GlobalFlags, model: VisionFlags, planning: PlanningFlags) -> RunRequest:
+    """What `vision-plain` asks to load."""
+    given = {
+        each.name: value
+        for each in fields(VisionRequest)
+        if (value := getattr(model, each.name)) is not None
+    }
+    return replace(plain_request(flags, model, planning), vision=VisionRequest(**given))
 
 
 def gguf_request(flags: GlobalFlags, model: GgufFlags, planning: PlanningFlags) -> RunRequest:

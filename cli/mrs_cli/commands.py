@@ -59,6 +59,7 @@ _HINTS = (
     "A / in place of the \\ works too; a leading space makes it a message.",
     "On a terminal Tab completes, Alt-Enter starts a new line, Ctrl-C stops a reply,",
     "and Ctrl-X Ctrl-E opens the message in the editor that VISUAL or EDITOR names.",
+    "A model that sees is shown the images whose paths or addresses a message holds.",
 )
 _TEMPERATURE = Setting("temperature", high=2, above=True)
 _TOP_K = Setting("top_k", whole=True, low=1)

@@ -16,7 +16,7 @@ EXIT_MEANINGS = {
     ExitCode.DONE: "done, also when the reader of a pipe leaves early",
     ExitCode.INTERNAL: "internal error (-vv shows where)",
     ExitCode.USAGE: "wrong usage",
-    ExitCode.NOT_READABLE: "model not found or not readable",
+    ExitCode.NOT_READABLE: "model or image not found or not readable",
     ExitCode.DOES_NOT_FIT: "the model does not fit the devices",
     ExitCode.UNSUPPORTED: "model, format or feature that is known but not supported",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C or SIGTERM",
@@ -81,10 +81,11 @@ def man_page() -> str:
 
 def _description() -> str:
     return (
-        "Global flags stand before the selector (plain for safetensors, gguf for GGUF), the "
-        "selector's flags after it; flags about asking, sampling and output may stand in either "
-        "place. Replies go to standard output, everything else to standard error. Without "
-        "--prompt, each line of standard input is a prompt; with -i the lines are a conversation."
+        "Global flags stand before the selector (plain for safetensors, vision-plain for those that "
+        "see, gguf for GGUF), the selector's flags after it; flags about asking, sampling and "
+        "output may stand in either place. Replies go to standard output, everything else to "
+        "standard error. Without --prompt, each line of standard input is a prompt; with -i the "
+        "lines are a conversation."
     )
 
 

@@ -174,6 +174,15 @@ class AskFlags:
             help="Answer TEXT and exit; with -i, ask it first and stay.",
         ),
     ] = None
+    image: Annotated[
+        list[str] | None,
+        _asking(
+            "--image",
+            metavar="PATH",
+            help="Show this picture with --prompt, from a file or an address; may be given several "
+            "times (vision-plain).",
+        ),
+    ] = None
     system: Annotated[str | None, _asking("--system", metavar="TEXT", help="System prompt.")] = None
     max_tokens: Annotated[
         int | None,
@@ -396,6 +405,44 @@ class PlainFlags:
             metavar="FOLDER",
             help="Hub cache.",
             show_default="as HF_HUB_CACHE and HF_HOME say",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class VisionFlags(PlainFlags):
+    """Which safetensors model that sees, and pictures to plan for; these limit nothing at run time
+    but the edge."""
+
+    max_edge: Annotated[
+        int | None,
+        _devices(
+            "-e",
+            "--max-edge",
+            metavar="PIXELS",
+            parser=SETTINGS["max_edge"].from_flag,
+            help="Make pictures with a longer edge smaller, for models that take any size.",
+            show_default="as they are",
+        ),
+    ] = None
+    max_num_images: Annotated[
+        int | None,
+        _devices(
+            "--max-num-images",
+            metavar="N",
+            parser=SETTINGS["max_num_images"].from_flag,
+            help="Plan for this many images in a sequence (a hint, no limit).",
+            show_default="1",
+        ),
+    ] = None
+    max_image_length: Annotated[
+        int | None,
+        _devices(
+            "--max-image-length",
+            metavar="PIXELS",
+            parser=SETTINGS["max_image_length"].from_flag,
+            help="Plan for images of this edge length (a hint, no limit).",
+            show_default="1024",
         ),
     ] = None
 

@@ -12,12 +12,12 @@ from typing import TextIO
 
 from mrs.errors import MrsError
 from mrs.events import Event
-from mrs_cli.session import Session
+from mrs_cli.session import Question, Session
 
 _READ_BYTES = 1 << 16
 
 #: A prompt, and its reply if that was begun already.
-Begun = tuple[str, Iterator[Event] | None]
+Begun = tuple[Question, Iterator[Event] | None]
 
 
 class PipedLines:
@@ -81,14 +81,15 @@ def begun_ahead(session: Session, lines: PipedLines, most: int) -> Iterator[Begu
             if line is None:
                 break
             if line.strip():
-                ahead.append((line, _tried(session, line)))
+                ahead.append(_tried(session, Question(line)))
         if not ahead:
             return
         yield ahead.popleft()
 
 
-def _tried(session: Session, prompt: str) -> Iterator[Event] | None:
+def _tried(session: Session, prompt: Question) -> Begun:
     try:
-        return session.begin(prompt)
+        prompt = session.attach(prompt)
+        return prompt, session.begin(prompt)
     except MrsError:
-        return None
+        return prompt, None

@@ -17,6 +17,7 @@ from mrs_cli.flags import (
     PlainFlags,
     PlanFlags,
     PlanningFlags,
+    VisionFlags,
 )
 
 if TYPE_CHECKING:
@@ -28,15 +29,18 @@ DEMO = "demo"
 
 def find_request(flags: GlobalFlags, planned: PlanFlags, planning: PlanningFlags) -> RunRequest:
     """What `mrs plan -m ID [-f FILE]` asks for; the selector is found from the model's files."""
-    from mrs.runner import find_container
+    from mrs.source.find import find_selector
 
     model_id, filename = planned.model_id or DEMO, planned.filename
     if filename is not None and planned.model_id is None:
         raise UsageError(f"-f {filename} names a file of no model", hint="add -m ID")
     plain = ask.plain_request(flags, PlainFlags(model_id), planning)
     names = tuple((filename or "").split())
-    if find_container(replace(plain.source, filenames=names)) == "safetensors":
+    selector = find_selector(replace(plain.source, filenames=names))
+    if selector == "plain":
         return plain
+    if selector == "vision-plain":
+        return ask.vision_request(flags, VisionFlags(model_id), planning)
     source = replace(plain.source, container="gguf", filenames=names)
     if filename is None:
         return replace(plain, source=source)

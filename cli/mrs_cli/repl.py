@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from mrs.errors import ContextFull, ExitCode, MrsError, Unsupported, UsageError
 from mrs_cli import commands
 from mrs_cli.commands import Chat
+from mrs_cli.pictures import described, too_many
 from mrs_cli.screen import Screen
 from mrs_cli.session import Question, Reply, Session
 
 
-def chat(session: Session, screen: Screen, first: str | None = None) -> ExitCode:
+def chat(session: Session, screen: Screen, first: Question | None = None) -> ExitCode:
     """Asks `first`, then what `screen` reads, until there is no more.
 
     Nobody attends a pipe: there an error, or Ctrl-C during a reply, ends the chat.
@@ -20,7 +19,7 @@ def chat(session: Session, screen: Screen, first: str | None = None) -> ExitCode
         raise Unsupported(
             "the model has no chat template", hint="give one with --chat-template FILE"
         )
-    state = Chat(session, edits=screen.edits, pending=None if first is None else Question(first))
+    state = Chat(session, edits=screen.edits, pending=first)
     screen.greet(session.model.summary)
     while state.open and (question := _next(state, screen)) is not None:
         if command := commands.parse(question.text):
@@ -35,10 +34,10 @@ def _next(state: Chat, screen: Screen) -> Question | None:
     pending, draft = state.pending, state.draft
     state.pending = state.draft = None
     if pending is not None:
-        screen.echo(pending.text)
+        screen.echo(pending.typed)
         return pending
-    text = screen.read(draft.text if draft else "")
-    return None if text is None else replace(draft or Question(""), text=text)
+    text = screen.read(draft.typed if draft else "")
+    return None if text is None else (draft or Question("")).with_text(text)
 
 
 def _obey(state: Chat, screen: Screen, name: str, argument: str) -> None:
@@ -51,7 +50,10 @@ def _obey(state: Chat, screen: Screen, name: str, argument: str) -> None:
 
 def _answer(session: Session, screen: Screen, question: Question) -> None:
     try:
-        reply = _asked(session, screen, question)
+        attached = _attached(session, screen, question)
+        if attached is None:
+            return
+        reply = _asked(session, screen, attached)
     except MrsError as error:
         if not screen.attended:
             raise
@@ -65,6 +67,28 @@ def _answer(session: Session, screen: Screen, question: Question) -> None:
             f"the context of {session.model.context_tokens:,} tokens is full: "
             "\\clear starts over, \\undo takes the last turn back"
         )
+
+
+def _attached(session: Session, screen: Screen, question: Question) -> Question | None:
+    """The question with its pictures, which are shown; None where Ctrl-C stops their coming."""
+    try:
+        question = session.attach(question)
+    except KeyboardInterrupt:
+        if not screen.attended:
+            raise
+        screen.note("stopped")
+        return None
+    if question.images:
+        screen.note(described(question.images))
+        warn_of_images(session, screen, question)
+    return question
+
+
+def warn_of_images(session: Session, screen: Screen, question: Question) -> None:
+    """Says where a conversation has more images than the plan counts with."""
+    planned, images = session.vision, session.images_with(question)
+    if planned is not None and question.images and images > planned.max_num_images:
+        screen.note(too_many(images, planned.max_num_images))
 
 
 def _asked(session: Session, screen: Screen, question: Question) -> Reply:

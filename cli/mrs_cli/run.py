@@ -9,11 +9,12 @@ from mrs.errors import ExitCode, UsageError
 from mrs_cli.ask import Task
 from mrs_cli.environment import Environment
 from mrs_cli.log import RequestLog
+from mrs_cli.pictures import hold, typed
 from mrs_cli.piped import Begun, PipedLines, begun_ahead
 from mrs_cli.render.messages import listening
 from mrs_cli.render.plain import PlainScreen
 from mrs_cli.render.progress import load_model
-from mrs_cli.repl import chat
+from mrs_cli.repl import chat, warn_of_images
 from mrs_cli.screen import Screen
 from mrs_cli.session import Question, Session
 
@@ -33,24 +34,42 @@ def run(environment: Environment, task: Task, *, stdin: bool) -> ExitCode:
             log = stack.enter_context(
                 closing(RequestLog.open(task.log, task.request.source.model_id))
             )
+        first = _first(task)
         model = load_model(environment, task.request, quiet=task.quiet)
         stack.callback(model.close)
         session = Session(
-            model, task.sampling, task.system, log, model_id=task.request.source.model_id
+            model,
+            task.sampling,
+            task.system,
+            log,
+            model_id=task.request.source.model_id,
+            vision=task.request.vision,
         )
         if task.interactive:
-            return chat(session, _chat_screen(environment, task), task.prompt)
-        return _answer(environment, task, session)
+            return chat(session, _chat_screen(environment, task), first)
+        return _answer(environment, task, session, first)
 
 
-def _answer(environment: Environment, task: Task, session: Session) -> ExitCode:
+def _first(task: Task) -> Question | None:
+    """What the command line asks, with its pictures. Raises NotReadable."""
+    if task.prompt is None:
+        return None
+    images = tuple(map(hold, task.images))
+    return Question(typed(task.prompt, images), known=images)
+
+
+def _answer(
+    environment: Environment, task: Task, session: Session, first: Question | None
+) -> ExitCode:
     """Answers each prompt on its own, in order."""
     screen = PlainScreen(environment, json=task.json, quiet=task.quiet, statistics=task.verbose > 0)
     asked = False
-    for prompt, begun in _prompts(environment, task, session, screen):
+    for prompt, begun in _prompts(environment, task, session, screen, first):
         asked = True
         session.forget()
-        reply = session.ask(Question(prompt), screen.show, begun)
+        prompt = session.attach(prompt)
+        warn_of_images(session, screen, prompt)
+        reply = session.ask(prompt, screen.show, begun)
         screen.statistics(reply)
         if reply.reason == "cancelled":
             raise KeyboardInterrupt
@@ -62,16 +81,20 @@ def _answer(environment: Environment, task: Task, session: Session) -> ExitCode:
 
 
 def _prompts(
-    environment: Environment, task: Task, session: Session, screen: PlainScreen
+    environment: Environment,
+    task: Task,
+    session: Session,
+    screen: PlainScreen,
+    first: Question | None,
 ) -> Iterator[Begun]:
-    if task.prompt is not None:
-        yield task.prompt, None
+    if first is not None:
+        yield first, None
     elif not screen.attended:
         yield from begun_ahead(session, PipedLines(environment.stdin), task.request.max_seqs)
     else:
         while (line := screen.read()) is not None:
             if line.strip():
-                yield line, None
+                yield Question(line), None
 
 
 def _chat_screen(environment: Environment, task: Task) -> Screen:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from mrs.errors import UsageError
-from mrs.request import Message, Sampling
+from mrs.request import IMAGE_MARK, Message, Sampling
 from mrs_cli.chat_settings import restored, to_json
 from mrs_cli.render.text import json_text
 
@@ -111,10 +111,22 @@ def _turns(messages: Any) -> list[Message]:
             raise UsageError(f"message {number + 1} is not the {role}'s")
         if not _is_text(message.get("content")):
             raise UsageError(f"message {number + 1} holds no text")
-        turns.append({"role": role, "content": message["content"]})
+        turn: Message = {"role": role, "content": message["content"]}
+        if images := _images(message, number + 1):
+            turn["images"] = images
+        turns.append(turn)
     if len(turns) % 2:
         raise UsageError("its last message has no reply")
     return turns
+
+
+def _images(message: dict[str, Any], number: int) -> list[str]:
+    images = message.get("images", [])
+    if not isinstance(images, list) or not all(map(_is_text, images)):
+        raise UsageError(f"the images of message {number} are no list of texts")
+    if images and len(images) != message["content"].count(IMAGE_MARK):
+        raise UsageError(f"the images of message {number} have other places")
+    return images
 
 
 def _is_text(value: Any) -> TypeGuard[str]:

@@ -18,6 +18,7 @@ from mrs_cli.flags import (
     PlainFlags,
     PlanFlags,
     PlanningFlags,
+    VisionFlags,
 )
 
 
@@ -33,6 +34,7 @@ class Selector:
 
 SELECTORS = (
     Selector("plain", "A safetensors model.", PlainFlags, ask.plain_request),
+    Selector("vision-plain", "A safetensors model that sees.", VisionFlags, ask.vision_request),
     Selector("gguf", "A GGUF model.", GgufFlags, ask.gguf_request),
 )
 

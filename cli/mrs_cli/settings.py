@@ -139,5 +139,8 @@ SETTINGS = {
         Setting("prefix_cache_n", whole=True),
         Setting("max_seq_len", whole=True, low=1),
         Setting("max_batch_size", whole=True, low=1),
+        Setting("max_edge", whole=True, low=1),
+        Setting("max_num_images", whole=True, low=1),
+        Setting("max_image_length", whole=True, low=1),
     )
 }

@@ -21,8 +21,8 @@ from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
 from mrs.plan.reconcile import Reconciliation, reconcile
 from mrs.plan.saved import replay
-from mrs.request import Container, Message, ModelSource, RunRequest, Sampling
-from mrs.source.find import fetch, find_selector, open_checkpoint
+from mrs.request import Message, RunRequest, Sampling
+from mrs.source.find import fetch, open_checkpoint
 
 if TYPE_CHECKING:
     from mrs.media.gallery import Gallery
@@ -40,7 +40,9 @@ _logger = logging.getLogger(__name__)
 def open_planner(request: RunRequest) -> Planner:
     """What a model and the devices are, from headers alone: makes the plans of a request."""
     checkpoint = open_checkpoint(request.source)
-    description = describe(checkpoint, request.arch, sees=request.vision is not None)
+    vision = request.vision
+    edge = vision.max_edge if vision else None
+    description = describe(checkpoint, request.arch, sees=vision is not None, max_edge=edge)
     return _planner(request, checkpoint, description)
 
 
@@ -112,11 +114,6 @@ def rehearse(
     remember(result.corrections)
     with_bandwidth(_devices(request), measure=True)  # remembered for later estimates
     return result
-
-
-def find_container(source: ModelSource) -> Container:
-    """Whether a model is of safetensors or GGUF files."""
-    return "gguf" if find_selector(source) == "gguf" else "safetensors"
 
 
 def still_fitting(request: RunRequest, planner: Planner, made: Plan) -> Plan:

@@ -85,13 +85,14 @@ def chat(process_env: dict[str, str]) -> Iterator[Callable[..., Any]]:
     def start(
         *flags: str,
         command: Sequence[str] = FAKE_MRS,
+        selector: str = "plain",
         wait: str | None = PROMPT,
         timeout: int = 20,
         **variables: str,
     ) -> Any:
         child = pexpect.spawn(
             command[0],
-            [*command[1:], "-i", "plain", "-m", "demo", *flags],
+            [*command[1:], "-i", selector, "-m", "demo", *flags],
             env={**process_env, **variables},
             encoding="utf-8",
             dimensions=(24, 80),

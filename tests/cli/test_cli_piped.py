@@ -91,7 +91,7 @@ def test_prompts_are_begun_ahead_and_answered_in_order(most: int) -> None:
     said, ahead = [], []
     for prompt, events in prompts:
         ahead.append(len(model.begun))
-        said.append((prompt, next(events).text))
+        said.append((prompt.text, next(events).text))
     assert said == [(text, text) for text in "abcd"]
     assert ahead == [min(index + most, 4) for index in range(4)]
 

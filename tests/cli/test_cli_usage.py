@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 WRONG = [
-    ("-i", "no model is named: add plain or gguf"),
+    ("-i", "no model is named: add plain, vision-plain or gguf"),
     ("--bogus", "no flag --bogus: see mrs --help"),
     ("--isqq q4k plain -m x", "no flag --isqq: did you mean --isq?"),
-    ("-m x", "no flag -m: it belongs after plain or gguf"),
+    ("-m x", "no flag -m: it belongs after plain, vision-plain, gguf or plan"),
     ("plain", "missing option '-m' / '--model-id'"),
     ("plain -m", "option '-m' requires an argument"),
     ("plain -m x --isq q4k", "no flag --isq: it is a global flag, put it before plain"),

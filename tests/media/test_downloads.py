@@ -146,6 +146,7 @@ def test_a_download_has_an_end(address: Callable[[str], str], name: str) -> None
     assert 0.4 < time.monotonic() - started < 5
 
 
-def test_nobody_answers() -> None:
+def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "*")
     with pytest.raises(NotReadable, match=r"no answer from 127\.0\.0\.1:1:"):
         open_picture("http://127.0.0.1:1/cat.png")

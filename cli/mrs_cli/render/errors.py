@@ -9,7 +9,7 @@ from typing import Any
 
 from mrs.errors import UsageError
 from mrs_cli.environment import Environment
-from mrs_cli.render.text import one_line
+from mrs_cli.render.text import either, one_line
 
 
 def show_error(environment: Environment, text: str) -> None:
@@ -58,7 +58,7 @@ def _place_of(flag: str, path: list[Any]) -> str:
     for group in reversed(path):
         commands = getattr(group, "commands", {})
         if owners := [name for name, sub in commands.items() if flag in _flag_names(sub)]:
-            return f"it belongs after {' or '.join(owners)}"
+            return f"it belongs after {either(owners)}"
     known = {name.lstrip("-"): name for command in path for name in _flag_names(command)}
     near = get_close_matches(flag.lstrip("-"), known, n=1)
     return f"did you mean {known[near[0]]}?" if near else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 # Everything of Unicode category Cc except tab and newline: C0, DEL and C1.
 _CONTROLS = dict.fromkeys(
@@ -19,6 +20,11 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """`printable(text)` with every run of white space made one space."""
     return " ".join(printable(text).split())
+
+
+def either(names: Sequence[str]) -> str:
+    """`a, b or c`"""
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def json_text(value: object, indent: int | None = None) -> str:

@@ -9,7 +9,6 @@ import re
 import stat
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
-from urllib.request import url2pathname
 
 from mrs.errors import NotReadable
 
@@ -71,6 +70,8 @@ def _path(source: str) -> Path:
         parts = urlsplit(source)
         if parts.netloc.lower() not in ("", "localhost"):
             raise unreadable(source, f"{parts.netloc} is another machine")
+        from urllib.request import url2pathname
+
         return Path(url2pathname(parts.path))
     except (ValueError, RuntimeError) as error:  # no address; ~somebody who does not exist
         raise unreadable(source, str(error)) from error

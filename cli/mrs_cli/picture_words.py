@@ -1,0 +1,114 @@
+"""Pictures in what a person types: words that are paths or addresses of image files."""
+
+from __future__ import annotations
+
+import os
+import re
+from bisect import bisect_left
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from mrs.media.open import SUFFIXES
+from mrs.request import IMAGE_MARK
+
+_WEB = re.compile(r"https?://", re.IGNORECASE)
+_WORD = re.compile(r"(?:\\[^\n]|\S)+")
+_OPENED = re.compile(r"""[(\[{<]*(["'])""")
+_CLOSED = re.compile(r"""["'](?=[\s.,;:!?)\]}>\u2026]|$)""")
+_LONGEST_NAME, _MOST_OPENING = 4096, 8
+_PAIRS = {"(": ")", "[": "]", "{": "}", "<": ">", "\u201c": "\u201d", "\u2018": "\u2019"}
+#: What a shell gives a meaning to; before other letters a backslash belongs to the path.
+_ESCAPED = re.compile(r"\\( )" if os.name == "nt" else r"""\\([ ()\[\]{}'"&;!$*?<>|#~`\\])""")
+#: Nobody leaves it in a path without a backslash: a pattern, or a piece of code.
+_NO_PATH = re.compile(r"""(?<!\\)["'`*]|\]\(""")
+_CLOSING = "\"'`\u201d\u2019)]}>"
+_TRAILING = f".,;:!?\u2026{_CLOSING}"
+#: How the gaps close: a line of names goes, a sentence keeps its end, other punctuation goes.
+_TAIL = f"[{re.escape(_TRAILING)}]*"
+_SOFT = f"[{re.escape(',;:' + _CLOSING)}]*"
+_GAPS = (
+    (re.compile(f"^[ \t]*(?:{IMAGE_MARK}{_TAIL}[ \t]*)+\n", re.MULTILINE), ""),
+    (re.compile(f"(?<=\\w)[ \t]+{IMAGE_MARK}{_SOFT}([.!?\u2026]*){_TAIL}"), r"\1"),
+    (re.compile(f"^{IMAGE_MARK}{_TAIL}[ \t]*", re.MULTILINE), ""),
+    (re.compile(f"(?<![ \t])[ \t]*{IMAGE_MARK}{_TAIL}"), ""),
+)
+
+
+@dataclass(frozen=True)
+class Words:
+    """`sources` are the pictures that a text names, in order; `rest` is the text without them."""
+
+    rest: str
+    sources: tuple[str, ...]
+
+
+def find_pictures(text: str, known: Collection[str] = ()) -> Words:
+    """The paths, file:// and web addresses in `text` that end like image files.
+
+    Paths with spaces are quoted or escaped. Quoted names that are `known` may end as they like.
+    """
+    text = text.replace(IMAGE_MARK, "")
+    pieces, sources, at = [], [], 0
+    for start, end, source in _places(text, known):
+        pieces += [text[at:start], IMAGE_MARK]
+        sources.append(source)
+        at = end
+    rest = "".join((*pieces, text[at:]))
+    if not sources:
+        return Words(rest, ())
+    for gap, filling in _GAPS:
+        rest = gap.sub(filling, rest)
+    return Words(rest.strip(), tuple(sources))
+
+
+def spelled(source: str) -> str:
+    """A picture's name as `find_pictures` finds it among what is known."""
+    if list(_places(source, ())) == [(0, len(source), source)]:
+        return source
+    quote = "'" if '"' in source else '"'
+    return f"{quote}{source}{quote}"
+
+
+def _places(text: str, known: Collection[str]) -> Iterator[tuple[int, int, str]]:
+    """Where names begin and end, punctuation left out, and what they name."""
+    closed = {
+        quote: [m.start() for m in _CLOSED.finditer(text) if m[0] == quote] for quote in "\"'"
+    }
+    at = 0
+    while (word := _WORD.search(text, at)) is not None:
+        start, at = word.span()
+        if (opened := _OPENED.match(text, start)) and (ends := closed[opened[1]]):
+            end = ends[min(bisect_left(ends, opened.end()), len(ends) - 1)]
+            name = text[opened.end() : min(end, opened.end() + _LONGEST_NAME)]
+            if "\n" not in name and (name in known or _is_picture(name)):
+                at = end + 1
+                yield start, at, name
+                continue
+        name = _bare_name(word[0])
+        if _is_picture(name) and (_WEB.match(name) or not _NO_PATH.search(name)):
+            end = start + len(word[0].rstrip(_TRAILING))
+            yield start, end, name if _WEB.match(name) else _ESCAPED.sub(r"\1", name)
+
+
+def _bare_name(word: str) -> str:
+    """A word without the punctuation around it; a pair within a name is part of it."""
+    word = word.rstrip(_TRAILING)
+    for _ in range(_MOST_OPENING):
+        if not word or (word[0] not in _PAIRS and word[0] not in "\"'`"):
+            break
+        closing = _PAIRS.get(word[0])
+        if closing is not None and word.count(closing) >= word.count(word[0]):
+            break
+        word = word[1:]
+    return word
+
+
+def _is_picture(name: str) -> bool:
+    if _WEB.match(name):
+        try:
+            name = urlsplit(name).path
+        except ValueError:
+            return False
+    stem, _, suffix = name.rpartition(".")
+    return suffix.lower() in SUFFIXES and stem[-1:] not in ("", "/", "\\")
