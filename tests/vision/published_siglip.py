@@ -195,7 +195,7 @@ class Header:
 
 
 @cache
-def published(name: str) -> tuple[Description, int]:
+def published(name: str, max_edge: int | None = None) -> tuple[Description, int]:
     """What is read of a published model, and how many numbers transformers gives it.
 
     Tensors are called as transformers 4 called them.
@@ -209,7 +209,8 @@ def published(name: str) -> tuple[Description, int]:
     own = dict(model.named_parameters())
     tensors = {_as_in_4(name): Shape(tuple(p.shape)) for name, p in own.items()}
     header = Header(name, values, images, tensors)
-    return describe(header, sees=True), sum(p.numel() for p in own.values())
+    description = describe(header, sees=True, max_edge=max_edge)
+    return description, sum(p.numel() for p in own.values())
 
 
 def _as_in_4(name: str) -> str:

@@ -25,6 +25,7 @@ from mrs.families.vision.find import (
     seeing_starts,
     text_of,
     vision_family,
+    with_longest_edge,
 )
 from mrs.families.vision.gguf import see_gguf
 
@@ -58,13 +59,18 @@ class Description:
 
 
 def describe(
-    checkpoint: _Checkpoint, arch: str | None = None, *, sees: bool = False
+    checkpoint: _Checkpoint,
+    arch: str | None = None,
+    *,
+    sees: bool = False,
+    max_edge: int | None = None,
 ) -> Description:
     """Read the model's parts and bind its tensors, from the header alone.
 
     `arch` forces a family. With `sees` a tower and a projector belong to it, and without they are
-    left out. Raises Unsupported for a family, feature or extra tensor that cannot
-    be run and NotReadable for a missing or misshapen tensor or config key.
+    left out; pictures have no edge longer than `max_edge`. Raises Unsupported for a family,
+    feature or extra tensor that cannot be run, NotReadable for a missing or misshapen tensor or
+    config key, and UsageError where `max_edge` would change nothing.
     """
     if checkpoint.container == "gguf":
         found = _read_gguf(checkpoint, arch)
@@ -81,7 +87,8 @@ def describe(
         found.prefix + start.format(layers=len(found.spec.layers)) for start in found.ignored
     ]
     check_tensors(found.parameters, shapes, ignored, checkpoint.model_id)
-    return Description(found.spec, tuple(found.parameters))
+    spec = found.spec if max_edge is None else with_longest_edge(found.spec, max_edge)
+    return Description(spec, tuple(found.parameters))
 
 
 class _Read(NamedTuple):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from mrs.errors import UsageError
-from mrs.families.vision.layouts import limited
 from mrs.families.vision.spec import ImageLayout
 from mrs.media.open import Picture, open_picture
 from mrs.media.prepare import PreparedImage, prepare
@@ -19,17 +17,11 @@ _KEPT = 16
 class Gallery:
     """Opens and prepares pictures; those of past turns are opened again, but not prepared.
 
-    With `max_edge` larger ones are made smaller first. UsageError where the model scales every
-    picture to one size.
+    With `max_edge` larger ones are made smaller first.
     """
 
     def __init__(self, layout: ImageLayout, max_edge: int | None = None) -> None:
-        if max_edge is not None and not layout.is_resizable:
-            raise UsageError(
-                "--max-edge changes nothing: this model scales every image to one size",
-                hint="leave it out",
-            )
-        self._layout = layout if max_edge is None else limited(layout, max_edge)
+        self._layout = layout
         self._max_edge = max_edge
         self._prepared: OrderedDict[int, PreparedImage] = OrderedDict()
 

@@ -12,7 +12,6 @@ from math import prod
 
 from mrs.families.spec import Attention, Layer, Mlp, ModelSpec, Parameter
 from mrs.families.vision.clip import ClipTower
-from mrs.families.vision.layouts import limited
 from mrs.families.vision.siglip import SiglipTower
 from mrs.families.vision.spec import ImageShape, Tower, Vision
 from mrs.plan.forward_pass import Pass, norm_bytes, product_bytes
@@ -57,10 +56,8 @@ def pictures(spec: ModelSpec, request: VisionRequest | None) -> Pictures | None:
     """What is planned for; None where nothing sees."""
     if spec.vision is None or request is None:
         return None
-    layout, edge = spec.vision.layout, request.max_image_length
-    if request.max_edge is not None:
-        layout, edge = limited(layout, request.max_edge), min(edge, request.max_edge)
-    return Pictures(request.max_num_images, edge, layout.largest(edge))
+    edge = min(request.max_image_length, request.max_edge or request.max_image_length)
+    return Pictures(request.max_num_images, edge, spec.vision.layout.largest(edge))
 
 
 def vision_terms(

@@ -17,6 +17,7 @@ from mrs.families.parameters import list_vision_parameters
 from mrs.families.registry import family_by_name
 from mrs.families.spec import ModelSpec, Parameter
 from mrs.families.vision.family import VisionConfigs, VisionFamily
+from mrs.families.vision.layouts import limited
 from mrs.families.vision.spec import Vision
 from mrs.families.vision.text import LEFT_OUT
 
@@ -78,6 +79,17 @@ def text_of(family: VisionFamily, model: Config, tensors: Collection[str]) -> Te
     names = _spelled(renamed, family, tensors)
     defaults = {**LEFT_OUT.get(text.name, {}), **text.defaults, **family.text_defaults}
     return TextPart(text, Config({**defaults, **given}, model.where), names)
+
+
+def with_longest_edge(spec: ModelSpec, edge: int) -> ModelSpec:
+    """The model, if it sees, for pictures of which no edge is longer than `edge`.
+
+    UsageError where that changes nothing.
+    """
+    if spec.vision is None:
+        return spec
+    layout = limited(spec.vision.layout, edge)
+    return replace(spec, vision=replace(spec.vision, layout=layout))
 
 
 def seeing_starts(family: VisionFamily, tensors: Collection[str]) -> tuple[str, ...]:

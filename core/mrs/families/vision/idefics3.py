@@ -10,7 +10,7 @@ from mrs.errors import NotReadable
 from mrs.families.slots import Slot
 from mrs.families.spec import ModelSpec
 from mrs.families.vision.family import VisionConfigs, VisionFamily
-from mrs.families.vision.layouts import limited, read_resampling, read_scale, read_size
+from mrs.families.vision.layouts import read_resampling, read_scale, read_size, scaled_within
 from mrs.families.vision.siglip import SIGLIP_DEFAULTS, SIGLIP_IMAGES, read_siglip, siglip_names
 from mrs.families.vision.slots import vision_slots
 from mrs.families.vision.spec import ImageShape, PixelScale, Vision
@@ -101,7 +101,7 @@ def _up(length: int, multiple: int) -> int:
     return max(ceil(length / multiple), 1) * multiple
 
 
-@limited.register
+@scaled_within.register
 def _(layout: SplitLayout, edge: int) -> SplitLayout:
     """In so many tiles that no edge is longer, but one."""
     tiles = max(edge // layout.tile, 1)

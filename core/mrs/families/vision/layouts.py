@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import singledispatch
 
+from mrs.errors import UsageError
 from mrs.families.config import Config
 from mrs.families.vision.spec import ImageLayout, ImageShape, PixelScale
 
@@ -43,12 +44,23 @@ def read_size(images: Config, key: str, *sides: str) -> tuple[int, ...]:
     return tuple(size.positive(side) for side in sides)
 
 
-@singledispatch
 def limited(layout: ImageLayout, edge: int) -> ImageLayout:
     """The layout for pictures of which no edge is longer than `edge`.
 
-    It is another one, and has a case here, where it scales smaller pictures up.
+    UsageError where the model scales every picture to one size.
     """
+    if not layout.is_resizable:
+        raise UsageError(
+            "--max-edge changes nothing: this model scales every image to one size",
+            hint="leave it out",
+        )
+    return scaled_within(layout, edge)
+
+
+@singledispatch
+def scaled_within(layout: ImageLayout, edge: int) -> ImageLayout:
+    """The same layout, or where it scales smaller pictures up, one that does not go beyond `edge`;
+    a case each."""
     return layout
 
 
