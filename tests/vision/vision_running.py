@@ -66,11 +66,12 @@ def load_seeing(
     devices: Sequence[torch.device] = (CPU,),
     isq: str | None = None,
     source: ModelSource | None = None,
+    sees: bool = True,
 ) -> Seeing:
     """The layers are spread over `devices` in equal runs; the rest sits on the first."""
     source = source or ModelSource(str(folder), "safetensors")
     checkpoint = open_checkpoint(source)
-    description = describe(checkpoint, sees=True)
+    description = describe(checkpoint, sees=sees)
     request = RunRequest(
         source,
         dtype=dtype,

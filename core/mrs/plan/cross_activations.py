@@ -25,19 +25,22 @@ def cross_attention_bytes(part: CrossAttention, run: Pass, hidden_size: int, kep
 
 def _mapping_bytes(part: CrossAttention, run: Pass, hidden_size: int, kept: KeptAs) -> int:
     """The features come from another device. Keys, and what they were normalized from; then values
-    beside them, and both turned to lie head by head, and cast.
+    beside them, and both turned to lie head by head: that is the cache's, or is cast for it.
 
-    Where pictures stand in a row, keys and values of all before are copied to make room for more.
+    Where pictures stand in a row, the keys and values of each and of all before it are put together
+    in new memory.
     """
+    if not run.new_image_keys:
+        return 0
     one = replace(run, tokens=run.new_image_keys)
     size = part.kv_heads * part.head_dim
     features, keys = one.size(hidden_size), one.size(size)
     making = product_bytes(one, hidden_size, size, kept("cross.k"))
-    cast = 2 * one.tokens * size * run.cache.block_bytes
-    before = 2 * (run.image_keys - one.tokens) * size * run.cache.block_bytes
+    turned = 2 * keys if run.cache != run.activation else 0
+    joined = 2 * run.image_keys * size * run.cache.block_bytes
     return max(
-        features + max(making, keys + norm_bytes(one, size), keys + making, 4 * keys),
-        2 * keys + cast + before,
+        features + max(making, keys + norm_bytes(one, size), keys + making, 2 * keys + turned),
+        turned + (joined if run.image_keys > run.new_image_keys else 0),
     )
 
 

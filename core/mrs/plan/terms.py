@@ -119,8 +119,8 @@ class ModelSizes:
             p.name: [checkpoint.tensors[piece.tensor].format for piece in p.pieces]
             for p in self.parameters
         }
-        image_keys = shown.keys if shown else 0
-        self.kv_bytes = tuple(_kv_bytes(self.spec.layers, load, dense, image_keys))
+        self.image_keys = shown.keys if shown else 0
+        self.kv_bytes = tuple(_kv_bytes(self.spec.layers, load, dense, self.image_keys))
         self.kv_bytes_per_token = sum(_kv_bytes(self.spec.layers, Load(1, 1), dense))
         self._sizes: dict[bool, Sizes] = {}
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from math import prod
 
-from mrs.families.spec import Attention, LatentAttention, Mixer, Parameter
+from mrs.families.spec import Attention, CrossAttention, LatentAttention, Mixer, Parameter
 from mrs.plan.bandwidth import bandwidth_of
 from mrs.plan.device import Device
 from mrs.plan.placement import Placement
@@ -35,7 +35,9 @@ def estimate_speed(
     for layer, index in enumerate(layer_devices):
         totals[index]["cache_bytes"] += sizes.kv_bytes[layer] // sizes.load.batch
         mixer = sizes.spec.layers[layer].mixer
-        totals[index]["past_numbers"] += _past_numbers(mixer, sizes.load.context_tokens)
+        totals[index]["past_numbers"] += _past_numbers(
+            mixer, sizes.load.context_tokens, sizes.image_keys
+        )
     return SpeedEstimate(
         work=tuple(Work(**total) for total in totals),
         devices=tuple(DeviceSpeed(_processor(device), bandwidth_of(device)) for device in devices),
@@ -55,13 +57,15 @@ def _parameter_work(parameter: Parameter, size_bytes: int, share: float) -> dict
     return {"weight_bytes": size_bytes, "tensors": 1, "weights": weights}
 
 
-def _past_numbers(mixer: Mixer, context_tokens: int) -> int:
+def _past_numbers(mixer: Mixer, context_tokens: int, image_keys: int) -> int:
     """Numbers of a full cache that one token is multiplied with; a state is small beside weights."""
     if isinstance(mixer, Attention):
         seen = min(context_tokens, mixer.window or context_tokens)
         return 2 * mixer.heads * mixer.head_dim * seen
     if isinstance(mixer, LatentAttention):
         return mixer.heads * (2 * mixer.latent_dim + mixer.rope.dim) * context_tokens
+    if isinstance(mixer, CrossAttention):
+        return 2 * mixer.heads * mixer.head_dim * image_keys
     return 0
 
 

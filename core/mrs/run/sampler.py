@@ -32,8 +32,8 @@ class Sampler:
     """Chooses the tokens of one reply.
 
     The order is: bias, penalties, temperature, top-k, top-p, min-p, draw. Frequency and presence
-    penalties count the reply's own tokens, the others the prompt's too. `breakers` are the tokens
-    that end a repetition.
+    penalties count the reply's own tokens, the others the prompt's too, except for those beyond the
+    vocabulary, which only prompts have. `breakers` are the tokens that end a repetition.
     """
 
     def __init__(
@@ -59,7 +59,8 @@ class Sampler:
             self._counts = torch.zeros(vocab_size, device=device)
         if sampling.repetition_penalty != 1.0:
             self._seen = torch.zeros(vocab_size, dtype=torch.bool, device=device)
-            self._seen[torch.tensor(prompt_ids, device=device)] = True
+            known = [token for token in prompt_ids if token < vocab_size]
+            self._seen[torch.tensor(known, dtype=torch.long, device=device)] = True
 
     def __call__(self, logits: Tensor) -> Choice:
         """The next token after logits (V,) float32."""
@@ -95,7 +96,7 @@ class Sampler:
         penalties = {
             token: settings.dry_multiplier * math.exp(min(excess * growth, _LARGEST_GROWTH))
             for token, length in lengths.items()
-            if (excess := length - settings.dry_allowed_length) >= 0
+            if (excess := length - settings.dry_allowed_length) >= 0 and token < len(logits)
         }
         if not penalties:
             return logits

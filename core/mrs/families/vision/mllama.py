@@ -14,7 +14,7 @@ TOWER = "vision_model."
 #: As newer transformers write it.
 SPELLINGS = {
     TOWER: "model.vision_model.",
-    "multi_modal_projector.": "model.multi_modal_projector.",
+    "multi_modal_projector": "model.multi_modal_projector",
     "language_model.model.": "model.language_model.",
     "language_model.lm_head": "lm_head",
 }

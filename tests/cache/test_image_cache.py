@@ -1,0 +1,181 @@
+"""Keys of pictures: who sees which, what a rewind drops, and that a prefix brings back its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from mrs.cache.growing import GrowingCache
+from mrs.cache.images import ImageCache, ImageKeys
+from mrs.cache.layer import LayerCache, StateCache, TokenCache
+from mrs.cache.prefix import PrefixCacheManager
+from mrs.cache.sequence import SequenceCache
+
+CPU = torch.device("cpu")
+KV_HEADS, DIM = 2, 3
+
+
+def image(place: int, number: float, rows: int = 4) -> ImageKeys:
+    keys = torch.full((KV_HEADS, rows, DIM), number)
+    return ImageKeys(place, keys, -keys)
+
+
+def cache_of(*images: ImageKeys, length: int = 0) -> ImageCache:
+    cache = ImageCache(dtype=torch.float32, device=CPU)
+    cache.fill(length, images)
+    return cache
+
+
+def seen(cache: ImageCache, place: int) -> list[float]:
+    """The numbers of the rows that a token sees."""
+    found = cache.seen_at(place)
+    if found is None:
+        return []
+    keys, values = found
+    assert torch.equal(keys, -values)
+    return keys[0, :, 0].tolist()
+
+
+def test_it_is_a_kind_of_its_own() -> None:
+    cache = cache_of()
+    assert isinstance(cache, LayerCache)
+    assert not isinstance(cache, TokenCache)
+    assert not isinstance(cache, StateCache)
+
+
+def test_tokens_see_the_last_picture_and_those_right_before_it() -> None:
+    cache = cache_of(image(2, 1, 2), image(5, 2, 1), image(6, 3, 2), image(7, 4, 1), length=12)
+    assert [seen(cache, place) for place in (0, 1)] == [[], []]
+    assert [seen(cache, place) for place in (2, 3, 4)] == [[1, 1]] * 3
+    assert seen(cache, 5) == [2]
+    assert seen(cache, 6) == [2, 3, 3]
+    assert [seen(cache, place) for place in (7, 8, 11)] == [[2, 3, 3, 4]] * 3
+
+
+def test_memory_is_that_of_the_pictures() -> None:
+    cache = cache_of()
+    cache.advance(1000)
+    assert cache.nbytes == 0
+    for place, rows in ((1000, 5), (1001, 7), (1010, 2)):
+        cache.add(image(place, 1, rows))
+    assert cache.nbytes == 14 * KV_HEADS * DIM * 4 * 2
+    half = ImageCache(dtype=torch.bfloat16, device=CPU)
+    half.add(image(0, 1, 5))
+    assert half.nbytes == 5 * KV_HEADS * DIM * 2 * 2
+
+
+def test_a_rewind_drops_what_stands_behind() -> None:
+    cache = cache_of(image(2, 1), image(5, 2), image(6, 3), length=9)
+    assert not cache.can_rewind_to(10)
+    with pytest.raises(ValueError, match="cannot rewind 9 tokens to 10"):
+        cache.rewind(10)
+    cache.rewind(6)
+    assert cache.length == 6
+    assert seen(cache, 8) == [2] * 4
+    cache.add(image(6, 7))  # another picture at the same place
+    assert seen(cache, 8) == [2] * 4 + [7] * 4
+    cache.rewind(5)
+    assert seen(cache, 5) == [1] * 4
+    cache.rewind(0)
+    assert seen(cache, 5) == []
+    assert cache.nbytes == 0
+
+
+def test_what_was_taken_out_stays_as_it_is() -> None:
+    cache = cache_of(image(1, 1), image(2, 2), length=4)
+    (taken,) = cache.images(2, 4)
+    cache.rewind(2)
+    cache.add(image(2, 9))
+    assert bool((taken.keys == 2).all())
+    assert [each.place for each in cache.images(0, 9)] == [1, 2]
+
+
+Tokens = Sequence[int]
+
+
+def new_cache() -> SequenceCache:
+    growing = GrowingCache(1, 1, 1, capacity=8, dtype=torch.float32, device=CPU)
+    return SequenceCache([growing, ImageCache(dtype=torch.float32, device=CPU)])
+
+
+def feed(cache: SequenceCache, tokens: Tokens) -> SequenceCache:
+    """Negative tokens are pictures, whose keys have their number."""
+    growing, pictures = cache.layers
+    assert isinstance(growing, GrowingCache)
+    assert isinstance(pictures, ImageCache)
+    for place, token in enumerate(tokens, cache.length):
+        cell = torch.full((1, 1, 1), float(token))
+        growing.append(cell, cell)
+        if token < 0:
+            pictures.add(image(place, token))
+        pictures.advance(1)
+    return cache
+
+
+def store(prefixes: PrefixCacheManager, tokens: Tokens, *, live: bool = True) -> SequenceCache:
+    cache = feed(new_cache(), tokens)
+    prefixes.add_sequence(tokens, cache, live=live)
+    return cache
+
+
+def hit(prefixes: PrefixCacheManager, prompt: Tokens) -> int:
+    """How many tokens are known of a prompt, whose cache is compared with one that saw them."""
+    found = prefixes.search_for_matching_cache(prompt, leave_last=True)
+    if found is None:
+        return 0
+    ours, fresh = found.normal.layers[1], feed(new_cache(), prompt[: found.offset]).layers[1]
+    assert isinstance(ours, ImageCache)
+    assert isinstance(fresh, ImageCache)
+    assert ours.length == fresh.length == found.offset
+    assert ours.nbytes == fresh.nbytes
+    for place in range(len(prompt) + 1):
+        assert seen(ours, place) == seen(fresh, place)
+    prefixes.forget(found.normal)
+    return found.offset
+
+
+PAST = (1, -5, 2, 3, -6, -7, 4, 5)
+PROMPTS: tuple[tuple[Tokens, int], ...] = (
+    ((*PAST, 6, 7), 8),
+    ((1, -5, 2, 3, -6, -8, 4, 5), 5),  # another second picture
+    ((1, -5, 2, 3, -6, -7, 9, 9, 9), 6),
+    ((1, -5, 2, 3, 9), 4),
+    ((1, -4, 2, 3), 1),  # another first picture
+    ((-5, 1), 0),
+)
+
+
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize(("prompt", "known"), PROMPTS)
+def test_a_prefix_brings_its_pictures_and_no_others(prompt: Tokens, known: int, live: bool) -> None:
+    prefixes = PrefixCacheManager(4, new_cache=new_cache)
+    store(prefixes, PAST, live=live)
+    assert hit(prefixes, prompt) == known
+
+
+def test_stretches_with_and_without_pictures_split() -> None:
+    prefixes = PrefixCacheManager(8, new_cache=new_cache)
+    store(prefixes, PAST)
+    store(prefixes, (1, -5, 2, 8, 8))  # splits between the pictures
+    store(prefixes, (1, -5, 2, 3, -6, -9, 1))  # and between two in a row
+    for prompt, known in ((PAST, 7), ((1, -5, 2, 8, 8, 1), 5), ((1, -5, 2, 3, -6, -9, 1, 2), 7)):
+        assert hit(prefixes, prompt) == known
+
+
+def test_moved_and_dropped_like_other_memory() -> None:
+    prefixes = PrefixCacheManager(1, new_cache=new_cache, budget_bytes={CPU: 10_000})
+    store(prefixes, PAST)
+    store(prefixes, (9, -5, 2, 2))
+    prefixes.limit_live(0)
+    assert prefixes.evict_caches() == 1
+    assert len(prefixes) == 2
+    picture = 4 * KV_HEADS * DIM * 4 * 2
+    assert prefixes.nbytes == 4 * picture + (len(PAST) + 4) * 8
+    assert hit(prefixes, (*PAST, 1)) == len(PAST)
+    tight = PrefixCacheManager(8, new_cache=new_cache, budget_bytes={CPU: 2 * picture})
+    store(tight, PAST)
+    tight.limit_live(0)
+    tight.evict_caches()
+    assert len(tight) == 0

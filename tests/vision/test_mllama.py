@@ -1,0 +1,399 @@
+"""What Llama 3.2 Vision alone has: pictures that layers look at, and tiles that are not used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from mllama_cases import BEGIN, IMAGE, MLLAMA, as_published, see_as_published
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from vision_case import make_tokenizer
+from vision_reference import REPLY_TOKENS, VisionReference, picture
+from vision_running import PLANNED_TOKENS, Conversation, Seeing, difference, load_seeing
+
+from mrs.cache.images import ImageCache
+from mrs.errors import MrsError
+from mrs.families.config import Config
+from mrs.families.find import describe
+from mrs.families.mllama import FAMILY as TEXT_FAMILY
+from mrs.families.names import SAFETENSORS
+from mrs.families.parameters import list_parameters
+from mrs.families.vision.family import VisionConfigs
+from mrs.families.vision.find import see
+from mrs.families.vision.mllama import FAMILY, SPELLINGS
+from mrs.model.segments import Segment
+from mrs.request import ModelSource, Sampling
+from mrs.run.engine import Engine
+from mrs.run.rehearsal import rehearse
+from mrs.run.shown import ShownImage, segment
+from mrs.source.find import open_checkpoint
+
+TOLERANCE = 1e-4
+GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=REPLY_TOKENS)
+#: Of one tile, of some side by side, of three in a column, and of a square of them.
+PICTURES = [picture(*size, seed=7) for size in ((18, 20), (70, 30), (18, 60), (90, 90))]
+
+
+@pytest.fixture(scope="module", params=MLLAMA, ids=lambda case: case.id)
+def known(request: pytest.FixtureRequest, vision_references) -> VisionReference:
+    return vision_references(request.param)
+
+
+@pytest.fixture(scope="module")
+def seeing(known: VisionReference) -> Seeing:
+    return load_seeing(known.folder)
+
+
+class Peer:
+    """Transformers' model and processor."""
+
+    def __init__(self, known: VisionReference, adapt: Any) -> None:
+        self.model = transformers.MllamaForConditionalGeneration.from_pretrained(
+            known.folder, attn_implementation="eager"
+        ).eval()
+        adapt(self.model)
+        self._processor = known.case.processor(make_tokenizer(known.case.specials))
+
+    def inputs(self, text: str, images: Sequence[Image.Image]) -> dict[str, Any]:
+        text = text.replace("{}", IMAGE)
+        made = self._processor(text=[text], images=list(images), return_tensors="pt")
+        return dict(made)
+
+    @torch.no_grad()
+    def logits(self, text: str, images: Sequence[Image.Image]) -> Tensor:
+        return self.model(**self.inputs(text, images)).logits[0]
+
+
+@pytest.fixture(scope="module")
+def peer(known: VisionReference) -> Peer:
+    return Peer(known, as_published)
+
+
+@pytest.mark.parametrize("chunk_tokens", [512, 3, 2, 1])
+def test_pictures_in_a_row_are_seen_together(seeing: Seeing, peer: Peer, chunk_tokens: int) -> None:
+    text = f"{BEGIN} w1 {{}} {{}} w2 w3 {{}} w4 {{}}"
+    ids, images = seeing.shown(text, PICTURES)
+    logits = Conversation(seeing, chunk_tokens).feed(ids, images)
+    assert difference(logits, peer.logits(text, PICTURES)) < TOLERANCE
+
+
+def test_transformers_as_it_is_where_a_picture_comes_first(
+    seeing: Seeing, known: VisionReference
+) -> None:
+    """No token sees none there, so that it does not matter what such a token does."""
+    peer, text = Peer(known, see_as_published), f"{{}} {BEGIN} w1 w2 {{}} w3"
+    ids, images = seeing.shown(text, PICTURES[1:3])
+    logits = Conversation(seeing).feed(ids, images)
+    assert difference(logits, peer.logits(text, PICTURES[1:3])) < TOLERANCE
+
+
+def test_tiles_that_are_not_used_are_seen_by_the_tower_alone(seeing: Seeing) -> None:
+    """Its features of the others depend on them; nothing remembers their own."""
+    one, _, three, _ = seeing.prepare(PICTURES)
+    positions = three.shape.keys // prod(three.shape.grid)
+    assert one.shape.keys == positions
+    assert three.shape.pixels[0] > prod(three.shape.grid)
+    see_it = seeing.decoder.vision
+    assert see_it is not None
+    changed = three.pixels.clone()
+    changed[-1] = 1.0
+    with torch.inference_mode():
+        features, others = see_it(three.pixels, three.shape), see_it(changed, three.shape)
+    assert features.shape == (three.shape.keys, 64)
+    assert difference(features, others) > 0.01
+
+
+@torch.inference_mode()
+def test_sequences_of_a_batch_do_not_mix(seeing: Seeing) -> None:
+    """One without a picture, one that goes on after one, one that begins with two."""
+    plain, goes_on, begins = (Conversation(seeing) for _ in range(3))
+    first, shown = seeing.shown(f"{BEGIN} w1 {{}} w2 w3", PICTURES[:1])
+    goes_on.feed(first[:-1], shown)
+    text, _ = seeing.shown(f"{BEGIN} w7 w8", [])
+    both, two = seeing.shown(f"{BEGIN} {{}} w4 {{}} w5", PICTURES[1:3])
+    segments = [
+        segment(seeing.decoder, plain.cache, (), range(len(text)), 0),
+        segment(seeing.decoder, goes_on.cache, shown, range(4, 5), 0, len(text)),
+        segment(seeing.decoder, begins.cache, two, range(len(both)), 0, len(text) + 1),
+    ]
+    ids = torch.tensor([*text, first[-1], *both])
+    together = seeing.decoder.forward(ids, segments, torch.arange(len(ids)))
+    again, shown_again = seeing.shown(f"{BEGIN} {{}} w4 {{}} w5", PICTURES[1:3])
+    alone = [
+        Conversation(seeing).feed(text),
+        Conversation(seeing).feed(*seeing.shown(f"{BEGIN} w1 {{}} w2 w3", PICTURES[:1]))[-1:],
+        Conversation(seeing).feed(again, shown_again),
+    ]
+    assert difference(together, torch.cat(alone)) < TOLERANCE
+
+
+class Counting:
+    """Sees as another does, and counts how often."""
+
+    def __init__(self, inner: Any) -> None:
+        self.description, self._inner, self.calls = inner.description, inner, 0
+
+    def __call__(self, *args: Any) -> Tensor:
+        self.calls += 1
+        return self._inner(*args)
+
+
+def make_engine(seeing: Seeing, prefix_cache_n: int) -> Engine:
+    return Engine(
+        seeing.decoder,
+        planned_tokens=PLANNED_TOKENS,
+        context_tokens=600,
+        chunk_tokens=5,
+        prefix_cache_n=prefix_cache_n,
+        max_seqs=2,
+        planned_seqs=2,
+    )
+
+
+def test_a_reply_goes_on_seeing(seeing: Seeing, peer: Peer) -> None:
+    text = f"{BEGIN} w1 {{}} w2 {{}} w3"
+    made = peer.model.generate(
+        **peer.inputs(text, PICTURES[:2]),
+        max_new_tokens=REPLY_TOKENS,
+        min_new_tokens=REPLY_TOKENS,
+        do_sample=False,
+    )
+    ids, images = seeing.shown(text, PICTURES[:2])
+    assert (
+        list(make_engine(seeing, 0).generate(ids, GREEDY, images)) == made[0, len(ids) :].tolist()
+    )
+
+
+def with_digests(shown: list[ShownImage], *digests: int) -> list[ShownImage]:
+    for each, digest in zip(shown, digests, strict=True):
+        each.image = replace(each.image, digest=digest)
+    return shown
+
+
+def test_remembered_pictures_are_not_looked_at_again(
+    seeing: Seeing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting = Counting(seeing.decoder.vision)
+    monkeypatch.setattr(seeing.decoder, "vision", counting)
+    remembering, forgetting = make_engine(seeing, 8), make_engine(seeing, 0)
+
+    def replies(text: str, images: Sequence[Image.Image], *digests: int) -> int:
+        """Both engines give the same; how many pictures the remembering one looked at."""
+        ids, shown = seeing.shown(text, images)
+        expected = list(forgetting.generate(ids, GREEDY, with_digests(shown, *digests)))
+        ids, shown = seeing.shown(text, images)
+        before = counting.calls
+        made = list(remembering.generate(ids, GREEDY, with_digests(shown, *digests)))
+        assert made == expected
+        return counting.calls - before
+
+    first = f"{BEGIN} w1 {{}} w2 w3"
+    assert replies(first, PICTURES[:1], 1) == 1
+    assert replies(first, PICTURES[:1], 1) == 0
+    # The same words with another picture, of as many tiles.
+    other = PICTURES[3].resize(PICTURES[0].size)
+    assert replies(first, [other], 2) == 1
+    # More words and another picture after them, with either before.
+    second = f"{first} w4 {{}} w5"
+    assert replies(second, [PICTURES[0], PICTURES[1]], 1, 3) == 1
+    assert replies(second, [other, PICTURES[1]], 2, 3) == 1
+    assert replies(second, [PICTURES[0], PICTURES[1]], 1, 3) == 0
+    assert replies(f"{BEGIN} w1 {{}} w2 w3 w4 w5", [other], 2) == 0
+
+
+def test_an_interrupted_step_is_undone(seeing: Seeing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some layers have taken up a picture by then."""
+    text = f"{BEGIN} w1 w2 w3 w4 w5 {{}} w6"
+    ids, images = seeing.shown(text, PICTURES[:1])
+    expected = list(make_engine(seeing, 0).generate(ids, GREEDY, images))
+    layers, calls = seeing.decoder._layers, []
+
+    class Failing:
+        mixer = layers[-1].mixer
+
+        def __call__(self, x: Tensor, segments: list[Segment], index: int) -> Tensor:
+            calls.append(index)
+            if len(calls) == 2:  # the chunk with the picture
+                raise KeyboardInterrupt
+            return last(x, segments, index)
+
+    last = layers[-1]
+    monkeypatch.setattr(seeing.decoder, "_layers", [*layers[:-1], Failing()])
+    engine = make_engine(seeing, 0)
+    tokens: list[int] = []
+    ids, images = seeing.shown(text, PICTURES[:1])
+    generation = engine.submit(ids, GREEDY, lambda c: bool(tokens.append(c.token)), images=images)
+    engine_calls = 0
+    while not generation.is_over:
+        try:
+            engine.advance(generation)
+        except KeyboardInterrupt:
+            engine_calls += 1
+    assert engine_calls == 1
+    assert tokens == expected
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_the_planned_cache_is_what_the_largest_pictures_take(
+    known: VisionReference, dtype: Any
+) -> None:
+    model = load_seeing(known.folder, dtype=dtype)
+    planned = model.plan.vision
+    assert planned is not None
+    edge = planned.image_edge
+    largest = model.vision.layout.largest(edge)
+    sizes = ((edge, edge), (edge, 1), (1, edge), (edge, edge // 2), (edge, edge // 3))
+    images = [picture(*size) for size in sizes]
+    image = next(i for i in images if model.prepare([i])[0].shape.keys == largest.keys)
+    ids, shown = model.shown(f"{BEGIN} {{}} w1 {{}}", [image] * planned.images)
+    conversation = Conversation(model)
+    conversation.cache = model.decoder.new_cache(PLANNED_TOKENS, 512)
+    empty = [layer.nbytes for layer in conversation.cache.layers]
+    conversation.feed(ids, shown)
+    assert tuple(layer.nbytes for layer in conversation.cache.layers) == model.plan.kv_bytes
+    for layer, before in zip(conversation.cache.layers, empty, strict=True):
+        assert (before == 0) == isinstance(layer, ImageCache)
+    seen = rehearse(model.decoder, PLANNED_TOKENS, 512, planned.images, edge)
+    cpu = model.decoder.home
+    assert seen.kv_bytes[cpu] == sum(model.plan.kv_bytes)
+    assert seen.activation_bytes[cpu] <= model.plan.terms[0].activations.expected
+
+
+def test_text_alone_leaves_out_what_looks_at_pictures(seeing: Seeing, peer: Peer) -> None:
+    checkpoint = open_checkpoint(ModelSource(str(seeing.folder), "safetensors"))
+    description = describe(checkpoint)
+    crossed = set(peer.model.config.text_config.cross_attention_layers)
+    count = peer.model.config.text_config.num_hidden_layers
+    assert description.spec.file_layers == tuple(n for n in range(count) if n not in crossed)
+    names = {piece.tensor for p in description.parameters for piece in p.pieces}
+    assert not any("cross_attn" in name or "vision" in name for name in names)
+    plain = load_seeing(seeing.folder, sees=False)
+    assert len(plain.plan.kv_bytes) == count - len(crossed)
+    text = f"{BEGIN} w1 w2 w3 w9"
+    ids = seeing.ids(text, [])
+    with torch.no_grad():
+        expected = peer.model(input_ids=torch.tensor([ids])).logits[0]
+    assert difference(Conversation(plain).feed(ids), expected) < TOLERANCE
+
+
+def test_names_as_newer_files_have_them(
+    seeing: Seeing, known: VisionReference, tmp_path: Path
+) -> None:
+    tensors = load_file(known.folder / "model.safetensors")
+
+    def renamed(name: str) -> str:
+        old = next(old for old in SPELLINGS if name.startswith(old))
+        return SPELLINGS[old] + name.removeprefix(old)
+
+    save_file({renamed(name): t for name, t in tensors.items()}, tmp_path / "model.safetensors")
+    for name in ("config.json", "preprocessor_config.json", "tokenizer.json"):
+        (tmp_path / name).write_text((known.folder / name).read_text())
+    newer = load_seeing(tmp_path)
+    prompt = known.prompts[1]
+    ids, images = newer.shown(prompt.text, prompt.images)
+    assert difference(Conversation(newer).feed(ids, images), prompt.logits) < TOLERANCE
+
+
+def test_penalties_pass_over_tokens_that_no_reply_has(seeing: Seeing) -> None:
+    ids, images = seeing.shown(f"{BEGIN} w1 {{}} w2 w1 {{}} w2 w1", PICTURES[:2])
+    assert max(ids) == seeing.description.spec.vocab_size
+    sampling = replace(
+        GREEDY, repetition_penalty=1.5, dry_multiplier=1.0, dry_allowed_length=1, max_tokens=3
+    )
+    reply = list(make_engine(seeing, 0).generate(ids, sampling, images))
+    assert len(reply) == 3
+
+
+WRONG = {
+    "otherwise than for 4 tiles of 24": ("preprocessor_config.json", {"max_image_tiles": 5}),
+    "otherwise than for 4 tiles of 24 pixels": (
+        "preprocessor_config.json",
+        {"size": {"height": 20, "width": 20}},
+    ),
+    "supported_aspect_ratios": ("config.json", {"supported_aspect_ratios": [[1, 1], [2, 2]]}),
+    "there is no layer": ("config.json", {"intermediate_layers_indices": [3]}),
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_bad_configurations_are_refused(vision_references, tmp_path: Path, message: str) -> None:
+    folder = vision_references(MLLAMA[0]).folder
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    name, changes = WRONG[message]
+    config = json.loads((tmp_path / name).read_text())
+    inner = config["vision_config"] if name == "config.json" else config
+    inner.update(changes)
+    (tmp_path / name).write_text(json.dumps(config))
+    with pytest.raises(MrsError, match=message):
+        describe(open_checkpoint(ModelSource(str(tmp_path), "safetensors")), sees=True)
+
+
+#: Of the model cards' files: parameters, and what differs from transformers' defaults.
+PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
+    "Llama 3.2 11B Vision": (10_670_220_835, {}),
+    "Llama 3.2 90B Vision": (
+        88_593_355_323,
+        {
+            "hidden_size": 8192,
+            "intermediate_size": 28_672,
+            "num_hidden_layers": 100,
+            "num_attention_heads": 64,
+            "cross_attention_layers": list(range(3, 100, 5)),
+        },
+    ),
+}
+_IMAGES = {"size": {"height": 560, "width": 560}, "max_image_tiles": 4}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_published_models(name: str) -> None:
+    count, changes = PUBLISHED[name]
+    text = TEXT_FAMILY.read(Config({**TEXT_FAMILY.defaults, **changes}, name))
+    model = Config({"vision_config": {"image_size": 560}}, name)
+    spec, seeing = see(FAMILY, model, _IMAGES, text, ())
+    parameters = list_parameters(text, {**SAFETENSORS, **TEXT_FAMILY.safetensors}) + seeing
+    assert sum(prod(p.shape) for p in parameters) == count
+    assert spec.vision is not None
+    layout = spec.vision.layout
+    for (height, width), grid in (
+        ((560, 560), (1, 1)),
+        ((1, 1), (1, 1)),
+        ((480, 640), (1, 2)),
+        ((1080, 1920), (2, 2)),
+        ((2000, 300), (4, 1)),
+    ):
+        shape = layout.shape(height, width)
+        assert shape.grid == grid
+        assert (shape.rows, shape.keys) == (1, prod(grid) * 1601)
+        assert shape.patches == 4 * 1608
+    assert layout.largest(1024).keys == 4 * 1601
+    assert layout.largest(560).keys == 1601
+
+
+def test_largest_is_exact() -> None:
+    """Beside every picture of up to a few tiles, for tiles of a few pixels."""
+    images = {**FAMILY.image_defaults, "size": {"height": 4, "width": 4}}
+    tower = {**FAMILY.tower_defaults, "image_size": 4, "patch_size": 2}
+    for tiles in (1, 2, 3, 4, 6):
+        configs = VisionConfigs(
+            Config({}, "a test"),
+            Config({**tower, "max_num_tiles": tiles}, "a test"),
+            Config({**images, "max_image_tiles": tiles}, "a test"),
+        )
+        layout = FAMILY.read(configs, TEXT_FAMILY.read(Config(TEXT_FAMILY.defaults, ""))).layout
+        for edge in range(1, 30):
+            sides = range(1, edge + 1)
+            most = max(layout.shape(height, edge).keys for height in sides)
+            most = max(most, *(layout.shape(edge, width).keys for width in sides))
+            earlier = layout.largest(edge - 1).keys if edge > 1 else 0
+            assert layout.largest(edge).keys == max(most, earlier)
