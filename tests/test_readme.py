@@ -46,6 +46,7 @@ def run(command: str, hub: HubServer, folder: Path) -> subprocess.CompletedProce
         "PATH": f"{binaries}:{os.environ['PATH']}",
         "PYTHONPATH": f"{ROOT / 'core'}:{ROOT / 'cli'}",
         "HF_ENDPOINT": hub.endpoint,
+        "HOME": str(folder),
         "HF_HOME": str(folder / "hub"),
         "XDG_STATE_HOME": str(folder / "state"),
         "XDG_CACHE_HOME": str(folder / "cache"),

@@ -135,6 +135,8 @@ def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
         "seed": flags.seed,
         "max_seqs": flags.max_seqs,
         "prefix_cache_n": flags.prefix_cache_n,
+        "prefix_cache_dir": flags.prefix_cache_dir,
+        "prefix_cache_dir_size": flags.prefix_cache_dir_size,
         "strategy": flags.strategy,
         "plan_file": flags.plan_file,
         "chat_template": _template("--chat-template", flags.chat_template, ".jinja", ".json"),

@@ -102,6 +102,23 @@ class GlobalFlags:
             show_default="16",
         ),
     ] = None
+    prefix_cache_dir: Annotated[
+        str | None,
+        _devices(
+            "--prefix-cache-dir",
+            metavar="FOLDER",
+            help="Keep past sequences in FOLDER, too, for later runs of the same model.",
+        ),
+    ] = None
+    prefix_cache_dir_size: Annotated[
+        str | None,
+        _devices(
+            "--prefix-cache-dir-size",
+            metavar="SIZE",
+            help="Most that they take there, such as 512MiB; those used longest ago go first.",
+            show_default="4GiB",
+        ),
+    ] = None
     seed: Annotated[
         int | None,
         _sampling(

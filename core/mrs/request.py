@@ -24,10 +24,6 @@ class _Images(TypedDict, total=False):
     images: Sequence[str]
 
 
-#: Most bytes that remembered sequences take in a folder, where nothing else is said.
-PREFIX_FOLDER_BYTES = 4 * 1024**3
-
-
 class Message(_Images):
     """One turn of a conversation, as chat templates see it.
 
@@ -113,7 +109,7 @@ class RunRequest:
     a saved plan to run exactly; `cpu_spill` lets layers go to the CPU where an accelerator is full;
     `calibration` corrects the plan by what was measured on this machine before. `vision` is there
     where the model is asked for as one that sees. Past sequences are kept in `prefix_cache_dir`,
-    in at most `prefix_cache_dir_bytes`, where it names a folder.
+    in at most `prefix_cache_dir_size`, where it names a folder.
     """
 
     source: ModelSource
@@ -126,7 +122,7 @@ class RunRequest:
     kv_cache: bool = True
     prefix_cache_n: int = 16
     prefix_cache_dir: str | None = None
-    prefix_cache_dir_bytes: int = PREFIX_FOLDER_BYTES
+    prefix_cache_dir_size: str = "4GiB"
     max_seqs: int = 16
     max_seq_len: int | None = None
     max_batch_size: int = 1

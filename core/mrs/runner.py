@@ -19,12 +19,14 @@ from mrs.plan.device import Device
 from mrs.plan.memory import probe_devices
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
+from mrs.plan.prefix import folder_bytes
 from mrs.plan.reconcile import Reconciliation, reconcile
 from mrs.plan.saved import replay
 from mrs.request import Message, RunRequest, Sampling
 from mrs.source.find import fetch, open_checkpoint
 
 if TYPE_CHECKING:
+    from mrs.cache.prefix_folder import PrefixFolder
     from mrs.media.gallery import Gallery
     from mrs.media.prepare import PreparedImage
     from mrs.model.decoder import Decoder
@@ -56,6 +58,7 @@ def plan(request: RunRequest, planner: Planner | None = None) -> Plan:
 
 def load(request: RunRequest, on_progress: OnProgress | None = None) -> LoadedModel:
     """Plan, download what is missing, and load. Raises MrsError."""
+    limit_bytes = folder_bytes(request)
     report = on_progress or (lambda progress: None)
     planner = open_planner(request)
     made = plan(request, planner)
@@ -77,8 +80,9 @@ def load(request: RunRequest, on_progress: OnProgress | None = None) -> LoadedMo
     )
     gallery = Gallery(vision.layout, request.vision.max_edge) if vision and request.vision else None
     made = still_fitting(request, planner, made)
+    folder = _prefix_folder(request, planner, made, limit_bytes)
     decoder = _load_decoder(planner, made, report)[0]
-    return LoadedModel(request, made, text, _engine(request, made, decoder), gallery)
+    return LoadedModel(request, made, text, _engine(request, made, decoder, folder), gallery)
 
 
 def rehearse(
@@ -188,7 +192,22 @@ def _load_decoder(planner: Planner, made: Plan, report: OnProgress) -> tuple[Dec
     return decoder, weights
 
 
-def _engine(request: RunRequest, made: Plan, decoder: Decoder) -> Engine:
+def _prefix_folder(
+    request: RunRequest, planner: Planner, made: Plan, limit_bytes: int | None
+) -> PrefixFolder | None:
+    """The folder that past sequences of this very model are kept in, if one is named."""
+    if request.prefix_cache_dir is None or limit_bytes is None:
+        return None
+    from mrs.cache.prefix_folder import PrefixFolder
+    from mrs.load.identity import model_identity
+
+    identity = model_identity(planner.checkpoint, made)
+    return PrefixFolder(request.prefix_cache_dir, identity, limit_bytes)
+
+
+def _engine(
+    request: RunRequest, made: Plan, decoder: Decoder, folder: PrefixFolder | None
+) -> Engine:
     import torch
 
     from mrs.run.engine import Engine
@@ -205,6 +224,7 @@ def _engine(request: RunRequest, made: Plan, decoder: Decoder) -> Engine:
         prefix_budget_bytes={
             torch.device(name): size_bytes for name, size_bytes in made.prefix_budgets().items()
         },
+        prefix_folder=folder,
     )
 
 
@@ -256,7 +276,8 @@ class LoadedModel:
         return held_memory(device.torch_device for device, terms in used if terms.total.expected)
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Give the memory back, once what is to be kept of it is in files."""
+        self.engine.close()
         del self.engine
 
     def _read(

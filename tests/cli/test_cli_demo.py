@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 
 import pytest
 from mrs_runs import REAL_MRS
+
+LONG_QUESTION = "What is a KV cache, and what is it good for when a long prompt comes again? " * 2
 
 
 @pytest.mark.parametrize("selector", ["plain", "gguf"])
@@ -22,6 +25,26 @@ def test_each_line_of_a_pipe_is_answered(process_env, selector):
     assert "Paris" in france
     assert "demo model" in itself
     assert ran.stderr == ""
+
+
+def test_a_later_run_goes_on_from_files(process_env, tmp_path):
+    def asked(*flags: str) -> dict[str, object]:
+        ran = subprocess.run(
+            [*REAL_MRS, "--temperature", "0", "--json", *flags, "plain", "-m", "demo"],
+            input=f"{LONG_QUESTION}\n",
+            env=process_env,
+            capture_output=True,
+            check=True,
+            text=True,
+        )
+        return json.loads(ran.stdout)
+
+    flags = ["--prefix-cache-dir", str(tmp_path / "kept")]
+    cold, first, second = asked(), asked(*flags), asked(*flags)
+    assert first["cached_tokens"] == 0
+    assert second["cached_tokens"] == second["prompt_tokens"] - 1
+    assert cold["text"] == first["text"] == second["text"]
+    assert asked("--isq", "q8_0", *flags)["cached_tokens"] == 0
 
 
 def test_a_chat_in_a_terminal(process_env):

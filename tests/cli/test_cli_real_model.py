@@ -8,6 +8,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -187,6 +188,19 @@ def test_a_signal_while_generating(model, start_mrs, sent):
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert err == ("mrs: interrupted\n" if sent == signal.SIGINT else "")
+
+
+def test_a_run_that_is_killed_leaves_its_prompt_to_the_next(model, start_mrs, tmp_path):
+    flags = ["-q", "--prefix-cache-dir", str(tmp_path), "plain", "-m", str(model)]
+    process = start_mrs(*flags, "--max-tokens", "8000", "-P", "hello " * 40, command=REAL_MRS)
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.glob("*.safetensors"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    code, out, err = run(*flags, "--json", "--max-tokens", "3", "-P", "hello " * 40 + "you")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["cached_tokens"] in (128, 240)
 
 
 def test_ctrl_c_while_loading(model, start_mrs):

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from mrs.plan.prefix import PREFIX_SHARE
+from mrs.errors import UsageError
+from mrs.plan.prefix import PREFIX_SHARE, folder_bytes
+from mrs.request import ModelSource, RunRequest
 
 DEVICES = ("cuda:0=80GiB", "cuda:1=100GiB", "cuda:2=80GiB", "cpu=64GiB")
 
@@ -46,3 +48,27 @@ def test_logical_devices_share_what_they_stand_for(
     plan = planner.plan(request)
     assert min(plan.prefix_bytes[:2]) > 0
     assert plan.prefix_budgets() == {"cpu": sum(plan.prefix_bytes)}
+
+
+def kept(**wishes: Any) -> int | None:
+    return folder_bytes(RunRequest(ModelSource("m", "safetensors"), **wishes))
+
+
+def test_files_take_what_is_said_or_four_gib() -> None:
+    assert kept() is None
+    assert kept(prefix_cache_dir="d") == 4 * 1024**3
+    assert kept(prefix_cache_dir="d", prefix_cache_dir_size="512MiB") == 512 * 1024**2
+
+
+@pytest.mark.parametrize(
+    ("wishes", "words"),
+    [
+        ({"prefix_cache_dir": ""}, "--prefix-cache-dir names no folder"),
+        ({"prefix_cache_dir_size": "a lot"}, "'a lot' is not a size"),
+        ({"prefix_cache_n": 0}, "nothing is remembered that could be kept in d"),
+        ({"kv_cache": False}, "nothing is remembered that could be kept in d"),
+    ],
+)
+def test_a_folder_that_could_hold_nothing_is_refused(wishes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        kept(**{"prefix_cache_dir": "d", **wishes})
