@@ -1,1 +1,1 @@
-"""The demo model: its files in `model/`, and in `train/` the program that makes them."""
+"""The demo models: their files in `model/` and `vision_model/`, and the programs that make them."""

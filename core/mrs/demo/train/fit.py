@@ -33,25 +33,35 @@ class Recipe:
 
 
 def batches(chats: list[Encoded], recipe: Recipe) -> list[tuple[Tensor, Tensor]]:
-    """Tokens and targets, both (B, T), of chats of like length; target -100 where none counts.
-
-    Only a few shapes occur, because the bf16 kernels of a CPU are compiled anew for each shape.
-    Chats that do not fill a batch of their width are left out.
-    """
-    by_width: dict[int, list[Encoded]] = {}
-    for chat in chats:
-        width = -(-(len(chat[0]) - 1) // _WIDTH_STEP) * _WIDTH_STEP
-        by_width.setdefault(width, []).append(chat)
-    steps = []
-    for width, members in sorted(by_width.items()):
-        rows = max(1, recipe.batch_tokens // width)
-        groups = [members[start : start + rows] for start in range(0, len(members), rows)]
-        steps += [_tensors(group, width) for group in groups if len(group) == rows]
+    """Tokens and targets, both (B, T), of chats of like length; target -100 where none counts."""
+    steps = [
+        to_tensors([chats[index] for index in members], width)
+        for width, members in like_length(chats, recipe.batch_tokens)
+    ]
     Random(recipe.seed).shuffle(steps)
     return steps
 
 
-def _tensors(group: list[Encoded], width: int) -> tuple[Tensor, Tensor]:
+def like_length(chats: list[Encoded], batch_tokens: int) -> list[tuple[int, list[int]]]:
+    """Batches as the width of their rows and the indices of their chats.
+
+    Only a few shapes occur, because the bf16 kernels of a CPU are compiled anew for each shape.
+    Chats that do not fill a batch of their width are left out.
+    """
+    by_width: dict[int, list[int]] = {}
+    for index, (ids, _) in enumerate(chats):
+        width = -(-(len(ids) - 1) // _WIDTH_STEP) * _WIDTH_STEP
+        by_width.setdefault(width, []).append(index)
+    made = []
+    for width, members in sorted(by_width.items()):
+        rows = max(1, batch_tokens // width)
+        groups = [members[start : start + rows] for start in range(0, len(members), rows)]
+        made += [(width, group) for group in groups if len(group) == rows]
+    return made
+
+
+def to_tensors(group: list[Encoded], width: int) -> tuple[Tensor, Tensor]:
+    """Tokens and targets, both (chats, width), of chats of at most `width` + 1 tokens."""
     tokens = torch.zeros(len(group), width, dtype=torch.long)
     targets = torch.full((len(group), width), -100)
     for row, (ids, own) in enumerate(group):

@@ -131,6 +131,13 @@ class Body(nn.Module):
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_hidden_layers))
         self.norm = Norm(shape.hidden_size, shape.rms_norm_eps)
 
+    def forward(self, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+        """Embeddings (B, T, hidden) to last hidden states of that shape."""
+        for layer in self.layers:
+            x = layer(x, cosines, sines)
+        result: Tensor = self.norm(x)
+        return result
+
 
 class Llama(nn.Module):
     """Token ids (B, T) to last hidden states (B, T, hidden); `logits` applies the tied head."""
@@ -157,11 +164,9 @@ class Llama(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         length = tokens.shape[1]
-        x: Tensor = self.model.embed_tokens(tokens)
-        for layer in self.model.layers:
-            x = layer(x, self.cosines[:length], self.sines[:length])
-        x = self.model.norm(x)
-        return x
+        embedded = self.model.embed_tokens(tokens)
+        result: Tensor = self.model(embedded, self.cosines[:length], self.sines[:length])
+        return result
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(…, hidden) to (…, vocabulary)."""

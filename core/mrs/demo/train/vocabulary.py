@@ -25,8 +25,10 @@ CHAT_TEMPLATE = (
 Messages = Sequence[dict[str, str]]
 
 
-def train_tokenizer(texts: Iterable[str], size: int) -> Tokenizer:
-    """A byte-level BPE of exactly `size` tokens, special ones included."""
+def train_tokenizer(
+    texts: Iterable[str], size: int, specials: Sequence[str] = SPECIALS
+) -> Tokenizer:
+    """A byte-level BPE of exactly `size` tokens, of which `specials` are the first."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -37,7 +39,7 @@ def train_tokenizer(texts: Iterable[str], size: int) -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=size,
-        special_tokens=list(SPECIALS),
+        special_tokens=list(specials),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )

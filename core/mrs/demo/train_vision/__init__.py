@@ -1,0 +1,1 @@
+"""The program that makes the demo model that sees: its pictures, its questions, its training."""

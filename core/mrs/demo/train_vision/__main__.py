@@ -1,0 +1,77 @@
+# ruff: noqa: TID253 -- training is a program of its own, imported by nothing.
+"""`python -m mrs.demo.train_vision --output DIR`: train the demo model that sees, from nothing.
+
+The same machine, thread count and torch give the same bytes; other machines give other bytes and
+a model of the same quality.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from .dialogues import dialogues
+from .evaluate import held_out_pictures, report
+from .export import read_folder, write_folder
+from .network import Llava, Shape
+from .schedule import Course
+from .see import see
+from .speak import speak
+from .vocabulary import IMAGE_ID, encode, make_tokenizer
+
+_SEEING = Course(count=64_000, batch=16, matrix_rate=0.02, other_rate=0.002)
+_SPEAKING = Course(count=30_000, batch=4096, matrix_rate=0.02, other_rate=0.002)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The two lessons, one after the other."""
+
+    seeing: Course = _SEEING
+    speaking: Course = _SPEAKING
+    seed: int = 1234
+
+
+def main() -> None:
+    """Parse the command line, train, write, judge."""
+    parser = argparse.ArgumentParser(prog="python -m mrs.demo.train_vision", description=__doc__)
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads (default 1)")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    wall, cpu = time.monotonic(), time.process_time()
+    train(arguments.output, Recipe(), Shape())
+    wall, cpu = time.monotonic() - wall, time.process_time() - cpu
+    print(f"trained in {wall:.0f} s, {cpu:.0f} s of CPU", flush=True)
+    shape = Shape()
+    model, tokenizer = read_folder(arguments.output, shape)
+    for line in report(model, tokenizer, shape, list(held_out_pictures(500))):
+        print(line, flush=True)
+
+
+def train(folder: Path, recipe: Recipe, shape: Shape) -> None:
+    """Make the dialogues, fit tokenizer and model, and write them into `folder`."""
+    chats = list(dialogues(recipe.seed, recipe.speaking.count))
+    tokenizer = make_tokenizer(chats[:20_000], shape.text.vocab_size)
+    encoded = encode(tokenizer, chats, shape.vision.patches)
+    print(f"{len(encoded)} dialogues, {sum(len(ids) for ids, _ in encoded)} tokens", flush=True)
+    torch.manual_seed(recipe.seed)
+    model = Llava(shape, IMAGE_ID)
+    see(model.vision_tower, shape.vision, recipe.seeing, say)
+    speak(model, shape, chats, encoded, recipe.speaking, say)
+    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    print(f"{sum(tensor.numel() for tensor in state.values())} parameters", flush=True)
+    write_folder(folder, shape, state, tokenizer)
+
+
+def say(line: str) -> None:
+    """Shows a line of progress at once."""
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""What a picture shows: groups of like shapes, and where each of them lies."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from random import Random
+
+from .palette import COLOURS
+
+SHAPES = ("circle", "square", "triangle", "star", "heart", "cross")
+MOST = 5
+_TRIES = 60
+# Half the size of a figure as a share of the picture's shorter side, by how many figures there are.
+_RADII = {1: (0.12, 0.42), 2: (0.11, 0.24), 3: (0.10, 0.21), 4: (0.10, 0.18), 5: (0.10, 0.17)}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Figures of one colour and one shape."""
+
+    count: int
+    colour: str
+    shape: str
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One drawn shape. The unit of `x`, `y` and `radius` is the shorter side of the picture.
+
+    (0, 0) and (1, 1) are corners of the square in the picture's middle. The figure touches the
+    circle of `radius` around its centre from inside; `turn` is its rotation in radians.
+    """
+
+    colour: str
+    shape: str
+    x: float
+    y: float
+    radius: float
+    turn: float
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The groups, the larger one first, their figures, and a seed for all that only looks."""
+
+    groups: tuple[Group, ...]
+    figures: tuple[Figure, ...]
+    seed: int
+
+    @property
+    def count(self) -> int:
+        """How many figures there are."""
+        return len(self.figures)
+
+
+def in_order(groups: list[Group]) -> tuple[Group, ...]:
+    """The one order in which groups are named: the larger first, then as `SHAPES`, `COLOURS`."""
+    colours = tuple(COLOURS)
+    return tuple(
+        sorted(groups, key=lambda g: (-g.count, SHAPES.index(g.shape), colours.index(g.colour)))
+    )
+
+
+def random_groups(rng: Random) -> tuple[Group, ...]:
+    """No group, one or two; `MOST` figures together at most."""
+    kind = rng.random()
+    colour, shape = rng.choice(tuple(COLOURS)), rng.choice(SHAPES)
+    if kind < 0.03:
+        return ()
+    if kind < 0.55:
+        return (Group(rng.randint(1, MOST), colour, shape),)
+    total = rng.randint(2, MOST)
+    count = rng.randint(1, total - 1)
+    second = _another(rng, colour, shape)
+    return in_order([Group(count, colour, shape), Group(total - count, *second)])
+
+
+def _another(rng: Random, colour: str, shape: str) -> tuple[str, str]:
+    """A colour and a shape of which at least one differs; mostly both do."""
+    other_colours = [name for name in COLOURS if name != colour]
+    other_shapes = [name for name in SHAPES if name != shape]
+    kind = rng.random()
+    return (
+        colour if kind < 0.15 else rng.choice(other_colours),
+        shape if 0.15 <= kind < 0.3 else rng.choice(other_shapes),
+    )
+
+
+def random_scene(rng: Random) -> Scene:
+    """Any groups, in any places."""
+    return place(rng, random_groups(rng))
+
+
+def random_crowd(rng: Random) -> Scene:
+    """More figures than `MOST`, each of any shape, in one to three colours: to learn shapes from."""
+    colours = rng.sample(tuple(COLOURS), rng.randint(1, 3))
+    tilted = rng.random() < 0.5
+    figures: list[Figure] = []
+    for _ in range(rng.randint(MOST, 12)):
+        radius = rng.uniform(0.085, 0.17)
+        if spot := _free_spot(rng, figures, radius):
+            turn = rng.uniform(0, 2 * math.pi) if tilted else 0.0
+            kind = rng.choice(colours), rng.choice(SHAPES)
+            figures.append(Figure(*kind, *spot, radius, turn))
+    kinds = [(figure.colour, figure.shape) for figure in figures]
+    groups = [Group(kinds.count(kind), *kind) for kind in dict.fromkeys(kinds)]
+    return Scene(in_order(groups), tuple(figures), rng.getrandbits(32))
+
+
+def place(rng: Random, groups: tuple[Group, ...]) -> Scene:
+    """Puts the figures of `groups` where they neither touch nor leave the middle square."""
+    count = sum(group.count for group in groups)
+    if count > MOST:
+        raise ValueError(f"{count} figures in one picture, the most are {MOST}")
+    low, high = _RADII[max(1, count)]
+    base = rng.uniform(low, high)
+    tilted = rng.random() < 0.5
+    while True:
+        figures: list[Figure] = []
+        for group in groups:
+            size = base * rng.uniform(0.8, 1.2)
+            for _ in range(group.count):
+                radius = min(0.47, max(0.085, size * rng.uniform(0.8, 1.2)))
+                turn = rng.uniform(0, 2 * math.pi) if tilted else 0.0
+                if spot := _free_spot(rng, figures, radius):
+                    figures.append(Figure(group.colour, group.shape, *spot, radius, turn))
+        if len(figures) == count:
+            return Scene(groups, tuple(figures), rng.getrandbits(32))
+        base *= 0.9
+
+
+def _free_spot(rng: Random, figures: list[Figure], radius: float) -> tuple[float, float] | None:
+    for _ in range(_TRIES):
+        x, y = (rng.uniform(radius + 0.01, 0.99 - radius) for _ in range(2))
+        if all(math.hypot(x - f.x, y - f.y) > radius + f.radius + 0.02 for f in figures):
+            return x, y
+    return None
