@@ -180,17 +180,17 @@ def test_selectors(tmp_path: Path) -> None:
     assert find_selector(source(folder)) == "gguf"
 
 
-def test_demo_is_inside_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locate, "DEMO_FOLDER", tmp_path / "demo" / "model")
-    fails(source("demo"), NotReadable, "not part of this installation")
-    (tmp_path / "demo").mkdir()
-    folder = plain(tmp_path / "demo" / "model")
-    write_gguf(folder / "demo.gguf")
-    for container in ("safetensors", "gguf"):
-        checkpoint = open_checkpoint(source("demo", container))
-        assert checkpoint.model_id == "demo"
-        assert checkpoint.folder.label == "demo"
-        check_weights(checkpoint)
+def test_demos_are_inside_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locate, "DEMO_FOLDER", tmp_path)
+    for name, folder in locate.DEMOS.items():
+        fails(source(name), NotReadable, "not part of this installation")
+        plain(tmp_path / folder)
+        write_gguf(tmp_path / folder / f"{name}.gguf")
+        for container in ("safetensors", "gguf"):
+            checkpoint = open_checkpoint(source(name, container))
+            assert checkpoint.model_id == name
+            assert checkpoint.folder.label == name
+            check_weights(checkpoint)
 
 
 def fails(asked: ModelSource, kind: type[MrsError], *words: str) -> None:

@@ -1,4 +1,4 @@
-"""From what a person names to the folder that holds it: demo, path, or hub id."""
+"""From what a person names to the folder that holds it: a demo, path, or hub id."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from mrs.errors import NotReadable
 from mrs.request import ModelSource
 from mrs.source.folder import Folder, LocalFolder
 
-DEMO = "demo"
-DEMO_GGUF = "demo.gguf"
-DEMO_FOLDER = Path(__file__).parent.parent / "demo" / "model"
+DEMOS = {"demo": "model", "demo-vision": "vision_model"}
+DEMO_FOLDER = Path(__file__).parent.parent / "demo"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 
 
 def locate(source: ModelSource) -> tuple[ModelSource, Folder]:
     """The folder of a model, and the source with the file name that `model_id` implied.
 
-    `demo` is the model inside the package; then a local folder or `.gguf` file; then the hub.
+    `DEMOS` are the models inside the package; then a local folder or `.gguf` file; then the hub.
     """
-    if source.model_id == DEMO:
+    if source.model_id in DEMOS:
         return _demo(source)
     path = Path(source.model_id).expanduser()
     if path.is_file() and path.suffix == ".gguf":
@@ -50,9 +49,10 @@ def is_path_like(model_id: str) -> bool:
 
 
 def _demo(source: ModelSource) -> tuple[ModelSource, Folder]:
-    folder = LocalFolder(DEMO_FOLDER, label="demo")
+    name = source.model_id
+    folder = LocalFolder(DEMO_FOLDER / DEMOS[name], label=name)
     if not folder.path.is_dir():
         raise NotReadable("the demo model is not part of this installation", where=str(folder.path))
     if source.container == "gguf" and not source.filenames:
-        source = replace(source, filenames=(DEMO_GGUF,))
+        source = replace(source, filenames=(f"{name}.gguf",))
     return source, folder
