@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         CompletionResponse,
     )
     from mrs.api.runner import Runner
-    from mrs.api.which import Architecture, Which
+    from mrs.api.which import Architecture, VisionArchitecture, Which
 
 __all__ = [
     "Architecture",
@@ -36,6 +36,7 @@ __all__ = [
     "CompletionRequest",
     "CompletionResponse",
     "Runner",
+    "VisionArchitecture",
     "Which",
 ]
 
@@ -44,6 +45,7 @@ _MODULES = {
     "ChatCompletionRequest": "requests",
     "CompletionRequest": "requests",
     "Runner": "runner",
+    "VisionArchitecture": "which",
     "Which": "which",
 }
 

@@ -9,11 +9,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import mrs
-from mrs import Architecture, ChatCompletionRequest, CompletionRequest, Runner, Which
+from mrs import (
+    Architecture,
+    ChatCompletionRequest,
+    CompletionRequest,
+    Runner,
+    VisionArchitecture,
+    Which,
+)
 from mrs.errors import MrsError, NotReadable, Unsupported, UsageError
 from mrs.families.registry import families
+from mrs.families.vision.find import vision_families
 from mrs.run.engine import Engine
 
 QUESTION = [{"role": "user", "content": "What is a KV cache?"}]
@@ -37,7 +46,7 @@ def ask(runner: Runner, **settings: object) -> mrs.ChatCompletionResponse:
 def test_importing_loads_nothing_heavy() -> None:
     code = (
         "import sys, mrs; assert mrs.Which.Plain(model_id='x') and mrs.CompletionRequest;"
-        "heavy = {'torch', 'tokenizers', 'jinja2', 'numpy'} & set(sys.modules); assert not heavy"
+        "heavy = {'torch', 'tokenizers', 'jinja2', 'numpy', 'PIL'} & set(sys.modules); assert not heavy"
     )
     environment = {"PYTHONPATH": str(Path(mrs.__file__).parents[1]), "PATH": ""}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
@@ -52,6 +61,10 @@ def test_every_name_is_there() -> None:
 
 def test_an_architecture_for_every_family() -> None:
     assert {each.value for each in Architecture} == set(families())
+
+
+def test_an_architecture_for_every_family_that_sees() -> None:
+    assert {each.value for each in VisionArchitecture} == set(vision_families())
 
 
 def test_a_chat_is_answered(runner: Runner) -> None:
@@ -232,10 +245,55 @@ def test_what_makes_no_sense_is_refused(runner: Runner, settings: dict[str, obje
         ask(runner, **settings)
 
 
-def test_pictures_are_refused_by_name(runner: Runner) -> None:
-    picture = {"type": "image_url", "image_url": {"url": "x.png"}}
-    with pytest.raises(Unsupported, match="beside text"):
-        ask(runner, messages=[{"role": "user", "content": [picture]}])
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url"},
+        {"type": "image_url", "image_url": {}},
+        {"type": "image_url", "image_url": {"url": ""}},
+        {"type": "image_url", "image_url": {"url": 5}},
+    ],
+)
+def test_an_image_needs_an_address(runner: Runner, part: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="an image lacks its address"):
+        ask(runner, messages=[{"role": "user", "content": [part]}])
+
+
+@pytest.mark.parametrize("part", [{"type": "input_audio"}, {"text": "x"}, "x", None])
+def test_other_parts_are_refused(runner: Runner, part: object) -> None:
+    with pytest.raises(Unsupported, match="beside text and images"):
+        ask(runner, messages=[{"role": "user", "content": [part]}])
+
+
+def test_images_need_a_model_that_sees(runner: Runner, tmp_path: Path) -> None:
+    path = tmp_path / "cat.png"
+    parts = [{"type": "image_url", "image_url": {"url": str(path)}}]
+    with pytest.raises(NotReadable, match=r"cat\.png cannot be read"):
+        ask(runner, messages=[{"role": "user", "content": parts}])
+    Image.new("RGB", (4, 4)).save(path)
+    with pytest.raises(UsageError, match="vision-plain"):
+        ask(runner, messages=[{"role": "user", "content": parts}])
+
+
+def test_parts_become_a_content_with_marks() -> None:
+    parts = [
+        {"type": "text", "text": "Is \ufffc"},
+        {"type": "image_url", "image_url": {"url": "a.png", "detail": "low"}},
+        {"type": "text", "text": " older than "},
+        {"type": "image_url", "image_url": "data:;base64,AA=="},
+        {"type": "text", "text": "?"},
+    ]
+    request = ChatCompletionRequest(
+        messages=[{"role": "user", "content": parts}, {"role": "user", "content": parts[:1]}]
+    )
+    assert request.conversation() == [
+        {
+            "role": "user",
+            "content": "Is \ufffc older than \ufffc?",
+            "images": ["a.png", "data:;base64,AA=="],
+        },
+        {"role": "user", "content": "Is "},
+    ]
 
 
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:

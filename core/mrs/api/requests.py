@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mrs.errors import Unsupported, UsageError
-from mrs.request import Message, Sampling
+from mrs.request import IMAGE_MARK, Message, Sampling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,14 +92,17 @@ class _Settings:
 class ChatCompletionRequest(_Settings):
     """A conversation for the model to go on with: messages of a `role` and a `content`.
 
-    A single string is a prompt that is taken as it is, without a chat template.
+    A content is a text, or a list of parts: `{"type": "text", "text": …}` and `{"type":
+    "image_url", "image_url": {"url": …}}`, with a path, a file://, http:// or https:// address, or
+    a data: URI in base64. A single string is a prompt that is taken as it is, without a chat
+    template.
     """
 
     messages: Sequence[Mapping[str, Any]] | str
     enable_thinking: bool | None = None
 
     def conversation(self) -> list[Message]:
-        """The messages as chat templates see them. Raises UsageError and Unsupported."""
+        """The messages, with their images. Raises UsageError and Unsupported."""
         if not self.messages:
             raise UsageError("a request has no messages", hint="give it at least one")
         return [_message(dict(each)) for each in self.messages if not isinstance(each, str)]
@@ -126,15 +129,36 @@ def _check_range(name: str, value: float | None, low: float, high: float = math.
 def _message(given: dict[str, Any]) -> Message:
     if not isinstance(given.get("role"), str) or "content" not in given:
         raise UsageError("a message lacks its role or content", hint='{"role": …, "content": …}')
-    return Message(role=given["role"], content=_content(given["content"]))
-
-
-def _content(content: Any) -> str:
+    content = given["content"]
     if isinstance(content, str):
-        return content
+        return Message(role=given["role"], content=content)
     if not isinstance(content, list):
         raise UsageError(f"the content of a message is {type(content).__name__}, no text")
-    for part in content:
-        if not isinstance(part, Mapping) or part.get("type") != "text":
-            raise Unsupported("a message shows something beside text", hint="leave it out")
-    return "".join(str(part.get("text", "")) for part in content)
+    images = [_image(part) for part in content if _kind(part) == "image_url"]
+    text = "".join(map(_text, content))
+    if not images:
+        return Message(role=given["role"], content=text)
+    return Message(role=given["role"], content=text, images=images)
+
+
+def _kind(part: Any) -> str:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if kind not in ("text", "image_url"):
+        raise Unsupported("a message shows something beside text and images", hint="leave it out")
+    return str(kind)
+
+
+def _text(part: Mapping[str, Any]) -> str:
+    """What the part adds to the content of its message."""
+    if part["type"] == "image_url":
+        return IMAGE_MARK
+    return str(part.get("text", "")).replace(IMAGE_MARK, "")
+
+
+def _image(part: Mapping[str, Any]) -> str:
+    address = part.get("image_url")
+    if isinstance(address, Mapping):
+        address = address.get("url")
+    if not isinstance(address, str) or not address:
+        raise UsageError("an image lacks its address", hint='{"image_url": {"url": …}}')
+    return address

@@ -20,10 +20,10 @@ from mrs.api.responses import (
     ResponseMessage,
 )
 from mrs.api.stream import Chunk, ChunkStream, Collected, Events, collect, total_usage
-from mrs.api.which import Which, model_source
+from mrs.api.which import AnyWhich, Which, model_source, vision_request
 from mrs.events import OnProgress
 from mrs.plan.plan import Plan
-from mrs.request import RunRequest, Sampling
+from mrs.request import Message, RunRequest, Sampling
 from mrs.runner import load
 
 
@@ -48,7 +48,7 @@ class Runner:
 
     def __init__(
         self,
-        which: Which.Plain | Which.GGUF,
+        which: AnyWhich,
         *,
         device_map: Sequence[str] | str | None = None,
         num_device_layers: Sequence[str] | str | int | None = None,
@@ -73,7 +73,7 @@ class Runner:
         planning; `prefix_cache_n` past sequences stay on their devices. With a `seed` the same
         request gets the same reply. Raises MrsError.
         """
-        arch = which.arch if isinstance(which, Which.Plain) else None
+        arch = None if isinstance(which, Which.GGUF) else which.arch
         self._model = load(
             RunRequest(
                 model_source(which, token_source),
@@ -90,6 +90,7 @@ class Runner:
                 max_batch_size=max_batch_size,
                 chat_template=chat_template,
                 jinja_explicit=jinja_explicit,
+                vision=vision_request(which),
             ),
             on_progress,
         )
@@ -106,7 +107,12 @@ class Runner:
 
         A KeyboardInterrupt ends the computing and goes on to the caller.
         """
-        replies = [self._chat(request, sampling) for sampling in request.samplings()]
+        samplings = request.samplings()
+        messages = request.messages
+        if not isinstance(messages, str):
+            messages = _held(request.conversation())
+        thinking = request.enable_thinking
+        replies = [self._reply(messages, sampling, thinking) for sampling in samplings]
         identity = self._identity()
         if request.stream:
             return ChunkStream(replies, lambda chunk: _chat_chunk(chunk, identity))
@@ -145,12 +151,12 @@ class Runner:
         """Give the memory back."""
         self._model.close()
 
-    def _chat(self, request: ChatCompletionRequest, sampling: Sampling) -> Events:
-        if isinstance(request.messages, str):
-            return self._model.stream_completion(request.messages, sampling)
-        return self._model.stream_chat(
-            request.conversation(), sampling, thinking=request.enable_thinking
-        )
+    def _reply(
+        self, messages: str | Sequence[Message], sampling: Sampling, thinking: bool | None
+    ) -> Events:
+        if isinstance(messages, str):
+            return self._model.stream_completion(messages, sampling)
+        return self._model.stream_chat(messages, sampling, thinking=thinking)
 
     def _identity(self) -> _Identity:
         return {
@@ -158,6 +164,18 @@ class Runner:
             "created": int(time.time()),
             "model": self._model.plan.model.model_id,
         }
+
+
+def _held(messages: Sequence[Message]) -> list[Message]:
+    """The messages with their images read, so that every choice sees the same. Raises NotReadable."""
+    from mrs.media.open import hold_picture
+
+    return [
+        {**message, "images": [hold_picture(image)[0] for image in message["images"]]}
+        if "images" in message
+        else message
+        for message in messages
+    ]
 
 
 def _common(said: Collected | Chunk, index: int) -> _Common:

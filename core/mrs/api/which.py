@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from mrs.request import Dtype, ModelSource
+from mrs.errors import UsageError
+from mrs.request import Dtype, ModelSource, VisionRequest
 
 
 class Architecture(Enum):
@@ -37,8 +38,22 @@ class Architecture(Enum):
     Starcoder2 = "starcoder2"
 
 
+class VisionArchitecture(Enum):
+    """Families of models that see, for checkpoints to be read as another one than they say."""
+
+    Gemma3 = "gemma3"
+    Idefics3 = "idefics3"
+    LLaVA = "llava"
+    LLaVANext = "llava_next"
+    Mistral3 = "mistral3"
+    Phi3V = "phi3_v"
+    Qwen2VL = "qwen2_vl"
+    Qwen2_5VL = "qwen2_5_vl"
+    VLlama = "mllama"
+
+
 class Which:
-    """The ways to name a model: `Which.Plain(…)` and `Which.GGUF(…)`."""
+    """The ways to name a model: `Which.Plain(…)`, `Which.VisionPlain(…)` and `Which.GGUF(…)`."""
 
     @dataclass(frozen=True)
     class Plain:
@@ -47,6 +62,24 @@ class Which:
         model_id: str
         arch: Architecture | None = None
         tokenizer_json: str | None = None
+        dtype: Dtype = "auto"
+        hf_cache_path: str | None = None
+
+    @dataclass(frozen=True)
+    class VisionPlain:
+        """A model of safetensors files that sees: a hub id or a local folder.
+
+        Pictures with an edge longer than `max_edge` pixels are made smaller, where the family
+        takes any size. The plan counts with `max_num_images` images of `max_image_length` pixels
+        a side; more and larger ones are shown all the same.
+        """
+
+        model_id: str
+        arch: VisionArchitecture | None = None
+        tokenizer_json: str | None = None
+        max_edge: int | None = None
+        max_num_images: int = 1
+        max_image_length: int = 1024
         dtype: Dtype = "auto"
         hf_cache_path: str | None = None
 
@@ -64,9 +97,23 @@ class Which:
         dtype: Dtype = "auto"
 
 
-def model_source(which: Which.Plain | Which.GGUF, token_source: str) -> ModelSource:
+AnyWhich = Which.Plain | Which.VisionPlain | Which.GGUF
+
+
+def vision_request(which: AnyWhich) -> VisionRequest | None:
+    """How the model sees; None for one that is loaded without its eyes. Raises UsageError."""
+    if not isinstance(which, Which.VisionPlain):
+        return None
+    for name in ("max_edge", "max_num_images", "max_image_length"):
+        value = getattr(which, name)
+        if value is not None and value < 1:
+            raise UsageError(f"{name} {value} is out of range", hint="give a number from 1 up")
+    return VisionRequest(which.max_edge, which.max_num_images, which.max_image_length)
+
+
+def model_source(which: AnyWhich, token_source: str) -> ModelSource:
     """Where the model comes from, as plans and loaders see it."""
-    if isinstance(which, Which.Plain):
+    if not isinstance(which, Which.GGUF):
         return ModelSource(
             which.model_id,
             "safetensors",
