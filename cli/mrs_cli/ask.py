@@ -13,6 +13,7 @@ from mrs_cli.flags import (
     GgufFlags,
     GlobalFlags,
     OutputFlags,
+    PictureFlags,
     PlainFlags,
     PlanningFlags,
     VisionFlags,
@@ -51,7 +52,10 @@ def task(
     if ask.image and prompt is None:
         raise UsageError("--image goes with a question", hint="add --prompt TEXT")
     if ask.image and request.vision is None:
-        raise UsageError("--image is for models that see", hint="name the model with vision-plain")
+        raise UsageError(
+            "--image is for models that see",
+            hint="name the model with vision-plain, or a projector with gguf --mmproj",
+        )
     if flags.log == "":
         raise UsageError("--log names no file", hint="give a file name")
     return Task(
@@ -101,12 +105,17 @@ def plain_request(flags: GlobalFlags, model: PlainFlags, planning: PlanningFlags
 
 def vision_request(flags: GlobalFlags, model: VisionFlags, planning: PlanningFlags) -> RunRequest:
     """What `vision-plain` asks to load."""
+    return replace(plain_request(flags, model, planning), vision=_pictures(model))
+
+
+def _pictures(flags: PictureFlags) -> VisionRequest:
+    """The pictures that are planned for, as far as flags say."""
     given = {
         each.name: value
         for each in fields(VisionRequest)
-        if (value := getattr(model, each.name)) is not None
+        if (value := getattr(flags, each.name)) is not None
     }
-    return replace(plain_request(flags, model, planning), vision=VisionRequest(**given))
+    return VisionRequest(**given)
 
 
 def gguf_request(flags: GlobalFlags, model: GgufFlags, planning: PlanningFlags) -> RunRequest:
@@ -123,8 +132,14 @@ def gguf_request(flags: GlobalFlags, model: GgufFlags, planning: PlanningFlags) 
         filenames=filenames,
         token_source=_token_source(flags.token_source),
         tokenizer_model_id=model.tok_model_id,
+        mmproj=model.mmproj,
     )
-    return RunRequest(source, **_common(flags, planning))
+    vision = _pictures(model)
+    if model.mmproj is None and vision != VisionRequest():
+        raise UsageError(
+            "flags for images, and nothing that sees", hint="name the projector with --mmproj FILE"
+        )
+    return RunRequest(source, vision=vision if model.mmproj else None, **_common(flags, planning))
 
 
 def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:

@@ -394,42 +394,8 @@ class PlanningFlags:
 
 
 @dataclass(frozen=True)
-class PlainFlags:
-    """Which safetensors model."""
-
-    model_id: Annotated[
-        str, _model("-m", "--model-id", metavar="ID", help="Hub id, local folder, or demo.")
-    ]
-    arch: Annotated[
-        str | None,
-        _model(
-            "-a", "--arch", metavar="NAME", help="Architecture.", show_default="as config.json says"
-        ),
-    ] = None
-    tokenizer_json: Annotated[
-        str | None,
-        _model(
-            "-t",
-            "--tokenizer-json",
-            metavar="FILE",
-            help="A tokenizer.json in place of the model's.",
-        ),
-    ] = None
-    hf_cache_path: Annotated[
-        str | None,
-        _model(
-            "--hf-cache-path",
-            metavar="FOLDER",
-            help="Hub cache.",
-            show_default="as HF_HUB_CACHE and HF_HOME say",
-        ),
-    ] = None
-
-
-@dataclass(frozen=True)
-class VisionFlags(PlainFlags):
-    """Which safetensors model that sees, and pictures to plan for; these limit nothing at run time
-    but the edge."""
+class PictureFlags:
+    """Pictures to plan for; these limit nothing at run time but the edge."""
 
     max_edge: Annotated[
         int | None,
@@ -465,7 +431,45 @@ class VisionFlags(PlainFlags):
 
 
 @dataclass(frozen=True)
-class GgufFlags:
+class PlainFlags:
+    """Which safetensors model."""
+
+    model_id: Annotated[
+        str, _model("-m", "--model-id", metavar="ID", help="Hub id, local folder, or demo.")
+    ]
+    arch: Annotated[
+        str | None,
+        _model(
+            "-a", "--arch", metavar="NAME", help="Architecture.", show_default="as config.json says"
+        ),
+    ] = None
+    tokenizer_json: Annotated[
+        str | None,
+        _model(
+            "-t",
+            "--tokenizer-json",
+            metavar="FILE",
+            help="A tokenizer.json in place of the model's.",
+        ),
+    ] = None
+    hf_cache_path: Annotated[
+        str | None,
+        _model(
+            "--hf-cache-path",
+            metavar="FOLDER",
+            help="Hub cache.",
+            show_default="as HF_HUB_CACHE and HF_HOME say",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class VisionFlags(PictureFlags, PlainFlags):
+    """Which safetensors model that sees."""
+
+
+@dataclass(frozen=True)
+class GgufModelFlags:
     """Which GGUF model."""
 
     quantized_model_id: Annotated[
@@ -495,6 +499,21 @@ class GgufFlags:
             metavar="ID",
             help="Model whose tokenizer and chat template to use.",
             show_default="those in the file",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class GgufFlags(PictureFlags, GgufModelFlags):
+    """Which GGUF model, and the file by which it sees."""
+
+    mmproj: Annotated[
+        str | None,
+        _model(
+            "--mmproj",
+            metavar="FILE",
+            help="File beside the model's that sees for it.",
+            show_default="none: text alone",
         ),
     ] = None
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,18 +12,27 @@ from typing import Any
 import gguf
 import pytest
 import torch
-from gemma3_cases import GEMMA3
+from gemma3_cases import GEMMA3, SPECIALS
 from safetensors.torch import load_file
-from vision_reference import VisionReference, make_vision_reference
+from tokenizers import pre_tokenizers
+from vision_reference import VisionReference, make_vision_reference, picture
 from vision_running import Conversation, Seeing, difference, load_seeing
 
 from mrs.errors import NotReadable, Unsupported
 from mrs.families.find import describe
 from mrs.request import ModelSource
 from mrs.source.find import open_checkpoint
+from mrs_cli.app import main
+from mrs_cli.environment import Environment
 
 #: Whose row of the table these tests fill.
 FAMILY = "gemma3"
+TEMPLATE = """
+{%- for message in messages %}{{ message['role'] + ': ' }}
+{%- for part in message['content'] %}
+{%- if part['type'] == 'image' %}{{ '<start_of_image>' }}{% else %}{{ part['text'] }}{% endif %}
+{%- endfor %}
+{%- endfor %}{% if add_generation_prompt %} model:{% endif %}"""
 MODEL, MMPROJ = "model.gguf", "mmproj-model.gguf"
 
 
@@ -34,7 +45,24 @@ def write_tensors(writer: gguf.GGUFWriter, tensors: dict[str, torch.Tensor]) -> 
     writer.close()
 
 
-def write_text(folder: Path, config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+def write_tokenizer(writer: gguf.GGUFWriter, controls: Sequence[str]) -> None:
+    """A token a byte, one of two, and control tokens."""
+    alphabet = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "qx"]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list([*alphabet, *controls])
+    kinds = (gguf.TokenType.NORMAL, gguf.TokenType.CONTROL)
+    writer.add_token_types([kinds[0]] * len(alphabet) + [kinds[1]] * len(controls))
+    writer.add_token_merges(["q x"])
+    writer.add_chat_template(TEMPLATE)
+
+
+def write_text(
+    folder: Path,
+    config: dict[str, Any],
+    tensors: dict[str, torch.Tensor],
+    tokens: Sequence[str] = (),
+) -> None:
     """The language model as llama.cpp's converter writes it: norms are sums with one."""
     writer = gguf.GGUFWriter(folder / MODEL, "gemma3")
     writer.add_context_length(config["max_position_embeddings"])
@@ -50,8 +78,11 @@ def write_text(folder: Path, config: dict[str, Any], tensors: dict[str, torch.Te
     ropes = config["rope_parameters"]
     writer.add_rope_freq_base(ropes["full_attention"]["rope_theta"])
     writer.add_rope_freq_base_swa(ropes["sliding_attention"]["rope_theta"])
-    writer.add_tokenizer_model("none")
-    writer.add_vocab_size(config["vocab_size"])
+    if tokens:
+        write_tokenizer(writer, tokens)
+    else:
+        writer.add_tokenizer_model("none")
+        writer.add_vocab_size(config["vocab_size"])
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GEMMA3, config["num_hidden_layers"])
     converted = {}
     for name, tensor in tensors.items():
@@ -94,18 +125,29 @@ def write_projector(
     write_tensors(writer, converted)
 
 
-@pytest.fixture(scope="module")
-def truth(tmp_path_factory: pytest.TempPathFactory) -> VisionReference:
-    folder = tmp_path_factory.mktemp("gemma3-gguf")
+def make_model(folder: Path, **text_changes: Any) -> VisionReference:
+    """A tiny Gemma 3 in safetensors files."""
     # GGUF files do not say which layers have windows: five of six.
     config = GEMMA3[0].config
     text = {**config["text_config"], "num_hidden_layers": 6, "sliding_window_pattern": 6}
+    text |= text_changes
     case = replace(GEMMA3[0], config={**config, "text_config": text})
-    reference = make_vision_reference(case, folder)
+    return make_vision_reference(case, folder)
+
+
+def convert(folder: Path, tokens: Sequence[str] = ()) -> None:
+    """The same as two GGUF files."""
     config = json.loads((folder / "config.json").read_text())
     tensors = load_file(folder / "model.safetensors")
-    write_text(folder, config["text_config"], tensors)
+    write_text(folder, config["text_config"], tensors, tokens)
     write_projector(folder, config["vision_config"], tensors, pool=2)
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory: pytest.TempPathFactory) -> VisionReference:
+    folder = tmp_path_factory.mktemp("gemma3-gguf")
+    reference = make_model(folder)
+    convert(folder)
     return reference
 
 
@@ -147,3 +189,30 @@ def test_refuses_what_is_no_projector(truth: VisionReference) -> None:
     write_tensors(other, {"v.x": torch.zeros(4)})
     with pytest.raises(Unsupported, match="resampler"):
         describe(open_checkpoint(source(truth.folder, "mmproj-x.gguf")), sees=True)
+
+
+def test_answers_on_the_command_line(tmp_path: Path) -> None:
+    """Replies depend on the picture, and its rows are counted."""
+    make_model(tmp_path, vocab_size=257 + len(SPECIALS))
+    convert(tmp_path, SPECIALS)
+    replies = []
+    for seed in range(2):
+        path = tmp_path / f"{seed}.png"
+        picture(40, 30, seed=seed).save(path)
+        out, err = io.StringIO(), io.StringIO()
+        words = ["--cpu", "--json", "-P", "What?", "--image", str(path), "--temperature", "0"]
+        words += ["--max-tokens", "12", "gguf", "-m", str(tmp_path), "-f", MODEL]
+        code = main([*words, "--mmproj", MMPROJ], Environment(io.StringIO(), out, err))
+        assert code == 0, err.getvalue()
+        replies.append(json.loads(out.getvalue()))
+    assert replies[0]["text"] != replies[1]["text"]
+    # Nine rows between their two marks and two pairs of empty lines.
+    text = "user: What? model:"
+    assert replies[0]["prompt_tokens"] == len(text) + 9 + 2 + 4
+
+
+def test_flags_for_images_need_what_sees(tmp_path: Path) -> None:
+    err = io.StringIO()
+    words = ["gguf", "-m", "demo", "--max-num-images", "2"]
+    assert main(words, Environment(io.StringIO(), io.StringIO(), err)) == 2
+    assert "--mmproj" in err.getvalue()

@@ -146,7 +146,11 @@ def _read_seeing(checkpoint: _Checkpoint, arch: str | None) -> _Read:
 def _with_projector(found: _Read, checkpoint: _Checkpoint) -> _Read:
     """What a GGUF file holds, and what its projector's file adds."""
     spec, seeing = see_gguf(
-        checkpoint.image_config, found.spec, checkpoint.tensors, checkpoint.model_id
+        checkpoint.image_config,
+        checkpoint.config.get("tokenizer.ggml.tokens", ()),
+        found.spec,
+        checkpoint.tensors,
+        checkpoint.model_id,
     )
     return found._replace(spec=spec, parameters=found.parameters + seeing)
 

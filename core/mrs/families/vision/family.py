@@ -31,11 +31,12 @@ class GgufProjector:
 
     `projector` is their `clip.projector_type`. `configs` makes of what they say under
     `clip.vision.` what the family reads of config.json and preprocessor_config.json beside the
-    usual keys.
+    usual keys. `token` is the image token in the vocabulary of the language model.
     """
 
     projector: str
     names: Names
+    token: str
     configs: Callable[[Config], tuple[Mapping[str, Any], Mapping[str, Any]]]
 
 

@@ -179,6 +179,7 @@ FAMILY = VisionFamily(
             "projector.norm": "mm.soft_emb_norm",
             "projector": "mm.input_projection^T",
         },
+        TOKEN,
         _from_gguf,
     ),
 )

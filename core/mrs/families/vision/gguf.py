@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,11 +27,15 @@ IMAGE_KEYS = {"image_mean": "image_mean", "image_std": "image_std"}
 
 
 def see_gguf(
-    metadata: Mapping[str, Any], text: ModelSpec, tensors: Collection[str], where: str
+    metadata: Mapping[str, Any],
+    vocabulary: Sequence[str],
+    text: ModelSpec,
+    tensors: Collection[str],
+    where: str,
 ) -> tuple[ModelSpec, list[Parameter]]:
     """The text model's spec with what sees for it, and the parameters of that.
 
-    `metadata` is that of the projector's file. Raises Unsupported for one of another family than
+    `metadata` is that of the projector's file, `vocabulary` the tokens of the model's. Raises Unsupported for one of another family than
     the text model, NotReadable for a file that is none.
     """
     family = _family(metadata, where)
@@ -43,8 +47,11 @@ def see_gguf(
         )
     tower, images = _under(metadata, TOWER_KEYS), _under(metadata, IMAGE_KEYS)
     model, more_images = gguf.configs(Config(_under(metadata, None), where))
+    token = {}
+    if gguf.token in vocabulary:
+        token["image_token_index"] = vocabulary.index(gguf.token)
     configs = VisionConfigs(
-        model=Config({**family.defaults, **model}, where),
+        model=Config({**family.defaults, **model, **token}, where),
         tower=Config({**family.tower_defaults, **tower}, where),
         images=Config({**family.image_defaults, **images, **more_images}, where),
     )
