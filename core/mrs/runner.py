@@ -77,6 +77,7 @@ def load(request: RunRequest, on_progress: OnProgress | None = None) -> LoadedMo
         chat_template=request.chat_template,
         jinja_explicit=request.jinja_explicit,
         placeholder=vision.placeholder if vision else None,
+        image_token_id=vision.image_token_id if vision else None,
     )
     gallery = Gallery(vision.layout, request.vision.max_edge) if vision and request.vision else None
     made = still_fitting(request, planner, made)

@@ -242,9 +242,7 @@ def test_prompts_are_those_of_the_processor(case: Case) -> None:
         ids: list[int] = np.asarray(found["input_ids"]).reshape(-1).tolist()
         return ids
 
-    texts = [
-        tokenizer.decode(expanded(f"<s>{case.placeholder}", [image])[1:]) for image in images
-    ]
+    texts = [tokenizer.decode(expanded(f"<s>{case.placeholder}", [image])[1:]) for image in images]
     rendered = processor.apply_chat_template(
         [as_parts(message) for message in TURNS], add_generation_prompt=True
     )
@@ -267,6 +265,12 @@ def test_a_template_that_takes_texts_gets_numbered_placeholders() -> None:
         "<|user|>\nAnd ⟦<|image|>⟧ or\n⟦<|image|>⟧⟦<|image|>⟧⟦<|image|>⟧?⟦<|end|>⟧\n"
         "<|assistant|>\n"
     )
+
+
+def test_a_model_that_sees_talks_without_its_eyes() -> None:
+    side = side_of(PARTS_ONLY, None)
+    asked: list[Message] = [{"role": "user", "content": "Who?"}]
+    assert spelled(side, asked) == "USER: Who? ASSISTANT:"
 
 
 def test_a_list_that_is_spelled_out_is_no_rendering() -> None:
@@ -326,7 +330,8 @@ def test_image_tokens_beside_the_placeholder_cannot_be_typed() -> None:
     backend.add_tokens([AddedToken("<patch>", normalized=False)])
     settings = {"chat_template": PARTS_ONLY}
     files = {"tokenizer.json": backend.to_str(), "tokenizer_config.json": json.dumps(settings)}
-    side = read_text_side(Model(files=files), placeholder="<image>", image_tokens=["<patch>"])
+    token_id = backend.token_to_id("<patch>")
+    side = read_text_side(Model(files=files), placeholder="<image>", image_token_id=token_id)
     said = spelled(
         side, [{"role": "user", "content": f"{IMAGE_MARK}<patch>", "images": ["a"]}], ["<patch>"]
     )

@@ -61,9 +61,7 @@ class TextSide:
         )
         self._placeholder = placeholder
         self._forms = (
-            None
-            if template is None or placeholder is None
-            else ContentForms(template, placeholder, self._special_tokens)
+            None if template is None else ContentForms(template, placeholder, self._special_tokens)
         )
 
     def prompt_ids(
@@ -86,10 +84,10 @@ class TextSide:
             raise Unsupported("the model sees no images")
         if images != len(image_texts):
             raise UsageError(f"{len(image_texts)} images are given, {images} are marked")
-        if self.template is None:
+        if self.template is None or self._forms is None:
             return self.encode_raw(self._unformatted(contents, image_texts))
         rendered = self.template.render(
-            self._conversation(messages, contents),
+            self._conversation(self._forms, messages, contents),
             special_tokens=self._special_tokens,
             thinking=thinking,
         )
@@ -108,21 +106,20 @@ class TextSide:
         return texts
 
     def _conversation(
-        self, messages: Sequence[Message], contents: Sequence[Sequence[str]]
+        self, forms: ContentForms, messages: Sequence[Message], contents: Sequence[Sequence[str]]
     ) -> list[dict[str, Any]]:
         """The messages as the template takes them."""
         conversation: list[dict[str, Any]] = []
         number = 1
         for message, texts in zip(messages, contents, strict=True):
-            content: Any = self.tokenizer.protect(texts[0])
-            if self._placeholder is not None and self._forms is not None:
-                protected = [
-                    self._placeholder.protect(self.tokenizer.protect(text)) for text in texts
-                ]
-                content = self._forms.content(message["role"], protected, number)
-                number += len(texts) - 1
-            conversation.append({"role": message["role"], "content": content})
+            role, protected = message["role"], [self._protected(text) for text in texts]
+            conversation.append({"role": role, "content": forms.content(role, protected, number)})
+            number += len(texts) - 1
         return conversation
+
+    def _protected(self, text: str) -> str:
+        text = self.tokenizer.protect(text)
+        return text if self._placeholder is None else self._placeholder.protect(text)
 
     def _unformatted(self, contents: Sequence[Sequence[str]], image_texts: Sequence[str]) -> str:
         """The contents one below the other, for a model without a template."""
@@ -157,7 +154,7 @@ def read_text_side(
     chat_template: str | None = None,
     jinja_explicit: str | None = None,
     placeholder: str | None = None,
-    image_tokens: Sequence[str] = (),
+    image_token_id: int | None = None,
 ) -> TextSide:
     """The text side of a checkpoint.
 
@@ -166,12 +163,14 @@ def read_text_side(
     A GGUF file's tokenizer and template give way to a tokenizer.json and a template beside it,
     which a checkpoint only has if the person named them.
 
-    `placeholder` is the text that stands for an image in a rendered prompt, with `{n}` for the
-    image's number, of a model that sees. It and `image_tokens` cannot be typed.
+    Of a model that sees, `placeholder` is the text that stands for an image in a rendered prompt,
+    with `{n}` for the image's number, and `image_token_id` the token where its features go.
+    Neither can be typed.
     """
     tokenizer = _read_tokenizer(checkpoint)
     if placeholder is not None:
-        tokenizer = tokenizer.reserving((placeholder, *image_tokens))
+        image_token = tokenizer.text_of(image_token_id)
+        tokenizer = tokenizer.reserving({placeholder, image_token or placeholder})
     special_tokens: Mapping[str, str] = {}
     if jinja_explicit is not None:
         template = choose_template(read_template_text(jinja_explicit), name=jinja_explicit)

@@ -75,42 +75,49 @@ class Placeholder:
 
 
 class ContentForms:
-    """How a template wants the contents of messages: as a text or as parts; found by trying."""
+    """How a template wants the contents of messages: as a text or as parts; found by trying.
+
+    Some templates of models that see take parts alone, for every message.
+    """
 
     def __init__(
-        self, template: ChatTemplate, placeholder: Placeholder, special_tokens: Mapping[str, str]
+        self,
+        template: ChatTemplate,
+        placeholder: Placeholder | None,
+        special_tokens: Mapping[str, str],
     ) -> None:
         self._template = template
         self._placeholder = placeholder
         self._special_tokens = special_tokens
-        self._takes_text: dict[str, bool] = {}
-        self._shows_images: dict[str, bool] = {}
+        self._text_roles: dict[str, bool] = {}
+        self._image_roles: dict[str, bool] = {}
 
-    def content(self, role: str, pieces: Sequence[str], number: int) -> Content:
-        """The content of a message that has an image between each two of `pieces`.
+    def content(self, role: str, texts: Sequence[str], number: int) -> Content:
+        """The content of a message that has an image between each two of `texts`.
 
         `number` is that of the first of them in the conversation.
         """
-        if self._wants_text(role, has_images=len(pieces) > 1):
-            marks = (self._placeholder.numbered(number + i) for i in range(len(pieces) - 1))
-            return "".join(text for pair in zip(pieces, (*marks, ""), strict=True) for text in pair)
-        return _parts(pieces)
+        if self._placeholder is None or len(texts) == 1:
+            return "".join(texts) if self._takes_text(role) else _parts(texts)
+        if self._shows_images(self._placeholder, role) or not self._takes_text(role):
+            return _parts(texts)
+        content = texts[0]
+        for later, text in enumerate(texts[1:]):
+            content += self._placeholder.numbered(number + later) + text
+        return content
 
-    def _wants_text(self, role: str, *, has_images: bool) -> bool:
-        if has_images and self._does_show_images(role):
-            return False
-        if role not in self._takes_text:
-            as_text = self._rendered(role, _PROBE)
-            self._takes_text[role] = _PROBE in as_text or (
+    def _takes_text(self, role: str) -> bool:
+        if role not in self._text_roles:
+            self._text_roles[role] = _PROBE in self._rendered(role, _PROBE) or (
                 _PROBE not in self._rendered(role, _parts([_PROBE]))
             )
-        return self._takes_text[role]
+        return self._text_roles[role]
 
-    def _does_show_images(self, role: str) -> bool:
-        if role not in self._shows_images:
+    def _shows_images(self, placeholder: Placeholder, role: str) -> bool:
+        if role not in self._image_roles:
             rendered = self._rendered(role, _parts(["", _PROBE]))
-            self._shows_images[role] = _PROBE in rendered and self._placeholder.count(rendered) == 1
-        return self._shows_images[role]
+            self._image_roles[role] = _PROBE in rendered and placeholder.count(rendered) == 1
+        return self._image_roles[role]
 
     def _rendered(self, role: str, content: Content) -> str:
         """A short conversation with a message of this role, or nothing where that fails."""

@@ -67,6 +67,13 @@ class Tokenizer:
         """How many ids have a token; a model's embedding may have more rows."""
         return self.backend.get_vocab_size(with_added_tokens=True)
 
+    def text_of(self, token_id: int | None) -> str | None:
+        """How the vocabulary spells a token; None for an id without one."""
+        if token_id is None or token_id < 0:
+            return None
+        text: str | None = self.backend.id_to_token(token_id)
+        return text
+
     @property
     def bos_id(self) -> int | None:
         return self._special_id("bos_token")
@@ -154,7 +161,7 @@ class Tokenizer:
         return piece
 
     def _make_piece(self, token_id: int) -> bytes:
-        text = self.backend.id_to_token(token_id) if token_id >= 0 else None
+        text = self.text_of(token_id)
         if text is None:
             return b""
         if text in self.control_ids:
