@@ -28,7 +28,8 @@ class Screen(Protocol):
     def read(self, draft: str = "") -> str | None:
         """The next message or command; None when there is no more.
 
-        `draft` is filled in where the screen edits; leaving it then gives an empty text.
+        `draft` is filled in where the screen edits. Ctrl-C takes what stands there away, which
+        gives an empty text; where nothing stands there, it ends the chat.
         """
         ...
 

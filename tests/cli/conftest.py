@@ -88,12 +88,14 @@ def chat(process_env: dict[str, str]) -> Iterator[Callable[..., Any]]:
         selector: str = "plain",
         wait: str | None = PROMPT,
         timeout: int = 20,
+        cwd: Path | None = None,
         **variables: str,
     ) -> Any:
         child = pexpect.spawn(
             command[0],
             [*command[1:], "-i", selector, "-m", "demo", *flags],
             env={**process_env, **variables},
+            cwd=cwd,
             encoding="utf-8",
             dimensions=(24, 80),
             timeout=timeout,

@@ -63,7 +63,7 @@ def test_a_chat_in_a_terminal(process_env):
         for question, answer in (("What is the capital of Japan?", "Tokyo"), ("Hello!", "\\w+")):
             child.send(f"{question}\r")
             child.expect(answer)
-            child.expect("first token .* prompt \\d+ tokens.*reply \\d+ tokens")
+            child.expect("(?s)first token .*?prompt \\d+ tokens.*?reply \\d+ tokens")
             child.expect_exact("\u203a ")
         child.send("\x04")
         child.expect(pexpect.EOF)

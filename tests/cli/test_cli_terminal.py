@@ -64,13 +64,21 @@ def test_ctrl_c_before_the_first_word_leaves_no_trace(chat):
     child.expect("\u28fe|\u2807|\u280b|\u2819")  # the waiting spinner turns
     child.sendintr()
     child.expect_exact("stopped")
+    assert "\x1b[1A" in child.before  # the spinner's line is given back
     child.expect_exact(PROMPT)
     child.send("history\r")
     child.expect_exact("You said: none")
 
 
-def test_ctrl_c_at_the_prompt_leaves(chat):
+def test_ctrl_c_at_the_prompt_takes_the_line_away_then_leaves(chat):
     child = chat()
+    child.send("half a thought")
+    child.expect_exact("thought")
+    child.sendintr()
+    child.expect_exact(PROMPT)
+    child.send("history\r")
+    child.expect_exact("You said: none")
+    child.expect_exact(PROMPT)
     child.sendintr()
     assert ended(child) == 0
 

@@ -13,7 +13,7 @@ from mrs_cli.commands import COMMANDS
 
 pytest.importorskip("pexpect")
 
-STATISTICS = r"first token .* prompt \d+ tokens.* reply \d+ tokens"
+STATISTICS = r"(?s)first token .*?prompt \d+ tokens.*?reply \d+ tokens"
 #: What each command shows in the chat below, in order; None for a message.
 SCRIPT: tuple[tuple[str, str | None], ...] = (
     ("Who are you?", None),
@@ -96,11 +96,11 @@ def test_edit_fills_the_line(chat):
 
 def test_tab_completes_commands_settings_and_files(chat, tmp_path):
     (tmp_path / "chats of mine").mkdir()
-    child = chat()
+    child = chat(cwd=tmp_path)
     for typed, completion, rest, shown in (
         ("\\und", "o", "", "nothing was said yet"),
         ("/set min", "-p", "", "min-p 0.05"),
-        (f"\\save {tmp_path}/chats", "mine", "/a.json", "0 turns saved to"),
+        ("\\save ./chats", "mine", "/a.json", "0 turns saved to"),
     ):
         child.send(f"{typed}\t")
         child.expect_exact(completion)

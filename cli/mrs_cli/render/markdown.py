@@ -84,13 +84,14 @@ class MarkdownStream:
     """Shows a reply while it arrives.
 
     Finished blocks are printed for good; only the open one is redrawn, and of that no more than
-    the screen holds, so that nothing is lost from or doubled in the scrollback.
+    the screen holds, so that nothing is lost from or doubled in the scrollback. `has_shown` says
+    whether anything was printed for good.
     """
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._open_text = ""
-        self._printed_any = False
+        self.has_shown = False
         self._style = "none"
         self._drawn_at = 0.0
         self._drawn_cells: list[int] = []
@@ -128,7 +129,7 @@ class MarkdownStream:
     def _print(self, block: str) -> None:
         self._write(self._lines(block))
         self._console.print()
-        self._printed_any = True
+        self.has_shown = True
 
     def _draw(self) -> None:
         """The last lines of the open block; the cursor stays at the end of the last one."""
@@ -146,7 +147,7 @@ class MarkdownStream:
             lines.pop(0)
         while lines and not lines[-1]:
             lines.pop()
-        return [[], *lines] if self._printed_any else lines
+        return [[], *lines] if self.has_shown else lines
 
     def _write(self, lines: list[Line]) -> None:
         parts = [part for line in lines for part in (Segment.line(), *line)]

@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.control import Control
+
 from mrs.errors import MrsError
 from mrs.events import Event
 from mrs_cli.environment import Environment
@@ -54,8 +56,8 @@ class TerminalScreen:
             text = self._editor.prompt(default=draft)
         except EOFError:
             return None
-        except KeyboardInterrupt:
-            return "" if draft else None
+        except KeyboardInterrupt:  # takes what was typed away first
+            return "" if draft or self._editor.default_buffer.text else None
         return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
     def confirm(self, question: str) -> bool:
@@ -76,6 +78,7 @@ class TerminalScreen:
         self._console.print()
         stream, splitter = MarkdownStream(self._console), ThoughtSplitter()
         with without_echo(self._environment.stdin), ExitStack() as stack:
+            stack.callback(self._close_gap, stream)
             waiting = stack.enter_context(
                 self._console.status("", spinner="dots", spinner_style="quiet")
             )
@@ -90,6 +93,11 @@ class TerminalScreen:
             reply = receive(events, lambda text: show_parts(splitter.feed(text)))
             show_parts(splitter.finish())
             return reply
+
+    def _close_gap(self, stream: MarkdownStream) -> None:
+        """Gives the line back on which a reply without a word would have begun."""
+        if not stream.has_shown:
+            self._console.control(Control.move(y=-1))
 
     def statistics(self, reply: Reply) -> None:
         if not self._quiet:
