@@ -303,6 +303,26 @@ def test_a_model_that_is_not_there(tmp_path: Path) -> None:
         Runner(which=Which.GGUF(quantized_model_id=str(tmp_path), quantized_filename="x.gguf"))
 
 
+def test_a_folder_keeps_what_was_asked_for_the_next_runner(tmp_path: Path) -> None:
+    def asked() -> mrs.ChatCompletionResponse:
+        made = Runner(
+            which=Which.Plain(model_id="demo"),
+            prefix_cache_dir=str(tmp_path),
+            prefix_cache_dir_size=10_000_000,
+            cpu=True,
+        )
+        response = ask(made, messages=[{"role": "user", "content": "What is a KV cache? " * 9}])
+        made.close()
+        return response
+
+    first, second = asked(), asked()
+    assert first.choices == second.choices
+    assert first.usage.cached_tokens == 0
+    assert second.usage.cached_tokens == second.usage.prompt_tokens - 1
+    with pytest.raises(UsageError, match="nothing is remembered"):
+        Runner(which=Which.Plain(model_id="demo"), prefix_cache_dir="x", prefix_cache_n=0)
+
+
 def test_settings_reach_the_plan() -> None:
     made = Runner(
         which=Which.Plain(model_id="demo", arch=Architecture.Llama, dtype="f32"),

@@ -57,6 +57,8 @@ class Runner:
         max_batch_size: int = 1,
         max_seqs: int = 16,
         prefix_cache_n: int = 16,
+        prefix_cache_dir: str | None = None,
+        prefix_cache_dir_size: str | int = "4GiB",
         no_kv_cache: bool = False,
         seed: int | None = None,
         chat_template: str | None = None,
@@ -70,8 +72,9 @@ class Runner:
         `device_map` (or `num_device_layers`, which is the same) says how many layers go where, as
         in `["0:16", "1:16"]`; without it they are placed automatically. `in_situ_quant` quantizes
         while loading: `4bit`, `q4k`, `8`. `max_seq_len` and `max_batch_size` are hints for
-        planning; `prefix_cache_n` past sequences stay on their devices. With a `seed` the same
-        request gets the same reply. Raises MrsError.
+        planning; `prefix_cache_n` past sequences stay on their devices, and in the folder
+        `prefix_cache_dir` they are kept for later runs, within `prefix_cache_dir_size` (bytes, or
+        such as `512MiB`). With a `seed` the same request gets the same reply. Raises MrsError.
         """
         arch = None if isinstance(which, Which.GGUF) else which.arch
         self._model = load(
@@ -85,6 +88,8 @@ class Runner:
                 seed=seed,
                 kv_cache=not no_kv_cache,
                 prefix_cache_n=prefix_cache_n,
+                prefix_cache_dir=prefix_cache_dir,
+                prefix_cache_dir_size=str(prefix_cache_dir_size),
                 max_seqs=max_seqs,
                 max_seq_len=max_seq_len,
                 max_batch_size=max_batch_size,
@@ -148,7 +153,7 @@ class Runner:
         return CompletionResponse(choices=choices, usage=usage, **identity)
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Give the memory back, once what is to be kept of it is in files."""
         self._model.close()
 
     def _reply(
