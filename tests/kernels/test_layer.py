@@ -22,7 +22,8 @@ HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, PAIRS = 256, 512, 8, 2, 32, 12
 
 @pytest.fixture(autouse=True)
 def no_matrix_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library multiplies any number of tokens."""
+    """The library multiplies any number of tokens, the feed-forward half a few at a time."""
+    monkeypatch.setattr("mrs.kernels.layer._SCRATCH_BYTES", 1)
     monkeypatch.setattr("mrs.kernels.packed._dense", lambda path: (sys.maxsize, torch.float32))
 
 
@@ -36,7 +37,7 @@ def normal(*shape: int, seed: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("tokens", [1, 3, 11])
+@pytest.mark.parametrize("tokens", [1, 3, 11, 27])
 @pytest.mark.parametrize("formats", [("Q4_K", "Q4_K", "Q6_K"), ("Q4_1", "Q5_1", "BF16")])
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
 def test_feed_forward(
@@ -57,7 +58,7 @@ def test_feed_forward(
     assert torch.equal(x, before)
 
 
-@pytest.mark.parametrize("tokens", [1, 3, 11])
+@pytest.mark.parametrize("tokens", [1, 3, 11, 27])
 @pytest.mark.parametrize("formats", [("Q4_K", "Q4_K", "Q6_K"), ("Q8_0", "F16", "BF16")])
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_attention(
@@ -79,7 +80,7 @@ def test_attention(
     found = half.project(x, cos, sin)
     for ours, theirs in zip(found, expected, strict=True):
         assert torch.equal(ours, theirs)
-    keys, values = (normal(KV_HEADS, 20, HEAD_DIM, seed=seed).bfloat16() for seed in (9, 10))
+    keys, values = (normal(KV_HEADS, 40, HEAD_DIM, seed=seed).bfloat16() for seed in (9, 10))
     mixed = attend(expected[0], keys, values, scale=0.2, window=7, softcap=4.0)
     result = half.attend(x, found[0], keys, values, 0.2, 7, 4.0, None)
     assert torch.equal(result, x + back.matmul(mixed))

@@ -36,7 +36,7 @@ class TestPackedMatrix:
         ids = torch.tensor([50, 0, 17, 17])
         assert torch.equal(matrix.rows(ids, torch.float32), expected[ids])
 
-    @pytest.mark.parametrize("tokens", [1, 2, 3, 4, 5, 8, 16, 21, 70])
+    @pytest.mark.parametrize("tokens", [1, 2, 3, 4, 5, 8, 16, 17, 21, 70])
     def test_multiplies(self, name: str, tokens: int) -> None:
         blocks = random_blocks(name, ROWS, COLUMNS)
         x = torch.randn(tokens, COLUMNS, generator=torch.Generator().manual_seed(tokens))
@@ -83,14 +83,15 @@ class TestPackedMatrix:
         matrix.fill(blocks[:32])
         assert torch.equal(matrix.decode(), reference_values(name, blocks))
 
+    @pytest.mark.parametrize("tokens", [2, 17])
     @pytest.mark.parametrize("half", [0x0001, 0x03FF, 0x7BFF])
-    def test_survives_extreme_blocks(self, name: str, half: int) -> None:
+    def test_survives_extreme_blocks(self, name: str, half: int, tokens: int) -> None:
         generator = torch.Generator().manual_seed(0)
         for codes in (0x00, 0x7F, 0x80, 0xFF):
             blocks = same_bytes(name, 16, COLUMNS, codes, half)
             matrix, values = packed(name, blocks), reference_values(name, blocks).double()
             for factor in (0.0, 1e-45, 1e-30, 1.0, 1e25):
-                x = (torch.rand(2, COLUMNS, generator=generator) - 0.25) * factor
+                x = (torch.rand(tokens, COLUMNS, generator=generator) - 0.25) * factor
                 result, expected = matrix.matmul(x).double(), x.double() @ values.T
                 # Where weights cancel, errors are measured against what was added up.
                 size = x.abs().double() @ values.abs().T
@@ -122,13 +123,15 @@ def test_floats_of_any_width(name: str, columns: int) -> None:
     assert relative_error(matrix.matmul(x), x.double() @ expected.double().T) < 2e-3
 
 
-def test_not_a_number_stays_visible() -> None:
+@pytest.mark.parametrize("tokens", [2, 20])
+def test_not_a_number_stays_visible(tokens: int) -> None:
     matrix = packed("Q4_K", random_blocks("Q4_K", 16, COLUMNS))
-    x = torch.ones(2, COLUMNS)
+    x = torch.ones(tokens, COLUMNS)
     x[1, 300] = float("nan")
     result = matrix.matmul(x)
     assert result[0].isfinite().all()
     assert result[1].isnan().all()
+    assert result[2:].isfinite().all()
 
 
 def test_activations_that_are_no_rows_of_memory() -> None:

@@ -17,6 +17,13 @@ from mrs.kernels.library import NativeLibrary, native_library
 from mrs.kernels.packed import PackedMatrix
 from mrs.kernels.steps import ACTIVATION_NUMBERS, LANES, describe_attention
 
+#: Memory for what is between gate, up and down. The allocator keeps blocks of this size; larger
+#: ones it would return to the system, to have every page cleared again for the next layer.
+_SCRATCH_BYTES = 16 << 20
+
+#: Tokens of a panel of activations: a chunk should waste none.
+_PANEL_TOKENS = 24
+
 
 class _FeedForward(ctypes.Structure):
     """As native/layer.h describes it."""
@@ -78,6 +85,8 @@ class FeedForwardHalf(_Half):
         super().__init__(library, norm, matrices)
         gate, up, down = matrices
         self._scratch_numbers = gate.shape[1] + 2 * gate.shape[0]
+        panels = _SCRATCH_BYTES // (2 * 4 * self._scratch_numbers * _PANEL_TOKENS)
+        self._chunk_tokens = max(panels, 1) * _PANEL_TOKENS
         self._native = _FeedForward(
             norm.data_ptr(),
             eps,
@@ -91,13 +100,15 @@ class FeedForwardHalf(_Half):
     def __call__(self, x: Tensor) -> Tensor:
         """x (N, hidden) float32 to (N, hidden)."""
         x = x.contiguous()
-        scratch = torch.empty(x.shape[0] * self._scratch_numbers)
+        chunk = self._chunk_tokens
+        scratch = torch.empty(min(x.shape[0], 2 * chunk) * self._scratch_numbers)
         out = torch.empty_like(x)
         _require(
             self._functions.mrs_feed_forward(
                 self._address,
                 x.data_ptr(),
                 x.shape[0],
+                chunk,
                 scratch.data_ptr(),
                 out.data_ptr(),
                 torch.get_num_threads(),

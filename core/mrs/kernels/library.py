@@ -63,7 +63,10 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mrs_gate": (None, (_POINTER, _INT, _POINTER, _POINTER, _LONG, _INT)),
     "mrs_rotate": (None, (*(_POINTER,) * 4, *(_LONG,) * 4, _INT, _POINTER, _INT)),
     "mrs_attend": (ctypes.c_bool, (_POINTER, _POINTER, _INT)),
-    "mrs_feed_forward": (ctypes.c_bool, (_POINTER, _POINTER, _LONG, _POINTER, _POINTER, _INT)),
+    "mrs_feed_forward": (
+        ctypes.c_bool,
+        (_POINTER, _POINTER, _LONG, _LONG, _POINTER, _POINTER, _INT),
+    ),
     "mrs_project": (ctypes.c_bool, (*(_POINTER,) * 4, _LONG, *(_POINTER,) * 4, _INT)),
     "mrs_attend_back": (ctypes.c_bool, (*(_POINTER,) * 4, _INT)),
     "mrs_encode": (None, (_POINTER, _INT, _POINTER, _INT, _LONG, _POINTER, _INT)),

@@ -25,10 +25,10 @@ INLINE int32_t sum_of_codes(const int8_t *codes) {
     return (int32_t)(pairs * 0x0001000100010001 >> 48) - 16 * 128;
 }
 
-/* Codes and step of 32 numbers. NaN or infinity makes the step NaN, and so the results. */
-INLINE float quantize_unit(const float *x, int8_t *codes) {
+/* Codes and step of some numbers. NaN or infinity makes the step NaN, and so the results. */
+INLINE float quantize_numbers(const float *x, const int count, int8_t *codes) {
     int32_t largest = 0;
-    for (int i = 0; i < UNIT_COLUMNS; i++) {
+    for (int i = 0; i < count; i++) {
         int32_t magnitude = (int32_t)(bits_of_float(x[i]) & 0x7fffffff);
         largest = magnitude > largest ? magnitude : largest;
     }
@@ -37,7 +37,7 @@ INLINE float quantize_unit(const float *x, int8_t *codes) {
     /* 127 / bound must not overflow; what is smaller than that counts as zero. */
     float factor = is_finite && bound > 1e-36f ? 127.0f / bound : 0.0f;
     const float rounder = 12582912.0f; /* 1.5 * 2^23: the sum's low bits are the nearest integer */
-    for (int i = 0; i < UNIT_COLUMNS; i++)
+    for (int i = 0; i < count; i++)
         codes[i] = (int8_t)(bits_of_float(x[i] * factor + rounder) - bits_of_float(rounder));
     return is_finite ? (factor > 0 ? bound / 127.0f : 0.0f) : float_of_bits(0x7fc00000);
 }
@@ -49,7 +49,7 @@ INLINE void quantize_panel_unit(const Format format, const float *x[], int width
     int32_t *correction = (int32_t *)(step + width);
     const int offset = format == Q8_0 ? BYTE_OFFSET : code_offset(format);
     for (int t = 0; t < width; t++, codes += UNIT_COLUMNS) {
-        step[t] = quantize_unit(x[t], codes);
+        step[t] = quantize_numbers(x[t], UNIT_COLUMNS, codes);
         int32_t half_sum[2] = {sum_of_codes(codes), sum_of_codes(codes + 16)};
         if (unit_scales(format) == 1) half_sum[0] += half_sum[1];
         for (int s = 0; s < 2; s++) {

@@ -34,6 +34,15 @@ static inline Ints lanes_dot_bytes(Ints sum, Ints weights, const int8_t *x) {
     return lanes_dot(sum, weights, x);
 }
 
+/* Adds to each lane the products of its two 16-bit integers with the two at x. */
+#define HAS_LANES_DOT_PAIR 1
+static inline Ints lanes_dot_pair(Ints sum, Ints pairs, const int16_t *x) {
+    __asm__("vpdpwssd %2%{1to16%}, %1, %0"
+            : "+v"(sum)
+            : "v"(pairs), "m"(*(const int32_t *)x));
+    return sum;
+}
+
 /* Adds to each lane the products of its two bf16 with the two at x. Only processors with
  * AVX512_BF16 have it; the callers know. */
 #define HAS_LANES_DOT_BF16 1

@@ -4,10 +4,8 @@
 
 #include "products.h"
 
-/* x + down(activation(gate(normed)) * up(normed)), where normed is the norm of x (tokens, hidden).
- * `scratch` holds tokens * (hidden + 2 * intermediate) numbers. False when memory is missing. */
-EXPORT bool mrs_feed_forward(const FeedForward *f, const float *x, int64_t tokens, float *scratch,
-                             float *out, int threads) {
+static bool feed_forward_some(const FeedForward *f, const float *x, int64_t tokens, float *scratch,
+                              float *out, int threads) {
     const Path *path = f->gate->path;
     int64_t hidden = f->gate->columns, numbers = tokens * f->gate->rows;
     float *normed = scratch, *gate = normed + tokens * hidden, *up = gate + numbers;
@@ -16,6 +14,21 @@ EXPORT bool mrs_feed_forward(const FeedForward *f, const float *x, int64_t token
     if (!multiply_each(wide, 2, normed, TYPE_F32, tokens, threads)) return false;
     mrs_gate(path, (int)f->activation, gate, up, numbers, threads);
     return multiply_each(&down, 1, gate, TYPE_F32, tokens, threads);
+}
+
+/* x + down(activation(gate(normed)) * up(normed)), where normed is the norm of x (tokens, hidden),
+ * for `chunk` tokens at a time, or more where fewer would be left. `scratch` holds 2 * chunk *
+ * (hidden + 2 * intermediate) numbers. Returns false when memory is missing. */
+EXPORT bool mrs_feed_forward(const FeedForward *f, const float *x, int64_t tokens, int64_t chunk,
+                             float *scratch, float *out, int threads) {
+    int64_t hidden = f->gate->columns, count;
+    for (int64_t token = 0; token < tokens; token += count) {
+        count = tokens - token < 2 * chunk ? tokens - token : chunk;
+        if (!feed_forward_some(f, x + token * hidden, count, scratch, out + token * hidden,
+                               threads))
+            return false;
+    }
+    return true;
 }
 
 /* Queries, keys and values of x's norm, the first two turned by the angles (tokens, pairs).

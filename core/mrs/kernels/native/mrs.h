@@ -9,7 +9,8 @@
 /* Packed matrices hold their rows in groups of 16 and their columns in units of 32. */
 #define GROUP_ROWS 16
 #define UNIT_COLUMNS 32
-#define MAX_TOKENS 8 /* activation rows that one pass over the weights serves */
+#define MAX_TOKENS 8   /* activation rows that one pass over the weights serves */
+#define WIDE_TOKENS 12 /* the same where there are many rows; see wide.h */
 
 /* The order is that of `PACKED_FORMATS` in core/mrs/formats.py. */
 typedef enum {
@@ -36,6 +37,11 @@ typedef struct {
                      void *panel);
     void (*multiply)(Format format, const uint8_t *group, const void *panel, int width,
                      int64_t columns, float *out);
+    /* NULL where 32 registers are missing; both take formats with two levels of scales only. */
+    void (*quantize_wide)(Format format, const float *rows[], int tokens, int64_t columns,
+                          void *panel);
+    void (*multiply_wide)(Format format, const uint8_t *group, const void *panel, int64_t columns,
+                          float *out);
     void (*read)(const uint8_t *bytes, int64_t size);
     void (*normalize)(const float *x, const float *weight, float eps, int64_t size, float *out);
     void (*activate)(Activation activation, float *gate, const float *up, int64_t size);

@@ -6,6 +6,14 @@
 #include "pack.h"
 #include "read.h"
 
+#if LANES == GROUP_ROWS && defined(HAS_LANES_DOT_PAIR)
+#include "wide.h"
+#define WIDE_FUNCTIONS quantize_wide, multiply_wide
+#else
+#define WIDE_FUNCTIONS NULL, NULL
+#endif
+
 #define DEFINE_PATH(PATH, NAME)                                                                  \
-    const Path PATH = {NAME,     pack_group, decode_rows, quantize, multiply, read_bytes,        \
-                       normalize, activate,   rotate,      attend,   encode};
+    const Path PATH = {NAME,           pack_group, decode_rows, quantize, multiply,              \
+                       WIDE_FUNCTIONS, read_bytes, normalize,   activate, rotate,                \
+                       attend,         encode};

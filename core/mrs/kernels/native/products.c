@@ -9,11 +9,13 @@
 #include "threads.h"
 #include "weights.h"
 
-/* Activations as the kernels of one format read them. */
+/* Activations as the kernels of one format read them, in panels of `width` tokens. */
 typedef struct {
-    Format format;       /* how the weights are multiplied */
-    int64_t panel_bytes;
-    uint8_t *panels;
+    Format format; /* how the weights are multiplied */
+    bool is_wide;
+    int width;
+    int64_t panels, panel_bytes;
+    uint8_t *data;
 } Laid;
 
 typedef struct {
@@ -22,8 +24,7 @@ typedef struct {
     Laid laid[MAX_FACTORS];
     const void *x;
     Type type;
-    int width; /* tokens in a panel */
-    int64_t tokens, panels, columns;
+    int64_t tokens, columns;
 } Product;
 
 typedef struct {
@@ -40,9 +41,10 @@ static bool multiplies_bf16(const Path *path) {
 }
 
 static void quantize_panel(const Product *p, const Laid *laid, int64_t index) {
-    int64_t first = index * p->width;
-    int tokens = (int)at_most(p->width, p->tokens - first);
-    const float *rows[MAX_TOKENS];
+    const Path *path = p->factors[0].matrix->path;
+    int64_t first = index * laid->width;
+    int tokens = (int)at_most(laid->width, p->tokens - first);
+    const float *rows[WIDE_TOKENS];
     float *converted = NULL;
     if (p->type == TYPE_BF16) {
         const uint16_t *x = (const uint16_t *)p->x + first * p->columns;
@@ -51,8 +53,11 @@ static void quantize_panel(const Product *p, const Laid *laid, int64_t index) {
     }
     const float *x = converted ? converted : (const float *)p->x + first * p->columns;
     for (int t = 0; t < tokens; t++) rows[t] = x + t * p->columns;
-    p->factors[0].matrix->path->quantize(laid->format, rows, tokens, p->width, p->columns,
-                                         laid->panels + index * laid->panel_bytes);
+    uint8_t *panel = laid->data + index * laid->panel_bytes;
+    if (laid->is_wide)
+        path->quantize_wide(laid->format, rows, tokens, p->columns, panel);
+    else
+        path->quantize(laid->format, rows, tokens, laid->width, p->columns, panel);
     free(converted);
 }
 
@@ -62,34 +67,47 @@ static void quantize_task(void *data, int64_t first, int64_t end) {
 }
 
 /* Whether the activations of one format serve another. */
-static bool is_laid_alike(Format a, Format b) {
-    if (is_float(a) || is_float(b))
-        return (a == BF16_PAIRS) == (b == BF16_PAIRS) && is_float(a) == is_float(b);
-    if (has_minimum(a) || has_minimum(b)) return has_minimum(a) && has_minimum(b) &&
-                                                 unit_scales(a) == unit_scales(b);
-    return a == b;
+static bool is_laid_alike(const Laid *a, const Laid *b) {
+    Format one = a->format, other = b->format;
+    if (one == other) return true;
+    if (a->is_wide != b->is_wide || one == BF16_PAIRS || other == BF16_PAIRS) return false;
+    if (is_float(one) || is_float(other)) return is_float(one) && is_float(other);
+    return has_minimum(one) && has_minimum(other) && unit_scales(one) == unit_scales(other);
+}
+
+/* From so many tokens on, what panels of WIDE_TOKENS waste at the end is less than they save. */
+#define LEAST_WIDE 17
+
+/* How activations are laid out for a matrix. */
+static Laid plan_layout(const Product *p, const Matrix *m) {
+    Laid laid = {.format = (Format)m->format};
+    laid.is_wide = m->path->multiply_wide && block_units(laid.format) == 8 &&
+                   p->tokens >= LEAST_WIDE;
+    laid.width = p->tokens > 4 ? 8 : p->tokens > 2 ? 4 : (int)p->tokens;
+    if (laid.is_wide) laid.width = WIDE_TOKENS;
+    if (laid.format == BF16 && laid.width == MAX_TOKENS && multiplies_bf16(m->path))
+        laid.format = BF16_PAIRS;
+    laid.panels = divide_up(p->tokens, laid.width);
+    int64_t units = padded_columns(p->columns) / UNIT_COLUMNS;
+    int64_t bytes = laid.is_wide ? units / 8 * wide_block_bytes(laid.format)
+                                 : units * panel_unit_bytes(laid.format, laid.width);
+    laid.panel_bytes = divide_up(bytes, LINE) * LINE;
+    return laid;
 }
 
 /* Lays the activations out for factor `index`, unless that was done for one before it. */
 static bool lay_activations(Product *p, int index, int threads) {
-    const Matrix *matrix = p->factors[index].matrix;
     Laid *laid = &p->laid[index];
-    laid->format = (Format)matrix->format;
-    if (laid->format == BF16 && p->width == MAX_TOKENS && multiplies_bf16(matrix->path))
-        laid->format = BF16_PAIRS;
+    *laid = plan_layout(p, p->factors[index].matrix);
     for (int i = 0; i < index; i++)
-        if (is_laid_alike(p->laid[i].format, laid->format)) {
-            laid->panel_bytes = p->laid[i].panel_bytes;
-            laid->panels = p->laid[i].panels;
+        if (is_laid_alike(&p->laid[i], laid)) {
+            laid->data = p->laid[i].data;
             return true;
         }
-    int64_t bytes = padded_columns(p->columns) / UNIT_COLUMNS *
-                    panel_unit_bytes(laid->format, p->width);
-    laid->panel_bytes = divide_up(bytes, LINE) * LINE;
-    laid->panels = aligned_alloc(LINE, (size_t)(p->panels * laid->panel_bytes));
-    if (!laid->panels) return false;
+    laid->data = aligned_alloc(LINE, (size_t)(laid->panels * laid->panel_bytes));
+    if (!laid->data) return false;
     Quantizing quantizing = {p, laid};
-    run_tasks(p->panels < 4 ? 1 : threads, p->panels, quantize_task, &quantizing);
+    run_tasks(laid->panels < 4 ? 1 : threads, laid->panels, quantize_task, &quantizing);
     return true;
 }
 
@@ -97,16 +115,15 @@ static void free_activations(Product *p) {
     for (int i = p->count - 1; i >= 0; i--) {
         bool is_shared = false;
         for (int before = 0; before < i; before++)
-            is_shared |= p->laid[before].panels == p->laid[i].panels;
-        if (!is_shared) free(p->laid[i].panels);
+            is_shared |= p->laid[before].data == p->laid[i].data;
+        if (!is_shared) free(p->laid[i].data);
     }
 }
 
-/* Copies the results of one group and panel to where they belong, leaving out the padding. */
+/* Copies the results of one group and some tokens to where they belong, without the padding. */
 static void store_results(const Product *p, const Factor *f, const float *results, int64_t token,
-                          int64_t row) {
-    int64_t rows = f->matrix->rows, tokens = at_most(p->width, p->tokens - token);
-    int64_t count = at_most(GROUP_ROWS, rows - row);
+                          int64_t tokens, int64_t row) {
+    int64_t rows = f->matrix->rows, count = at_most(GROUP_ROWS, rows - row);
     for (int64_t t = 0; t < tokens; t++, results += GROUP_ROWS) {
         int64_t place = (token + t) * rows + row;
         if (f->added)
@@ -125,14 +142,19 @@ static void multiply_groups(const Product *p, const Factor *f, const Laid *laid,
                             int64_t end) {
     const Matrix *m = f->matrix;
     const int64_t bytes = group_bytes((Format)m->format, m->columns);
-    float results[MAX_TOKENS * GROUP_ROWS];
-    for (int64_t panel = 0; panel < p->panels; panel++)
+    float results[WIDE_TOKENS * GROUP_ROWS];
+    for (int64_t index = 0; index < laid->panels; index++) {
+        const uint8_t *panel = laid->data + index * laid->panel_bytes;
+        int64_t token = index * laid->width, tokens = at_most(laid->width, p->tokens - token);
         for (int64_t group = first; group < end; group++) {
-            m->path->multiply(laid->format, m->packed + group * bytes,
-                              laid->panels + panel * laid->panel_bytes, p->width, m->columns,
-                              results);
-            store_results(p, f, results, panel * p->width, group * GROUP_ROWS);
+            const uint8_t *packed = m->packed + group * bytes;
+            if (laid->is_wide)
+                m->path->multiply_wide(laid->format, packed, panel, m->columns, results);
+            else
+                m->path->multiply(laid->format, packed, panel, laid->width, m->columns, results);
+            store_results(p, f, results, token, tokens, group * GROUP_ROWS);
         }
+    }
 }
 
 #define CACHED_BYTES (256 << 10)
@@ -159,8 +181,6 @@ bool multiply_each(const Factor *factors, int count, const void *x, Type type, i
     Product p = {.factors = factors, .count = count, .x = x, .type = type, .tokens = tokens};
     int64_t groups = 0;
     bool is_laid = true;
-    p.width = tokens > 4 ? 8 : tokens > 2 ? 4 : (int)tokens;
-    p.panels = divide_up(tokens, p.width);
     p.columns = factors[0].matrix->columns;
     for (int i = 0; i < count; i++) {
         is_laid = is_laid && lay_activations(&p, i, threads);
