@@ -124,6 +124,13 @@ def test_images_go_with_the_prompt(run_mrs, folder):
     assert ran.err.splitlines()[-1] == THREE_PLANNED_AS_ONE
 
 
+def test_a_chat_begins_with_images(talk, folder):
+    ran = talk("history", flags=("--image", "cat.png", "-P", "What is it?"))
+    cat = digest(folder / "cat.png")
+    assert conversation(ran) == [(f"{IMAGE_MARK}What is it?", [cat]), ("history", [])]
+    assert ran.err.splitlines()[1] == "\u25a3 cat.png 12\u00d77"
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
