@@ -18,6 +18,7 @@ from prefix_caches import CPU, KINDS, WINDOW, feed, found, seen, store
 from safetensors import safe_open
 
 from mrs.cache.growing import GrowingCache
+from mrs.cache.images import ImageCache, ImageKeys
 from mrs.cache.prefix import PrefixCacheManager
 from mrs.cache.prefix_chain import BLOCK_TOKENS
 from mrs.cache.prefix_folder import LEAST_TOKENS, STALE_S, PrefixFolder
@@ -165,6 +166,39 @@ def test_every_type_comes_back_as_it_was(tmp_path: Path, dtype: torch.dtype) -> 
     for layer, before in zip(back.layers, cache.layers, strict=True):
         for now, then in zip(layer.contents(0, 200), before.contents(0, 200), strict=True):
             assert torch.equal(now, then)
+
+
+@pytest.mark.parametrize("length", [60, 130, 140, 300])
+def test_pictures_come_back_with_their_places(tmp_path: Path, length: int) -> None:
+    """Of a layer that remembers nothing else; some stand at the ends of blocks."""
+
+    def new_cache() -> SequenceCache:
+        options = {"dtype": torch.bfloat16, "device": CPU}
+        return SequenceCache([GrowingCache(1, 2, 2, capacity=8, **options), ImageCache(**options)])
+
+    cache, chance = new_cache(), torch.Generator().manual_seed(1)
+    growing, pictures = cache.layers
+    cells = torch.randn(1, length, 2, generator=chance).bfloat16()
+    growing.append(cells, cells)
+    for place in (3, 4, 126, 127, 128, 139):
+        keys = torch.randn(2, 1 + place % 3, 4, generator=chance).bfloat16()
+        if place < length:
+            pictures.add(ImageKeys(place, keys, -keys))
+    pictures.advance(length)
+    folder = PrefixFolder(str(tmp_path), "m", MANY_BYTES)
+    folder.save("key", LONG[:length], cache)
+    folder.close()
+    back = PrefixFolder(str(tmp_path), "m", MANY_BYTES).take(
+        "key", [*LONG[:length], 1], most=length, beyond=0, new_cache=new_cache
+    )
+    assert back is not None
+    assert back.length == length
+    images = pictures.images(0, length)
+    assert [i.place for i in back.layers[1].images(0, length)] == [i.place for i in images]
+    for place in range(length):
+        now, then = back.layers[1].seen_at(place), pictures.seen_at(place)
+        assert (now is None) == (then is None)
+        assert now is None or all(map(torch.equal, now, then))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from mrs.cache.layer import StateCache, TokenCache
+from mrs.cache.images import ImageCache
+from mrs.cache.layer import LayerCache, TokenCache
 from mrs.cache.prefix_file import Outline, check_fits, read_holding, read_outline
 from mrs.cache.prefix_parts import Holding, fill
 from mrs.cache.sequence import SequenceCache
@@ -56,7 +57,7 @@ class PrefixChain:
             if outline is None or not _serves(outline, cache, length):
                 return False
             outlines.insert(0, outline)
-        holdings = [self._holding(outline) for outline in outlines]
+        holdings = [self._holding(outline, cache) for outline in outlines]
         whole = [held for held in holdings if held is not None]
         if len(whole) < len(holdings):
             return False
@@ -76,9 +77,9 @@ class PrefixChain:
         self._outlines[end] = outline
         return outline
 
-    def _holding(self, outline: Outline) -> Holding | None:
+    def _holding(self, outline: Outline, cache: SequenceCache) -> Holding | None:
         try:
-            return read_holding(outline)
+            return read_holding(outline, cache)
         except (*DAMAGED, OSError) as error:
             self._remove(outline.end, error)
             return None
@@ -95,16 +96,18 @@ class PrefixChain:
 
 def _serves(outline: Outline, cache: SequenceCache, length: int) -> bool:
     """Whether a file holds what every layer of `cache` needs of it to go on from `length`."""
-    for index, layer in enumerate(cache.layers):
-        if isinstance(layer, TokenCache):
-            needed = 0 if layer.reach is None else max(0, length - layer.reach)
-            first = outline.firsts[index]
-            if outline.end > needed and (first is None or first > max(outline.start, needed)):
-                return False
-        elif (
-            isinstance(layer, StateCache)
-            and outline.end >= length
-            and not (outline.end == length and outline.has_state(index))
-        ):
-            return False
-    return True
+    return all(
+        _serves_layer(outline, index, layer, length) for index, layer in enumerate(cache.layers)
+    )
+
+
+def _serves_layer(outline: Outline, index: int, layer: LayerCache, length: int) -> bool:
+    first = outline.firsts[index]
+    if isinstance(layer, TokenCache):
+        needed = 0 if layer.reach is None else max(0, length - layer.reach)
+        held_from = outline.end if first is None else first
+        return outline.end <= needed or held_from <= max(outline.start, needed)
+    if isinstance(layer, ImageCache):
+        return first == outline.start
+    is_last = outline.end >= length
+    return not is_last or (outline.end == length and outline.has_state(index))

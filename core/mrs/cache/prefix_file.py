@@ -6,15 +6,15 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mrs.cache.images import ImageCache, ImageKeys
 from mrs.cache.layer import StateCache, TokenCache
-from mrs.cache.prefix_parts import Holding, Piece, State
+from mrs.cache.prefix_parts import Holding, ImagePiece, Piece
 from mrs.cache.sequence import SequenceCache
 from mrs.source.checkpoint import TensorInfo
 from mrs.source.reader import LocalFile
@@ -98,25 +98,33 @@ def read_outline(path: Path, start: int, tokens: Sequence[int], model: str) -> O
 
 
 def check_fits(outline: Outline, cache: SequenceCache) -> None:
-    """ValueError where a file's tensors are not such as the empty `cache` would hold."""
+    """ValueError where a file's tensors are not such as the empty `cache` would hold.
+
+    What an image has is not known before it is there: of these tensors only the names count.
+    """
     if len(outline.firsts) != len(cache.layers):
         raise ValueError("other layers")
     wanted: dict[str, tuple[str, tuple[int, ...]]] = {}
+    found = {name: (t.format.name, t.shape) for name, t in outline.tensors.items()}
     for index, layer in enumerate(cache.layers):
         first = outline.firsts[index]
         if isinstance(layer, TokenCache) and first is not None:
             for number, like in enumerate(layer.contents(0, 0)):
                 shape = (like.shape[0], outline.end - first, *like.shape[2:])
                 wanted[_name(index, "piece", number)] = (_NAMES[like.dtype], shape)
+        elif isinstance(layer, ImageCache):
+            for place in _places(outline, index):
+                names = [_name(index, "image", place, part) for part in ("keys", "values")]
+                wanted |= {name: found[name] for name in names}
         elif isinstance(layer, StateCache) and outline.has_state(index):
             for number, like in enumerate(layer.snapshot()):
                 wanted[_name(index, "state", number)] = (_NAMES[like.dtype], tuple(like.shape))
-    if wanted != {name: (t.format.name, t.shape) for name, t in outline.tensors.items()}:
+    if wanted != found:
         raise ValueError("tensors of other shapes")
 
 
-def read_holding(outline: Outline) -> Holding:
-    """All that a file holds. Raises ValueError if it is damaged, and OSError."""
+def read_holding(outline: Outline, cache: SequenceCache) -> Holding:
+    """All that a file holds, which fits `cache`. ValueError if it is damaged, and OSError."""
     with outline.path.open("rb") as file:
         data = bytearray(file.read(outline.size_bytes + 1))
     head = bytes(data[: 8 + int.from_bytes(data[:8], "little")])
@@ -125,30 +133,52 @@ def read_holding(outline: Outline) -> Holding:
     if zlib.crc32(memoryview(data)[len(head) :], checksum) != stored:
         raise ValueError("damaged")
     tensors = {name: _tensor(data, info) for name, info in outline.tensors.items()}
-    layers = range(len(outline.firsts))
-    pieces = tuple(
-        None if first is None else Piece(first, None, _numbered(tensors, index, "piece"))
-        for index, first in enumerate(outline.firsts)
-    )
-    states = tuple(_numbered(tensors, index, "state") or None for index in layers)
-    return Holding(outline.start, outline.end, pieces, states if any(states) else ())
+    pieces: list[Piece | ImagePiece | None] = []
+    for index, (layer, first) in enumerate(zip(cache.layers, outline.firsts, strict=True)):
+        if first is None:
+            pieces.append(None)
+        elif isinstance(layer, ImageCache):
+            images = [_image(tensors, index, place) for place in _places(outline, index)]
+            pieces.append(ImagePiece(first, tuple(images)))
+        else:
+            pieces.append(Piece(first, None, _numbered(tensors, index, "piece")))
+    states = tuple(_numbered(tensors, index, "state") or None for index in range(len(pieces)))
+    return Holding(outline.start, outline.end, tuple(pieces), states if any(states) else ())
 
 
-def _name(layer: int, kind: str, number: int) -> str:
-    return f"{layer}.{kind}.{number}"
+def _name(*parts: object) -> str:
+    return ".".join(map(str, parts))
 
 
 def _tensors(held: Holding) -> Iterator[tuple[str, Tensor]]:
-    pieces = [piece and piece.tensors for piece in held.pieces]
-    for kind, layers in (("piece", pieces), ("state", held.states)):
-        for index, tensors in enumerate(layers):
-            for number, tensor in enumerate(tensors or ()):
-                yield _name(index, kind, number), tensor
+    for index, piece in enumerate(held.pieces):
+        if isinstance(piece, ImagePiece):
+            for image in piece.images:
+                yield _name(index, "image", image.place, "keys"), image.keys
+                yield _name(index, "image", image.place, "values"), image.values
+        elif piece is not None:
+            for number, tensor in enumerate(piece.tensors):
+                yield _name(index, "piece", number), tensor
+    for index, state in enumerate(held.states):
+        for number, tensor in enumerate(state or ()):
+            yield _name(index, "state", number), tensor
 
 
-def _numbered(tensors: Mapping[str, Tensor], layer: int, kind: str) -> State:
-    names = (_name(layer, kind, number) for number in range(len(tensors)))
-    return tuple(tensors[name] for name in takewhile(tensors.__contains__, names))
+def _image(tensors: Mapping[str, Tensor], layer: int, place: int) -> ImageKeys:
+    keys, values = (tensors[_name(layer, "image", place, part)] for part in ("keys", "values"))
+    return ImageKeys(place, keys, values)
+
+
+def _numbered(tensors: Mapping[str, Tensor], layer: int, kind: str) -> tuple[Tensor, ...]:
+    names = [name for name in tensors if name.startswith(_name(layer, kind, ""))]
+    return tuple(tensors[_name(layer, kind, number)] for number in range(len(names)))
+
+
+def _places(outline: Outline, layer: int) -> list[int]:
+    """Where the images stand of which a file has a layer's keys, in order."""
+    start = _name(layer, "image", "")
+    names = (name.split(".") for name in outline.tensors if name.startswith(start))
+    return sorted({int(parts[2]) for parts in names})
 
 
 def _facts(held: Holding, tokens: Sequence[int], model: str) -> dict[str, str]:
