@@ -195,8 +195,11 @@ def seeing(plan: Plan) -> str:
         return ""
     count = "1 image" if vision.images == 1 else f"{vision.images} images"
     looking = human_bytes(vision.activation_bytes + vision.feature_bytes)
+    each = f"{vision.image_rows:,} tokens"
+    if vision.image_keys:
+        each = f"{vision.image_keys:,} keys"
     return (
-        f"{count} of up to {vision.image_edge} pixels, {vision.image_rows:,} tokens each; "
+        f"{count} of up to {vision.image_edge} pixels, {each} each; "
         f"tower and projector {human_bytes(vision.weight_bytes)}, looking {looking}, "
         f"on {plan.devices[plan.home].label}"
     )

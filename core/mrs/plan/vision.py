@@ -41,12 +41,14 @@ class VisionTerms:
     """What sees, on the device of embedding and head.
 
     `activation_bytes` are at their height while a picture is looked at, `feature_bytes` stay
-    until the prompt is read. `image_rows` of the context are taken by each picture, at most.
+    until the prompt is read. `image_rows` of the context are taken by each picture, at most, and
+    `image_keys` are looked at by layers of their own.
     """
 
     images: int
     image_edge: int
     image_rows: int
+    image_keys: int
     weight_bytes: int
     activation_bytes: int
     feature_bytes: int
@@ -76,6 +78,7 @@ def vision_terms(
         images=shown.count,
         image_edge=shown.edge,
         image_rows=shape.rows,
+        image_keys=shape.keys,
         weight_bytes=sum(
             storage[p.name].size_bytes for p in parameters if p.name.startswith("vision.")
         ),
@@ -95,7 +98,7 @@ def _looking_bytes(
     number = run.activation.block_bytes
     tower = vision.tower
     pixels = prod(shape.pixels) * (4 + number)
-    width = getattr(tower, "output_size", tower.hidden_size)
+    width = tower.output_size
     seen = shape.patches * width * number
     at_once = rows_at_once(tower, shape)
     one = replace(run, tokens=at_once, sequence_tokens=at_once, context_tokens=at_once)

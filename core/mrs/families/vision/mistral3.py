@@ -66,6 +66,10 @@ class PixtralTower:
     rope_base: float
 
     @property
+    def output_size(self) -> int:
+        return self.hidden_size
+
+    @property
     def stacks(self) -> Mapping[str, tuple[Layer, ...]]:
         return {"layer": self.layers}
 

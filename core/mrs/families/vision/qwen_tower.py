@@ -73,6 +73,10 @@ class QwenTower:
     full: tuple[int, ...] = ()
 
     @property
+    def output_size(self) -> int:
+        return self.hidden_size
+
+    @property
     def stacks(self) -> Mapping[str, tuple[Layer, ...]]:
         return {"layer": self.layers}
 

@@ -72,6 +72,10 @@ class SiglipTower:
         return self.image_size // self.patches.size
 
     @property
+    def output_size(self) -> int:
+        return self.hidden_size
+
+    @property
     def stacks(self) -> Mapping[str, tuple[Layer, ...]]:
         return {"layer": self.layers}
 

@@ -83,6 +83,10 @@ class Tower(Protocol):
     def hidden_size(self) -> int: ...
 
     @property
+    def output_size(self) -> int:
+        """Numbers of each patch that go to the projector."""
+
+    @property
     def stacks(self) -> Mapping[str, tuple[Layer, ...]]:
         """Layers by the slot that starts their parts' names: `layer` where there is one stack."""
 
