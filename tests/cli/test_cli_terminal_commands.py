@@ -100,7 +100,7 @@ def test_tab_completes_commands_settings_and_files(chat, tmp_path):
     for typed, completion, rest, shown in (
         ("\\und", "o", "", "nothing was said yet"),
         ("/set min", "-p", "", "min-p 0.05"),
-        ("\\save ./chats", "mine", "/a.json", "0 turns saved to"),
+        ("\\save ./chats", "mine", "/a.json", "0 turns"),
     ):
         child.send(f"{typed}\t")
         child.expect_exact(completion)
