@@ -62,12 +62,11 @@ class _Half:
         self._functions = library.functions
         self._norm = norm
         self._matrices = matrices
+        self._dense_tokens = min(matrix.dense_tokens for matrix in matrices)
 
     def takes(self, x: Tensor) -> bool:
         """Whether x (N, hidden) is multiplied by the library."""
-        return x.dtype is torch.float32 and all(
-            matrix.multiplies_packed(x.shape[0]) for matrix in self._matrices
-        )
+        return x.dtype is torch.float32 and x.shape[0] < self._dense_tokens
 
 
 class FeedForwardHalf(_Half):
@@ -144,13 +143,12 @@ class AttentionHalf(_Half):
     def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries and keys, turned by the angles (N, pairs), and values of x (N, hidden).
 
-        They are (N, heads, head size), views of one tensor.
+        They are (N, heads, head size).
         """
-        tokens, hidden = x.shape
+        (tokens, hidden), size = x.shape, self._head_dim
         x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
-        numbers = [tokens * width for width in self._widths]
-        memory = torch.empty(sum(numbers) + tokens * hidden)
-        q, k, v, normed = torch.split(memory, [*numbers, tokens * hidden])
+        q, k, v = (torch.empty(tokens, width // size, size) for width in self._widths)
+        normed = torch.empty(tokens * hidden)
         _require(
             self._functions.mrs_project(
                 self._address,
@@ -165,8 +163,7 @@ class AttentionHalf(_Half):
                 torch.get_num_threads(),
             )
         )
-        shape = (tokens, -1, self._head_dim)
-        return q.view(shape), k.view(shape), v.view(shape)
+        return q, k, v
 
     def attend(
         self,

@@ -81,13 +81,10 @@ class PackedMatrix:
     def nbytes(self) -> int:
         return self._data.nbytes
 
-    def multiplies_packed(self, tokens: int) -> bool:
-        """Whether so many rows are multiplied by the library, not decoded for torch."""
-        return tokens < self._dense_tokens
-
     @property
-    def format_name(self) -> str:
-        return PACKED_FORMATS[self._matrix.format]
+    def dense_tokens(self) -> int:
+        """From so many rows on they are multiplied by torch, with decoded weights."""
+        return self._dense_tokens
 
     def fill(self, blocks: Tensor, first_row: int = 0) -> None:
         """Take rows of a file's blocks, uint8 (R, row_bytes), as rows `first_row` and after.
@@ -118,9 +115,9 @@ class PackedMatrix:
         if x.dtype not in _TYPES:
             return self.matmul(x.float()).to(x.dtype)
         x = x.contiguous()
-        if self.multiplies_packed(x.shape[0]):
-            return self._matmul_packed(x)
-        return self._matmul_decoded(x)
+        if x.shape[0] >= self._dense_tokens:
+            return self._matmul_decoded(x)
+        return self._matmul_packed(x)
 
     def _matmul_packed(self, x: Tensor) -> Tensor:
         tokens = x.shape[0]

@@ -176,6 +176,39 @@ static void multiply_task(void *data, int64_t first, int64_t end) {
     }
 }
 
+/* Which matrix was multiplied after which the last time: models repeat their order at every step.
+ * Plain addresses, since a matrix may be gone when it is looked up. */
+#define FOLLOWERS 4096
+static struct {
+    const uint8_t *matrix, *next;
+    int64_t next_bytes;
+} followers[FOLLOWERS];
+static const uint8_t *previous;
+
+#define AHEAD_BYTES (1 << 20) /* half of a usual second-level cache */
+
+/* Remembers the order and announces the matrix that will come next: the part of it where workers
+ * begin, since the caller takes the first piece. */
+static void announce_next(const Matrix *m, int threads) {
+#define PLACE(address) ((uintptr_t)(address) / 4096 % FOLLOWERS)
+    if (previous) {
+        followers[PLACE(previous)].matrix = previous;
+        followers[PLACE(previous)].next = m->packed;
+        followers[PLACE(previous)].next_bytes =
+            groups_of(m) * group_bytes((Format)m->format, m->columns);
+    }
+    previous = m->packed;
+    const uint8_t *next = NULL;
+    int64_t bytes = 0;
+    if (followers[PLACE(previous)].matrix == previous) {
+        next = followers[PLACE(previous)].next;
+        bytes = followers[PLACE(previous)].next_bytes;
+        next += bytes / (2 * threads);
+        bytes -= bytes / (2 * threads);
+    }
+    fetch_ahead(next, at_most(bytes, AHEAD_BYTES));
+}
+
 bool multiply_each(const Factor *factors, int count, const void *x, Type type, int64_t tokens,
                    int threads) {
     Product p = {.factors = factors, .count = count, .x = x, .type = type, .tokens = tokens};
@@ -186,7 +219,9 @@ bool multiply_each(const Factor *factors, int count, const void *x, Type type, i
         is_laid = is_laid && lay_activations(&p, i, threads);
         groups += groups_of(factors[i].matrix);
     }
+    if (tokens == 1) announce_next(factors[0].matrix, threads);
     if (is_laid) run_tasks(threads, groups, multiply_task, &p);
+    if (tokens > 1) fetch_ahead(NULL, 0);
     free_activations(&p);
     return is_laid;
 }

@@ -28,6 +28,9 @@ static struct {
     atomic_flag taken;
     _Atomic int sleepers;
     int workers;
+    /* What the next region will read, for workers that wait for it; NULL: not known. */
+    _Atomic(const uint8_t *) ahead;
+    _Atomic int64_t ahead_bytes;
     pthread_mutex_t lock;
     pthread_cond_t opened;
 } pool = {.taken = ATOMIC_FLAG_INIT,
@@ -69,9 +72,25 @@ static void sleep_until_opened(uint64_t seen) {
     pthread_mutex_unlock(&pool.lock);
 }
 
-static void *worker(void *unused) {
+/* Brings what the next region will read into this processor's second-level cache until that
+ * region opens: each worker every so many pages. The requests need not be answered, and an address
+ * that is gone meanwhile does no harm. */
+static void fetch_while_closed(uint64_t seen, int64_t number) {
+    const int64_t page = 4096;
+    const uint8_t *start = atomic_load(&pool.ahead);
+    int64_t bytes = atomic_load(&pool.ahead_bytes), step = page * pool.workers;
+    for (int64_t place = page * number; start && place < bytes; place += step) {
+        if (atomic_load(&pool.gate) >> 33 != seen) return;
+        for (int64_t line = 0; line < page; line += 64)
+            __builtin_prefetch(start + place + line, 0, 2);
+    }
+}
+
+static void *worker(void *argument) {
+    const int64_t number = (intptr_t)argument;
     uint64_t seen = 0;
     for (;;) {
+        fetch_while_closed(seen, number);
         for (int i = 0; i < WATCH_ROUNDS && atomic_load(&pool.gate) >> 33 == seen; i++)
             pause_briefly();
         if (atomic_load(&pool.gate) >> 33 == seen) sleep_until_opened(seen);
@@ -80,7 +99,7 @@ static void *worker(void *unused) {
         if (atomic_fetch_sub(&pool.seats, 1) > 0) work();
         atomic_fetch_sub(&pool.gate, 1);
     }
-    return unused;
+    return NULL;
 }
 
 /* A process that is forked has none of its parent's threads. */
@@ -98,9 +117,14 @@ static void start_workers(int wanted) {
     if (!watches_forks) watches_forks = pthread_atfork(NULL, NULL, forget_workers) == 0;
     for (; pool.workers < wanted && pool.workers < MAX_WORKERS; pool.workers++) {
         pthread_t thread;
-        if (pthread_create(&thread, NULL, worker, NULL)) return;
+        if (pthread_create(&thread, NULL, worker, (void *)(intptr_t)pool.workers)) return;
         pthread_detach(thread);
     }
+}
+
+void fetch_ahead(const uint8_t *start, int64_t bytes) {
+    atomic_store(&pool.ahead, start);
+    atomic_store(&pool.ahead_bytes, bytes);
 }
 
 void run_tasks(int threads, int64_t count, Task task, void *data) {

@@ -10,4 +10,7 @@ typedef void (*Task)(void *data, int64_t first, int64_t end);
  * threads, in any order. */
 void run_tasks(int threads, int64_t count, Task task, void *data);
 
+/* Says what will be read after the next region, so that waiting workers can fetch it. */
+void fetch_ahead(const uint8_t *start, int64_t bytes);
+
 #endif
