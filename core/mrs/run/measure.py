@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity, profile
 
+from mrs.kernels.library import native_library
+
+#: Those that take memory for themselves.
+NATIVE_CALLS = ("mrs_matmul", "mrs_feed_forward", "mrs_project", "mrs_attend", "mrs_attend_back")
+
 
 def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
     """Largest sum of tensors that `work` had allocated at once on `device`.
 
     On CUDA the allocator counts; on a CPU the profiler records every allocation that goes through
-    torch, which leaves out what native kernels take for themselves. Other devices cannot be
-    measured: 0.
+    torch, and the native library counts its own. Other devices cannot be measured: 0.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -27,13 +32,45 @@ def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
     if device.type != "cpu":
         work()
         return 0
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    cpu_profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    with native_scratch_shown(), cpu_profile as profiler:
         work()
     held = largest = 0
     for _, size in sorted(_allocations(profiler)):
         held += size
         largest = max(largest, held)
     return largest
+
+
+@contextmanager
+def native_scratch_shown() -> Iterator[None]:
+    """Let torch allocate as much as each native call took for itself, right after the call.
+
+    Its inputs and results are still there then, so that torch's peak is that of both.
+    """
+    library = native_library()
+    if library is None:
+        yield
+        return
+    functions = library.functions
+    plain = {name: getattr(functions, name) for name in NATIVE_CALLS}
+
+    def shown(call: Callable[..., Any]) -> Callable[..., Any]:
+        def call_and_show(*arguments: Any) -> Any:
+            result = call(*arguments)
+            torch.empty(functions.mrs_scratch_peak(), dtype=torch.uint8)
+            return result
+
+        return call_and_show
+
+    functions.mrs_scratch_peak()
+    for name, call in plain.items():
+        setattr(functions, name, shown(call))
+    try:
+        yield
+    finally:
+        for name, call in plain.items():
+            setattr(functions, name, call)
 
 
 def _allocations(profiler: profile) -> list[tuple[int, int]]:

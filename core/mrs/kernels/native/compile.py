@@ -37,6 +37,7 @@ _COMMON = {
     "api.c": [],
     "layer.c": [],
     "products.c": [],
+    "scratch.c": [],
     "steps.c": [],
     "threads.c": [],
     "path_portable.c": ["-O2"],

@@ -2,10 +2,10 @@
  * of threads over the groups of all rows. */
 #include "products.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "half.h"
+#include "scratch.h"
 #include "threads.h"
 #include "weights.h"
 
@@ -44,11 +44,12 @@ static void quantize_panel(const Product *p, const Laid *laid, int64_t index) {
     const Path *path = p->factors[0].matrix->path;
     int64_t first = index * laid->width;
     int tokens = (int)at_most(laid->width, p->tokens - first);
+    const int64_t converted_bytes = tokens * p->columns * (int64_t)sizeof(float);
     const float *rows[WIDE_TOKENS];
     float *converted = NULL;
     if (p->type == TYPE_BF16) {
         const uint16_t *x = (const uint16_t *)p->x + first * p->columns;
-        converted = malloc((size_t)(tokens * p->columns) * sizeof(float));
+        converted = take_scratch(converted_bytes);
         for (int64_t i = 0; i < tokens * p->columns; i++) converted[i] = float_of_bf16(x[i]);
     }
     const float *x = converted ? converted : (const float *)p->x + first * p->columns;
@@ -58,7 +59,7 @@ static void quantize_panel(const Product *p, const Laid *laid, int64_t index) {
         path->quantize_wide(laid->format, rows, tokens, p->columns, panel);
     else
         path->quantize(laid->format, rows, tokens, laid->width, p->columns, panel);
-    free(converted);
+    give_scratch(converted, converted_bytes);
 }
 
 static void quantize_task(void *data, int64_t first, int64_t end) {
@@ -104,7 +105,7 @@ static bool lay_activations(Product *p, int index, int threads) {
             laid->data = p->laid[i].data;
             return true;
         }
-    laid->data = aligned_alloc(LINE, (size_t)(laid->panels * laid->panel_bytes));
+    laid->data = take_scratch(laid->panels * laid->panel_bytes);
     if (!laid->data) return false;
     Quantizing quantizing = {p, laid};
     run_tasks(laid->panels < 4 ? 1 : threads, laid->panels, quantize_task, &quantizing);
@@ -116,7 +117,8 @@ static void free_activations(Product *p) {
         bool is_shared = false;
         for (int before = 0; before < i; before++)
             is_shared |= p->laid[before].data == p->laid[i].data;
-        if (!is_shared) free(p->laid[i].data);
+        const Laid *laid = &p->laid[i];
+        if (!is_shared) give_scratch(laid->data, laid->panels * laid->panel_bytes);
     }
 }
 

@@ -1,8 +1,7 @@
 /* What Python calls for the small steps between matrix products. */
 #include "layer.h"
 
-#include <stdlib.h>
-
+#include "scratch.h"
 #include "threads.h"
 
 /* Below this many numbers a region of several threads costs more than it saves. */
@@ -94,7 +93,8 @@ typedef struct {
 static void attend_task(void *data, int64_t first, int64_t end) {
     AttendingTokens *tokens = data;
     const Attending *a = tokens->attending;
-    float *scores = malloc((size_t)(4 * a->keys) * sizeof(float));
+    const int64_t score_bytes = 4 * a->keys * (int64_t)sizeof(float);
+    float *scores = take_scratch(score_bytes);
     if (!scores) tokens->failed = true;
     for (int64_t index = first; scores && index < end; index++) {
         int64_t token = index % a->tokens, own = a->keys - a->tokens + token;
@@ -106,7 +106,7 @@ static void attend_task(void *data, int64_t first, int64_t end) {
         sight.count = last - sight.first + 1;
         tokens->path->attend(&sight, index / a->tokens, scores);
     }
-    free(scores);
+    give_scratch(scores, score_bytes);
 }
 
 /* Attention of new tokens over a cache that holds them; false when memory is missing. */

@@ -1,0 +1,34 @@
+"""The native library counts the memory that its kernels take for themselves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from packed_blocks import random_blocks
+
+from mrs.kernels.library import NativeLibrary
+from mrs.kernels.packed import PackedMatrix
+from mrs.run.measure import peak_bytes
+
+CPU = torch.device("cpu")
+
+
+def test_a_product_takes_its_activations_once_more(library: NativeLibrary) -> None:
+    """8 bits and scales for 8-bit weights: between one number in 8 bits and one in 16."""
+    matrix = PackedMatrix("Q8_0", 64, 1024)
+    matrix.fill(random_blocks("Q8_0", 64, 1024))
+    x = torch.ones(3, 1024)  # few enough for every path
+    library.functions.mrs_scratch_peak()
+    matrix.matmul(x)
+    peak = library.functions.mrs_scratch_peak()
+    assert x.numel() <= peak <= 2 * x.numel()
+    assert library.functions.mrs_scratch_peak() == 0
+
+
+@pytest.mark.usefixtures("library")
+def test_a_measurement_sees_it() -> None:
+    matrix = PackedMatrix("Q8_0", 64, 1024)
+    matrix.fill(random_blocks("Q8_0", 64, 1024))
+    x = torch.ones(3, 1024)  # few enough for every path
+    result = 3 * 64 * 4
+    assert result + x.numel() <= peak_bytes(lambda: matrix.matmul(x), CPU) <= result + 2 * x.numel()
