@@ -78,23 +78,39 @@ def llama_cpp(weights: str) -> Callable[[Path, int], list[Rates]]:
 
 def mistral_rs(weights: str) -> Callable[[Path, int], list[Rates]]:
     def run(folder: Path, rounds: int) -> list[Rates]:
-        from mistralrs import CompletionRequest, Runner, Which
+        from mistralrs import Architecture, CompletionRequest, Runner, Which
 
-        runner = Runner(
-            which=Which.GGUF(
-                tok_model_id=None,
-                quantized_model_id=str(folder),
-                quantized_filename=f"model.{weights}.gguf",
-            ),
-            no_paged_attn=True,
-            prefix_cache_n=0,
-        )
+        if weights.startswith("isq"):
+            runner = Runner(
+                which=Which.Plain(model_id=str(folder), arch=Architecture.Llama),
+                in_situ_quant=weights.removeprefix("isq "),
+                no_paged_attn=True,
+                prefix_cache_n=0,
+            )
+        else:
+            runner = Runner(
+                which=Which.GGUF(
+                    tok_model_id=None,
+                    quantized_model_id=str(folder),
+                    quantized_filename=f"model.{weights}.gguf",
+                ),
+                no_paged_attn=True,
+                prefix_cache_n=0,
+            )
+
+        def prompt(number: int) -> str:
+            numbers = [number * 997 + 31 * i for i in range(PROMPT_TOKENS)]
+            if weights.startswith("isq"):  # a token a byte
+                return "".join(chr(ord("a") + n % 26) for n in numbers)
+            return " ".join(f"w{n % 30000}" for n in numbers)
 
         def one_round(number: int) -> Rates:
-            words = " ".join(f"w{(number * 997 + 31 * i) % 30000}" for i in range(PROMPT_TOKENS))
             usage = runner.send_completion_request(
                 CompletionRequest(
-                    model="default", prompt=words, max_tokens=NEW_TOKENS, temperature=1.0
+                    model="default",
+                    prompt=prompt(number),
+                    max_tokens=NEW_TOKENS,
+                    temperature=1.0,
                 )
             ).usage
             return usage.avg_prompt_tok_per_sec, usage.avg_compl_tok_per_sec
@@ -141,6 +157,8 @@ ENGINES: dict[str, tuple[str, Callable[[Path, int], list[Rates]]]] = {
     "llama.cpp Q4_K_M": ("llama_cpp", llama_cpp("Q4_K_M")),
     "mrs Q8_0": ("mrs_cli", mrs("Q8_0")),
     "llama.cpp Q8_0": ("llama_cpp", llama_cpp("Q8_0")),
+    "mrs isq q4k": ("mrs_cli", mrs("isq q4k")),
+    "mistral.rs isq q4k": ("mistralrs", mistral_rs("isq q4k")),
     "mrs bf16": ("mrs_cli", mrs("BF16")),
     "transformers bf16": ("transformers", transformers("BF16")),
 }
