@@ -11,6 +11,7 @@ from mrs.cache.layer import LayerCache
 from mrs.cache.prefix import PrefixCacheManager
 from mrs.cache.rotating import RotatingCache
 from mrs.cache.sequence import SequenceCache
+from mrs.cache.shared import SharedCache
 
 CPU = torch.device("cpu")
 WINDOW, CHUNK = 4, 2
@@ -55,10 +56,17 @@ def rotating() -> LayerCache:
     return RotatingCache(2, 3, 1, window=WINDOW, chunk=CHUNK, dtype=torch.float32, device=CPU)
 
 
+def sharing() -> SequenceCache:
+    """The last layer sees what the one before it does."""
+    source = rotating()
+    return SequenceCache([growing(), source, SharedCache(source)])
+
+
 KINDS: dict[str, Callable[[], SequenceCache]] = {
     "dense": lambda: SequenceCache([growing(), growing()]),
     "window": lambda: SequenceCache([rotating(), growing(), rotating()]),
     "hybrid": lambda: SequenceCache([growing(), RunningSum(), rotating()]),
+    "shared": sharing,
 }
 
 
@@ -68,7 +76,7 @@ def feed(cache: SequenceCache, tokens: Sequence[int]) -> SequenceCache:
         for layer in cache.layers:
             if isinstance(layer, RunningSum):
                 layer.add(token)
-            else:
+            elif not isinstance(layer, SharedCache):
                 layer.append(
                     torch.full((2, 1, 3), float(token)), torch.full((2, 1, 1), float(-token))
                 )
@@ -82,10 +90,13 @@ def seen(cache: SequenceCache) -> list[list[float]]:
         if isinstance(layer, RunningSum):
             layer.add(99)
             shown.append(layer.state.tolist())
+            continue
+        if isinstance(layer, SharedCache):
+            k, v = layer.seen(1)
         else:
             k, v = layer.append(torch.full((2, 1, 3), 99.0), torch.full((2, 1, 1), -99.0))
-            assert torch.equal(k[..., :1], -v)
-            shown.append(k[0, :, 0].tolist())
+        assert torch.equal(k[..., :1], -v)
+        shown.append(k[0, :, 0].tolist())
     return shown
 
 

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from mrs.cache.growing import GrowingCache
+from mrs.cache.layer import LayerCache, StateCache, TokenCache
 from mrs.cache.rotating import RotatingCache
 from mrs.cache.sequence import SequenceCache
+from mrs.cache.shared import SharedCache
 
 CPU = torch.device("cpu")
 WINDOW, CHUNK = 5, 3
@@ -104,6 +106,24 @@ def test_rotating_rewinds_only_where_the_window_is_whole(seed: int) -> None:
             assert positions_seen(k, v) == list(range(first_visible, seen))
     assert rewound > 0
     assert refused > 0
+
+
+@pytest.mark.parametrize("make", [growing, rotating])
+def test_a_shared_cache_shows_what_its_source_showed(make) -> None:
+    source = make()
+    shared, chooser = SharedCache(source), random.Random(3)
+    assert isinstance(shared, LayerCache)
+    assert not isinstance(shared, (TokenCache, StateCache))  # nothing is remembered of it
+    for _ in range(30):
+        count = chooser.randint(1, CHUNK)
+        expected = positions_seen(*source.append(*tokens(source.length, count)))
+        assert positions_seen(*shared.seen(count)) == expected
+        assert (shared.length, shared.nbytes, shared.device) == (source.length, 0, CPU)
+        target = chooser.randint(0, source.length)
+        assert shared.can_rewind_to(target) == source.can_rewind_to(target)
+        if source.can_rewind_to(target):
+            SequenceCache([source, shared]).rewind(target)
+            assert shared.length == source.length == target
 
 
 def test_a_sequence_rewinds_all_layers_or_none() -> None:

@@ -12,6 +12,7 @@ from mrs.cache.layer import LayerCache, TokenCache
 from mrs.cache.prefix_file import Outline, check_fits, read_holding, read_outline
 from mrs.cache.prefix_parts import Holding, fill
 from mrs.cache.sequence import SequenceCache
+from mrs.cache.shared import SharedCache
 from mrs.errors import NotReadable
 
 #: Sequences are cut here, so that those that begin alike share files.
@@ -109,5 +110,7 @@ def _serves_layer(outline: Outline, index: int, layer: LayerCache, length: int) 
         return outline.end <= needed or held_from <= max(outline.start, needed)
     if isinstance(layer, ImageCache):
         return first == outline.start
+    if isinstance(layer, SharedCache):
+        return True
     is_last = outline.end >= length
     return not is_last or (outline.end == length and outline.has_state(index))
