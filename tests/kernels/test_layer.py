@@ -60,9 +60,16 @@ def test_feed_forward(
 
 @pytest.mark.parametrize("tokens", [1, 3, 11, 27])
 @pytest.mark.parametrize("formats", [("Q4_K", "Q4_K", "Q6_K"), ("Q8_0", "F16", "BF16")])
-@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize(
+    ("interleaved", "dtype"),
+    [(False, torch.bfloat16), (True, torch.float16), (False, torch.float32)],
+)
 def test_attention(
-    library: NativeLibrary, interleaved: bool, formats: tuple[str, str, str], tokens: int
+    library: NativeLibrary,
+    interleaved: bool,
+    dtype: torch.dtype,
+    formats: tuple[str, str, str],
+    tokens: int,
 ) -> None:
     q = packed(formats[0], HEADS * HEAD_DIM, HIDDEN, 1)
     k = packed(formats[1], KV_HEADS * HEAD_DIM, HIDDEN, 2)
@@ -72,15 +79,14 @@ def test_attention(
     cos, sin = normal(tokens, PAIRS, seed=7), normal(tokens, PAIRS, seed=8)
     half = AttentionHalf(library, norm, 1e-5, (q, k, v, back), HEAD_DIM, PAIRS, interleaved)
     normed = rms_norm(x, norm, 1e-5)
-    expected = [
-        rotate(q.matmul(normed).view(tokens, HEADS, -1), cos, sin, interleaved=interleaved),
-        rotate(k.matmul(normed).view(tokens, KV_HEADS, -1), cos, sin, interleaved=interleaved),
-        v.matmul(normed).view(tokens, KV_HEADS, -1),
-    ]
-    found = half.project(x, cos, sin)
-    for ours, theirs in zip(found, expected, strict=True):
-        assert torch.equal(ours, theirs)
-    keys, values = (normal(KV_HEADS, 40, HEAD_DIM, seed=seed).bfloat16() for seed in (9, 10))
-    mixed = attend(expected[0], keys, values, scale=0.2, window=7, softcap=4.0)
-    result = half.attend(x, found[0], keys, values, 0.2, 7, 4.0, None)
+    new_q = rotate(q.matmul(normed).view(tokens, HEADS, -1), cos, sin, interleaved=interleaved)
+    new_k = rotate(k.matmul(normed).view(tokens, KV_HEADS, -1), cos, sin, interleaved=interleaved)
+    new_v = v.matmul(normed).view(tokens, KV_HEADS, -1)
+    cache = [normal(KV_HEADS, 50, HEAD_DIM, seed=seed).to(dtype)[:, :40] for seed in (9, 10)]
+    keys, values = (part.clone() for part in cache)
+    keys[:, -tokens:], values[:, -tokens:] = new_k.transpose(0, 1), new_v.transpose(0, 1)
+    mixed = attend(new_q, keys, values, scale=0.2, window=7, softcap=4.0)
+    result = half(x, cos, sin, *cache, 0.2, 7, 4.0, None)
+    assert torch.equal(cache[0], keys)
+    assert torch.equal(cache[1], values)
     assert torch.equal(result, x + back.matmul(mixed))

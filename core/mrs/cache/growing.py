@@ -47,10 +47,15 @@ class GrowingCache:
         return 0
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        end = self.length + k.shape[1]
+        tokens = k.shape[1]
+        keys, values = self.extend(tokens)
+        keys[:, -tokens:] = k
+        values[:, -tokens:] = v
+        return keys, values
+
+    def extend(self, tokens: int) -> tuple[Tensor, Tensor]:
+        end = self.length + tokens
         self._reserve(end)
-        self._k[:, self.length : end] = k
-        self._v[:, self.length : end] = v
         self.length = end
         return self._k[:, :end], self._v[:, :end]
 

@@ -81,3 +81,6 @@ class KeyValueCache(TokenCache, Protocol):
         The result is (KV, S, D) and (KV, S, Dv) with the new tokens last, valid until the next
         call.
         """
+
+    def extend(self, tokens: int) -> tuple[Tensor, Tensor]:
+        """Like `append`; the caller writes the new tokens' numbers into what is returned."""

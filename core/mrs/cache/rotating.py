@@ -58,9 +58,15 @@ class RotatingCache:
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         tokens = k.shape[1]
+        keys, values = self.extend(tokens)
+        keys[:, -tokens:] = k
+        values[:, -tokens:] = v
+        return keys, values
+
+    def extend(self, tokens: int) -> tuple[Tensor, Tensor]:
         if self._cells.length + tokens > self._cells.capacity:
             self._dropped += self._cells.keep_last(self._window - 1)
-        keys, values = self._cells.append(k, v)
+        keys, values = self._cells.extend(tokens)
         seen = min(self._cells.length, self._window - 1 + tokens)
         return keys[:, -seen:], values[:, -seen:]
 

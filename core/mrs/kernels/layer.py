@@ -38,7 +38,7 @@ class _FeedForward(ctypes.Structure):
     )
 
 
-class _Projection(ctypes.Structure):
+class _AttentionHalf(ctypes.Structure):
     """As native/layer.h describes it."""
 
     _fields_ = (
@@ -47,7 +47,7 @@ class _Projection(ctypes.Structure):
         ("q", ctypes.c_void_p),
         ("k", ctypes.c_void_p),
         ("v", ctypes.c_void_p),
-        ("head_dim", ctypes.c_int64),
+        ("back", ctypes.c_void_p),
         ("pairs", ctypes.c_int64),
         ("interleaved", ctypes.c_int64),
     )
@@ -131,61 +131,51 @@ class AttentionHalf(_Half):
     ) -> None:
         """`matrices` are those of queries, keys and values and the one back."""
         super().__init__(library, norm, matrices)
-        q, k, v, back = matrices
-        self._widths = (q.shape[0], k.shape[0], v.shape[0])
-        self._head_dim = head_dim
-        self._back_address = back.address
-        self._native = _Projection(
-            norm.data_ptr(), eps, q.address, k.address, v.address, head_dim, pairs, interleaved
+        q, k, v, _ = matrices
+        self._heads, self._head_dim = q.shape[0] // head_dim, head_dim
+        self._scratch_numbers = q.shape[1] + k.shape[0] + v.shape[0]
+        self._native = _AttentionHalf(
+            norm.data_ptr(),
+            eps,
+            *(matrix.address for matrix in matrices),
+            pairs,
+            interleaved,
         )
         self._address = ctypes.addressof(self._native)
 
-    def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys, turned by the angles (N, pairs), and values of x (N, hidden).
-
-        They are (N, heads, head size).
-        """
-        (tokens, hidden), size = x.shape, self._head_dim
-        x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
-        q, k, v = (torch.empty(tokens, width // size, size) for width in self._widths)
-        normed = torch.empty(tokens * hidden)
-        _require(
-            self._functions.mrs_project(
-                self._address,
-                x.data_ptr(),
-                cos.data_ptr(),
-                sin.data_ptr(),
-                tokens,
-                normed.data_ptr(),
-                q.data_ptr(),
-                k.data_ptr(),
-                v.data_ptr(),
-                torch.get_num_threads(),
-            )
-        )
-        return q, k, v
-
-    def attend(
+    def __call__(
         self,
         x: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        keys: Tensor,
+        values: Tensor,
         scale: float,
         window: int | None,
         softcap: float | None,
         last_seen: Tensor | None,
     ) -> Tensor:
-        """x + back(attention of q over the cache's k and v), (N, hidden); see `attention.attend`."""
-        x, out = x.contiguous(), torch.empty_like(x)
+        """x (N, hidden) to (N, hidden); cos and sin (N, pairs) are its tokens' angles.
+
+        `keys` and `values` (KV, S, head size) are a cache whose last N tokens are written here.
+        The others are arguments of `attention.attend`.
+        """
+        tokens = x.shape[0]
+        x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
+        q = torch.empty(tokens, self._heads, self._head_dim)
+        scratch = torch.empty(tokens * self._scratch_numbers)
+        out = torch.empty_like(x)
         attending, _mixed, _held = describe_attention(
-            q, k, v, scale, window, softcap, None, last_seen
+            q, keys, values, scale, window, softcap, None, last_seen
         )
         _require(
-            self._functions.mrs_attend_back(
+            self._functions.mrs_attention(
+                self._address,
                 ctypes.addressof(attending),
-                self._back_address,
                 x.data_ptr(),
+                cos.data_ptr(),
+                sin.data_ptr(),
+                scratch.data_ptr(),
                 out.data_ptr(),
                 torch.get_num_threads(),
             )

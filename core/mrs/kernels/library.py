@@ -67,9 +67,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
         ctypes.c_bool,
         (_POINTER, _POINTER, _LONG, _LONG, _POINTER, _POINTER, _INT),
     ),
-    "mrs_project": (ctypes.c_bool, (*(_POINTER,) * 4, _LONG, *(_POINTER,) * 4, _INT)),
-    "mrs_attend_back": (ctypes.c_bool, (*(_POINTER,) * 4, _INT)),
-    "mrs_scratch_peak": (_LONG, ()),
+    "mrs_attention": (ctypes.c_bool, (*(_POINTER,) * 7, _INT)),
     "mrs_encode": (None, (_POINTER, _INT, _POINTER, _INT, _LONG, _POINTER, _INT)),
 }
 

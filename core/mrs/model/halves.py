@@ -36,14 +36,13 @@ class FusedAttention:
         start, tokens = cache.length, len(x)
         total = max(segment.total_tokens, start + tokens)
         cos, sin = self._rope.angles(start + segment.offset, tokens, total, segment.positions)
-        q, k, v = self._half.project(x, cos, sin)
-        keys, values = cache.append(k.transpose(0, 1), v.transpose(0, 1))
+        keys, values = cache.extend(tokens)
         last_seen = segment.last_seen
         if last_seen is not None:
             last_seen = last_seen - (cache.length - keys.shape[1])
         part = self._part
-        return self._half.attend(
-            x, q, keys, values, part.scale, part.window, part.softcap, last_seen
+        return self._half(
+            x, cos, sin, keys, values, part.scale, part.window, part.softcap, last_seen
         )
 
 

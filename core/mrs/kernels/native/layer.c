@@ -2,7 +2,9 @@
  * interpreter, whose own memory the weights have driven out of the caches. */
 #include "layer.h"
 
-#include "products.h"
+#include <string.h>
+
+#include "half.h"
 
 static bool feed_forward_some(const FeedForward *f, const float *x, int64_t tokens, float *scratch,
                               float *out, int threads) {
@@ -31,25 +33,47 @@ EXPORT bool mrs_feed_forward(const FeedForward *f, const float *x, int64_t token
     return true;
 }
 
-/* Queries, keys and values of x's norm, the first two turned by the angles (tokens, pairs).
- * `normed` holds as many numbers as x. False when memory is missing. */
-EXPORT bool mrs_project(const Projection *p, const float *x, const float *cos, const float *sin,
-                        int64_t tokens, float *normed, float *q, float *k, float *v, int threads) {
-    const Path *path = p->q->path;
-    Factor factors[] = {{p->q, q, NULL}, {p->k, k, NULL}, {p->v, v, NULL}};
-    mrs_rms_norm(path, x, p->norm, (float)p->eps, tokens, p->q->columns, normed, threads);
-    if (!multiply_each(factors, 3, normed, TYPE_F32, tokens, threads)) return false;
-    mrs_rotate(path, q, cos, sin, tokens, p->q->rows / p->head_dim, p->head_dim, p->pairs,
-               p->interleaved != 0, q, threads);
-    mrs_rotate(path, k, cos, sin, tokens, p->k->rows / p->head_dim, p->head_dim, p->pairs,
-               p->interleaved != 0, k, threads);
-    return true;
+/* Writes x (tokens, heads, dim) into a cache of `keys` tokens as its last ones. */
+static void store_cached(const float *x, int64_t tokens, int64_t heads, int64_t dim, Type type,
+                         void *cache, int64_t stride, int64_t keys) {
+    for (int64_t t = 0; t < tokens; t++)
+        for (int64_t h = 0; h < heads; h++, x += dim) {
+            int64_t place = h * stride + (keys - tokens + t) * dim;
+            if (type == TYPE_F32)
+                memcpy((float *)cache + place, x, (size_t)dim * sizeof(float));
+            else if (type == TYPE_F16)
+                for (int64_t i = 0; i < dim; i++)
+                    ((uint16_t *)cache)[place + i] = half_of_float(x[i]);
+            else
+                for (int64_t i = 0; i < dim; i++)
+                    ((uint16_t *)cache)[place + i] = bf16_of_float(x[i]);
+        }
 }
 
-/* x + back(attention), both (tokens, hidden). False when memory is missing. */
-EXPORT bool mrs_attend_back(const Attending *a, const Matrix *back, const float *x, float *out,
-                            int threads) {
-    Factor factor = {back, out, x};
-    return mrs_attend(back->path, a, threads) &&
-           multiply_each(&factor, 1, a->out, TYPE_F32, a->tokens, threads);
+/* x + back(attention), both (tokens, hidden): queries, keys and values are products of x's norm,
+ * the first two turned by the angles (tokens, pairs). `a` says where queries go and where the
+ * cache is, which has room for the new tokens. `scratch` holds what norm, keys and values take.
+ * Returns false when memory is missing. */
+EXPORT bool mrs_attention(const AttentionHalf *half, const Attending *a, const float *x,
+                          const float *cos, const float *sin, float *scratch, float *out,
+                          int threads) {
+    const Path *path = half->q->path;
+    int64_t tokens = a->tokens, kv_heads = a->kv_heads, pairs = half->pairs;
+    float *q = (float *)a->q, *normed = scratch, *k = normed + tokens * half->q->columns;
+    float *v = k + tokens * kv_heads * a->key_dim;
+    Factor wide[] = {{half->q, q, NULL}, {half->k, k, NULL}, {half->v, v, NULL}};
+    Factor back = {half->back, out, x};
+    bool turns_neighbours = half->interleaved != 0;
+    mrs_rms_norm(path, x, half->norm, (float)half->eps, tokens, half->q->columns, normed, threads);
+    if (!multiply_each(wide, 3, normed, TYPE_F32, tokens, threads)) return false;
+    mrs_rotate(path, q, cos, sin, tokens, a->heads, a->key_dim, pairs, turns_neighbours, q,
+               threads);
+    mrs_rotate(path, k, cos, sin, tokens, kv_heads, a->key_dim, pairs, turns_neighbours, k,
+               threads);
+    store_cached(k, tokens, kv_heads, a->key_dim, (Type)a->type, (void *)a->k, a->k_stride,
+                 a->keys);
+    store_cached(v, tokens, kv_heads, a->value_dim, (Type)a->type, (void *)a->v, a->v_stride,
+                 a->keys);
+    return mrs_attend(path, a, threads) &&
+           multiply_each(&back, 1, a->out, TYPE_F32, tokens, threads);
 }

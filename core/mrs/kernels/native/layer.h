@@ -15,9 +15,9 @@ typedef struct {
 typedef struct {
     const float *norm;
     double eps;
-    const Matrix *q, *k, *v;
-    int64_t head_dim, pairs, interleaved;
-} Projection;
+    const Matrix *q, *k, *v, *back;
+    int64_t pairs, interleaved;
+} AttentionHalf;
 
 void mrs_rms_norm(const Path *path, const float *x, const float *weight, float eps, int64_t rows,
                   int64_t size, float *out, int threads);
