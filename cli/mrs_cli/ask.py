@@ -60,7 +60,7 @@ def task(
         raise UsageError("--log names no file", hint="give a file name")
     return Task(
         request=request,
-        sampling=sampling(ask),
+        sampling=replace(sampling(ask), seed=flags.seed),
         prompt=prompt,
         images=tuple(ask.image or ()),
         system=None if ask.system is None else _text(ask.system),
@@ -147,7 +147,6 @@ def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
     given = {
         "isq": flags.isq,
         "layer_map": flags.num_device_layers,
-        "seed": flags.seed,
         "max_seqs": flags.max_seqs,
         "prefix_cache_n": flags.prefix_cache_n,
         "prefix_cache_dir": flags.prefix_cache_dir,

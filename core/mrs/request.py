@@ -66,7 +66,8 @@ class Sampling:
     `logit_bias` are pairs of a token id and what is added to its logit. A token that would make a
     repetition of n tokens longer loses `dry_multiplier * dry_base ** (n - dry_allowed_length)`
     where n is at least `dry_allowed_length`; the last token of each of `dry_sequence_breakers`
-    ends a repetition. Replies to one prompt that differ in `variant` draw other chances.
+    ends a repetition. With a `seed`, instead of the model's own if it has one, the same prompt gets
+    the same reply; replies that differ in `variant` draw other chances.
     """
 
     temperature: float = 0.1
@@ -84,6 +85,7 @@ class Sampling:
     dry_base: float = 1.75
     dry_allowed_length: int = 2
     dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    seed: int | None = None
     variant: int = 0
 
 

@@ -323,6 +323,46 @@ def test_a_folder_keeps_what_was_asked_for_the_next_runner(tmp_path: Path) -> No
         Runner(which=Which.Plain(model_id="demo"), prefix_cache_dir="x", prefix_cache_n=0)
 
 
+@pytest.mark.parametrize(
+    ("wanted", "format_name"), [("4bit", "Q4_K"), ("q4k", "Q4_K"), ("Q5_0", "Q5_0"), (8, "Q8_0")]
+)
+def test_quantization_is_named_in_many_ways(wanted: str | int, format_name: str) -> None:
+    made = Runner(which=Which.Plain(model_id="demo"), in_situ_quant=wanted, cpu=True)
+    assert made.plan().isq == format_name
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "layers"),
+    [
+        ({"device_map": ["0:3", "1:2"]}, (0, 0, 0, 1, 1)),
+        ({"device_map": "0:3;1:2"}, (0, 0, 0, 1, 1)),
+        ({"num_device_layers": ["0:1", "1:4"]}, (0, 1, 1, 1, 1)),
+        ({"num_device_layers": "0:5"}, (0,) * 5),
+        ({"num_device_layers": 5}, (0,) * 5),
+    ],
+)
+def test_layers_go_where_they_are_sent(
+    settings: dict[str, object], layers: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MRS_LOGICAL_DEVICES", "cpu,cpu")
+    made = Runner(which=Which.Plain(model_id="demo"), **settings)
+    assert made.plan().layer_devices == layers
+    assert ask(made, max_tokens=3).usage.completion_tokens == 3
+    made.close()
+
+
+@pytest.mark.parametrize("name", ["chat_template", "jinja_explicit"])
+def test_another_chat_template_is_used(tmp_path: Path, name: str) -> None:
+    template = tmp_path / "short.jinja"
+    template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    made = Runner(which=Which.Plain(model_id="demo"), cpu=True, **{name: str(template)})
+    text = "What is a KV cache?"
+    usage = ask(made, max_tokens=1).usage
+    assert usage.prompt_tokens == len(made._model._text.encode_raw(text))
+    made.close()
+
+
 def test_settings_reach_the_plan() -> None:
     made = Runner(
         which=Which.Plain(model_id="demo", arch=Architecture.Llama, dtype="f32"),

@@ -29,7 +29,8 @@ def first_token(model: LoadedModel, ids: list[int]) -> tuple[float, int]:
 
 def batch_rate(model: LoadedModel, prompts: list[list[int]], tokens: int) -> float:
     """Tokens a second of replies that are made together, once their prompts are in."""
-    settings = Sampling(temperature=0, max_tokens=tokens)
+    never_stop = tuple((token, -1e9) for token in model._text.stop_ids)
+    settings = Sampling(temperature=0, max_tokens=tokens, logit_bias=never_stop)
     replies = [Reply(model.engine, model._text, prompt, settings) for prompt in prompts]
     for reply in replies:
         next(reply)

@@ -16,8 +16,6 @@ GLOBAL_FLAGS = [
     (["--num-device-layers", "16"], {"layer_map": "16"}),
     (["--isq", "Q4K"], {"isq": "Q4K"}),
     (["--cpu"], {"cpu": True}),
-    (["-s", "7"], {"seed": 7}),
-    (["--seed", "0"], {"seed": 0}),
     (["--no-kv-cache"], {"kv_cache": False}),
     (["--max-seqs", "3"], {"max_seqs": 3}),
     (["--prefix-cache-n", "0"], {"prefix_cache_n": 0}),
@@ -116,10 +114,16 @@ def test_sampling_stands_before_or_after_the_selector(run_mrs, flags, expected):
         assert ran.models[0].asked[0][1] == replace(Sampling(), **expected)
 
 
+@pytest.mark.parametrize(("flags", "seed"), [(["-s", "7"], 7), (["--seed", "0"], 0), ([], None)])
+def test_the_seed_stands_before_the_selector(run_mrs, flags, seed):
+    ran = run_mrs(*flags, "plain", "-m", "x", "-P", "hello")
+    assert ran.models[0].asked[0][1] == Sampling(seed=seed)
+
+
 def test_every_sampling_field_has_a_flag():
     assert {name for _, expected in SAMPLING for name in expected} == {
         each.name for each in fields(Sampling)
-    } - {"logprobs", "variant"}  # for programs
+    } - {"seed", "logprobs", "variant"}  # the first is a global flag, the others for programs
 
 
 def test_the_word_nearest_to_the_model_wins(run_mrs):

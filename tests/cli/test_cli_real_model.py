@@ -75,6 +75,16 @@ def test_the_same_seed_says_the_same(model):
     assert reply["text"] == json.loads(second[1])["text"]
 
 
+def test_a_seed_that_is_set_says_the_same_again(model):
+    lines = ["\\set seed 5", "hi", "\\retry", "\\set seed 6", "\\retry", "\\set seed 5", "\\retry"]
+    flags = ["-i", "--seed", "3", "plain", "-m", str(model), "--max-tokens", "12"]
+    flags += ["--temperature", "1", "--top-p", "1", "--json"]
+    code, out, _ = run(*flags, stdin="\n".join(lines) + "\n")
+    first, again, other, third = (json.loads(line)["text"] for line in out.splitlines())
+    assert code == 0
+    assert first == again == third != other
+
+
 def test_the_second_turn_sees_the_first(model):
     code, out, _ = run(
         *["-i", "plain", "-m", str(model), "--max-tokens", "3", "--temperature", "0", "--json"],

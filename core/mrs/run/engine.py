@@ -90,7 +90,7 @@ class Engine:
             list(prompt_ids),
             self._decoder.spec.vocab_size,
             self._decoder.home,
-            self._new_generator(sampling.variant),
+            self._new_generator(sampling),
             breakers,
         )
         generation = Generation(
@@ -239,11 +239,12 @@ class Engine:
         self._schedule.remove(generation)
         self._pool.close(generation)
 
-    def _new_generator(self, variant: int) -> torch.Generator:
+    def _new_generator(self, sampling: Sampling) -> torch.Generator:
         """Chances of its own for every reply, so that none depends on another."""
         generator = torch.Generator(device=self._decoder.home)
-        if self._seed is None:
+        seed = self._seed if sampling.seed is None else sampling.seed
+        if seed is None:
             generator.seed()
         else:
-            generator.manual_seed((self._seed + variant) % 2**64)
+            generator.manual_seed((seed + sampling.variant) % 2**64)
         return generator
