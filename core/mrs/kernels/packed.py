@@ -37,7 +37,8 @@ class PackedMatrix:
     """A (rows, columns) weight whose blocks are kept in groups of 16 interleaved rows.
 
     It takes as many bytes as in the file, rows rounded up to a multiple of 16. Products quantize
-    the activations to 8 bits in groups of 32 columns, except with F16 and BF16 weights.
+    the activations to 8 bits in groups of 32 columns, or for prompts with two levels of scales of
+    256, except with F16 and BF16 weights.
     """
 
     device = torch.device("cpu")
