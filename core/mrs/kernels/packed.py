@@ -60,6 +60,7 @@ class PackedMatrix:
 
     def _hold(self, data: Tensor, format_name: str, rows: int, columns: int) -> None:
         library, number = _required_library(), PACKED_FORMATS.index(format_name)
+        self.format_name = format_name
         self._library = library
         self._data = data
         self._matrix = NativeMatrix(library.path_address, number, rows, columns, data.data_ptr())
