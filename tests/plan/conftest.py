@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from made_models import LLAMA_70B, write_headers
 
 from mrs.families.find import describe
+from mrs.kernels.library import PATH_VARIABLE, is_available, native_library
 from mrs.plan.device_text import what_if_devices
 from mrs.plan.planner import Planner
 from mrs.request import ModelSource, RunRequest
@@ -40,3 +42,25 @@ def planner_of() -> Callable[..., tuple[Planner, RunRequest]]:
         return Planner(checkpoint, describe(checkpoint), found, cpu_packs=cpu_packs), request
 
     return make
+
+
+@pytest.fixture(params=["native", "torch"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The kernels that run: the native library's, or torch's."""
+    if request.param == "torch":
+        monkeypatch.setenv(PATH_VARIABLE, "torch")
+    elif not is_available():
+        pytest.skip("the native kernels were not built")
+    native_library.cache_clear()
+    yield request.param
+    native_library.cache_clear()
+
+
+@pytest.fixture
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Plans and measurements for one thread: torch's profiler sees no other."""
+    monkeypatch.setattr("mrs.plan.terms.cpu_threads", lambda: 1)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

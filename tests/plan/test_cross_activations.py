@@ -70,7 +70,7 @@ def test_reading(native: bool, dense: str, wide: int, tokens: int, images: int) 
     run = make_pass(tokens, dense, native, images * KEYS, KEYS)
     bound = layer_activation_bytes(layer, HIDDEN, run, kept_as(dense))
     # Features are here already; on another device they take as much as is planned for.
-    assert measured <= bound <= 1.2 * (measured + KEYS * HIDDEN * 4) + 100_000
+    assert measured <= bound <= 1.15 * (measured + KEYS * HIDDEN * 4) + 100_000
 
 
 @pytest.mark.parametrize("dense", ["F32", "BF16"])

@@ -17,35 +17,40 @@ LATENT_SCORES = 1 << 24
 def attention_bytes(part: Attention, run: Pass, hidden_size: int, kept: KeptAs) -> int:
     """Queries, keys, values and the mixed result (2 Q + 2 K) are held throughout.
 
-    Beside them: the projections; norms of q and k; rotation, a R for the turned numbers twice;
-    then the rotated q and k stay while the fused or the explicit attention runs; last the
-    projection back, when the rotated ones are gone.
+    Gated ones come as 2 Q, which stay beside the queries. Before: the projections, and norms of q
+    and k. Beside what is held: the rotated q and k, one after the other, which stay while the fused
+    or the explicit attention runs; or the gates' sigmoid, in order; last the projection back.
     """
     query_size, key_size = part.heads * part.head_dim, part.kv_heads * part.head_dim
     queries, keys = run.size(query_size), run.size(key_size)
-    held = 2 * queries + 2 * keys
-    if part.gated:
-        held += 2 * queries
+    gates = 2 * queries if part.gated else 0
 
     def product(slot: str, columns: int, rows: int, bias: bool) -> int:
         return product_bytes(run, columns, rows, kept(slot), bias=bias)
 
+    made_rows = 2 * query_size if part.gated else query_size
     moments = [
-        queries + 2 * keys + product("mixer.v", hidden_size, key_size, part.qkv_bias),
-        product("mixer.q", hidden_size, query_size, part.qkv_bias),
-        held + product("mixer.o", query_size, hidden_size, part.out_bias),
+        product("mixer.q", hidden_size, made_rows, part.qkv_bias),
+        run.size(made_rows) + product("mixer.k", hidden_size, key_size, part.qkv_bias),
+        gates + queries + keys + product("mixer.v", hidden_size, key_size, part.qkv_bias),
     ]
     if part.qk_norm is not None:
-        moments.append(queries + 2 * keys + norm_bytes(run, query_size))
-        moments.append(2 * queries + 2 * keys + norm_bytes(run, key_size))
+        before = gates + queries + keys + (0 if part.qk_norm_whole else keys)
+        moments.append(before + norm_bytes(run, query_size))
+        moments.append(before + queries + norm_bytes(run, key_size))
+    held = gates + 2 * queries + 2 * keys
     one = run.of_one_sequence()
     turned = held
     if part.rope is not None:
-        moments.append(held + _rotation_bytes(one, part.heads, part.head_dim, part.rope))
+        moments.append(held + rotation_bytes(one, part.heads, part.head_dim, part.rope))
+        turned += one.size(query_size)
+        moments.append(turned + rotation_bytes(one, part.kv_heads, part.head_dim, part.rope))
+        turned += one.size(key_size)
         moments.append(held + _table_growth_bytes(one, part.rope))
-        turned += one.size(query_size) + one.size(key_size)
     moments.append(turned + _attend_bytes(part, one))
-    moments.append(turned + _window_move_bytes(part, one))
+    moments.append(turned + window_move_bytes(part, one))
+    moments.append(held + gates)
+    moments.append(held + product("mixer.o", query_size, hidden_size, part.out_bias))
     return max(moments)
 
 
@@ -73,7 +78,7 @@ def latent_attention_bytes(part: LatentAttention, run: Pass, hidden_size: int, k
     return held + max(turned + attending, values + back)
 
 
-def _rotation_bytes(run: Pass, heads: int, head_dim: int, rope: Rope) -> int:
+def rotation_bytes(run: Pass, heads: int, head_dim: int, rope: Rope) -> int:
     """Both halves of the turned pairs and their joint, then the numbers that pass through.
 
     Half types turn in float32: a copy before, a cast behind. Native kernels need the result alone.
@@ -115,14 +120,18 @@ def _attend_bytes(part: Attention, run: Pass) -> int:
     Native kernels take any queries and keep four rows of scores a thread beside their result.
     """
     if run.native and part.head_dim % NATIVE_LANES == 0:
-        scores = run.threads * NATIVE_SCORES * 4 * run.context_tokens
-        return run.size(part.heads * part.head_dim) + scores
+        return run.size(part.heads * part.head_dim) + score_bytes(run)
     query = run.tokens * part.heads * part.head_dim * run.cache.block_bytes
     cast = 0 if run.cache == run.activation else query
     seen = _seen_keys(part, run)
     if part.softcap is None and not part.sinks:
         return cast + _fused_bytes(part, run, query, seen)
     return cast + _explicit_bytes(part, run, query, seen)
+
+
+def score_bytes(run: Pass) -> int:
+    """Scores of native attention, of some queries for every thread."""
+    return run.threads * NATIVE_SCORES * 4 * run.context_tokens
 
 
 def _seen_keys(part: Attention, run: Pass) -> int:
@@ -135,19 +144,20 @@ def _seen_keys(part: Attention, run: Pass) -> int:
 def _fused_bytes(part: Attention, run: Pass, query: int, seen: int) -> int:
     """torch's fused attention over queries folded by group.
 
-    One new token sees every key: no mask, and queries are only viewed. Otherwise the mask
-    (G T, S) stands as booleans and is made numbers of the cache's type. A window makes the
-    boolean mask (T, S) of three parts before it is folded. The result is copied into rows, while
-    the kernel's own buffers are gone.
+    One new token sees every key: no mask, and queries are only viewed. Otherwise the mask (T, S)
+    stands as booleans, with a window it is made of three parts; folded it is (G T, S) booleans
+    more, and it is made numbers of the cache's type. The result is copied into rows, while the
+    kernel's own buffers are gone.
     """
     group = part.heads // part.kv_heads
     if run.tokens == 1:
         return 2 * query + kernel_bytes(part, run)
-    cells = group * run.tokens * seen
-    mask = run.tokens * seen * (3 if part.window is not None else 1)
+    mask = run.tokens * seen
+    making = mask * (3 if part.window is not None else 1)
+    masks = mask + (group * mask if group > 1 else 0)
     folded = query if group > 1 else 0
-    kernel = cells + cells * run.cache.block_bytes + query + kernel_bytes(part, run)
-    return max(mask + (cells if group > 1 else 0), folded + max(kernel, cells + 2 * query))
+    kernel = group * mask * run.cache.block_bytes + query + kernel_bytes(part, run)
+    return max(making, folded + masks + max(kernel, 2 * query))
 
 
 def kernel_bytes(part: Attention | CrossAttention, run: Pass) -> int:
@@ -177,7 +187,7 @@ def _explicit_bytes(part: Attention, run: Pass, query: int, seen: int) -> int:
     return count * scores + mask + 2 * query
 
 
-def _window_move_bytes(part: Attention, run: Pass) -> int:
+def window_move_bytes(part: Attention, run: Pass) -> int:
     """When a window moves on, its keys and then its values go to a buffer of the same size."""
     if part.window is None or part.window + run.tokens >= run.context_tokens:
         return 0

@@ -16,20 +16,31 @@ from mrs.plan.processor import Bf16Units
 from mrs.plan.storage import Storage
 from mrs.units import KIB, MIB
 
-#: What torch's CPU kernels take besides: matrix products of half types, at most.
+#: What torch's CPU kernels take besides for products of half types, at most, on processors that
+#: multiply them.
 PRODUCT_SCRATCH_BYTES = 400 * KIB
 #: Tokens from which packed weights are decoded for matrix units, and the size of the tiles.
 MATRIX_UNIT_TOKENS = 32
 TILE_BYTES = 4 * MIB
 #: More tokens than this are multiplied as pairs of bf16.
 PAIRED_TOKENS = 4
+#: Tokens in a panel of activations, for up to so many tokens in all.
+PANEL_WIDTHS = ((1, 1), (2, 2), (4, 4), (16, 8), (float("inf"), 12))
 
 #: Where blocks are decoded for every product: weights in a tile, on a CPU and elsewhere.
 BLOCK_TILE_WEIGHTS, BLOCK_TILE_WEIGHTS_ELSEWHERE = 1 << 20, 1 << 22
-#: Weights that are decoded at once, by a thread of a CPU and elsewhere, and the bytes that each
-#: takes meanwhile beside the result, at most.
+#: Weights that are decoded at once, by a thread of a CPU and elsewhere.
 DECODED_WEIGHTS, DECODED_WEIGHTS_ELSEWHERE = 1 << 18, 1 << 22
-DECODING_BYTES = 17
+#: Bytes that each of them takes meanwhile beside the result, as measured; others take the most.
+DECODING_BYTES = {
+    **dict.fromkeys(("Q4_0", "Q5_0", "Q8_0", "Q8_K", "TQ2_0"), 8.2),
+    "TQ1_0": 10.1,
+    **dict.fromkeys(("Q4_1", "Q5_1"), 12.2),
+    **dict.fromkeys(("IQ2_S", "IQ3_S"), 12.7),
+    **dict.fromkeys(("Q2_K", "Q4_K", "Q5_K", "IQ4_NL", "IQ4_XS", "MXFP4"), 13.2),
+    **dict.fromkeys(("Q3_K", "Q6_K"), 14.3),
+}
+MOST_DECODING_BYTES = 17.1
 
 #: How the weight of a slot such as `mixer.q` is kept.
 KeptAs = Callable[[str], Storage]
@@ -80,33 +91,57 @@ def product_bytes(
         scratch = _packed_scratch_bytes(run, kept.format, tokens, columns, rows)
         return max(result + scratch, with_bias)
     if kept.form == "blocks":
-        return max(result + _block_scratch_bytes(run, tokens, columns, rows), with_bias)
+        scratch = _block_scratch_bytes(run, kept.format, tokens, columns, rows)
+        return max(result + scratch, with_bias)
     if kept.format == run.activation:
         return with_bias
     cast = tokens * kept.format.block_bytes
-    scratch = PRODUCT_SCRATCH_BYTES if run.threads else 0
+    scratch = _dense_scratch_bytes(run, kept.format, tokens, rows)
     return max(cast * (columns + rows) + scratch, cast * rows + result, with_bias)
 
 
+def _dense_scratch_bytes(run: Pass, weight: Format, tokens: int, rows: int) -> int:
+    """Without bf16 units a CPU sums products of bf16 up in float32, and those of f16 in place."""
+    if not run.threads:
+        return 0
+    if run.bf16 != "none":
+        return PRODUCT_SCRATCH_BYTES
+    return 4 * tokens * rows + KIB if weight.name == "BF16" and tokens > 1 else 0
+
+
 def _packed_scratch_bytes(run: Pass, weight: Format, tokens: int, columns: int, rows: int) -> int:
-    """A packed product copies x to panels: quantized to one byte a number and 12 bytes for 32, or
-    for a plain weight as bf16 or float32, whichever the processor multiplies.
-
-    For matrix units it casts x of many tokens to bf16 instead, and decodes tile after tile of the
-    weight to bf16, each of which is multiplied while the one before is still there.
+    """A packed product lays x out in panels. For matrix units it casts x of many tokens to bf16
+    instead, and decodes tile after tile of the weight to bf16, each of which is multiplied while
+    the one before is still there.
     """
-    if run.bf16 == "matrix" and tokens >= MATRIX_UNIT_TOKENS:
-        tile_rows = min(rows, max(TILE_BYTES // (2 * columns), 1))
-        tiles = 2 * tile_rows * 2 * columns
-        return 2 * tokens * (columns + tile_rows) + tiles + PRODUCT_SCRATCH_BYTES
+    if not decodes_packed(run, tokens):
+        return panel_bytes(run, weight, tokens, columns)
+    tile_rows = min(rows, max(TILE_BYTES // (2 * columns), 1))
+    tiles = 2 * tile_rows * 2 * columns
+    return 2 * tokens * (columns + tile_rows) + tiles + PRODUCT_SCRATCH_BYTES
+
+
+def decodes_packed(run: Pass, tokens: int) -> bool:
+    """Whether packed weights are decoded for so many tokens."""
+    return run.bf16 == "matrix" and tokens >= MATRIX_UNIT_TOKENS
+
+
+def panel_bytes(run: Pass, weight: Format, tokens: int, columns: int) -> int:
+    """x as a packed weight's kernels read it: quantized to one byte a number and at most 12 bytes
+    for 32 of them, or for a plain weight as bf16 or float32, whichever the processor multiplies.
+
+    A panel holds several tokens and is filled up.
+    """
+    width = next(width for most, width in PANEL_WIDTHS if tokens <= most)
+    padded = -(-tokens // width) * width
     if weight.is_quantized:
-        return tokens * columns * 11 // 8
+        return padded * -(-columns // 32) * 44
     halves = run.bf16 != "none" and weight.name == "BF16" and tokens > PAIRED_TOKENS
-    return tokens * columns * (2 if halves else 4)
+    return padded * -(-columns // 32) * 32 * (2 if halves else 4)
 
 
-def _block_scratch_bytes(run: Pass, tokens: int, columns: int, rows: int) -> int:
-    """A tile of the weight is decoded while the one before is still there, and multiplied; the
+def _block_scratch_bytes(run: Pass, weight: Format, tokens: int, columns: int, rows: int) -> int:
+    """A tile of the weight is decoded, while the one before is still there, and multiplied; the
     product is copied to its place.
 
     A GPU that multiplies blocks as they are takes two copies of x instead, one of them in halves.
@@ -115,14 +150,17 @@ def _block_scratch_bytes(run: Pass, tokens: int, columns: int, rows: int) -> int
     weights = BLOCK_TILE_WEIGHTS if run.threads else BLOCK_TILE_WEIGHTS_ELSEWHERE
     tile_rows = min(rows, max(weights // columns, 1))
     tile = tile_rows * columns
-    tiles = max(number * tile + decoding_bytes(run, tile), number * (tile + tokens * tile_rows))
+    before = number * tile if tile_rows < rows else 0
+    decoding = before + decoding_bytes(run, weight, tile)
+    tiles = max(decoding, number * (tile + tokens * tile_rows))
     return tiles if run.threads else max(tiles, (number + 2) * tokens * columns)
 
 
-def decoding_bytes(run: Pass, weights: int) -> int:
-    """Of decoding so many weights, result included."""
+def decoding_bytes(run: Pass, weight: Format, weights: int) -> int:
+    """Of decoding so many numbers of a format, result included."""
     at_once = run.threads * DECODED_WEIGHTS if run.threads else DECODED_WEIGHTS_ELSEWHERE
-    return weights * run.activation.block_bytes + min(weights, at_once) * DECODING_BYTES
+    each = DECODING_BYTES.get(weight.name, MOST_DECODING_BYTES)
+    return weights * run.activation.block_bytes + int(min(weights, at_once) * each)
 
 
 def norm_bytes(run: Pass, size: int) -> int:

@@ -1,0 +1,86 @@
+"""Bytes of activations of the halves of layers that native kernels compute in one or two calls.
+
+What is not such a half is None here; which ones are is the rule of `mrs.model.halves`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mrs.families.spec import Attention, Layer, Mlp
+from mrs.plan.attention_activations import NATIVE_LANES, score_bytes, window_move_bytes
+from mrs.plan.forward_pass import KeptAs, Pass, decodes_packed, panel_bytes
+from mrs.plan.storage import Storage
+from mrs.units import MIB
+
+#: Feed-forward halves run so many tokens at a time that this holds what is made of twice as many,
+#: in multiples of some tokens.
+MLP_SCRATCH_BYTES = 16 * MIB
+MLP_PANEL_TOKENS = 24
+
+
+def fused_attention_bytes(layer: Layer, hidden_size: int, run: Pass, kept: KeptAs) -> int | None:
+    """x, its norm, queries, keys and values, while they are made.
+
+    Then the norm is gone, and there are the mixed result and the new x, beside the scores or the
+    mixed result in panels.
+    """
+    part = layer.mixer
+    if not isinstance(part, Attention) or part.rope is None or not _is_ordinary(layer):
+        return None
+    if part.qk_norm is not None or part.sinks or part.gated or part.qkv_bias or part.out_bias:
+        return None
+    into = [kept(f"mixer.{slot}") for slot in "qkv"]
+    back = kept("mixer.o")
+    if part.head_dim % NATIVE_LANES or not _are_fused(run, [*into, back]):
+        return None
+    queries, keys = part.heads * part.head_dim, part.kv_heads * part.head_dim
+    x, made = run.size(hidden_size), run.size(queries + 2 * keys)
+    panels = panel_bytes(run, back.format, run.tokens, queries)
+    attending = run.size(queries) + x + max(score_bytes(run), panels)
+    projecting = x + _panels_bytes(run, into, hidden_size)
+    return x + made + max(projecting, window_move_bytes(part, run), attending)
+
+
+def fused_mlp_bytes(layer: Layer, hidden_size: int, run: Pass, kept: KeptAs) -> int | None:
+    """The old x, the new one and the next; of some tokens also the norm, gate and up.
+
+    Beside them the norm in panels, or the product of gate and up.
+    """
+    part = layer.feed_forward
+    if not isinstance(part, Mlp) or not _is_ordinary(layer):
+        return None
+    if not part.gated or part.bias or part.activation not in ("silu", "gelu_tanh"):
+        return None
+    into = [kept("ffn.gate"), kept("ffn.up")]
+    down = kept("ffn.down")
+    if not _are_fused(run, [*into, down]):
+        return None
+    numbers = hidden_size + 2 * part.intermediate
+    panels = MLP_SCRATCH_BYTES // (2 * 4 * numbers * MLP_PANEL_TOKENS)
+    chunk = max(panels, 1) * MLP_PANEL_TOKENS
+    some = replace(run, tokens=run.tokens if run.tokens < 2 * chunk else chunk + run.tokens % chunk)
+    scratch = replace(run, tokens=min(run.tokens, 2 * chunk)).size(numbers)
+    laid = max(
+        _panels_bytes(some, into, hidden_size),
+        panel_bytes(some, down.format, some.tokens, part.intermediate),
+    )
+    return 3 * run.size(hidden_size) + scratch + laid
+
+
+def _is_ordinary(layer: Layer) -> bool:
+    return layer.style == "pre" and layer.residual_scale == 1.0 and layer.norm.kind == "rms"
+
+
+def _are_fused(run: Pass, matrices: Sequence[Storage]) -> bool:
+    """Whether one sequence is multiplied with packed matrices as they are."""
+    packed = all(kept.form == "packed" for kept in matrices)
+    alone = run.tokens == run.sequence_tokens
+    return run.native and packed and alone and not decodes_packed(run, run.tokens)
+
+
+def _panels_bytes(run: Pass, matrices: Sequence[Storage], columns: int) -> int:
+    """x in panels, at most once for each format that it is multiplied with."""
+    formats = {kept.format for kept in matrices}
+    return sum(panel_bytes(run, format, run.tokens, columns) for format in formats)
