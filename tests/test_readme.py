@@ -15,6 +15,7 @@ from source.hub_server import HubServer
 
 ROOT = Path(__file__).parent.parent
 DEMO = ROOT / "core/mrs/demo/model"
+SEEING = ROOT / "core/mrs/demo/vision_model"
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
 COMMANDS = [line for block in BLOCKS for line in block.strip().splitlines()]
@@ -32,6 +33,8 @@ def hub() -> Iterator[HubServer]:
         server.add(
             "bartowski/Llama-3.2-1B-Instruct-GGUF", {"Llama-3.2-1B-Instruct-Q4_K_M.gguf": gguf}
         )
+        seeing = {path.name: path.read_bytes() for path in SEEING.iterdir()}
+        server.add("meta-llama/Llama-3.2-11B-Vision-Instruct", seeing)
         yield server
 
 
@@ -75,7 +78,10 @@ def test_command(command: str, hub: HubServer, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip(), result.stderr
     if " -i " in command:
-        assert "mrs demo model" in result.stdout
+        name = "mrs vision demo" if "vision-plain" in command else "mrs demo model"
+        assert name in result.stdout
+    if "three_red_circles" in command:
+        assert result.stdout == "Three red circles.\n"
 
 
 def test_the_replies_are_what_the_readme_promises(hub: HubServer, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from .speak import speak
 from .vocabulary import IMAGE_ID, encode, make_tokenizer
 
 _SEEING = Course(count=64_000, batch=16, matrix_rate=0.02, other_rate=0.002)
-_SPEAKING = Course(count=30_000, batch=4096, matrix_rate=0.02, other_rate=0.002)
+_SPEAKING = Course(count=55_000, batch=4096, matrix_rate=0.02, other_rate=0.002)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def train(folder: Path, recipe: Recipe, shape: Shape) -> None:
     torch.manual_seed(recipe.seed)
     model = Llava(shape, IMAGE_ID)
     see(model.vision_tower, shape.vision, recipe.seeing, say)
-    speak(model, shape, chats, encoded, recipe.speaking, say)
+    speak(model, shape.vision.image_size, chats, encoded, recipe.speaking, say)
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     print(f"{sum(tensor.numel() for tensor in state.values())} parameters", flush=True)
     write_folder(folder, shape, state, tokenizer)

@@ -22,7 +22,7 @@ from .export import read_folder
 from .network import Llava, Shape
 from .questions import describe
 from .scene import random_scene
-from .speak import look
+from .see import look
 
 HELD_OUT_SEED = 987_654
 _ROWS = 32
@@ -56,10 +56,11 @@ def last_answers(
     model: Llava, tokenizer: Tokenizer, shape: Shape, chats: Sequence[Dialogue]
 ) -> Iterator[str]:
     """The model's own answer to the last question of each dialogue."""
+    side = shape.vision.image_size
     for start in range(0, len(chats), _ROWS):
         group = chats[start : start + _ROWS]
         prompts = [prompt(tokenizer, chat, shape.vision.patches) for chat in group]
-        pictures = look([scene for chat in group for scene in chat.scenes], shape)
+        pictures = look([scene for chat in group for scene in chat.scenes], side)
         for ids in greedy(model, prompts, pictures, most=100):
             yield tokenizer.decode(ids)
 

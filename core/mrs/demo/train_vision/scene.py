@@ -9,10 +9,11 @@ from random import Random
 from .palette import COLOURS
 
 SHAPES = ("circle", "square", "triangle", "star", "heart", "cross")
-MOST = 5
+#: Figures of one kind that a patch can be told to be among, and that one is asked about.
+MOST, TOLD = 5, 3
 _TRIES = 60
 # Half the size of a figure as a share of the picture's shorter side, by how many figures there are.
-_RADII = {1: (0.12, 0.42), 2: (0.11, 0.24), 3: (0.10, 0.21), 4: (0.10, 0.18), 5: (0.10, 0.17)}
+_RADII = {1: (0.20, 0.42), 2: (0.16, 0.25), 3: (0.14, 0.22), 4: (0.13, 0.19), 5: (0.12, 0.17)}
 
 
 @dataclass(frozen=True)
@@ -63,28 +64,10 @@ def in_order(groups: list[Group]) -> tuple[Group, ...]:
 
 
 def random_groups(rng: Random) -> tuple[Group, ...]:
-    """No group, one or two; `MOST` figures together at most."""
-    kind = rng.random()
-    colour, shape = rng.choice(tuple(COLOURS)), rng.choice(SHAPES)
-    if kind < 0.03:
+    """One group of `TOLD` figures at most, or now and then none."""
+    if rng.random() < 0.03:
         return ()
-    if kind < 0.55:
-        return (Group(rng.randint(1, MOST), colour, shape),)
-    total = rng.randint(2, MOST)
-    count = rng.randint(1, total - 1)
-    second = _another(rng, colour, shape)
-    return in_order([Group(count, colour, shape), Group(total - count, *second)])
-
-
-def _another(rng: Random, colour: str, shape: str) -> tuple[str, str]:
-    """A colour and a shape of which at least one differs; mostly both do."""
-    other_colours = [name for name in COLOURS if name != colour]
-    other_shapes = [name for name in SHAPES if name != shape]
-    kind = rng.random()
-    return (
-        colour if kind < 0.15 else rng.choice(other_colours),
-        shape if 0.15 <= kind < 0.3 else rng.choice(other_shapes),
-    )
+    return (Group(rng.randint(1, TOLD), rng.choice(tuple(COLOURS)), rng.choice(SHAPES)),)
 
 
 def random_scene(rng: Random) -> Scene:
@@ -97,8 +80,9 @@ def random_crowd(rng: Random) -> Scene:
     colours = rng.sample(tuple(COLOURS), rng.randint(1, 3))
     tilted = rng.random() < 0.5
     figures: list[Figure] = []
+    base = 0.1 + 0.3 * rng.random() ** 3
     for _ in range(rng.randint(MOST, 12)):
-        radius = rng.uniform(0.085, 0.17)
+        radius = base * rng.uniform(0.85, 1.2)
         if spot := _free_spot(rng, figures, radius):
             turn = rng.uniform(0, 2 * math.pi) if tilted else 0.0
             kind = rng.choice(colours), rng.choice(SHAPES)
@@ -121,7 +105,7 @@ def place(rng: Random, groups: tuple[Group, ...]) -> Scene:
         for group in groups:
             size = base * rng.uniform(0.8, 1.2)
             for _ in range(group.count):
-                radius = min(0.47, max(0.085, size * rng.uniform(0.8, 1.2)))
+                radius = min(0.47, max(0.095, size * rng.uniform(0.8, 1.2)))
                 turn = rng.uniform(0, 2 * math.pi) if tilted else 0.0
                 if spot := _free_spot(rng, figures, radius):
                     figures.append(Figure(group.colour, group.shape, *spot, radius, turn))

@@ -9,7 +9,7 @@ learns colours and no shape at all for a long time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 import torch
@@ -20,13 +20,13 @@ from .network import Tower, VisionShape
 from .palette import COLOURS
 from .picture import draw
 from .pixels import pixels
-from .scene import MOST, SHAPES, Scene, random_crowd, random_scene
+from .scene import SHAPES, Scene, random_crowd, random_scene
 from .schedule import Course, Optimizers
 
 _COLOURS = tuple(COLOURS)
-_CROWDED, _EASY = 0.65, 0.4  # shares of the lesson
+_CROWDED, _EASY = 0.6, 0.3  # shares of the lesson
 _NOTHING = 0  # the class of a patch that lies on no figure
-_RARE = 12.0  # centres are rare among patches, and weigh as much more
+_COUNT_WEIGHT = 0.1
 
 
 class Probe(nn.Module):
@@ -38,48 +38,45 @@ class Probe(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.shape_here = nn.Linear(width, 1 + len(SHAPES))
         self.colour_here = nn.Linear(width, 1 + len(_COLOURS))
-        self.centre_here = nn.Linear(width, 2)
-        self.counts = nn.Linear(width, (len(SHAPES) + len(_COLOURS)) * (MOST + 1))
+        self.mass = nn.Linear(width, len(SHAPES) + len(_COLOURS))
 
-    def loss(self, features: Tensor, scenes: list[Scene]) -> Tensor:
-        """Of shapes, colours and centres in each patch; `features` is (B, patches, hidden)."""
+    def loss(self, features: Tensor, scenes: Sequence[Scene]) -> Tensor:
+        """Of shapes, colours, masses and counts; `features` is (B, patches, hidden).
+
+        Every figure has a mass of 1, spread over the patches around its centre, so that the sum
+        over all patches counts figures. To say in which patch a centre lies would be harder: near
+        an edge two patches would claim it, or none.
+        """
         side = round(features.shape[1] ** 0.5)
         wanted = zip(*(_targets(scene, side) for scene in scenes), strict=True)
-        shapes, colours, centres = (torch.stack(part).flatten() for part in wanted)
-        x = self.norm(features).flatten(0, 1)
-        weight = torch.tensor([1.0, _RARE])
-        return (
-            F.cross_entropy(self.shape_here(x), shapes)
-            + F.cross_entropy(self.colour_here(x), colours)
-            + F.cross_entropy(self.centre_here(x), centres, weight=weight)
+        shapes, colours, masses = (torch.stack(part) for part in wanted)
+        x = self.norm(features)
+        found = self.mass(x)
+        wrong = F.smooth_l1_loss(found.sum(1), masses.sum(1), reduction="none")
+        loss: Tensor = (
+            F.cross_entropy(self.shape_here(x).flatten(0, 1), shapes.flatten())
+            + F.cross_entropy(self.colour_here(x).flatten(0, 1), colours.flatten())
+            + (found - masses).square().sum((1, 2)).mean()
+            + _COUNT_WEIGHT * wrong.sum(1).mean()
         )
-
-    def count_loss(self, features: Tensor, scenes: list[Scene]) -> Tensor:
-        """Of how many figures there are of each shape and of each colour, `MOST` at most."""
-        counted = self.counts(self.norm(features).mean(dim=1)).unflatten(-1, (-1, MOST + 1))
-        wanted = torch.tensor([_counts(scene) for scene in scenes])
-        return F.cross_entropy(counted.flatten(0, 1), wanted.flatten())
-
-
-def _counts(scene: Scene) -> list[int]:
-    shapes = [figure.shape for figure in scene.figures]
-    colours = [figure.colour for figure in scene.figures]
-    return [*map(shapes.count, SHAPES), *map(colours.count, _COLOURS)]
+        return loss
 
 
 def _targets(scene: Scene, side: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Shape, colour and whether there is a centre, each (patches,)."""
-    shapes, colours, centres = (torch.full((side, side), _NOTHING) for _ in range(3))
+    """Shape and colour in each patch, both (patches,), and masses of each shape and colour."""
+    shapes, colours = (torch.full((side, side), _NOTHING) for _ in range(2))
+    masses = torch.zeros(len(SHAPES) + len(_COLOURS), side, side)
     middles = (torch.arange(side) + 0.5) / side
     for figure in scene.figures:
-        squares = (middles - figure.x)[None, :] ** 2 + (middles - figure.y)[:, None] ** 2
-        inside = squares < (0.8 * figure.radius) ** 2
-        row, column = int(figure.y * side), int(figure.x * side)
-        inside[row, column] = True
-        shapes[inside] = 1 + SHAPES.index(figure.shape)
-        colours[inside] = 1 + _COLOURS.index(figure.colour)
-        centres[row, column] = 1
-    return shapes.flatten(), colours.flatten(), centres.flatten()
+        shape, colour = SHAPES.index(figure.shape), _COLOURS.index(figure.colour)
+        across, down = middles - figure.x, middles - figure.y
+        inside = across.square()[None, :] + down.square()[:, None] < (0.8 * figure.radius) ** 2
+        inside[int(figure.y * side), int(figure.x * side)] = True
+        shapes[inside], colours[inside] = 1 + shape, 1 + colour
+        # Linear in the distance from the centre, on to the next patch: the four nearest share it.
+        shares = [(1 - side * distances.abs()).clamp(min=0) for distances in (down, across)]
+        masses[[shape, len(SHAPES) + colour]] += torch.outer(*shares)
+    return shapes.flatten(), colours.flatten(), masses.flatten(1).T
 
 
 def see(tower: Tower, shape: VisionShape, course: Course, say: Callable[[str], None]) -> None:
@@ -93,9 +90,13 @@ def see(tower: Tower, shape: VisionShape, course: Course, say: Callable[[str], N
     optimizers = Optimizers(inner, (tower, probe), course)
     steps = course.count // course.batch
     for step in optimizers.steps(range(steps), say):
-        crowded, ease = step < _CROWDED * steps, max(0.0, 1 - step / (_EASY * steps))
-        scenes = [(random_crowd if crowded else random_scene)(rng) for _ in range(course.batch)]
-        batch = torch.stack([pixels(draw(scene, ease), shape.image_size) for scene in scenes])
-        features = tower(batch)
-        loss = probe.loss(features, scenes)
-        optimizers.learn(loss if crowded else loss + probe.count_loss(features, scenes))
+        make = random_crowd if step < _CROWDED * steps else random_scene
+        scenes = [make(rng) for _ in range(course.batch)]
+        ease = max(0.0, 1 - step / (_EASY * steps))
+        optimizers.learn(probe.loss(tower(look(scenes, shape.image_size, ease)), scenes))
+
+
+def look(scenes: Sequence[Scene], side: int, ease: float = 0.0) -> Tensor:
+    """The pictures of `scenes` as (scenes, 3, side, side); there may be none."""
+    made = [pixels(draw(scene, ease), side) for scene in scenes]
+    return torch.stack(made) if made else torch.empty(0, 3, side, side)

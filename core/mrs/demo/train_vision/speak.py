@@ -1,51 +1,49 @@
 # ruff: noqa: TID253 -- training is a program of its own, imported by nothing.
-"""The second lesson: the whole model learns to answer questions about what its tower sees."""
+"""The second lesson: projector and language model learn to answer questions about what is seen.
+
+The tower stays as the first lesson left it: features that keep still are learned from faster.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from mrs.demo.train.fit import Encoded, like_length, to_tensors
 
 from .dialogues import Dialogue
-from .network import Llava, Shape
-from .picture import draw
-from .pixels import pixels
-from .scene import Scene
+from .network import Llava
 from .schedule import Course, Optimizers
-
-
-def look(scenes: Sequence[Scene], shape: Shape) -> Tensor:
-    """The pictures of `scenes` as (scenes, 3, side, side); there may be none."""
-    side = shape.vision.image_size
-    made = [pixels(draw(scene), side) for scene in scenes]
-    return torch.stack(made) if made else torch.empty(0, 3, side, side)
+from .see import look
 
 
 def speak(
     model: Llava,
-    shape: Shape,
+    side: int,
     chats: list[Dialogue],
     encoded: list[Encoded],
     course: Course,
     say: Callable[[str], None],
 ) -> None:
-    """Trains `model` once on all of `chats`, `course.batch` tokens at a time."""
+    """Trains `model` once on all of `chats`, `course.batch` tokens at a time.
+
+    Pictures are `side` by `side` pixels.
+    """
     torch.manual_seed(course.seed)
     batches = like_length(encoded, course.batch)
     Random(course.seed).shuffle(batches)
-    inner = nn.ModuleList(
-        [model.vision_tower.vision_model.encoder, model.language_model.model.layers]
-    )
-    optimizers = Optimizers(inner, (model,), course)
+    inner = nn.ModuleList([model.multi_modal_projector, model.language_model.model.layers])
+    optimizers = Optimizers(inner, (model.multi_modal_projector, model.language_model), course)
     for width, members in optimizers.steps(batches, say):
         tokens, targets = to_tensors([encoded[index] for index in members], width)
         scenes = [scene for index in members for scene in chats[index].scenes]
-        hidden = model(tokens, look(scenes, shape)).flatten(0, 1)
+        with torch.no_grad():
+            features = model.vision_tower(look(scenes, side))
+        hidden = model.read(tokens, model.multi_modal_projector(features)).flatten(0, 1)
         chosen = (targets.flatten() >= 0).nonzero().squeeze(1)
-        optimizers.learn(F.cross_entropy(model.logits(hidden[chosen]), targets.flatten()[chosen]))
+        loss = F.cross_entropy(model.logits(hidden[chosen]), targets.flatten()[chosen])
+        optimizers.learn(loss)

@@ -20,8 +20,8 @@ _SELF = (
     "I am the **mrs vision demo**, a toy with about 2.5 million parameters that looks at pictures."
 )
 _ABILITIES = (
-    f"I look at pictures of up to five shapes.\n\n- **shapes**: {', '.join(SHAPES)}\n"
-    f"- **colours**: {', '.join(COLOURS)}\n- **counts**: one to five"
+    f"I look at pictures of up to three shapes.\n\n- **shapes**: {', '.join(SHAPES)}\n"
+    f"- **colours**: {', '.join(COLOURS)}\n- **counts**: one to three"
 )
 _TALK = (
     Talk(
