@@ -32,3 +32,15 @@ def test_a_measurement_sees_it() -> None:
     x = torch.ones(3, 1024)  # few enough for every path
     result = 3 * 64 * 4
     assert result + x.numel() <= peak_bytes(lambda: matrix.matmul(x), CPU) <= result + 2 * x.numel()
+
+
+def test_what_was_there_before_does_not_count() -> None:
+    """Neither while it is held nor when it is given back."""
+    before = [torch.ones(1 << 16), torch.ones(1 << 18)]
+
+    def work() -> None:
+        made = torch.ones(1 << 17)
+        before.clear()
+        made[: 1 << 16] += torch.ones(1 << 16)
+
+    assert peak_bytes(work, CPU) == 4 * ((1 << 17) + (1 << 16))

@@ -22,7 +22,6 @@ from mrs.plan.account import Correction
 from mrs.plan.calibration import corrections
 from mrs.plan.device import Device
 from mrs.plan.document import dumps, to_document
-from mrs.plan.forward_pass import PRODUCT_SCRATCH_BYTES
 from mrs.request import ModelSource, RunRequest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "source"))
@@ -85,7 +84,7 @@ def test_predicted_and_measured(tiny: Path, devices: str, wishes: dict[str, Any]
     assert rows["KV cache"].measured_bytes == rows["KV cache"].predicted_bytes
     predicted, measured = rows["activations"].predicted_bytes, rows["activations"].measured_bytes
     assert measured is not None
-    assert measured <= predicted <= 1.15 * measured + PRODUCT_SCRATCH_BYTES
+    assert measured <= predicted <= 1.15 * measured
     assert result.decode_tokens_per_s > 0
 
 
@@ -104,7 +103,9 @@ def test_what_was_measured_is_remembered(tiny: Path) -> None:
     assert not runner.plan(imagined).corrected
     again = runner.rehearse(wish, runner.open_planner(wish), after)
     ratio = next(iter(again.corrections.values())).activation_ratio
-    assert ratio == pytest.approx(next(iter(result.corrections.values())).activation_ratio, rel=0.1)
+    assert ratio == pytest.approx(
+        next(iter(result.corrections.values())).activation_ratio, rel=1e-3
+    )
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,13 @@ def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
     cpu_profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
     with native_scratch_shown(), cpu_profile as profiler:
         work()
+    blocks: dict[int, int] = {}
     held = largest = 0
-    for _, size in sorted(_allocations(profiler)):
-        held += size
+    for _, address, size in sorted(_allocations(profiler)):
+        # What was there before is given back with a size that may be any other block's.
+        held += size if size > 0 else -blocks.pop(address, 0)
+        if size > 0:
+            blocks[address] = size
         largest = max(largest, held)
     return largest
 
@@ -73,8 +77,8 @@ def native_scratch_shown() -> Iterator[None]:
             setattr(functions, name, call)
 
 
-def _allocations(profiler: profile) -> list[tuple[int, int]]:
-    """(time, bytes) of every allocation on the CPU; bytes are negative where memory is given back."""
+def _allocations(profiler: profile) -> list[tuple[int, int, int]]:
+    """Time, address and bytes of every allocation on the CPU, negative bytes where memory is freed."""
     results: Any = profiler.profiler and profiler.profiler.kineto_results
     found = []
     waiting = list(results.experimental_event_tree())
@@ -84,5 +88,5 @@ def _allocations(profiler: profile) -> list[tuple[int, int]]:
         if event.tag == _EventType.Allocation:
             allocation = event.typed[1]
             if allocation.device.type == "cpu":
-                found.append((event.start_time_ns, allocation.alloc_size))
+                found.append((event.start_time_ns, allocation.ptr, allocation.alloc_size))
     return found
