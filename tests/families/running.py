@@ -12,14 +12,17 @@ from torch import Tensor
 
 from mrs.cache.sequence import SequenceCache
 from mrs.families.find import Description, describe
+from mrs.kernels.library import is_available
 from mrs.load.load import load_weights
 from mrs.load.read import TORCH_DTYPES
 from mrs.model.decoder import Decoder
 from mrs.model.segments import Segment
 from mrs.model.weights import ModelWeights
+from mrs.plan.kv import layer_kv_bytes
 from mrs.plan.memory import probe_devices
 from mrs.plan.plan import Plan, make_plan
-from mrs.request import ModelSource, RunRequest
+from mrs.request import PREFILL_CHUNK_TOKENS, ModelSource, RunRequest
+from mrs.run.rehearsal import rehearse
 from mrs.source.find import open_checkpoint
 
 CPU = torch.device("cpu")
@@ -38,13 +41,18 @@ class Loaded:
 
 
 def load(
-    source: ModelSource, dtype: Dtype = "f32", devices: Sequence[torch.device] = (CPU,)
+    source: ModelSource,
+    dtype: Dtype = "f32",
+    devices: Sequence[torch.device] = (CPU,),
+    isq: str | None = None,
 ) -> Loaded:
     """The layers are spread over `devices` in equal runs; the rest sits on the first."""
     checkpoint = open_checkpoint(source)
     description = describe(checkpoint)
-    request = RunRequest(source, dtype=dtype, cpu=True, max_seq_len=PLANNED_TOKENS)
-    made = make_plan(request, checkpoint, description, probe_devices(what_if=(), cpu_only=True))
+    request = RunRequest(source, dtype=dtype, isq=isq, cpu=True, max_seq_len=PLANNED_TOKENS)
+    host = probe_devices(what_if=(), cpu_only=True)
+    packs = isq is not None and is_available()
+    made = make_plan(request, checkpoint, description, host, cpu_packs=packs)
     count = len(description.spec.layers)
     layer_devices = [devices[layer * len(devices) // count] for layer in range(count)]
     places = {
@@ -95,6 +103,29 @@ class Conversation:
     def _new_cache(self) -> SequenceCache:
         # Less room than the conversation takes, so that it grows.
         return self._decoder.new_cache(capacity_tokens=50, chunk_tokens=self._chunk_tokens)
+
+
+def check_planned_bytes(loaded: Loaded) -> None:
+    """Weights and caches take exactly what was planned, and a chunk of a prompt no more."""
+    for parameter in loaded.description.parameters:
+        planned = loaded.plan.storage[parameter.name].size_bytes
+        if parameter.role in ("vector", "dense"):
+            assert loaded.weights.vector(parameter.name).nbytes == planned, parameter.name
+        else:
+            slot = parameter.name.removesuffix(".weight")
+            assert loaded.weights.matrix(slot).nbytes == planned, parameter.name
+    (terms,) = loaded.plan.terms
+    assert loaded.weights.bytes_by_device() == {CPU: terms.weight_bytes}
+    cache = loaded.decoder.new_cache(PLANNED_TOKENS, PREFILL_CHUNK_TOKENS)
+    assert tuple(layer.nbytes for layer in cache.layers) == tuple(loaded.plan.kv_bytes)
+    layers = loaded.description.spec.layers
+    cache = loaded.decoder.new_cache(PLANNED_TOKENS, chunk_tokens=7)
+    planned_kv = [
+        layer_kv_bytes(layer, PLANNED_TOKENS, loaded.plan.dense, chunk_tokens=7) for layer in layers
+    ]
+    assert [layer.nbytes for layer in cache.layers] == planned_kv
+    seen = rehearse(loaded.decoder, PLANNED_TOKENS, PREFILL_CHUNK_TOKENS)
+    assert 0 < seen.activation_bytes[CPU] <= terms.activations.expected
 
 
 def difference(ours: Tensor, theirs: Tensor) -> float:

@@ -13,19 +13,18 @@ import torch
 import transformers
 from reference import REPLY_TOKENS, Reference
 from running import (
-    PLANNED_TOKENS,
     Conversation,
     Dtype,
     Loaded,
     check_conversation,
+    check_planned_bytes,
     difference,
     load,
 )
 
 from mrs.families.find import describe
-from mrs.plan.kv import layer_kv_bytes
 from mrs.request import ModelSource, Sampling
-from mrs.run.engine import PREFILL_CHUNK_TOKENS, Engine
+from mrs.run.engine import Engine
 from mrs.source.find import open_checkpoint
 
 GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=REPLY_TOKENS)
@@ -75,24 +74,9 @@ def test_bf16(truth: Reference) -> None:
 
 
 @pytest.mark.table("planned bytes")
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
-def test_planned_bytes_are_allocated(truth: Reference, dtype: Dtype) -> None:
-    loaded = load(ModelSource(str(truth.folder), "safetensors"), dtype=dtype)
-    for parameter in loaded.description.parameters:
-        planned = loaded.plan.storage[parameter.name].size_bytes
-        if parameter.role in ("vector", "dense"):
-            assert loaded.weights.vector(parameter.name).nbytes == planned
-        else:
-            slot = parameter.name.removesuffix(".weight")
-            assert loaded.weights.matrix(slot).nbytes == planned
-    cache = loaded.decoder.new_cache(PLANNED_TOKENS, PREFILL_CHUNK_TOKENS)
-    assert tuple(layer.nbytes for layer in cache.layers) == tuple(loaded.plan.kv_bytes)
-    layers = loaded.description.spec.layers
-    cache = loaded.decoder.new_cache(PLANNED_TOKENS, chunk_tokens=7)
-    planned_kv = [
-        layer_kv_bytes(layer, PLANNED_TOKENS, loaded.plan.dense, chunk_tokens=7) for layer in layers
-    ]
-    assert [layer.nbytes for layer in cache.layers] == planned_kv
+@pytest.mark.parametrize(("dtype", "isq"), [("f32", None), ("bf16", None), ("bf16", "q8_0")])
+def test_planned_bytes_are_allocated(truth: Reference, dtype: Dtype, isq: str | None) -> None:
+    check_planned_bytes(load(ModelSource(str(truth.folder), "safetensors"), dtype=dtype, isq=isq))
 
 
 @pytest.mark.table("config")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from gguf_files import write_gguf
 from parity_cases import CASES, Case
-from running import Loaded, check_conversation, difference, load
+from running import Dtype, Loaded, check_conversation, check_planned_bytes, difference, load
 
 from mrs.request import ModelSource
 
@@ -45,6 +45,12 @@ def gguf_model(gguf_file: Path) -> Loaded:
 @pytest.mark.parametrize("chunk_tokens", [512, 7])
 def test_conversation(gguf_model: Loaded, gguf_case: Case, references, chunk_tokens: int) -> None:
     check_conversation(gguf_model, references(gguf_case), chunk_tokens)
+
+
+@pytest.mark.table("GGUF")
+@pytest.mark.parametrize(("dtype", "isq"), [("f32", None), ("bf16", "q4k")])
+def test_planned_bytes_are_allocated(gguf_file: Path, dtype: Dtype, isq: str | None) -> None:
+    check_planned_bytes(load(ModelSource(str(gguf_file), "gguf"), dtype=dtype, isq=isq))
 
 
 @pytest.mark.slow
