@@ -59,7 +59,7 @@ def test_plain_text_in_a_pipe(run_mrs, big: str) -> None:
     assert "320 KiB of KV cache a token" in lines[1]
     assert "layers: 0\u201345 cuda:0, 46\u201379 cuda:1" in lines
     assert "result: fits" in lines
-    past = next(line for line in lines if line.startswith("past conversations: up to "))
+    past = next(line for line in lines if line.startswith("past conversations: "))
     assert re.search(r"[\d.]+ MiB on cuda:0, [\d.]+ GiB on cuda:1$", past)
     ran = run_mrs("--prefix-cache-n", "0", "plan", "--dry-run", *TWO_GPUS, "plain", "-m", big)
     assert "past conversations" not in ran.out
@@ -162,4 +162,22 @@ def test_the_picture_keeps_to_the_screen(
     for part in ("weights", "KV cache", "activations", "runtime", "reserve", "free"):
         assert part in text
     assert "on the CPU" in text
-    assert "past conversations: up to" in text
+    assert "past conversations: " in text
+
+
+def test_facts_of_four_gpus(run_mrs, big: str) -> None:
+    """What is left on each for past conversations, and that their speed is a guess."""
+    gpus = [f"--device=cuda:{i}=40GiB" for i in range(4)]
+    ran = run_mrs("plan", "--dry-run", *gpus, "--device", "cpu=8GiB", "-m", big)
+    assert re.search(
+        r"^past conversations: \d+ MiB to [\d.]+ GiB on each of 4 devices$", ran.out, re.MULTILINE
+    )
+    assert "tokens/s of prompt (bandwidth assumed)" in ran.out
+    given = [f"{gpu},bandwidth=900GB/s" for gpu in gpus]
+    ran = run_mrs("plan", "--dry-run", *given, "--device", "cpu=8GiB", "-m", big)
+    assert "assumed" not in ran.out
+
+
+def test_what_does_not_fit_remembers_nothing(run_mrs, big: str) -> None:
+    ran = run_mrs("plan", "--dry-run", "--device", "cpu=16GiB", "-m", big)
+    assert "past conversations" not in ran.out

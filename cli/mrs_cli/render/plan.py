@@ -185,7 +185,10 @@ def verdict(plan: Plan) -> str:
 
 def speed(plan: Plan) -> str:
     decode, prompt = rate_range(*plan.speed.decode), rate_range(*plan.speed.prompt)
-    return f"{decode} tokens/s of reply, {prompt} tokens/s of prompt"
+    used = zip(plan.devices, plan.terms, strict=True)
+    guessed = any(d.bandwidth_source == "assumed" for d, terms in used if terms.total.expected)
+    basis = " (bandwidth assumed)" if guessed else ""
+    return f"{decode} tokens/s of reply, {prompt} tokens/s of prompt{basis}"
 
 
 def seeing(plan: Plan) -> str:
@@ -206,7 +209,9 @@ def seeing(plan: Plan) -> str:
 
 
 def past_conversations(plan: Plan) -> str:
-    """What may hold them, of the free memory; many devices in one sum."""
+    """What may hold them, of the free memory; of many devices the least and the most."""
+    if not plan.fits:
+        return ""
     sizes = {
         device.label: size_bytes
         for device, size_bytes in zip(plan.devices, plan.prefix_bytes, strict=True)
@@ -215,10 +220,12 @@ def past_conversations(plan: Plan) -> str:
     if not sizes:
         return ""
     if len(sizes) > MOST_NAMED:
-        where = [f"{human_bytes(sum(sizes.values()))} on {len(sizes)} devices"]
+        least, most = human_bytes(min(sizes.values())), human_bytes(max(sizes.values()))
+        size = least if least == most else f"{least} to {most}"
+        where = [f"{size} on each of {len(sizes)} devices"]
     else:
         where = [f"{human_bytes(size_bytes)} on {label}" for label, size_bytes in sizes.items()]
-    return f"past conversations: up to {', '.join(where)}"
+    return f"past conversations: {', '.join(where)}"
 
 
 def deviation(predicted: int, measured: int) -> str:
