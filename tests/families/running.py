@@ -18,6 +18,7 @@ from mrs.load.read import TORCH_DTYPES
 from mrs.model.decoder import Decoder
 from mrs.model.segments import Segment
 from mrs.model.weights import ModelWeights
+from mrs.plan.kept import ModelFiles
 from mrs.plan.kv import layer_kv_bytes
 from mrs.plan.memory import probe_devices
 from mrs.plan.plan import Plan, make_plan
@@ -52,7 +53,7 @@ def load(
     request = RunRequest(source, dtype=dtype, isq=isq, cpu=True, max_seq_len=PLANNED_TOKENS)
     host = probe_devices(what_if=(), cpu_only=True)
     packs = isq is not None and is_available()
-    made = make_plan(request, checkpoint, description, host, cpu_packs=packs)
+    made = make_plan(request, ModelFiles(checkpoint, description), host, cpu_packs=packs)
     count = len(description.spec.layers)
     layer_devices = [devices[layer * len(devices) // count] for layer in range(count)]
     places = {

@@ -18,11 +18,11 @@ from mrs.load.read import TORCH_DTYPES
 from mrs.model.decoder import Decoder
 from mrs.plan.device import Device
 from mrs.plan.forward_pass import decoding_bytes
-from mrs.plan.plan import dense_format
+from mrs.plan.kept import ModelFiles
 from mrs.plan.terms import Load, ModelSizes, Sizes
 from mrs.quants import decode
 from mrs.quants.registry import DECODERS
-from mrs.request import ModelSource, RunRequest
+from mrs.request import ModelSource
 from mrs.run.measure import peak_bytes
 from mrs.run.rehearsal import rehearse
 from mrs.source.find import open_checkpoint
@@ -61,10 +61,10 @@ def measured_and_predicted(
     source = ModelSource(str(folder), "safetensors")
     checkpoint = open_checkpoint(source)
     description = describe(checkpoint)
-    dense = dense_format(RunRequest(source, dtype=dtype), checkpoint, description)  # type: ignore[arg-type]
+    files = ModelFiles(checkpoint, description)
+    dense = files.dense_format(dtype)
     sizes = ModelSizes(
-        checkpoint,
-        description,
+        files,
         Load(context_tokens, 1),
         dense,
         isq and parse_isq(isq),

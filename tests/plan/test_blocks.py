@@ -19,6 +19,7 @@ from mrs.model.decoder import Decoder
 from mrs.model.matrix import BlockMatrix
 from mrs.model.weights import ModelWeights
 from mrs.plan.device import Device
+from mrs.plan.kept import ModelFiles
 from mrs.plan.terms import Load, ModelSizes, Sizes
 from mrs.request import ModelSource
 from mrs.run.engine import Engine, Sampling
@@ -49,7 +50,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoint, Descrip
 
 def sizes_on(model: tuple[Checkpoint, Description], device: Device, **changes: Any) -> Sizes:
     options: dict[str, Any] = {"level": parse_isq("q4k"), "cpu_packs": True, **changes}
-    return ModelSizes(*model, Load(64, 1), FORMATS["BF16"], **options).on(device)
+    return ModelSizes(ModelFiles(*model), Load(64, 1), FORMATS["BF16"], **options).on(device)
 
 
 def load(model: tuple[Checkpoint, Description], sizes: Sizes) -> ModelWeights:

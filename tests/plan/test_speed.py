@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from made_models import write_headers
 
-from mrs.plan.speed import CHOICE_STEPS, STEP_SECONDS, DeviceSpeed, SpeedEstimate, Work
+from mrs.plan.speed import CHOICE_STEPS, STEP_SECONDS, DeviceSpeed, SpeedEstimate
+from mrs.plan.work import Work
 
 CPU = DeviceSpeed("cpu", 10.0)
 GPU = DeviceSpeed("cuda", 100.0)
@@ -152,7 +153,7 @@ ONE_CORE = "cpu=16GiB,bandwidth=13.3GB/s"
 
 @pytest.fixture
 def _no_matrix_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mrs.plan.work.bf16_units", lambda: "none")
+    monkeypatch.setattr("mrs.plan.estimate.bf16_units", lambda: "none")
 
 
 @pytest.mark.usefixtures("_no_matrix_units")

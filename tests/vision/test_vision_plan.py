@@ -11,6 +11,7 @@ from vision_running import Seeing, load_seeing
 
 from mrs.families.find import describe
 from mrs.plan.document import to_document
+from mrs.plan.kept import ModelFiles
 from mrs.plan.memory import probe_devices
 from mrs.plan.plan import make_plan
 from mrs.request import ModelSource, RunRequest, VisionRequest
@@ -74,8 +75,7 @@ def test_more_images_take_more(truth: VisionReference) -> None:
     plans = [
         make_plan(
             replace(request, vision=VisionRequest(None, count, 64)),
-            checkpoint,
-            description,
+            ModelFiles(checkpoint, description),
             devices,
         )
         for count in (1, 4)
@@ -85,5 +85,5 @@ def test_more_images_take_more(truth: VisionReference) -> None:
     assert held[0].activations.expected < held[1].activations.expected
     document = to_document(plans[1])
     assert document["vision"]["images"] == 4
-    text = describe(checkpoint)
-    assert make_plan(RunRequest(checkpoint.source), checkpoint, text, devices).vision is None
+    text = ModelFiles(checkpoint, describe(checkpoint))
+    assert make_plan(RunRequest(checkpoint.source), text, devices).vision is None

@@ -18,6 +18,7 @@ from mrs.load.read import TORCH_DTYPES
 from mrs.media.prepare import PreparedImage, prepare
 from mrs.model.decoder import Decoder
 from mrs.model.weights import ModelWeights
+from mrs.plan.kept import ModelFiles
 from mrs.plan.memory import probe_devices
 from mrs.plan.plan import Plan, make_plan
 from mrs.request import Dtype, ModelSource, RunRequest, VisionRequest
@@ -80,7 +81,8 @@ def load_seeing(
         max_seq_len=PLANNED_TOKENS,
         vision=VisionRequest(max_num_images=2, max_image_length=128),
     )
-    made = make_plan(request, checkpoint, description, probe_devices(what_if=(), cpu_only=True))
+    host = probe_devices(what_if=(), cpu_only=True)
+    made = make_plan(request, ModelFiles(checkpoint, description), host)
     count = len(description.spec.layers)
     layer_devices = [devices[layer * len(devices) // count] for layer in range(count)]
     places = {

@@ -100,7 +100,7 @@ def _terms(
         activations=_activations(activations + sizes.standing_bytes, device, correction),
         runtime=runtime,
         reserve_bytes=max(0, reserve - runtime.expected),
-        loading_bytes=weights + runtime.expected + sizes.load_scratch_bytes,
+        loading_bytes=weights + runtime.expected + sizes.kept.load_scratch_bytes,
     )
 
 

@@ -8,23 +8,22 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from mrs.errors import DoesNotFit
-from mrs.families.find import Description
 from mrs.formats import Format
 from mrs.isq import parse_isq
 from mrs.plan.account import Correction, DeviceTerms, device_terms
 from mrs.plan.device import Device
-from mrs.plan.facts import ModelFacts, model_facts, weights_format
+from mrs.plan.estimate import estimate_speed
+from mrs.plan.facts import ModelFacts, weights_format
+from mrs.plan.kept import ModelFiles
 from mrs.plan.place import place
 from mrs.plan.placement import Placement
 from mrs.plan.prefix import prefix_budgets
 from mrs.plan.remarks import remarks
 from mrs.plan.speed import SpeedEstimate
-from mrs.plan.storage import Storage, resolve_dtype
+from mrs.plan.storage import Storage
 from mrs.plan.terms import Load, ModelSizes
 from mrs.plan.vision import VisionTerms, pictures
-from mrs.plan.work import estimate_speed
 from mrs.request import DEFAULT_SEQ_TOKENS, RunRequest, Strategy
-from mrs.source.checkpoint import Checkpoint
 from mrs.units import human_bytes
 
 
@@ -126,30 +125,28 @@ class Plan:
 
 def make_plan(
     request: RunRequest,
-    checkpoint: Checkpoint,
-    description: Description,
+    files: ModelFiles,
     devices: Sequence[Device],
     *,
     cpu_packs: bool = False,
     corrections: Mapping[str, Correction] | None = None,
     placement: Placement | None = None,
 ) -> Plan:
-    """Plan a model on `devices` (accelerators in order, the CPU last).
+    """Plan the model in `files` on `devices` (accelerators in order, the CPU last).
 
     `cpu_packs` says that this machine has the native CPU kernels, `corrections` what was measured
     on devices by their labels; a `placement` is taken instead of looking for one. A model that
     does not fit is planned all the same and says what is missing. Raises UsageError for a layer
     map that cannot be, and Unsupported.
     """
-    dense = dense_format(request, checkpoint, description)
+    spec = files.spec
+    dense = files.dense_format(request.dtype)
     level = None if request.isq is None else parse_isq(request.isq)
     wanted_tokens = request.max_seq_len or DEFAULT_SEQ_TOKENS
-    context_tokens = min(wanted_tokens, description.spec.context_tokens)
+    context_tokens = min(wanted_tokens, spec.context_tokens)
     load = Load(context_tokens, request.max_batch_size)
-    shown = pictures(description.spec, request.vision)
-    sizes = ModelSizes(
-        checkpoint, description, load, dense, level, cpu_packs=cpu_packs, shown=shown
-    )
+    shown = pictures(spec, request.vision)
+    sizes = ModelSizes(files, load, dense, level, cpu_packs=cpu_packs, shown=shown)
     used_corrections = corrections or {}
     if placement is None:
         placement = place(request, sizes, devices, used_corrections)
@@ -161,7 +158,7 @@ def make_plan(
     terms = device_terms(sizes, devices, layer_devices, home, used_corrections)
     vision = on[home].vision
     return Plan(
-        model=model_facts(checkpoint, description),
+        model=files.facts,
         load=load,
         dense=dense,
         isq=None if level is None else level.name,
@@ -177,20 +174,7 @@ def make_plan(
         terms=terms,
         prefix_bytes=prefix_budgets(request, terms),
         speed=estimate_speed(sizes, placement, devices),
-        warnings=remarks(
-            request, description.spec, placement, devices, terms, vision, context_tokens
-        ),
+        warnings=remarks(request, spec, placement, devices, terms, vision, context_tokens),
         vision=vision,
         corrected=any(device.label in used_corrections for device in devices),
     )
-
-
-def dense_format(request: RunRequest, checkpoint: Checkpoint, description: Description) -> Format:
-    """The type of weights that are not quantized, and of the KV cache."""
-    stored = [
-        checkpoint.tensors[piece.tensor].format
-        for parameter in description.parameters
-        if parameter.role != "vector"
-        for piece in parameter.pieces
-    ]
-    return resolve_dtype(request.dtype, stored)

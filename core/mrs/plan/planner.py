@@ -8,6 +8,7 @@ from mrs.families.find import Description
 from mrs.plan.account import Correction
 from mrs.plan.bandwidth import with_bandwidth
 from mrs.plan.device import Device
+from mrs.plan.kept import ModelFiles
 from mrs.plan.placement import Placement
 from mrs.plan.plan import Plan, make_plan
 from mrs.request import RunRequest
@@ -31,13 +32,13 @@ class Planner:
         self.devices = with_bandwidth(devices)
         self.corrections = corrections or {}
         self._cpu_packs = cpu_packs
+        self._files = ModelFiles(checkpoint, description)
 
     def plan(self, request: RunRequest, placement: Placement | None = None) -> Plan:
         """The plan for a request; with a `placement`, that one."""
         return make_plan(
             request,
-            self.checkpoint,
-            self.description,
+            self._files,
             self.devices,
             cpu_packs=self._cpu_packs,
             corrections=self.corrections if request.calibration else {},

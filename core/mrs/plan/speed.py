@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from mrs.plan.fastest import HOP_SECONDS
+from mrs.plan.work import Work
 
 #: What a device computes with; matrix units are a CPU's (AMX).
 Processor = Literal["cpu", "cpu with matrix units", "metal", "cuda"]
@@ -56,26 +57,6 @@ class DeviceSpeed:
 
     kind: Processor
     bandwidth_bytes_per_s: float
-
-
-@dataclass(frozen=True)
-class Work:
-    """What forward passes ask of one device.
-
-    Every pass reads `weight_bytes` of `tensors` tensors and of those of experts (`expert_bytes`,
-    `expert_tensors`) the ones that are chosen; `cache_bytes` are a full cache of one sequence.
-    Each token is multiplied with `weights` numbers and `past_numbers` of a full cache, the last
-    one of a pass with `head_weights` too.
-    """
-
-    weight_bytes: int = 0
-    expert_bytes: int = 0
-    cache_bytes: int = 0
-    tensors: int = 0
-    expert_tensors: int = 0
-    weights: int = 0
-    past_numbers: int = 0
-    head_weights: int = 0
 
 
 @dataclass(frozen=True)

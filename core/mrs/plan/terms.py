@@ -6,24 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
-from mrs.families.find import Description
-from mrs.families.spec import Layer, Parameter
+from mrs.families.spec import Layer
 from mrs.formats import FORMATS, Format
 from mrs.plan.activations import head_activation_bytes, layer_activation_bytes, standing_bytes
 from mrs.plan.device import Device
 from mrs.plan.forward_pass import Pass
+from mrs.plan.kept import KeptWeights, ModelFiles
 from mrs.plan.kv import layer_kv_bytes
 from mrs.plan.processor import bf16_units, cpu_threads
-from mrs.plan.storage import Storage, StorageRules, store
+from mrs.plan.storage import Storage, StorageRules
 from mrs.plan.vision import Pictures, VisionTerms, vision_terms
 from mrs.request import PREFILL_CHUNK_TOKENS
-from mrs.source.checkpoint import Checkpoint
-from mrs.units import MIB
-
-#: Temporaries of decoding or encoding one chunk of a tensor.
-CODING_SCRATCH_BYTES = 4 * MIB
-#: What 2**21 numbers take while an accelerator quantizes them and lays them out, at most.
-BLOCK_LOAD_SCRATCH_BYTES = 96 * MIB
 
 
 @dataclass(frozen=True)
@@ -31,20 +24,30 @@ class Sizes:
     """A whole model as one device would hold it, one entry a layer.
 
     `layer_act_bytes` is what lives while a layer runs, `head_act_bytes` while embedding and head
-    run, `standing_bytes` what stays beside both. `load_scratch_bytes` is what loading takes
-    of the device's memory beside the weights. `vision` is part of `non_mapped_bytes`, and of what
-    embedding and head take.
+    run, `standing_bytes` what stays beside both. `vision` is part of the non-mapped weights, and
+    of what embedding and head take.
     """
 
-    storage: Mapping[str, Storage]
-    layer_bytes: Sequence[int]
-    non_mapped_bytes: int
+    kept: KeptWeights
     kv_bytes: Sequence[int]
     layer_act_bytes: Sequence[int]
     head_act_bytes: int
     standing_bytes: int
-    load_scratch_bytes: int
     vision: VisionTerms | None = None
+
+    @property
+    def storage(self) -> Mapping[str, Storage]:
+        return self.kept.storage
+
+    @property
+    def layer_bytes(self) -> Sequence[int]:
+        """Weights of each layer."""
+        return self.kept.layer_bytes
+
+    @property
+    def non_mapped_bytes(self) -> int:
+        """Weights of embedding, final norm and head."""
+        return self.kept.non_mapped_bytes
 
     @property
     def mapped_act_bytes(self) -> int:
@@ -99,8 +102,7 @@ class ModelSizes:
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
-        description: Description,
+        files: ModelFiles,
         load: Load,
         dense: Format,
         level: Format | None,
@@ -108,17 +110,14 @@ class ModelSizes:
         cpu_packs: bool,
         shown: Pictures | None = None,
     ) -> None:
-        self.spec = description.spec
-        self.parameters = description.parameters
+        self.spec = files.spec
+        self.parameters = files.parameters
         self.load = load
         self.dense = dense
+        self._files = files
         self._level = level
         self._cpu_packs = cpu_packs
         self._shown = shown
-        self._stored = {
-            p.name: [checkpoint.tensors[piece.tensor].format for piece in p.pieces]
-            for p in self.parameters
-        }
         self.image_keys = shown.keys if shown else 0
         self.kv_bytes = tuple(_kv_bytes(self.spec.layers, load, dense, self.image_keys))
         self.kv_bytes_per_token = sum(_kv_bytes(self.spec.layers, Load(1, 1), dense))
@@ -133,15 +132,8 @@ class ModelSizes:
 
     def _make(self, is_cpu: bool) -> Sizes:
         rules = StorageRules(self.dense, self._level, is_cpu and self._cpu_packs)
-        storage = {p.name: store(p, self._stored[p.name], rules) for p in self.parameters}
-        layer_bytes = [0] * len(self.spec.layers)
-        non_mapped_bytes = 0
-        for parameter in self.parameters:
-            size_bytes = storage[parameter.name].size_bytes
-            if parameter.layer is None:
-                non_mapped_bytes += size_bytes
-            else:
-                layer_bytes[parameter.layer] += size_bytes
+        kept = self._files.kept(rules, is_cpu=is_cpu)
+        storage = kept.storage
         passes = self.load.passes(self.dense, on_cpu=is_cpu, native=rules.packs, shown=self._shown)
         vision = None
         if self._shown is not None:
@@ -150,26 +142,18 @@ class ModelSizes:
             )
         head = storage["embedding.weight" if self.spec.tied_head else "head.weight"]
         return Sizes(
-            storage=storage,
-            layer_bytes=layer_bytes,
-            non_mapped_bytes=non_mapped_bytes,
+            kept=kept,
             kv_bytes=self.kv_bytes,
-            layer_act_bytes=self._layer_activations(storage, passes),
+            layer_act_bytes=self._layer_activations(kept, passes),
             head_act_bytes=max(
                 vision.activation_bytes if vision else 0,
                 *(head_activation_bytes(self.spec, run, head, self.load.batch) for run in passes),
             ),
             standing_bytes=max(standing_bytes(self.spec, run, self.load.batch) for run in passes),
-            load_scratch_bytes=max(
-                _scratch_bytes(p, self._stored[p.name], storage[p.name], is_cpu=is_cpu)
-                for p in self.parameters
-            ),
             vision=vision,
         )
 
-    def _layer_activations(
-        self, storage: Mapping[str, Storage], passes: Sequence[Pass]
-    ) -> list[int]:
+    def _layer_activations(self, weights: KeptWeights, passes: Sequence[Pass]) -> list[int]:
         """Layers of one kind whose matrices are kept alike are counted once."""
 
         @cache
@@ -178,16 +162,8 @@ class ModelSizes:
             hidden = self.spec.hidden_size
             return max(layer_activation_bytes(layer, hidden, run, kept) for run in passes)
 
-        matrices: list[list[tuple[str, Storage]]] = [[] for _ in self.spec.layers]
-        for parameter in self.parameters:
-            if parameter.layer is not None and parameter.role == "matrix":
-                kept = storage[parameter.name]
-                slot = parameter.name.removeprefix(f"layers.{parameter.layer}.")
-                matrices[parameter.layer].append((slot.removesuffix(".weight"), kept))
-        return [
-            largest(layer, tuple(slots))
-            for layer, slots in zip(self.spec.layers, matrices, strict=True)
-        ]
+        layers = zip(self.spec.layers, weights.layer_slots, strict=True)
+        return [largest(layer, slots) for layer, slots in layers]
 
 
 def _kv_bytes(
@@ -205,18 +181,3 @@ def _kv_bytes(
         )
 
     return [of(layer) for layer in layers]
-
-
-def _scratch_bytes(
-    parameter: Parameter, stored: Sequence[Format], kept: Storage, *, is_cpu: bool
-) -> int:
-    """Numbers or blocks that are made of a file's bytes before they go to their place.
-
-    Bytes that are kept as they lie in the file are copied from there. An accelerator makes blocks
-    itself, some at a time, and gets numbers from the host.
-    """
-    if not is_cpu:
-        return BLOCK_LOAD_SCRATCH_BYTES if kept.form == "blocks" else 0
-    if all(format == kept.format for format in stored):
-        return 0
-    return kept.format.size_bytes(parameter.shape) + CODING_SCRATCH_BYTES

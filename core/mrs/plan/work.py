@@ -1,63 +1,85 @@
-"""What forward passes of a placed model ask of each device, for the estimate of its speed."""
+"""What forward passes ask of the weights and of the cache of each layer."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
-from mrs.families.spec import Attention, CrossAttention, LatentAttention, Mixer, Parameter
-from mrs.plan.bandwidth import bandwidth_of
-from mrs.plan.device import Device
-from mrs.plan.placement import Placement
-from mrs.plan.processor import bf16_units
+from mrs.families.spec import (
+    Attention,
+    CrossAttention,
+    LatentAttention,
+    Mixer,
+    ModelSpec,
+    Moe,
+    Parameter,
+)
 from mrs.plan.reads import decoded_share
-from mrs.plan.speed import DeviceSpeed, Processor, SpeedEstimate, Work
-from mrs.plan.terms import ModelSizes
+from mrs.plan.storage import Storage
 
 
-def estimate_speed(
-    sizes: ModelSizes, placement: Placement, devices: Sequence[Device]
-) -> SpeedEstimate:
-    """Tokens a second of a placement on `devices`."""
-    totals = [Counter[str]() for _ in devices]
-    shares = {1.0}
-    layer_devices = placement.layer_devices
-    for parameter in sizes.parameters:
-        share = decoded_share(parameter, sizes.spec)
+@dataclass(frozen=True)
+class Work:
+    """What forward passes ask of a device, or of a part of what it holds.
+
+    Every pass reads `weight_bytes` of `tensors` tensors and of those of experts (`expert_bytes`,
+    `expert_tensors`) the ones that are chosen; `cache_bytes` are a full cache of one sequence.
+    Each token is multiplied with `weights` numbers and `past_numbers` of a full cache, the last
+    one of a pass with `head_weights` too.
+    """
+
+    weight_bytes: int = 0
+    expert_bytes: int = 0
+    cache_bytes: int = 0
+    tensors: int = 0
+    expert_tensors: int = 0
+    weights: int = 0
+    past_numbers: int = 0
+    head_weights: int = 0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            self.weight_bytes + other.weight_bytes,
+            self.expert_bytes + other.expert_bytes,
+            self.cache_bytes + other.cache_bytes,
+            self.tensors + other.tensors,
+            self.expert_tensors + other.expert_tensors,
+            self.weights + other.weights,
+            self.past_numbers + other.past_numbers,
+            self.head_weights + other.head_weights,
+        )
+
+
+def weights_work(
+    parameters: Sequence[Parameter], spec: ModelSpec, storage: Mapping[str, Storage]
+) -> tuple[list[Work], Work]:
+    """Of the weights of each layer, and of the non-mapped ones."""
+    layers, rest = [Work()] * len(spec.layers), Work()
+    for parameter in parameters:
+        share = decoded_share(parameter, spec)
         if not share:
             continue
-        layer = parameter.layer
-        index = placement.first_device if layer is None else layer_devices[layer]
-        size_bytes = sizes.on(devices[index]).storage[parameter.name].size_bytes
-        totals[index].update(_parameter_work(parameter, size_bytes, share))
-        shares.add(share)
-    for layer, index in enumerate(layer_devices):
-        totals[index]["cache_bytes"] += sizes.kv_bytes[layer] // sizes.load.batch
-        mixer = sizes.spec.layers[layer].mixer
-        totals[index]["past_numbers"] += _past_numbers(
-            mixer, sizes.load.context_tokens, sizes.image_keys
-        )
-    return SpeedEstimate(
-        work=tuple(Work(**total) for total in totals),
-        devices=tuple(DeviceSpeed(_processor(device), bandwidth_of(device)) for device in devices),
-        chunk_tokens=sizes.load.chunk_tokens,
-        chosen_share=min(shares),
-    )
+        work = _parameter_work(parameter, storage[parameter.name].size_bytes, share)
+        if parameter.layer is None:
+            rest += work
+        else:
+            layers[parameter.layer] += work
+    return layers, rest
 
 
-def _parameter_work(parameter: Parameter, size_bytes: int, share: float) -> dict[str, int]:
-    """The fields of `Work` that a parameter adds to; `share` of it takes part in a token."""
+def _parameter_work(parameter: Parameter, size_bytes: int, share: float) -> Work:
+    """`share` of the parameter takes part in a token."""
     numbers = prod(parameter.shape) if len(parameter.shape) > 1 else 0
     if parameter.layer is None:
-        return {"weight_bytes": size_bytes, "tensors": 1, "head_weights": numbers}
+        return Work(weight_bytes=size_bytes, tensors=1, head_weights=numbers)
     weights = round(share * numbers)
     if share < 1:
-        return {"expert_bytes": size_bytes, "expert_tensors": 1, "weights": weights}
-    return {"weight_bytes": size_bytes, "tensors": 1, "weights": weights}
+        return Work(expert_bytes=size_bytes, expert_tensors=1, weights=weights)
+    return Work(weight_bytes=size_bytes, tensors=1, weights=weights)
 
 
-def _past_numbers(mixer: Mixer, context_tokens: int, image_keys: int) -> int:
+def past_numbers(mixer: Mixer, context_tokens: int, image_keys: int) -> int:
     """Numbers of a full cache that one token is multiplied with; a state is small beside weights."""
     if isinstance(mixer, Attention):
         seen = min(context_tokens, mixer.window or context_tokens)
@@ -69,7 +91,9 @@ def _past_numbers(mixer: Mixer, context_tokens: int, image_keys: int) -> int:
     return 0
 
 
-def _processor(device: Device) -> Processor:
-    if device.torch_device != "cpu":
-        return device.kind
-    return "cpu with matrix units" if bf16_units() == "matrix" else "cpu"
+def chosen_share(spec: ModelSpec) -> float:
+    """The part of all experts that one token goes to."""
+    routers = [
+        layer.feed_forward.router for layer in spec.layers if isinstance(layer.feed_forward, Moe)
+    ]
+    return min((router.chosen / router.experts for router in routers), default=1.0)
