@@ -64,12 +64,15 @@ def show_plan(
     The exit code is DOES_NOT_FIT for a plan that lacks memory.
     """
     from mrs.plan.advice import nearest_changes
+    from mrs.plan.bandwidth import learn_host_bandwidth
     from mrs.plan.solve import solve
     from mrs.runner import open_planner, plan
 
     request = replace(request, devices=tuple(planned.device or ()))
     if request.devices and not planned.dry_run:
         raise UsageError("--device needs --dry-run: a device may not be there to load on")
+    if not planned.dry_run:
+        learn_host_bandwidth()
     planner = open_planner(request)
     solution = solve(planner, request, planned.solve) if planned.solve else None
     made = plan(request, planner) if solution is None else solution.plan

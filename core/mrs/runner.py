@@ -13,7 +13,7 @@ from mrs.events import HeldMemory, LoadProgress, OnProgress
 from mrs.families.find import Description, describe
 from mrs.interrupts import interrupts_held
 from mrs.kernels.library import is_available
-from mrs.plan.bandwidth import with_bandwidth
+from mrs.plan.bandwidth import remember_bandwidth
 from mrs.plan.calibration import corrections, remember
 from mrs.plan.device import Device
 from mrs.plan.memory import probe_devices
@@ -96,7 +96,8 @@ def rehearse(
     made.require_fit()
     report = on_progress or (lambda progress: None)
     planner = _fetched(request, planner, report)
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler talks on standard error
+    for variable, silent in (("KINETO_LOG_LEVEL", "99"), ("TORCH_CPP_LOG_LEVEL", "ERROR")):
+        os.environ.setdefault(variable, silent)  # the profiler talks on standard error
     decoder, weights = _load_decoder(planner, made, report)
     from mrs.run.rehearsal import measure, rehearse
 
@@ -117,7 +118,8 @@ def rehearse(
         seen.decode_tokens_per_s,
     )
     remember(result.corrections)
-    with_bandwidth(_devices(request), measure=True)  # remembered for later estimates
+    for device, bytes_per_s in result.bandwidths.items():
+        remember_bandwidth(device, bytes_per_s)
     return result
 
 

@@ -7,7 +7,12 @@ from dataclasses import replace
 import pytest
 
 from mrs.plan import bandwidth
-from mrs.plan.bandwidth import measure_host_bandwidth, remember_bandwidth, with_bandwidth
+from mrs.plan.bandwidth import (
+    learn_host_bandwidth,
+    measure_host_bandwidth,
+    remember_bandwidth,
+    with_bandwidth,
+)
 from mrs.plan.device import Device
 from mrs.plan.gpu_bandwidths import published_bandwidth
 
@@ -21,33 +26,41 @@ def test_order_of_sources(tmp_path, monkeypatch):
     given = replace(GPU, bandwidth_bytes_per_s=5.0, bandwidth_source="given")
     unknown = replace(GPU, name="Card of tomorrow")
 
-    def sources(**options):
-        found = with_bandwidth([given, GPU, unknown, CPU], cache_file=cache, **options)
+    def sources():
+        found = with_bandwidth([given, GPU, unknown, CPU], cache)
         return [(d.bandwidth_bytes_per_s, d.bandwidth_source) for d in found]
 
     before = [(5.0, "given"), (1008e9, "published"), (200e9, "assumed")]
     assert sources() == [*before, (20e9, "assumed")]
     assert not cache.exists()
-    assert sources(measure=True) == [*before, (31e9, "measured")]
+    learn_host_bandwidth(cache)
     assert sources() == [*before, (31e9, "measured")]
     remember_bandwidth(GPU, 900e9, cache)
     assert sources()[1] == (900e9, "measured")
     assert [path.name for path in cache.parent.iterdir()] == ["bandwidth.json"]
 
 
+def test_the_fastest_measurement_is_kept(tmp_path, monkeypatch):
+    cache = tmp_path / "bandwidth.json"
+    for measured, kept in ((14e9, 14e9), (31e9, 31e9), (9e9, 31e9)):
+        monkeypatch.setattr(bandwidth, "measure_host_bandwidth", lambda fast=measured: fast)
+        learn_host_bandwidth(cache)
+        assert with_bandwidth([CPU], cache)[0].bandwidth_bytes_per_s == kept
+
+
 def test_logical_devices_read_the_memory_of_the_cpu(tmp_path):
     cache = tmp_path / "bandwidth.json"
     logical = Device("cuda", 1, "logical device on the CPU", 1, 1, "cpu")
-    assert with_bandwidth([logical], cache_file=cache)[0].bandwidth_bytes_per_s == 20e9
+    assert with_bandwidth([logical], cache)[0].bandwidth_bytes_per_s == 20e9
     remember_bandwidth(CPU, 33e9, cache)
-    assert with_bandwidth([logical], cache_file=cache)[0].bandwidth_bytes_per_s == 33e9
+    assert with_bandwidth([logical], cache)[0].bandwidth_bytes_per_s == 33e9
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", '{"cuda NVIDIA GeForce RTX 4090": -1}', "\x00"])
 def test_damaged_file_holds_nothing(tmp_path, text):
     cache = tmp_path / "bandwidth.json"
     cache.write_text(text)
-    assert with_bandwidth([GPU], cache_file=cache)[0].bandwidth_source == "published"
+    assert with_bandwidth([GPU], cache)[0].bandwidth_source == "published"
 
 
 def test_folder_that_cannot_be_made_is_no_error(tmp_path):

@@ -19,6 +19,7 @@ import mrs_cli
 from mrs import runner
 from mrs.errors import DoesNotFit
 from mrs.plan.account import Correction
+from mrs.plan.bandwidth import remember_bandwidth
 from mrs.plan.calibration import corrections
 from mrs.plan.device import Device
 from mrs.plan.document import dumps, to_document
@@ -106,6 +107,19 @@ def test_what_was_measured_is_remembered(tiny: Path) -> None:
     assert ratio == pytest.approx(
         next(iter(result.corrections.values())).activation_ratio, rel=1e-3
     )
+
+
+def test_a_faster_run_is_remembered(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mrs.plan.speed.MOST_CACHED_BYTES", 0)
+    wish = request(tiny)
+    cpu = runner.plan(wish).devices[-1]
+    remember_bandwidth(cpu, 1e3)
+    planner = runner.open_planner(wish)
+    slow = runner.plan(wish, planner)
+    result = runner.rehearse(wish, planner, slow)
+    assert result.decode_tokens_per_s > slow.speed.decode.high
+    after = runner.plan(wish)
+    assert after.devices[-1].bandwidth_bytes_per_s == result.bandwidths[slow.devices[-1]] > 1e3
 
 
 @pytest.mark.parametrize(

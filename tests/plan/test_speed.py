@@ -74,6 +74,21 @@ def test_a_prompt_comes_in_chunks():
     assert speed.prompt_of(10) == speed.prompt
 
 
+def test_a_rate_shows_how_fast_memory_is_at_least():
+    work = Work(weight_bytes=2 * 10**9, expert_bytes=4 * 10**9, tensors=1)
+    slow = estimate((work, DeviceSpeed("cpu", 10e9)), chosen_share=0.25)
+    rate = 1.5 * slow.decode.high
+    shown = slow.shown_bandwidth(0, rate)
+    assert shown == pytest.approx(15e9, rel=1e-3)
+    fast = estimate((work, DeviceSpeed("cpu", shown)), chosen_share=0.25)
+    assert fast.decode.high == pytest.approx(rate, rel=1e-3)
+
+
+def test_a_model_that_caches_hold_shows_nothing():
+    speed = estimate((Work(weight_bytes=10**8, tensors=1), DeviceSpeed("cpu", 1e9)))
+    assert speed.shown_bandwidth(0, 100.0) == 0
+
+
 @pytest.mark.parametrize(
     ("bits", "decode", "prompt"),
     [(4.85, 23.7, 149), (8.5, 13.4, 86), (4.5, 23.2, 116), (16, 8, 71)],

@@ -10,7 +10,7 @@ from pathlib import Path
 from mrs.plan.device import Device, DeviceKind
 from mrs.plan.gpu_bandwidths import published_bandwidth
 from mrs.plan.remembered import cache_file as remembered_file
-from mrs.plan.remembered import device_key, read_entries, write_entries
+from mrs.plan.remembered import device_key, host_key, read_entries, write_entries
 
 FILE_NAME = "bandwidth.json"
 
@@ -18,21 +18,19 @@ FILE_NAME = "bandwidth.json"
 ASSUMED_BYTES_PER_S: dict[DeviceKind, float] = {"cuda": 200e9, "metal": 68e9, "cpu": 20e9}
 
 MEASURED_BYTES = 256 * 1024**2
-PASSES = 3
+#: Passes that together read all of it.
+PASSES_PER_ROUND = 8
+MEASURED_SECONDS = 0.4
 
 
-def with_bandwidth(
-    devices: Sequence[Device], *, measure: bool = False, cache_file: Path | None = None
-) -> list[Device]:
+def with_bandwidth(devices: Sequence[Device], cache_file: Path | None = None) -> list[Device]:
     """The devices with a bandwidth each, and where it is from.
 
     In this order: given, remembered in `cache_file` (the platform's cache folder unless named),
-    measured now if `measure` says so and it is the CPU, published for that name, assumed. A GPU
-    is measured by whoever has loaded its library and tells `remember_bandwidth`.
+    published for that name, assumed. Whoever measures a device tells `remember_bandwidth`.
     """
-    path = cache_file or remembered_file(FILE_NAME)
-    known = _read(path)
-    return [_with_bandwidth(device, known, path, measure=measure) for device in devices]
+    known = _read(cache_file or remembered_file(FILE_NAME))
+    return [_with_bandwidth(device, known) for device in devices]
 
 
 def bandwidth_of(device: Device) -> float:
@@ -42,17 +40,25 @@ def bandwidth_of(device: Device) -> float:
 
 
 def remember_bandwidth(device: Device, bytes_per_s: float, cache_file: Path | None = None) -> None:
-    """Keep a measured bandwidth for later plans; a folder that cannot be written is no error."""
-    path = cache_file or remembered_file(FILE_NAME)
-    known = {**_read(path), device_key(device): bytes_per_s}
-    write_entries(path, known)
+    """Keep a measured bandwidth for later plans, unless a faster one is known.
+
+    Other programs make a measurement slower, never faster. A folder that cannot be written is no
+    error.
+    """
+    _remember(device_key(device), bytes_per_s, cache_file)
+
+
+def learn_host_bandwidth(cache_file: Path | None = None) -> None:
+    """Measure how fast the CPU reads its memory, for the plans made from now on."""
+    _remember(host_key(), measure_host_bandwidth(), cache_file)
 
 
 def measure_host_bandwidth(size_bytes: int = MEASURED_BYTES) -> float:
-    """Bytes a second that all cores together read from memory: the best of three passes.
+    """Bytes a second that all cores together read from memory: the best of many short passes.
 
-    The buffer exceeds the caches; numpy's reductions run without the interpreter's lock and
-    are bound by memory. Takes about half a second.
+    Short ones find a moment in which other programs leave all cores alone. Together they read
+    more than the caches hold; numpy's reductions run without the interpreter's lock and are bound
+    by memory. Takes about half a second.
     """
     from concurrent.futures import ThreadPoolExecutor
     from time import perf_counter
@@ -60,32 +66,36 @@ def measure_host_bandwidth(size_bytes: int = MEASURED_BYTES) -> float:
     import numpy as np
 
     threads = os.cpu_count() or 1
-    parts = np.array_split(np.ones(size_bytes // 8, dtype=np.int64), 4 * threads)
-    best = float("inf")
+    part_numbers = size_bytes // (8 * PASSES_PER_ROUND * threads)
+    passes = np.ones((PASSES_PER_ROUND, threads, part_numbers), dtype=np.int64)
+    seconds: list[float] = []
+    end = perf_counter() + MEASURED_SECONDS
     with ThreadPoolExecutor(threads) as pool:
-        for _ in range(PASSES):
+        while not seconds or perf_counter() < end:
+            parts = passes[len(seconds) % PASSES_PER_ROUND]
             start = perf_counter()
             list(pool.map(np.bitwise_or.reduce, parts))
-            best = min(best, perf_counter() - start)
-    return size_bytes / best
+            seconds.append(perf_counter() - start)
+    return float(passes[0].nbytes) / min(seconds)
 
 
-def _with_bandwidth(
-    device: Device, known: dict[str, float], path: Path, *, measure: bool
-) -> Device:
+def _with_bandwidth(device: Device, known: dict[str, float]) -> Device:
     if device.bandwidth_bytes_per_s is not None:
         return device
     speed = known.get(device_key(device))
-    if speed is None and measure and device.torch_device == "cpu":
-        speed = measure_host_bandwidth()
-        known[device_key(device)] = speed
-        remember_bandwidth(device, speed, path)
     if speed is not None:
         return replace(device, bandwidth_bytes_per_s=speed, bandwidth_source="measured")
     speed = published_bandwidth(device.name)
     if speed is not None:
         return replace(device, bandwidth_bytes_per_s=speed, bandwidth_source="published")
     return replace(device, bandwidth_bytes_per_s=bandwidth_of(device), bandwidth_source="assumed")
+
+
+def _remember(key: str, bytes_per_s: float, cache_file: Path | None) -> None:
+    path = cache_file or remembered_file(FILE_NAME)
+    known = _read(path)
+    if bytes_per_s > known.get(key, 0):
+        write_entries(path, {**known, key: bytes_per_s})
 
 
 def _read(path: Path) -> dict[str, float]:

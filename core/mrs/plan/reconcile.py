@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mrs.plan.account import Correction
+from mrs.plan.bandwidth import bandwidth_of
 from mrs.plan.device import Device
 from mrs.plan.plan import Plan
 
@@ -32,12 +33,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """Every term, and tokens a second of the prompt and of decoding at the full length."""
+    """Every term, and tokens a second of the prompt and of decoding at the full length.
+
+    `corrections` and `bandwidths` (bytes a second) are what was learnt of devices.
+    """
 
     rows: tuple[Row, ...]
     prompt_tokens_per_s: float
     decode_tokens_per_s: float
     corrections: Mapping[Device, Correction]
+    bandwidths: Mapping[Device, float]
 
 
 def reconcile(
@@ -76,4 +81,20 @@ def reconcile(
         if found.activation_bytes:
             ratio = found.activation_bytes / activations * before.activation_ratio
             corrections[held[0][0]] = Correction(ratio, found.runtime_bytes)
-    return Reconciliation(tuple(rows), prompt_tokens_per_s, decode_tokens_per_s, corrections)
+    return Reconciliation(
+        tuple(rows),
+        prompt_tokens_per_s,
+        decode_tokens_per_s,
+        corrections,
+        _shown_bandwidths(plan, decode_tokens_per_s),
+    )
+
+
+def _shown_bandwidths(plan: Plan, decode_tokens_per_s: float) -> dict[Device, float]:
+    """Of a device that decodes alone, and faster than it was thought to read."""
+    working = [index for index, work in enumerate(plan.speed.work) if work.tensors]
+    if len(working) != 1:
+        return {}
+    shown = plan.speed.shown_bandwidth(working[0], decode_tokens_per_s)
+    device = plan.devices[working[0]]
+    return {device: shown} if shown > bandwidth_of(device) else {}

@@ -13,9 +13,12 @@ from mrs.plan.device import Device
 
 def device_key(device: Device) -> str:
     """What a measurement belongs to; logical devices and the CPU are the same silicon."""
-    if device.torch_device == "cpu":
-        return f"cpu x {os.cpu_count()}"
-    return f"{device.kind} {device.name}"
+    return host_key() if device.torch_device == "cpu" else f"{device.kind} {device.name}"
+
+
+def host_key() -> str:
+    """What measurements of the CPU belong to."""
+    return f"cpu x {os.cpu_count()}"
 
 
 def cache_file(name: str) -> Path:

@@ -22,6 +22,9 @@ Processor = Literal["cpu", "cpu with matrix units", "metal", "cuda"]
 #: several engines and in ours: from plain kernels to ones laid out for the memory, on huge pages.
 READ_EFFICIENCY = (0.5, 1.1)
 
+#: What a processor's caches may hold of what every token reads.
+MOST_CACHED_BYTES = 256 * 1024**2
+
 #: Operations of a matrix product for each byte of bandwidth, from kernels that decode weights on
 #: the fly to the processor's rate: consumer and server CPUs, Apple and NVIDIA GPUs.
 OPERATIONS_PER_BYTE: dict[Processor, tuple[float, float]] = {
@@ -90,6 +93,15 @@ class SpeedEstimate:
             seconds = chunks * self._pass_seconds(self.chunk_tokens, end) if chunks else 0.0
             rates.append(tokens / (seconds + (self._pass_seconds(rest, end) if rest else 0.0)))
         return Range(*rates)
+
+    def shown_bandwidth(self, index: int, decode_tokens_per_s: float) -> float:
+        """Bytes a second that a device must read for such a rate, were it alone and all its time
+        spent reading; 0 for what it may hold in caches."""
+        work = self.work[index]
+        read_bytes = work.weight_bytes + self.chosen_share * work.expert_bytes
+        if read_bytes < MOST_CACHED_BYTES:
+            return 0.0
+        return read_bytes * decode_tokens_per_s / READ_EFFICIENCY[1]
 
     def _pass_seconds(self, tokens: int, end: int) -> float:
         used = [pair for pair in zip(self.work, self.devices, strict=True) if pair[0].tensors]
