@@ -56,7 +56,7 @@ def test_plain_text_in_a_pipe(run_mrs, big: str) -> None:
     lines = ran.out.splitlines()
     assert lines[0] == f"model: {big}"
     assert "70.6 B parameters" in lines[1]
-    assert "320 KiB of KV cache a token" in lines[1]
+    assert "320 KiB of KV a token" in lines[1]
     assert "layers: 0\u201345 cuda:0, 46\u201379 cuda:1" in lines
     assert "result: fits" in lines
     past = next(line for line in lines if line.startswith("past conversations: "))
@@ -106,6 +106,7 @@ def test_what_does_not_fit(run_mrs, big: str) -> None:
     assert ran.code == 4
     assert "result: does not fit" in ran.out
     assert "cpu lacks" in ran.out
+    assert "speed" not in ran.out
 
 
 @pytest.mark.parametrize(
@@ -165,6 +166,15 @@ def test_the_picture_keeps_to_the_screen(
     assert "past conversations: " in text
 
 
+def test_a_long_line_goes_on_below_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    out = Terminal()
+    environment = Environment(io.StringIO(), out, io.StringIO(), {"TERM": "xterm"})
+    assert main(("plan", "--dry-run", "-m", "demo-vision"), environment) == 0
+    text = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
+    assert re.search(r"^    1 image of [^\n]*\n    [^\n]*looking", text, re.MULTILINE)
+
+
 def test_facts_of_four_gpus(run_mrs, big: str) -> None:
     """What is left on each for past conversations, and that their speed is a guess."""
     gpus = [f"--device=cuda:{i}=40GiB" for i in range(4)]
@@ -172,7 +182,7 @@ def test_facts_of_four_gpus(run_mrs, big: str) -> None:
     assert re.search(
         r"^past conversations: \d+ MiB to [\d.]+ GiB on each of 4 devices$", ran.out, re.MULTILINE
     )
-    assert "tokens/s of prompt (bandwidth assumed)" in ran.out
+    assert "of prompt (200 GB/s assumed)" in ran.out
     given = [f"{gpu},bandwidth=900GB/s" for gpu in gpus]
     ran = run_mrs("plan", "--dry-run", *given, "--device", "cpu=8GiB", "-m", big)
     assert "assumed" not in ran.out

@@ -85,7 +85,8 @@ def plain_lines(plan: Plan, changes: Sequence[Change], solution: Solution | None
     yield f"layers: {', '.join(layer_runs(plan))}"
     yield f"result: {verdict(plan)}"
     yield f"binding: {binding(plan).text}"
-    yield f"speed: {speed(plan)}"
+    if rates := speed(plan):
+        yield f"speed: {rates}"
     if images := seeing(plan):
         yield f"images: {images}"
     if past := past_conversations(plan):
@@ -116,7 +117,7 @@ def model_facts(plan: Plan) -> str:
         f"{_count(plan.model.parameters)} parameters",
         plan.weights_format,
         f"{plan.model.layers} layers",
-        f"{human_bytes(plan.kv_bytes_per_token)} of KV cache a token",
+        f"{human_bytes(plan.kv_bytes_per_token)} of KV a token",
     ]
     return " \u00b7 ".join(facts)
 
@@ -141,7 +142,7 @@ def planned_for(plan: Plan) -> str:
 
 
 def device_line(device: Device, terms: DeviceTerms) -> str:
-    """Its name, its layers, and low, expected and high bytes of what it has."""
+    """Its name, its layers, and what it is expected to hold of what it has."""
     available = human_bytes(terms.available_bytes)
     if not terms.total.expected:
         return f"{device.name}, not used, {available} free"
@@ -150,19 +151,18 @@ def device_line(device: Device, terms: DeviceTerms) -> str:
 
 
 def bytes_range(low: int, expected: int, high: int) -> str:
-    """`1.20 - 1.25 - 1.31 GiB`, in the unit of the largest; one number where they agree."""
-    texts = [_in_unit_of(high, size) for size in (low, expected, high)]
-    unit = human_bytes(high).partition(" ")[2]
-    if texts[0] == texts[2]:
+    """What is expected, and from where to where it may be: `1.25 GiB (1.20\u20131.31)`."""
+    ends = [_in_unit_of(expected, size) for size in (low, high)]
+    if ends[0] == ends[1]:
         return human_bytes(expected)
-    joined = " \u2013 ".join(texts)
-    return f"{joined} {unit}"
+    return f"{human_bytes(expected)} ({ends[0]}\u2013{ends[1]})"
 
 
-def _in_unit_of(largest: int, size: int) -> str:
-    text = human_bytes(largest).split()[0]
+def _in_unit_of(shown: int, size: int) -> str:
+    """`size` with the unit and the digits of `human_bytes(shown)`."""
+    text = human_bytes(shown).split()[0]
     digits = len(text.partition(".")[2])
-    factor = largest / float(text) if float(text) else 1
+    factor = shown / float(text) if float(text) else 1
     return f"{size / factor:.{digits}f}"
 
 
@@ -184,11 +184,19 @@ def verdict(plan: Plan) -> str:
 
 
 def speed(plan: Plan) -> str:
+    """Tokens a second, and at which bandwidths where these are a guess; nothing without a fit."""
+    if not plan.fits:
+        return ""
     decode, prompt = rate_range(*plan.speed.decode), rate_range(*plan.speed.prompt)
-    used = zip(plan.devices, plan.terms, strict=True)
-    guessed = any(d.bandwidth_source == "assumed" for d, terms in used if terms.total.expected)
-    basis = " (bandwidth assumed)" if guessed else ""
-    return f"{decode} tokens/s of reply, {prompt} tokens/s of prompt{basis}"
+    used = zip(plan.devices, plan.speed.devices, plan.terms, strict=True)
+    guessed = {
+        speed.bandwidth_bytes_per_s
+        for device, speed, terms in used
+        if terms.total.expected and device.bandwidth_source == "assumed"
+    }
+    numbers = " and ".join(f"{bytes_per_s / 1e9:.0f}" for bytes_per_s in sorted(guessed))
+    basis = f" ({numbers} GB/s assumed)" if guessed else ""
+    return f"{decode} tokens/s of reply, {prompt} of prompt{basis}"
 
 
 def seeing(plan: Plan) -> str:

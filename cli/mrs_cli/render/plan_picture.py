@@ -69,7 +69,9 @@ def _print(screen: Console, lines: Sequence[Text]) -> None:
     while lines and not lines[-1]:
         lines = lines[:-1]
     for line in [*lines, Text()]:
-        screen.print(Padding(line, (0, 0, 0, len(INDENT))))
+        # As padding, so that what goes on in the next line begins below its beginning.
+        indent = len(line.plain) - len(line.plain.lstrip(" "))
+        screen.print(Padding(line[indent:], (0, 0, 0, len(INDENT) + indent)))
 
 
 def _device(device: Device, terms: DeviceTerms, width: int) -> list[Text]:
@@ -115,7 +117,8 @@ def _layers(plan: Plan, width: int) -> Text:
     strip, first = Text(), 0
     cells = _cells([count for _, count in plan.runs], width)
     for number, ((index, count), share) in enumerate(zip(plan.runs, cells, strict=True)):
-        style = "yellow" if plan.devices[index].kind == "cpu" and number else RUN_STYLES[number % 2]
+        spilled = plan.spilled_layers and plan.devices[index].kind == "cpu"
+        style = "yellow" if spilled else RUN_STYLES[number % 2]
         label = f" layers {first}\u2013{first + count - 1} on {plan.devices[index].label} "
         numbers = f" {first}\u2013{first + count - 1} "
         for shorter in (f"{numbers}{plan.devices[index].label} ", numbers, ""):
@@ -158,12 +161,10 @@ def _findings(plan: Plan) -> list[Text]:
     lines = [
         Text(f"{mark} {verdict(plan)}", style=style),
         Text(f"  {binding(plan).text}"),
-        Text(f"  {speed(plan)}", style="quiet"),
     ]
-    if images := seeing(plan):
-        lines.append(Text(f"  {images}", style="quiet"))
-    if past := past_conversations(plan):
-        lines.append(Text(f"  {past}", style="quiet"))
+    for fact in (speed(plan), seeing(plan), past_conversations(plan)):
+        if fact:
+            lines.append(Text(f"  {fact}", style="quiet"))
     return lines
 
 

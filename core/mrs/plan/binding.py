@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mrs.plan.account import DeviceTerms
 from mrs.plan.plan import Plan
 from mrs.units import human_bytes
 
 
 @dataclass(frozen=True)
 class Binding:
-    """The device with the smallest free part of its memory, and its largest term."""
+    """The device with the least memory to spare, and its largest term."""
 
     device: str
     term: str
@@ -34,10 +35,7 @@ def binding(plan: Plan) -> Binding:
     used = [index for index, terms in enumerate(plan.terms) if terms.total.expected]
     lacking = [index for index in used if plan.terms[index].missing_bytes]
     accelerators = [index for index in used if plan.devices[index].kind != "cpu"]
-    index = min(
-        lacking or accelerators or used,
-        key=lambda i: plan.terms[i].free_bytes / max(1, plan.terms[i].available_bytes),
-    )
+    index = min(lacking or accelerators or used, key=lambda i: _spare_bytes(plan.terms[i]))
     terms = plan.terms[index]
     sizes = {
         "weights": terms.weight_bytes,
@@ -45,5 +43,9 @@ def binding(plan: Plan) -> Binding:
         "activations": terms.activations.expected,
     }
     largest = max(sizes, key=lambda name: sizes[name])
-    free_bytes = -terms.missing_bytes if terms.missing_bytes else terms.free_bytes
-    return Binding(plan.devices[index].label, largest, sizes[largest], free_bytes)
+    return Binding(plan.devices[index].label, largest, sizes[largest], _spare_bytes(terms))
+
+
+def _spare_bytes(terms: DeviceTerms) -> int:
+    """Below 0 for what is missing; a reserve that is touched is not missing."""
+    return -terms.missing_bytes or max(0, terms.free_bytes)

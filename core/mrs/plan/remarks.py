@@ -39,8 +39,6 @@ def remarks(
             size = human_bytes(held.weight_bytes)
             lines.append(f"{held.layers} of {len(spec.layers)} layers ({size}) go to the CPU")
         if held.total.high > held.available_bytes >= held.needed_bytes:
-            lines.append(
-                f"{device.label} is tight: up to {human_bytes(held.total.high)} of "
-                f"{human_bytes(held.available_bytes)} may be used"
-            )
+            beyond = human_bytes(held.total.high - held.available_bytes)
+            lines.append(f"{device.label} is tight: at worst it lacks {beyond}")
     return tuple(lines)
