@@ -71,13 +71,16 @@ def show_plan(
     request = replace(request, devices=tuple(planned.device or ()))
     if request.devices and not planned.dry_run:
         raise UsageError("--device needs --dry-run: a device may not be there to load on")
+    is_settled = request.plan_file is not None
+    if is_settled and planned.solve:
+        raise UsageError("--solve looks for what --plan has settled", hint="give one of them")
     if not planned.dry_run:
         learn_host_bandwidth()
     planner = open_planner(request)
     solution = solve(planner, request, planned.solve) if planned.solve else None
     made = plan(request, planner) if solution is None else solution.plan
     request = request if solution is None else solution.request
-    changes = nearest_changes(planner, request, made) if solution is None else []
+    changes = [] if solution or is_settled else nearest_changes(planner, request, made)
     if output.json:
         from mrs.plan.document import dumps, to_document
 

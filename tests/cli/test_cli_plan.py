@@ -91,6 +91,19 @@ def test_json_is_what_the_schema_says(run_mrs, big: str) -> None:
     assert document["fits"]
 
 
+def test_a_saved_plan_is_shown_without_changes_that_it_would_not_take(
+    run_mrs, small: str, tmp_path: Path
+) -> None:
+    saved = tmp_path / "plan.json"
+    ran = run_mrs("plan", "--dry-run", "--json", "plain", "-m", small, "--max-seq-len", "512")
+    assert json.loads(ran.out)["changes"]
+    saved.write_text(ran.out)
+    ran = run_mrs("plan", "--dry-run", "--plan", str(saved), "plain", "-m", small)
+    assert ran.code == 0
+    assert "planned for: 512 tokens" in ran.out
+    assert "change:" not in ran.out
+
+
 def test_a_spill_is_a_warning(run_mrs, big: str) -> None:
     devices = ("--device", "cuda:0=80GiB", "--device", "cpu=128GiB")
     ran = run_mrs("plan", "--dry-run", *devices, "-m", big)
@@ -117,6 +130,7 @@ def test_what_does_not_fit(run_mrs, big: str) -> None:
         ("plan --dry-run -m x plain -m {}", "-m x stands before plain"),
         ("plan --dry-run -f x.gguf", "-f x.gguf names a file of no model"),
         ("plan --dry-run --solve speed -m {}", "max-batch-size"),
+        ("plan --dry-run --plan x.json --solve isq -m {}", "--solve looks for what --plan has"),
         ("plan --dry-run --strategy random -m {}", "fastest"),
         ("plan --dry-run -n 9:4 -m {}", "names an accelerator that is not there"),
         ("plan --dry-run plain -m {} --max-seq-len 0", "--max-seq-len 0 is out of range"),
