@@ -216,7 +216,8 @@ def test_planning_leaves_torch_alone(tiny: Path, tmp_path: Path) -> None:
     code = (
         "import sys; from mrs_cli.app import main; "
         f"code = main(['plan', '--dry-run', 'plain', '-m', {str(tiny)!r}]); "
-        "heavy = {'torch', 'numpy', 'tokenizers', 'transformers', 'huggingface_hub', 'jinja2'}; "
+        "heavy = {'torch', 'numpy', 'tokenizers', 'transformers', 'huggingface_hub', 'jinja2', "
+        "'mrs.families.vision.llava'}; "
         "print('HEAVY', sorted(heavy & set(sys.modules))); sys.exit(code)"
     )
     roots = [str(Path(package.__file__ or "").parents[1]) for package in (mrs, mrs_cli)]

@@ -18,7 +18,7 @@ from mrs.families.registry import family_by_gguf_arch, family_by_name
 from mrs.families.slots import Kind
 from mrs.families.spec import Change, ModelSpec, Parameter
 from mrs.families.text_part import text_part
-from mrs.families.vision.family import VisionFamily
+from mrs.families.vision.family import TOWER_KEYS, VisionFamily
 from mrs.families.vision.find import (
     find_vision_family,
     see,
@@ -119,7 +119,9 @@ def _read_safetensors(checkpoint: _Checkpoint, arch: str | None) -> _Read:
     where = checkpoint.model_id
     values, prefix = text_part(checkpoint.config, checkpoint.tensors)
     name = arch or _model_type(values, where)
-    around = find_vision_family(name)
+    # Not looked for without need: all families that see would be imported.
+    may_see = any(key in values for key in TOWER_KEYS)
+    around = find_vision_family(name) if may_see else None
     if around is not None and around.tower_key in values:
         found = _read_inside(checkpoint, around)
         return found._replace(ignored=found.ignored + seeing_starts(around, checkpoint.tensors))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from mrs.families.config import Config
 from mrs.families.family import Names
 from mrs.families.spec import ModelSpec
 from mrs.families.vision.spec import Vision
+
+TowerKey = Literal["vision_config", "img_processor"]
+#: A config without any of these is of no model that sees.
+TOWER_KEYS: tuple[TowerKey, ...] = get_args(TowerKey)
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ class VisionFamily:
     start with `model.`, here they start with `text_start`, and its head is `head`; `text_names`
     are slots named otherwise, `text_defaults` what its config leaves out. `names` gives the parts
     of tower and projector their module names, and `layer` the start of those of a tower's layer.
-    `tower_key` is where the tower is described. Files without a name that starts like a key of `spellings` start it with the value.
+    `tower_key` is where the tower is described. Files without a name that starts like a key of
+    `spellings` start it with the value.
     `refine` changes the text model's spec by the whole config.
     """
 
@@ -65,7 +70,7 @@ class VisionFamily:
     text_defaults: Mapping[str, Any] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    tower_key: str = "vision_config"
+    tower_key: TowerKey = "vision_config"
     tower_defaults: Mapping[str, Any] = field(default_factory=dict)
     image_defaults: Mapping[str, Any] = field(default_factory=dict)
     spellings: Names = field(default_factory=dict)
