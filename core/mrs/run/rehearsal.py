@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,10 +51,9 @@ def rehearse(
     decoded = min(DECODED_TOKENS, context_tokens - 1)
     last = min(chunk_tokens, context_tokens - decoded)
     before = context_tokens - decoded - last
+    _feed(decoder, decoder.new_cache(1, 1), 1)  # what comes first starts threads
     sample = decoder.new_cache(last, chunk_tokens)
-    start = time.perf_counter()
-    _feed(decoder, sample, last)
-    prompt_s = time.perf_counter() - start
+    prompt_s = _timed(lambda: _feed(decoder, sample, last))
     full: list[SequenceCache] = []
 
     def worst_moment() -> None:
@@ -66,10 +66,7 @@ def rehearse(
     devices = {layer.device for layer in sample.layers} | {decoder.home}
     peaks = _peaks(worst_moment, sorted(devices, key=str))
     cache = full[0]
-    start = time.perf_counter()
-    for _ in range(decoded):
-        _feed(decoder, cache, 1)
-    decode_s = time.perf_counter() - start
+    steps_s = [_timed(lambda: _feed(decoder, cache, 1)) for _ in range(decoded)]
     kv_bytes = {
         device: sum(layer.nbytes for layer in cache.layers if layer.device == device)
         for device in devices
@@ -78,8 +75,15 @@ def rehearse(
         kv_bytes=kv_bytes,
         activation_bytes={d: max(0, peak - kv_bytes[d]) for d, peak in peaks.items()},
         prompt_tokens_per_s=last / prompt_s,
-        decode_tokens_per_s=decoded / decode_s,
+        decode_tokens_per_s=1 / statistics.median(steps_s) if steps_s else 0.0,
     )
+
+
+def _timed(work: Callable[[], None]) -> float:
+    """Seconds that it takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
 
 
 def _peaks(work: Callable[[], None], devices: Sequence[torch.device]) -> dict[torch.device, int]:
