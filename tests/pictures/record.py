@@ -14,6 +14,7 @@ import shlex
 import subprocess
 import time
 from pathlib import Path
+from textwrap import shorten
 
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
@@ -21,6 +22,8 @@ from rich.text import Text
 
 STILL_S = 2.0
 LONGEST_WAIT_S = 120.0
+#: Columns that the buttons of the drawn window take beside its title, on both sides.
+TITLE_MARGIN = 24
 THEME = TerminalTheme(
     (30, 32, 38),
     (222, 224, 228),
@@ -98,7 +101,8 @@ def main() -> None:
             shown = screen.when_still()
     finally:
         screen.close()
-    arguments.picture.write_text(svg(shown, line, arguments.columns), "utf-8")
+    title = shorten(line, arguments.columns - TITLE_MARGIN, placeholder=" \u2026")
+    arguments.picture.write_text(svg(shown, title, arguments.columns), "utf-8")
 
 
 if __name__ == "__main__":
