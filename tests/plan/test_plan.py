@@ -90,7 +90,8 @@ def test_the_strategies(llama_70b: Path, planner_of) -> None:
     assert counts["fill"][2:] == [0, 0]
     assert max(counts["spread"][:4]) - min(counts["spread"][:4]) <= 1
     assert sum(count > 0 for count in counts["fastest"]) == 2
-    assert plans["fastest"].speed.decode.high >= plans["fill"].speed.decode.high
+    fastest, fill = (plans[name].speed.decode.high for name in ("fastest", "fill"))
+    assert fastest >= fill * (1 - 1e-9), "beside what sums in another order round to"
 
 
 def test_head_and_embedding_are_charged_where_they_live(llama_70b: Path, planner_of) -> None:

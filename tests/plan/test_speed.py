@@ -25,18 +25,18 @@ def estimate(
 
 def test_decoding_is_bytes_over_bandwidth():
     speed = estimate((Work(weight_bytes=100, tensors=1), CPU))
-    assert speed.decode == pytest.approx((0.05, 0.11), rel=1e-3)
+    assert speed.decode == pytest.approx((0.05, 0.12), rel=1e-3)
 
 
 def test_a_full_cache_counts_at_the_low_end():
     speed = estimate((Work(weight_bytes=100, cache_bytes=100, tensors=1), CPU))
-    assert speed.decode == pytest.approx((0.025, 0.11), rel=1e-3)
+    assert speed.decode == pytest.approx((0.025, 0.12), rel=1e-3)
 
 
 def test_each_device_reads_its_own_and_hops_cost():
     parts = ((Work(weight_bytes=70, tensors=1), GPU), (Work(weight_bytes=30, tensors=1), CPU))
     speed = estimate(*parts, (Work(), CPU), hop_seconds=0.15)
-    seconds = 70 / 110 + 30 / 11 + 2 * 0.15
+    seconds = 70 / 100 + 30 / 12 + 2 * 0.15
     assert speed.decode.high == pytest.approx(1 / seconds, rel=1e-3)
 
 
@@ -53,22 +53,22 @@ def test_tensors_cost_their_steps():
 def test_a_prompt_goes_to_more_experts_than_a_token():
     work = Work(weight_bytes=20, expert_bytes=80, tensors=1)
     speed = estimate((work, CPU), chosen_share=0.25)
-    assert 1 / speed.decode.high == pytest.approx((20 + 0.25 * 80) / 11, rel=1e-3)
+    assert 1 / speed.decode.high == pytest.approx((20 + 0.25 * 80) / 12, rel=1e-3)
     two = 1 - 0.75**2
-    assert 2 / speed.prompt_of(2).high == pytest.approx((20 + two * 80) / 11, rel=1e-3)
-    assert 100 / speed.prompt_of(100).high == pytest.approx(100 / 11, rel=1e-3)
+    assert 2 / speed.prompt_of(2).high == pytest.approx((20 + two * 80) / 12, rel=1e-3)
+    assert 100 / speed.prompt_of(100).high == pytest.approx(100 / 12, rel=1e-3)
 
 
 def test_prompt_is_bound_by_arithmetic_once_chunks_are_long():
     work = Work(weight_bytes=30, weights=1000, past_numbers=500, tensors=1)
     speed = estimate((work, CPU), chunk_tokens=100)
-    assert speed.prompt_of(1).high == pytest.approx(1 / max(30 / 11, 2000 / 400), rel=1e-3)
+    assert speed.prompt_of(1).high == pytest.approx(1 / max(30 / 12, 2000 / 400), rel=1e-3)
     assert speed.prompt.high == pytest.approx(400 / 2000, rel=1e-3)
     assert speed.prompt.low == pytest.approx(50 / 3000, rel=1e-3)
 
 
 def test_a_prompt_comes_in_chunks():
-    speed = estimate((Work(weight_bytes=110, tensors=1), CPU), chunk_tokens=10)
+    speed = estimate((Work(weight_bytes=120, tensors=1), CPU), chunk_tokens=10)
     assert speed.prompt_of(10).high == pytest.approx(1.0, rel=1e-3)
     assert speed.prompt_of(25).high == pytest.approx(25 / 30, rel=1e-3)
     assert speed.prompt_of(10) == speed.prompt

@@ -18,9 +18,15 @@ from mrs.plan.work import Work
 #: What a device computes with; matrix units are a CPU's (AMX).
 Processor = Literal["cpu", "cpu with matrix units", "metal", "cuda"]
 
-#: The part of a plain sequential read's speed that decoding reaches, in public measurements of
-#: several engines and in ours: from plain kernels to ones laid out for the memory, on huge pages.
-READ_EFFICIENCY = (0.5, 1.1)
+#: The part of the bandwidth that decoding reaches, in public measurements of several engines and in
+#: ours. A CPU's bandwidth is that of a plain read, which kernels laid out for the memory, on huge
+#: pages, exceed; an accelerator's is its maker's, which nothing does.
+READ_EFFICIENCY: dict[Processor, tuple[float, float]] = {
+    "cpu": (0.5, 1.2),
+    "cpu with matrix units": (0.5, 1.2),
+    "metal": (0.5, 1.0),
+    "cuda": (0.5, 1.0),
+}
 
 #: What a processor's caches may hold of what every token reads.
 MOST_CACHED_BYTES = 256 * 1024**2
@@ -66,7 +72,7 @@ class DeviceSpeed:
 class SpeedEstimate:
     """Tokens a second of one sequence, with an entry of `work` a device.
 
-    Low: half of the bandwidth, slow steps and a full cache. High: all of the bandwidth, fast steps
+    Low: half of the bandwidth, slow steps and a full cache. High: all that can be read, fast steps
     and an empty cache. A token goes to the part `chosen_share` of all experts.
     """
 
@@ -101,7 +107,7 @@ class SpeedEstimate:
         read_bytes = work.weight_bytes + self.chosen_share * work.expert_bytes
         if read_bytes < MOST_CACHED_BYTES:
             return 0.0
-        return read_bytes * decode_tokens_per_s / READ_EFFICIENCY[1]
+        return read_bytes * decode_tokens_per_s / READ_EFFICIENCY[self.devices[index].kind][1]
 
     def _pass_seconds(self, tokens: int, end: int) -> float:
         used = [pair for pair in zip(self.work, self.devices, strict=True) if pair[0].tensors]
@@ -117,7 +123,7 @@ class SpeedEstimate:
             read_bytes += work.cache_bytes
             multiplied += work.past_numbers * tokens
         bandwidth = device.bandwidth_bytes_per_s
-        reading = read_bytes / (bandwidth * READ_EFFICIENCY[end])
+        reading = read_bytes / (bandwidth * READ_EFFICIENCY[device.kind][end])
         multiplying = 2 * multiplied / (bandwidth * OPERATIONS_PER_BYTE[device.kind][end])
         steps = work.tensors + share * work.expert_tensors
         if work.head_weights:
