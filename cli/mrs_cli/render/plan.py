@@ -62,8 +62,8 @@ def render_reconciliation(environment: Environment, plan: Plan, result: Reconcil
         ("prompt tokens/s", plan.speed.prompt, result.prompt_tokens_per_s),
         ("decode tokens/s", plan.speed.decode, result.decode_tokens_per_s),
     ):
-        inside = "" if predicted.low <= seen <= predicted.high else "outside"
-        rows.append(("", phase, rate_range(*predicted), f"{seen:.3g}", inside))
+        off = "slower" if seen < predicted.low else "faster" if seen > predicted.high else ""
+        rows.append(("", phase, rate_range(*predicted), f"{seen:.3g}", off))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     environment.stdout.write("\n")
     for cells in rows:
