@@ -1,4 +1,4 @@
-"""The halves of a layer in one call against the same steps one after another."""
+"""Halves of layers, and several layers, in one call against the same steps one after another."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import torch
 from packed_blocks import random_blocks
 from torch import Tensor
 
+from mrs.cache.growing import GrowingCache
 from mrs.kernels.activations import gated
 from mrs.kernels.attention import attend
-from mrs.kernels.layer import AttentionHalf, FeedForwardHalf
+from mrs.kernels.layer import FEW_TOKENS, AttentionHalf, FeedForwardHalf, LayerRun
 from mrs.kernels.library import NativeLibrary
 from mrs.kernels.norms import rms_norm
 from mrs.kernels.packed import PackedMatrix
@@ -35,6 +36,14 @@ def packed(name: str, rows: int, columns: int, seed: int) -> PackedMatrix:
 
 def normal(*shape: int, seed: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def filled_cache(keys: Tensor, values: Tensor, dtype: torch.dtype = torch.float32) -> GrowingCache:
+    kv_heads, _, dim = keys.shape
+    options = {"capacity": 50, "dtype": dtype, "device": torch.device("cpu")}
+    cache = GrowingCache(kv_heads, dim, dim, **options)
+    cache.append(keys, values)
+    return cache
 
 
 @pytest.mark.parametrize("tokens", [1, 3, 11, 27])
@@ -77,16 +86,69 @@ def test_attention(
     back = packed(formats[0], HIDDEN, HEADS * HEAD_DIM, 4)
     norm, x = normal(HIDDEN, seed=5), normal(tokens, HIDDEN, seed=6)
     cos, sin = normal(tokens, PAIRS, seed=7), normal(tokens, PAIRS, seed=8)
-    half = AttentionHalf(library, norm, 1e-5, (q, k, v, back), HEAD_DIM, PAIRS, interleaved)
+    half = AttentionHalf(
+        library,
+        norm,
+        1e-5,
+        (q, k, v, back),
+        HEAD_DIM,
+        pairs=PAIRS,
+        interleaved=interleaved,
+        scale=0.2,
+        window=7,
+        softcap=4.0,
+    )
     normed = rms_norm(x, norm, 1e-5)
     new_q = rotate(q.matmul(normed).view(tokens, HEADS, -1), cos, sin, interleaved=interleaved)
     new_k = rotate(k.matmul(normed).view(tokens, KV_HEADS, -1), cos, sin, interleaved=interleaved)
     new_v = v.matmul(normed).view(tokens, KV_HEADS, -1)
-    cache = [normal(KV_HEADS, 50, HEAD_DIM, seed=seed).to(dtype)[:, :40] for seed in (9, 10)]
-    keys, values = (part.clone() for part in cache)
-    keys[:, -tokens:], values[:, -tokens:] = new_k.transpose(0, 1), new_v.transpose(0, 1)
+    old = [normal(KV_HEADS, 40 - tokens, HEAD_DIM, seed=seed) for seed in (9, 10)]
+    cache, same = (filled_cache(*old, dtype=dtype) for _ in range(2))
+    keys, values = same.append(new_k.transpose(0, 1), new_v.transpose(0, 1))
     mixed = attend(new_q, keys, values, scale=0.2, window=7, softcap=4.0)
-    result = half(x, cos, sin, *cache, 0.2, 7, 4.0, None)
-    assert torch.equal(cache[0], keys)
-    assert torch.equal(cache[1], values)
+    result = half(x, cos, sin, cache.extend(tokens))
     assert torch.equal(result, x + back.matmul(mixed))
+    assert cache.length == 40
+    for seen, expected in zip(cache.contents(0, 40), (keys, values), strict=True):
+        assert torch.equal(seen, expected)
+
+
+def layer(
+    library: NativeLibrary, seed: int, intermediate: int
+) -> tuple[AttentionHalf, FeedForwardHalf]:
+    q = packed("Q4_K", HEADS * HEAD_DIM, HIDDEN, seed)
+    k = packed("Q4_K", KV_HEADS * HEAD_DIM, HIDDEN, seed + 1)
+    v = packed("Q6_K", KV_HEADS * HEAD_DIM, HIDDEN, seed + 2)
+    back = packed("Q4_K", HIDDEN, HEADS * HEAD_DIM, seed + 3)
+    gate = packed("Q4_K", intermediate, HIDDEN, seed + 4)
+    up = packed("Q4_K", intermediate, HIDDEN, seed + 5)
+    down = packed("Q8_0", HIDDEN, intermediate, seed + 6)
+    norm = normal(HIDDEN, seed=seed)
+    options = {"pairs": PAIRS, "interleaved": False, "scale": 0.2, "window": 30 + seed}
+    attention = AttentionHalf(library, norm, 1e-5, (q, k, v, back), HEAD_DIM, **options)
+    return attention, FeedForwardHalf(library, norm, 1e-5, "silu", (gate, up, down))
+
+
+@pytest.mark.parametrize("tokens", [1, 2, FEW_TOKENS])
+def test_layers_in_one_call(library: NativeLibrary, tokens: int) -> None:
+    """The second layer needs more scratch than the others, and turns by other angles."""
+    layers = [layer(library, 10, 256), layer(library, 20, 1024), layer(library, 30, 512)]
+    x = normal(tokens, HIDDEN, seed=1)
+    ropes = [(normal(tokens, PAIRS, seed=n), normal(tokens, PAIRS, seed=n + 1)) for n in (2, 4)]
+    which = [0, 1, 0]
+    old = [[normal(KV_HEADS, 40, HEAD_DIM, seed=n + m) for m in range(2)] for n in (10, 20, 30)]
+    caches, same = ([filled_cache(*tensors) for tensors in old] for _ in range(2))
+    run = LayerRun(layers, which)
+    assert run.takes(x)
+    assert not run.takes(normal(FEW_TOKENS + 1, HIDDEN, seed=1))
+    assert not run.takes(x.double())
+    before = x.clone()
+    result = run(x, ropes, [cache.extend(tokens) for cache in caches])
+    assert torch.equal(x, before)
+    for (attention, feed_forward), rope, cache in zip(layers, which, same, strict=True):
+        x = feed_forward(attention(x, *ropes[rope], cache.extend(tokens)))
+    assert torch.equal(result, x)
+    for one, other in zip(caches, same, strict=True):
+        end = 40 + tokens
+        for seen, expected in zip(one.contents(0, end), other.contents(0, end), strict=True):
+            assert torch.equal(seen, expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -13,8 +14,9 @@ from mrs.families.names import SAFETENSORS
 from mrs.families.parameters import list_parameters
 from mrs.families.registry import families
 from mrs.families.spec import Parameter
+from mrs.kernels.packed import PackedMatrix
 from mrs.model.decoder import Decoder
-from mrs.model.matrix import DenseMatrix
+from mrs.model.matrix import DenseMatrix, Matrix
 from mrs.model.weights import ModelWeights
 from mrs.request import Sampling
 
@@ -81,14 +83,36 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
+#: Models of which the native library computes whole layers, of five or fewer.
+_PACKED_SIZES = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 5}
+PACKED_CONFIGS: dict[str, dict[str, Any]] = {
+    "dense": {"model_type": "llama"},
+    "window": {"model_type": "mistral", "sliding_window": WINDOW},
+    "some without rope": {"model_type": "smollm3", "no_rope_layers": [1, 1, 0, 1, 1]},
+    "dynamic": CONFIGS["dynamic"],
+}
+
+
 @cache
 def tiny_decoder(kind: str, *, split: bool = False) -> Decoder:
     """The same weights every time; with `split` the middle layer sits on another device."""
-    config = {**_SIZES, **CONFIGS[kind]}
-    family = families()[config["model_type"]]
-    spec = family.read(Config({**family.defaults, **config}, kind))
-    chance = torch.Generator().manual_seed(7)
     devices = [CPU, OTHER_CPU if split else CPU, CPU]
+    return _decoder({**_SIZES, **CONFIGS[kind]}, devices, DenseMatrix)
+
+
+def packed_decoder(kind: str) -> Decoder:
+    """Its matrices are packed, so that there has to be a native library."""
+    return _decoder({**_SIZES, **_PACKED_SIZES, **PACKED_CONFIGS[kind]}, [CPU] * 5, _packed)
+
+
+def _decoder(
+    config: Mapping[str, Any],
+    devices: Sequence[torch.device],
+    to_matrix: Callable[[Tensor], Matrix],
+) -> Decoder:
+    family = families()[config["model_type"]]
+    spec = family.read(Config({**family.defaults, **config}, "tiny"))
+    chance = torch.Generator().manual_seed(7)
     matrices, vectors = {}, {}
     for parameter in list_parameters(spec, {**SAFETENSORS, **family.safetensors}):
         device = CPU if parameter.layer is None else devices[parameter.layer]
@@ -96,8 +120,14 @@ def tiny_decoder(kind: str, *, split: bool = False) -> Decoder:
         if parameter.role in ("vector", "dense"):
             vectors[parameter.name] = numbers
         else:
-            matrices[parameter.name] = DenseMatrix(numbers)
+            matrices[parameter.name] = to_matrix(numbers)
     return Decoder(spec, ModelWeights(matrices, vectors), devices, torch.float32)
+
+
+def _packed(numbers: Tensor) -> PackedMatrix:
+    matrix = PackedMatrix("BF16", *numbers.shape)
+    matrix.fill(numbers.bfloat16().view(torch.uint8))
+    return matrix
 
 
 def _numbers(parameter: Parameter, chance: torch.Generator) -> Tensor:

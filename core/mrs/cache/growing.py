@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor
+
+from mrs.interrupts import interrupts_held
+from mrs.kernels.cached_tokens import CachedTokens
 
 
 class GrowingCache:
@@ -29,6 +33,7 @@ class GrowingCache:
         self.device = device
         self._k = torch.empty(kv_heads, capacity, key_dim, dtype=dtype, device=device)
         self._v = torch.empty(kv_heads, capacity, value_dim, dtype=dtype, device=device)
+        self._native: CachedTokens | None = None
 
     @property
     def nbytes(self) -> int:
@@ -47,17 +52,20 @@ class GrowingCache:
         return 0
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        tokens = k.shape[1]
-        keys, values = self.extend(tokens)
-        keys[:, -tokens:] = k
-        values[:, -tokens:] = v
-        return keys, values
-
-    def extend(self, tokens: int) -> tuple[Tensor, Tensor]:
-        end = self.length + tokens
+        start, end = self.length, self.length + k.shape[1]
         self._reserve(end)
+        self._k[:, start:end] = k
+        self._v[:, start:end] = v
         self.length = end
         return self._k[:, :end], self._v[:, :end]
+
+    def extend(self, tokens: int) -> int:
+        self._reserve(self.length + tokens)
+        self.length += tokens
+        if self._native is None:
+            self._native = CachedTokens.of(self._k, self._v)
+        self._native.length = self.length
+        return ctypes.addressof(self._native)
 
     def contents(self, start: int, end: int) -> tuple[Tensor, Tensor]:
         return self._k[:, start:end], self._v[:, start:end]
@@ -69,9 +77,14 @@ class GrowingCache:
 
     def _reserve(self, tokens: int) -> None:
         if tokens > self.capacity:
-            capacity = max(tokens, 2 * self.capacity)
-            self._k = _copied(self._k, slice(0, self.length), capacity)
-            self._v = _copied(self._v, slice(0, self.length), capacity)
+            self._move(slice(0, self.length), max(tokens, 2 * self.capacity))
+
+    def _move(self, kept: slice, capacity: int) -> None:
+        """Go on in new buffers with the tokens `kept`."""
+        with interrupts_held():
+            self._native = None
+            self._k = _copied(self._k, kept, capacity)
+            self._v = _copied(self._v, kept, capacity)
 
     def can_rewind_to(self, length: int) -> bool:
         return 0 <= length <= self.length
@@ -87,9 +100,7 @@ class GrowingCache:
         What is kept moves to a new buffer, so that what `contents` gave stays as it is.
         """
         dropped = max(self.length - count, 0)
-        kept = slice(dropped, self.length)
-        self._k = _copied(self._k, kept, self.capacity)
-        self._v = _copied(self._v, kept, self.capacity)
+        self._move(slice(dropped, self.length), self.capacity)
         self.length -= dropped
         return dropped
 

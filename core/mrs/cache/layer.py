@@ -82,5 +82,9 @@ class KeyValueCache(TokenCache, Protocol):
         call.
         """
 
-    def extend(self, tokens: int) -> tuple[Tensor, Tensor]:
-        """Like `append`; the caller writes the new tokens' numbers into what is returned."""
+    def extend(self, tokens: int) -> int:
+        """Add tokens whose numbers the native library will write, on a CPU.
+
+        Returns the address of its `CachedTokens`, which are those from `oldest` on with the new
+        ones last, valid until the next call.
+        """

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mrs.cache.growing import GrowingCache
+from mrs.interrupts import interrupts_held
 
 
 class RotatingCache:
@@ -58,17 +59,20 @@ class RotatingCache:
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         tokens = k.shape[1]
-        keys, values = self.extend(tokens)
-        keys[:, -tokens:] = k
-        values[:, -tokens:] = v
-        return keys, values
-
-    def extend(self, tokens: int) -> tuple[Tensor, Tensor]:
-        if self._cells.length + tokens > self._cells.capacity:
-            self._dropped += self._cells.keep_last(self._window - 1)
-        keys, values = self._cells.extend(tokens)
+        self._roll_over(tokens)
+        keys, values = self._cells.append(k, v)
         seen = min(self._cells.length, self._window - 1 + tokens)
         return keys[:, -seen:], values[:, -seen:]
+
+    def extend(self, tokens: int) -> int:
+        self._roll_over(tokens)
+        return self._cells.extend(tokens)
+
+    def _roll_over(self, tokens: int) -> None:
+        """Make room for new tokens, if there is none, by dropping what none of them sees."""
+        if self._cells.length + tokens > self._cells.capacity:
+            with interrupts_held():
+                self._dropped += self._cells.keep_last(self._window - 1)
 
     def contents(self, start: int, end: int) -> tuple[Tensor, Tensor]:
         return self._cells.contents(start - self._dropped, end - self._dropped)

@@ -1,4 +1,4 @@
-"""The halves of a decoder's layer, each in one or two calls of the native library.
+"""The halves of a decoder's layer, or whole layers, each in one call of the native library.
 
 Between two small steps of a decode step the interpreter costs more than the steps themselves: the
 weights that were read have driven its memory out of the caches. The results are, bit for bit,
@@ -15,11 +15,14 @@ from torch import Tensor
 
 from mrs.kernels.library import NativeLibrary, native_library
 from mrs.kernels.packed import PackedMatrix
-from mrs.kernels.steps import ACTIVATION_NUMBERS, LANES, describe_attention
+from mrs.kernels.steps import ACTIVATION_NUMBERS, LANES
 
 #: Memory for what is between gate, up and down. The allocator keeps blocks of this size; larger
 #: ones it would return to the system, to have every page cleared again for the next layer.
 _SCRATCH_BYTES = 16 << 20
+
+#: More tokens than these take so long that a Ctrl-C should not wait for several layers.
+FEW_TOKENS = 8
 
 #: Tokens of a panel of activations: a chunk should waste none.
 _PANEL_TOKENS = 24
@@ -48,8 +51,28 @@ class _AttentionHalf(ctypes.Structure):
         ("k", ctypes.c_void_p),
         ("v", ctypes.c_void_p),
         ("back", ctypes.c_void_p),
+        ("head_dim", ctypes.c_int64),
         ("pairs", ctypes.c_int64),
         ("interleaved", ctypes.c_int64),
+        ("window", ctypes.c_int64),
+        ("scale", ctypes.c_double),
+        ("softcap", ctypes.c_double),
+    )
+
+
+class _Angles(ctypes.Structure):
+    """As native/layer.h describes them."""
+
+    _fields_ = (("cos", ctypes.c_void_p), ("sin", ctypes.c_void_p))
+
+
+class _Layer(ctypes.Structure):
+    """As native/layer.h describes it."""
+
+    _fields_ = (
+        ("attention", ctypes.c_void_p),
+        ("feed_forward", ctypes.c_void_p),
+        ("rope", ctypes.c_int64),
     )
 
 
@@ -57,16 +80,24 @@ class _Half:
     """What both halves keep: a norm and matrices of one library."""
 
     def __init__(
-        self, library: NativeLibrary, norm: Tensor, matrices: Sequence[PackedMatrix]
+        self,
+        library: NativeLibrary,
+        norm: Tensor,
+        matrices: Sequence[PackedMatrix],
+        native: ctypes.Structure,
+        scratch_numbers: int,
     ) -> None:
-        self._functions = library.functions
-        self._norm = norm
-        self._matrices = matrices
-        self._dense_tokens = min(matrix.dense_tokens for matrix in matrices)
+        """`native` describes the half; a token takes `scratch_numbers`."""
+        self.functions = library.functions
+        self._held = norm, matrices, native
+        self.address = ctypes.addressof(native)
+        self.scratch_numbers = scratch_numbers
+        self.dense_tokens = min(matrix.dense_tokens for matrix in matrices)
+        self.weight_bytes = sum(matrix.nbytes for matrix in matrices)
 
     def takes(self, x: Tensor) -> bool:
         """Whether x (N, hidden) is multiplied by the library."""
-        return x.dtype is torch.float32 and x.shape[0] < self._dense_tokens
+        return x.dtype is torch.float32 and x.shape[0] < self.dense_tokens
 
 
 class FeedForwardHalf(_Half):
@@ -81,12 +112,8 @@ class FeedForwardHalf(_Half):
         matrices: Sequence[PackedMatrix],
     ) -> None:
         """`matrices` are those of gate, up and down."""
-        super().__init__(library, norm, matrices)
         gate, up, down = matrices
-        self._scratch_numbers = gate.shape[1] + 2 * gate.shape[0]
-        panels = _SCRATCH_BYTES // (2 * 4 * self._scratch_numbers * _PANEL_TOKENS)
-        self._chunk_tokens = max(panels, 1) * _PANEL_TOKENS
-        self._native = _FeedForward(
+        native = _FeedForward(
             norm.data_ptr(),
             eps,
             ACTIVATION_NUMBERS[activation],
@@ -94,17 +121,19 @@ class FeedForwardHalf(_Half):
             up.address,
             down.address,
         )
-        self._address = ctypes.addressof(self._native)
+        super().__init__(library, norm, matrices, native, gate.shape[1] + 2 * gate.shape[0])
+        panels = _SCRATCH_BYTES // (2 * 4 * self.scratch_numbers * _PANEL_TOKENS)
+        self._chunk_tokens = max(panels, 1) * _PANEL_TOKENS
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (N, hidden) float32 to (N, hidden)."""
         x = x.contiguous()
         chunk = self._chunk_tokens
-        scratch = torch.empty(min(x.shape[0], 2 * chunk) * self._scratch_numbers)
+        scratch = torch.empty(min(x.shape[0], 2 * chunk) * self.scratch_numbers)
         out = torch.empty_like(x)
         _require(
-            self._functions.mrs_feed_forward(
-                self._address,
+            self.functions.mrs_feed_forward(
+                self.address,
                 x.data_ptr(),
                 x.shape[0],
                 chunk,
@@ -126,55 +155,109 @@ class AttentionHalf(_Half):
         eps: float,
         matrices: Sequence[PackedMatrix],
         head_dim: int,
+        *,
         pairs: int,
         interleaved: bool,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
     ) -> None:
-        """`matrices` are those of queries, keys and values and the one back."""
-        super().__init__(library, norm, matrices)
+        """`matrices` are those of queries, keys and values and the one back.
+
+        `pairs` and `interleaved` are as in `rope.rotate`, the rest as in `attention.attend`.
+        """
         q, k, v, _ = matrices
-        self._heads, self._head_dim = q.shape[0] // head_dim, head_dim
-        self._scratch_numbers = q.shape[1] + k.shape[0] + v.shape[0]
-        self._native = _AttentionHalf(
+        native = _AttentionHalf(
             norm.data_ptr(),
             eps,
             *(matrix.address for matrix in matrices),
+            head_dim,
             pairs,
             interleaved,
+            window or 0,
+            scale,
+            softcap or 0.0,
         )
-        self._address = ctypes.addressof(self._native)
+        numbers = 2 * q.shape[0] + q.shape[1] + k.shape[0] + v.shape[0]
+        super().__init__(library, norm, matrices, native, numbers)
 
     def __call__(
-        self,
-        x: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        scale: float,
-        window: int | None,
-        softcap: float | None,
-        last_seen: Tensor | None,
+        self, x: Tensor, cos: Tensor, sin: Tensor, cache: int, last_seen: Tensor | None = None
     ) -> Tensor:
-        """x (N, hidden) to (N, hidden); cos and sin (N, pairs) are its tokens' angles.
+        """x (N, hidden) float32 to (N, hidden); cos and sin (N, pairs) are its tokens' angles.
 
-        `keys` and `values` (KV, S, head size) are a cache whose last N tokens are written here.
-        The others are arguments of `attention.attend`.
+        `cache` is the address of the `CachedTokens` whose last N are written here. `last_seen`
+        (N,) are the last places in it that tokens see, where those are not their own.
         """
-        tokens = x.shape[0]
         x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
-        q = torch.empty(tokens, self._heads, self._head_dim)
-        scratch = torch.empty(tokens * self._scratch_numbers)
+        if last_seen is not None:
+            last_seen = last_seen.to("cpu", torch.int64).contiguous()
+        angles = _Angles(cos.data_ptr(), sin.data_ptr())
+        scratch = torch.empty(x.shape[0] * self.scratch_numbers)
         out = torch.empty_like(x)
-        attending, _mixed, _held = describe_attention(
-            q, keys, values, scale, window, softcap, None, last_seen
-        )
         _require(
-            self._functions.mrs_attention(
-                self._address,
-                ctypes.addressof(attending),
+            self.functions.mrs_attention(
+                self.address,
+                cache,
+                ctypes.addressof(angles),
+                None if last_seen is None else last_seen.data_ptr(),
                 x.data_ptr(),
-                cos.data_ptr(),
-                sin.data_ptr(),
+                x.shape[0],
+                scratch.data_ptr(),
+                out.data_ptr(),
+                torch.get_num_threads(),
+            )
+        )
+        return out
+
+
+class LayerRun:
+    """Layers one after another, each an attention half and a feed-forward half."""
+
+    def __init__(
+        self, layers: Sequence[tuple[AttentionHalf, FeedForwardHalf]], ropes: Sequence[int]
+    ) -> None:
+        """`ropes` says for each layer which of the angles of a call are its own."""
+        self._functions = layers[0][0].functions
+        halves: list[_Half] = [half for layer in layers for half in layer]
+        self._layers = layers
+        self._native = (_Layer * len(layers))(
+            *(
+                _Layer(attention.address, feed_forward.address, rope)
+                for (attention, feed_forward), rope in zip(layers, ropes, strict=True)
+            )
+        )
+        self._address = ctypes.addressof(self._native)
+        self._caches_type = ctypes.c_void_p * len(layers)
+        self._angles_type = _Angles * (max(ropes) + 1)
+        self._scratch_numbers = max(half.scratch_numbers for half in halves)
+        self._most_tokens = min(FEW_TOKENS, *(half.dense_tokens - 1 for half in halves))
+
+    def takes(self, x: Tensor) -> bool:
+        """Whether x (N, hidden) is a few rows that the library multiplies."""
+        return x.dtype is torch.float32 and x.shape[0] <= self._most_tokens
+
+    def __call__(
+        self, x: Tensor, angles: Sequence[tuple[Tensor, Tensor]], caches: Sequence[int]
+    ) -> Tensor:
+        """x (N, hidden) to (N, hidden); `angles` are cos and sin (N, pairs) of each rope.
+
+        `caches` are addresses of the layers' `CachedTokens`, whose last N are written here.
+        """
+        x = x.contiguous()
+        angles = [(cos.contiguous(), sin.contiguous()) for cos, sin in angles]
+        scratch = torch.empty(x.shape[0] * self._scratch_numbers)
+        out = torch.empty_like(x)
+        _require(
+            self._functions.mrs_layers(
+                self._address,
+                len(self._layers),
+                self._caches_type(*caches),
+                self._angles_type(
+                    *(_Angles(cos.data_ptr(), sin.data_ptr()) for cos, sin in angles)
+                ),
+                x.data_ptr(),
+                x.shape[0],
                 scratch.data_ptr(),
                 out.data_ptr(),
                 torch.get_num_threads(),

@@ -56,7 +56,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mrs_row_bytes": (_LONG, (_INT, _LONG)),
     "mrs_packed_bytes": (_LONG, (_INT, _LONG, _LONG)),
     "mrs_pack": (None, (_POINTER, _POINTER, _LONG, _LONG, _LONG, _INT)),
-    "mrs_decode": (None, (_POINTER, _POINTER, _LONG, _LONG, _INT, _POINTER, _INT)),
+    "mrs_decode": (ctypes.c_bool, (_POINTER, _POINTER, _LONG, _LONG, _INT, _POINTER, _INT)),
     "mrs_matmul": (ctypes.c_bool, (_POINTER, _POINTER, _INT, _LONG, _POINTER, _INT)),
     "mrs_read": (None, (_POINTER, _POINTER, _LONG, _INT)),
     "mrs_rms_norm": (None, (_POINTER, _POINTER, _POINTER, _FLOAT, _LONG, _LONG, _POINTER, _INT)),
@@ -67,7 +67,11 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
         ctypes.c_bool,
         (_POINTER, _POINTER, _LONG, _LONG, _POINTER, _POINTER, _INT),
     ),
-    "mrs_attention": (ctypes.c_bool, (*(_POINTER,) * 7, _INT)),
+    "mrs_attention": (ctypes.c_bool, (*(_POINTER,) * 5, _LONG, _POINTER, _POINTER, _INT)),
+    "mrs_layers": (
+        ctypes.c_bool,
+        (_POINTER, _LONG, *(_POINTER,) * 3, _LONG, _POINTER, _POINTER, _INT),
+    ),
     "mrs_encode": (None, (_POINTER, _INT, _POINTER, _INT, _LONG, _POINTER, _INT)),
 }
 

@@ -153,8 +153,6 @@ class PackedMatrix:
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """The values of the rows `ids` (N,), as (N, columns)."""
         ids = ids.to(torch.int64).contiguous()
-        if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < self.shape[0]:
-            raise IndexError(f"row numbers outside 0 to {self.shape[0] - 1}")
         out = torch.empty(
             ids.numel(), self.shape[1], dtype=dtype if dtype in _TYPES else torch.float32
         )
@@ -169,7 +167,7 @@ class PackedMatrix:
 
     def _decode_into(self, out: Tensor, *, ids: Tensor | None = None, first: int = 0) -> None:
         """Write the rows `ids`, or those from `first` on, into out (N, columns)."""
-        self._library.functions.mrs_decode(
+        is_inside = self._library.functions.mrs_decode(
             self._address,
             None if ids is None else ids.data_ptr(),
             first,
@@ -178,6 +176,8 @@ class PackedMatrix:
             out.data_ptr(),
             torch.get_num_threads(),
         )
+        if not is_inside:
+            raise IndexError(f"row numbers outside 0 to {self.shape[0] - 1}")
 
 
 def _packed_bytes(format_name: str, rows: int, columns: int) -> int:

@@ -16,7 +16,8 @@ from mrs.kernels.library import NativeLibrary, native_library
 #: Activations that the library computes together with the product that follows them.
 ACTIVATION_NUMBERS = {"silu": 0, "gelu_tanh": 1}
 
-_CACHE_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+#: How the library calls the types of a cache.
+CACHE_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 #: The head size must be a multiple of this: the widest vectors hold so many numbers.
 LANES = 16
@@ -105,7 +106,7 @@ def rotate(
 def can_attend(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether `attend` takes q (T, H, D) and the cache's k and v (KV, S, D)."""
     return (
-        k.dtype in _CACHE_TYPES
+        k.dtype in CACHE_TYPES
         and v.dtype is k.dtype
         and all(
             cached.shape[2] % LANES == 0
@@ -128,24 +129,6 @@ def attend(
     last_seen: Tensor | None,
 ) -> Tensor:
     """Attention of new tokens, (T, H * Dv)."""
-    attending, out, _held = describe_attention(q, k, v, scale, window, softcap, sinks, last_seen)
-    address = ctypes.addressof(attending)
-    if not library.functions.mrs_attend(library.path_address, address, torch.get_num_threads()):
-        raise MemoryError(f"no memory for attention over {k.shape[1]} tokens")
-    return out
-
-
-def describe_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    sinks: Tensor | None,
-    last_seen: Tensor | None,
-) -> tuple[ctypes.Structure, Tensor, tuple[Tensor | None, ...]]:
-    """The library's arguments, where it writes (T, H * Dv), and what must live until then."""
     (tokens, heads, _), (kv_heads, keys, key_dim), value_dim = q.shape, k.shape, v.shape[2]
     q = q.contiguous()
     sinks = None if sinks is None else sinks.float()
@@ -157,7 +140,7 @@ def describe_attention(
         v.data_ptr(),
         out.data_ptr(),
         None if sinks is None else sinks.data_ptr(),
-        _CACHE_TYPES[k.dtype],
+        CACHE_TYPES[k.dtype],
         tokens,
         heads,
         kv_heads,
@@ -171,4 +154,7 @@ def describe_attention(
         softcap or 0.0,
         None if last_seen is None else last_seen.data_ptr(),
     )
-    return attending, out, (q, sinks, last_seen)
+    address = ctypes.addressof(attending)
+    if not library.functions.mrs_attend(library.path_address, address, torch.get_num_threads()):
+        raise MemoryError(f"no memory for attention over {keys} tokens")
+    return out

@@ -11,6 +11,7 @@ from mrs.cache.sequence import CacheRoom, SequenceCache
 from mrs.families.spec import CrossAttention, Layer, ModelSpec, RopeScaling
 from mrs.model.cross_attention import CrossAttentionLayer
 from mrs.model.halves import fuse_attention, fuse_feed_forward
+from mrs.model.layer_run import FusedLayer, find_runs
 from mrs.model.matrix import Linear
 from mrs.model.parts import build_feed_forward, build_mixer
 from mrs.model.rope import RopeTable, file_factors
@@ -36,6 +37,13 @@ class DecoderLayer:
             self._post_norm = weights.norm("ffn.post_norm", layer.norm)
         self._fused_mixer = fuse_attention(layer, weights, rope)
         self._fused_feed_forward = fuse_feed_forward(layer, weights)
+
+    @property
+    def fused(self) -> FusedLayer | None:
+        """Both halves, if the native library computes them."""
+        if self._fused_mixer is None or self._fused_feed_forward is None:
+            return None
+        return self._fused_mixer, self._fused_feed_forward
 
     def __call__(self, x: Tensor, segments: list[Segment], index: int) -> Tensor:
         """x (N, hidden) to (N, hidden)."""
@@ -99,6 +107,9 @@ class Decoder:
                 tables[rope, device] = RopeTable(rope, device, factors)
             table = tables.get((rope, device))
             self._layers.append(DecoderLayer(layer, weights.layer(index), table))
+        self._runs = find_runs(
+            [layer.fused if isinstance(layer, DecoderLayer) else None for layer in self._layers]
+        )
 
     @property
     def home(self) -> torch.device:
@@ -134,7 +145,7 @@ class Decoder:
         return sum(switch < total_tokens for switch in self._switches)
 
     def forward(self, tokens: Tensor, segments: list[Segment], wanted: Tensor) -> Tensor:
-        """Logits (W, vocab) float32 after the rows `wanted` (W,) of `tokens` (N,).
+        """Logits (W, vocab) float32 after the rows `wanted` (W,), ascending, of `tokens` (N,).
 
         Every segment's cache takes up its tokens. Activations move between devices only where
         the next layer sits on another one.
@@ -146,14 +157,25 @@ class Decoder:
         if self.spec.vision is not None and self.spec.vision.enters == "embeddings":
             for sight in (sight for segment in segments for sight in segment.sights):
                 x[sight.rows.to(home)] = sight.features.to(x.dtype)
-        for index, (layer, device) in enumerate(
-            zip(self._layers, self._layer_devices, strict=True)
-        ):
+        x = self._through_layers(x, segments)
+        if len(wanted) < len(x):
+            x = x[wanted.to(x.device)]
+        return self._logits(self._norm(x.to(home, self._activation_dtype(home))))
+
+    def _through_layers(self, x: Tensor, segments: list[Segment]) -> Tensor:
+        index = 0
+        while index < len(self._layers):
+            device = self._layer_devices[index]
             if x.device != device:
                 x = x.to(device, self._activation_dtype(device))
-            x = layer(x, segments, index)
-        x = x[wanted.to(x.device)].to(home, self._activation_dtype(home))
-        return self._logits(self._norm(x))
+            run = self._runs.get(index)
+            if run is not None and run.takes(x, segments):
+                x = run(x, segments[0])
+                index = run.places.stop
+            else:
+                x = self._layers[index](x, segments, index)
+                index += 1
+        return x
 
     def _logits(self, x: Tensor) -> Tensor:
         logits = self._head(x).float()

@@ -1,4 +1,4 @@
-"""The halves of ordinary layers that the native library computes in one or two calls.
+"""The halves of ordinary layers that the native library computes in one call each.
 
 Ordinary are layers of the `pre` style with root-mean-square norms, whose matrices are packed and
 have no biases, and whose attention and feed-forward parts have no rarer features. All others, and
@@ -24,26 +24,27 @@ from mrs.model.weights import ModelWeights
 class FusedAttention:
     """x + attention(norm(x)) for the tokens of one sequence."""
 
-    def __init__(self, part: Attention, half: AttentionHalf, rope: RopeTable) -> None:
-        self._part, self._half, self._rope = part, half, rope
+    def __init__(self, half: AttentionHalf, rope: RopeTable) -> None:
+        self.half, self.rope = half, rope
 
     def takes(self, x: Tensor, segments: list[Segment]) -> bool:
-        return len(segments) == 1 and self._half.takes(x)
+        return len(segments) == 1 and self.half.takes(x)
 
     def __call__(self, x: Tensor, segment: Segment, layer: int) -> Tensor:
         """x (N, hidden) to (N, hidden)."""
         cache = cast(KeyValueCache, segment.memory.layers[layer])
-        start, tokens = cache.length, len(x)
-        total = max(segment.total_tokens, start + tokens)
-        cos, sin = self._rope.angles(start + segment.offset, tokens, total, segment.positions)
-        keys, values = cache.extend(tokens)
-        last_seen = segment.last_seen
+        cos, sin = angles_of(self.rope, segment, cache.length)
+        address, last_seen = cache.extend(len(x)), segment.last_seen
         if last_seen is not None:
-            last_seen = last_seen - (cache.length - keys.shape[1])
-        part = self._part
-        return self._half(
-            x, cos, sin, keys, values, part.scale, part.window, part.softcap, last_seen
-        )
+            last_seen = last_seen - cache.oldest
+        return self.half(x, cos, sin, address, last_seen)
+
+
+def angles_of(rope: RopeTable, segment: Segment, start: int) -> tuple[Tensor, Tensor]:
+    """cos and sin (T, pairs) of a segment's tokens, the first of which is the sequence's `start`."""
+    tokens = segment.rows.stop - segment.rows.start
+    total = max(segment.total_tokens, start + tokens)
+    return rope.angles(start + segment.offset, tokens, total, segment.positions)
 
 
 def fuse_attention(
@@ -58,11 +59,19 @@ def fuse_attention(
     library = library_of(matrices)
     if library is None or not can_hold(part.head_dim):
         return None
-    norm = weights.vector("mixer.norm.weight")
-    shape = part.head_dim, rope.rope.dim // 2, rope.rope.interleaved
-    return FusedAttention(
-        part, AttentionHalf(library, norm, layer.norm.eps, matrices, *shape), rope
+    half = AttentionHalf(
+        library,
+        weights.vector("mixer.norm.weight"),
+        layer.norm.eps,
+        matrices,
+        part.head_dim,
+        pairs=rope.rope.dim // 2,
+        interleaved=rope.rope.interleaved,
+        scale=part.scale,
+        window=part.window,
+        softcap=part.softcap,
     )
+    return FusedAttention(half, rope)
 
 
 def fuse_feed_forward(layer: Layer, weights: ModelWeights) -> FeedForwardHalf | None:

@@ -173,7 +173,7 @@ class Engine:
         complete = [each for each, _ in batch if each.fed == len(each.ids)]
         self._in_flight = list(complete)
         self._remember(batch)
-        for generation, row in zip(complete, logits, strict=True):
+        for generation, row in zip(complete, logits.unbind(), strict=True):
             self._choose(generation, row)
             self._in_flight.remove(generation)
 

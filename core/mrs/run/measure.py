@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from mrs.kernels.library import native_library
 
 #: Those that take memory for themselves.
-NATIVE_CALLS = ("mrs_matmul", "mrs_feed_forward", "mrs_attention", "mrs_attend")
+NATIVE_CALLS = ("mrs_matmul", "mrs_feed_forward", "mrs_attention", "mrs_layers", "mrs_attend")
 
 
 def peak_bytes(work: Callable[[], object], device: torch.device) -> int:

@@ -89,11 +89,15 @@ static void decode_task(void *data, int64_t first, int64_t end) {
 }
 
 /* The values of `count` rows, as floats exactly or rounded to bf16: those that `ids` numbers, or
- * where it is NULL those from `first`, a multiple of 16, on. */
-EXPORT void mrs_decode(const Matrix *matrix, const int64_t *ids, int64_t first, int64_t count,
+ * where it is NULL those from `first`, a multiple of 16, on. Returns false, with nothing done, where
+ * an id is none of a row. */
+EXPORT bool mrs_decode(const Matrix *matrix, const int64_t *ids, int64_t first, int64_t count,
                        int type, void *out, int threads) {
+    for (int64_t i = 0; ids && i < count; i++)
+        if (ids[i] < 0 || ids[i] >= matrix->rows) return false;
     Decoding decoding = {matrix, ids, first, count, (Type)type, out};
     run_tasks(threads, ids ? count : divide_up(count, GROUP_ROWS), decode_task, &decoding);
+    return true;
 }
 
 typedef struct {

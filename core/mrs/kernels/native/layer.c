@@ -1,5 +1,5 @@
-/* The halves of a decoder's layer, each in one call: between its steps nothing goes back to the
- * interpreter, whose own memory the weights have driven out of the caches. */
+/* The halves of a decoder's layer, or whole layers, in one call: between its steps nothing goes back
+ * to the interpreter, whose own memory the weights have driven out of the caches. */
 #include "layer.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ static bool feed_forward_some(const FeedForward *f, const float *x, int64_t toke
 
 /* x + down(activation(gate(normed)) * up(normed)), where normed is the norm of x (tokens, hidden),
  * for `chunk` tokens at a time, or more where fewer would be left. `scratch` holds 2 * chunk *
- * (hidden + 2 * intermediate) numbers. Returns false when memory is missing. */
+ * (hidden + 2 * intermediate) numbers; `out` may be x. Returns false when memory is missing. */
 EXPORT bool mrs_feed_forward(const FeedForward *f, const float *x, int64_t tokens, int64_t chunk,
                              float *scratch, float *out, int threads) {
     int64_t hidden = f->gate->columns, count;
@@ -33,47 +33,78 @@ EXPORT bool mrs_feed_forward(const FeedForward *f, const float *x, int64_t token
     return true;
 }
 
-/* Writes x (tokens, heads, dim) into a cache of `keys` tokens as its last ones. */
-static void store_cached(const float *x, int64_t tokens, int64_t heads, int64_t dim, Type type,
-                         void *cache, int64_t stride, int64_t keys) {
+/* Writes x (tokens, heads, dim) as the last of the cached keys or values. */
+static void store_cached(const CachedTokens *cache, void *cached, const float *x, int64_t tokens,
+                         int64_t heads, int64_t dim) {
     for (int64_t t = 0; t < tokens; t++)
         for (int64_t h = 0; h < heads; h++, x += dim) {
-            int64_t place = h * stride + (keys - tokens + t) * dim;
-            if (type == TYPE_F32)
-                memcpy((float *)cache + place, x, (size_t)dim * sizeof(float));
-            else if (type == TYPE_F16)
+            int64_t place = (h * cache->capacity + cache->length - tokens + t) * dim;
+            if (cache->type == TYPE_F32)
+                memcpy((float *)cached + place, x, (size_t)dim * sizeof(float));
+            else if (cache->type == TYPE_F16)
                 for (int64_t i = 0; i < dim; i++)
-                    ((uint16_t *)cache)[place + i] = half_of_float(x[i]);
+                    ((uint16_t *)cached)[place + i] = half_of_float(x[i]);
             else
                 for (int64_t i = 0; i < dim; i++)
-                    ((uint16_t *)cache)[place + i] = bf16_of_float(x[i]);
+                    ((uint16_t *)cached)[place + i] = bf16_of_float(x[i]);
         }
 }
 
 /* x + back(attention), both (tokens, hidden): queries, keys and values are products of x's norm,
- * the first two turned by the angles (tokens, pairs). `a` says where queries go and where the
- * cache is, which has room for the new tokens. `scratch` holds what norm, keys and values take.
- * Returns false when memory is missing. */
-EXPORT bool mrs_attention(const AttentionHalf *half, const Attending *a, const float *x,
-                          const float *cos, const float *sin, float *scratch, float *out,
-                          int threads) {
+ * the first two turned by the angles; the latter two become the last of the cache. `last_seen`
+ * is as in Attending, by places in the cache. `scratch` holds, for each token, a norm, keys and
+ * values, and queries twice; `out` may be x. Returns false when memory is missing. */
+EXPORT bool mrs_attention(const AttentionHalf *half, const CachedTokens *cache,
+                          const Angles *angles, const int64_t *last_seen, const float *x,
+                          int64_t tokens, float *scratch, float *out, int threads) {
     const Path *path = half->q->path;
-    int64_t tokens = a->tokens, kv_heads = a->kv_heads, pairs = half->pairs;
-    float *q = (float *)a->q, *normed = scratch, *k = normed + tokens * half->q->columns;
-    float *v = k + tokens * kv_heads * a->key_dim;
+    int64_t dim = half->head_dim, pairs = half->pairs, hidden = half->q->columns;
+    int64_t heads = half->q->rows / dim, kv_heads = half->k->rows / dim;
+    float *q = scratch, *mixed = q + tokens * heads * dim, *normed = mixed + tokens * heads * dim;
+    float *k = normed + tokens * hidden, *v = k + tokens * kv_heads * dim;
     Factor wide[] = {{half->q, q, NULL}, {half->k, k, NULL}, {half->v, v, NULL}};
     Factor back = {half->back, out, x};
     bool turns_neighbours = half->interleaved != 0;
-    mrs_rms_norm(path, x, half->norm, (float)half->eps, tokens, half->q->columns, normed, threads);
+    mrs_rms_norm(path, x, half->norm, (float)half->eps, tokens, hidden, normed, threads);
     if (!multiply_each(wide, 3, normed, TYPE_F32, tokens, threads)) return false;
-    mrs_rotate(path, q, cos, sin, tokens, a->heads, a->key_dim, pairs, turns_neighbours, q,
+    mrs_rotate(path, q, angles->cos, angles->sin, tokens, heads, dim, pairs, turns_neighbours, q,
                threads);
-    mrs_rotate(path, k, cos, sin, tokens, kv_heads, a->key_dim, pairs, turns_neighbours, k,
-               threads);
-    store_cached(k, tokens, kv_heads, a->key_dim, (Type)a->type, (void *)a->k, a->k_stride,
-                 a->keys);
-    store_cached(v, tokens, kv_heads, a->value_dim, (Type)a->type, (void *)a->v, a->v_stride,
-                 a->keys);
-    return mrs_attend(path, a, threads) &&
-           multiply_each(&back, 1, a->out, TYPE_F32, tokens, threads);
+    mrs_rotate(path, k, angles->cos, angles->sin, tokens, kv_heads, dim, pairs, turns_neighbours,
+               k, threads);
+    store_cached(cache, cache->keys, k, tokens, kv_heads, dim);
+    store_cached(cache, cache->values, v, tokens, kv_heads, dim);
+    Attending attending = {.q = q,
+                           .k = cache->keys,
+                           .v = cache->values,
+                           .out = mixed,
+                           .type = cache->type,
+                           .tokens = tokens,
+                           .heads = heads,
+                           .kv_heads = kv_heads,
+                           .keys = cache->length,
+                           .window = half->window,
+                           .key_dim = dim,
+                           .value_dim = dim,
+                           .k_stride = cache->capacity * dim,
+                           .v_stride = cache->capacity * dim,
+                           .scale = half->scale,
+                           .softcap = half->softcap,
+                           .last_seen = last_seen};
+    return mrs_attend(path, &attending, threads) &&
+           multiply_each(&back, 1, mixed, TYPE_F32, tokens, threads);
+}
+
+/* x (tokens, hidden) through both halves of `count` layers, each with its cache. `scratch` holds
+ * what the largest half takes. Returns false when memory is missing. */
+EXPORT bool mrs_layers(const Layer *layers, int64_t count, const CachedTokens *const *caches,
+                       const Angles *angles, const float *x, int64_t tokens, float *scratch,
+                       float *out, int threads) {
+    for (int64_t i = 0; i < count; i++, x = out) {
+        const Layer *layer = &layers[i];
+        if (!mrs_attention(layer->attention, caches[i], &angles[layer->rope], NULL, x, tokens,
+                           scratch, out, threads) ||
+            !mrs_feed_forward(layer->feed_forward, out, tokens, tokens, scratch, out, threads))
+            return false;
+    }
+    return true;
 }

@@ -16,8 +16,28 @@ typedef struct {
     const float *norm;
     double eps;
     const Matrix *q, *k, *v, *back;
-    int64_t pairs, interleaved;
+    int64_t head_dim, pairs, interleaved;
+    int64_t window;        /* 0: none */
+    double scale, softcap; /* softcap 0: none */
 } AttentionHalf;
+
+/* Keys and values (key heads, capacity, head_dim) of a sequence's first `length` tokens, of which
+ * the last ones are about to be written. */
+typedef struct {
+    void *keys, *values;
+    int64_t type, capacity, length;
+} CachedTokens;
+
+/* By which new tokens turn, (tokens, pairs). */
+typedef struct {
+    const float *cos, *sin;
+} Angles;
+
+typedef struct {
+    const AttentionHalf *attention;
+    const FeedForward *feed_forward;
+    int64_t rope; /* its number among the angles of a step */
+} Layer;
 
 void mrs_rms_norm(const Path *path, const float *x, const float *weight, float eps, int64_t rows,
                   int64_t size, float *out, int threads);

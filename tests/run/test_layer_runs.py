@@ -1,0 +1,110 @@
+"""Few tokens pass several layers in one call, with the results of one layer after another."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from tiny_decoders import GREEDY, PACKED_CONFIGS, VOCABULARY, packed_decoder
+from torch import Tensor
+
+from mrs.cache.sequence import SequenceCache
+from mrs.kernels.layer import FEW_TOKENS
+from mrs.kernels.library import is_available
+from mrs.model.decoder import Decoder
+from mrs.model.layer_run import FusedLayers
+from mrs.model.segments import Segment
+from mrs.run.engine import Engine
+
+pytestmark = pytest.mark.skipif(not is_available(), reason="the native kernels were not built")
+
+
+def runs_of(decoder: Decoder) -> list[range]:
+    return [run.places for run in decoder._runs.values()]
+
+
+def test_layers_that_are_not_ordinary_end_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert runs_of(packed_decoder("dense")) == [range(5)]
+    assert runs_of(packed_decoder("some without rope")) == [range(2), range(3, 5)]
+    monkeypatch.setattr("mrs.model.layer_run._RUN_BYTES", 60_000)  # a layer has about 42,000
+    assert runs_of(packed_decoder("dense")) == [range(2), range(2, 4), range(4, 5)]
+
+
+@torch.inference_mode()
+def feed(decoder: Decoder, cache: SequenceCache, ids: list[int], offset: int) -> Tensor:
+    segment = Segment(slice(0, len(ids)), cache, cache.length + len(ids), offset=offset)
+    return decoder.forward(torch.tensor(ids), [segment], torch.arange(len(ids)))
+
+
+@pytest.mark.parametrize("offset", [0, 3])
+@pytest.mark.parametrize("kind", PACKED_CONFIGS)
+def test_every_logit_is_the_same(kind: str, offset: int) -> None:
+    """While caches grow and windows move on, and whatever was before."""
+    chooser = random.Random(5)
+    fast, slow = packed_decoder(kind), packed_decoder(kind)
+    slow._runs = {}
+    caches = [each.new_cache(24, chunk_tokens=10) for each in (fast, slow)]
+    for _ in range(40):
+        ids = [chooser.randrange(VOCABULARY) for _ in range(chooser.choice([1, 1, 3, 8, 10]))]
+        one, other = (
+            feed(decoder, cache, ids, offset)
+            for decoder, cache in zip((fast, slow), caches, strict=True)
+        )
+        assert torch.equal(one, other)
+        assert caches[0].length == caches[1].length
+        back = caches[0].length - chooser.randrange(3)
+        if all(cache.can_rewind_to(back) for cache in caches):
+            for cache in caches:
+                cache.rewind(back)
+
+
+def test_many_tokens_pass_the_halves_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Ctrl-C is answered between them."""
+    seen: list[int] = []
+    original = FusedLayers.__call__
+
+    def count(self: FusedLayers, x: Tensor, segment: Segment) -> Tensor:
+        seen.append(len(x))
+        return original(self, x, segment)
+
+    monkeypatch.setattr(FusedLayers, "__call__", count)
+    decoder = packed_decoder("dense")
+    cache = decoder.new_cache(64, chunk_tokens=32)
+    for tokens in (FEW_TOKENS + 1, FEW_TOKENS, 1):
+        feed(decoder, cache, [1] * tokens, 0)
+    assert seen == [FEW_TOKENS, 1]
+
+
+@pytest.mark.parametrize("kind", ["dense", "window"])
+@pytest.mark.parametrize("call", [1, 5, 20])
+def test_an_interrupted_run_is_done_again(
+    kind: str, call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def engine() -> Engine:
+        return Engine(packed_decoder(kind), planned_tokens=64, context_tokens=200, chunk_tokens=10)
+
+    prompt = [number % VOCABULARY for number in range(19)]  # a chunk of many tokens, one of few
+    replies = engine().generate(prompt, GREEDY)
+    expected = [next(replies) for _ in range(30)]
+    calls, original = 0, FusedLayers.__call__
+
+    def interrupt(self: FusedLayers, x: Tensor, segment: Segment) -> Tensor:
+        nonlocal calls
+        calls += 1
+        out = original(self, x, segment)
+        if calls == call:
+            raise KeyboardInterrupt
+        return out
+
+    monkeypatch.setattr(FusedLayers, "__call__", interrupt)
+    busy, tokens = engine(), list[int]()
+    generation = busy.submit(prompt, GREEDY, lambda choice: bool(tokens.append(choice.token)))
+    interrupts = 0
+    while len(tokens) < 30:
+        try:
+            busy.advance(generation)
+        except KeyboardInterrupt:
+            interrupts += 1
+    assert interrupts == 1
+    assert tokens == expected
