@@ -12,7 +12,8 @@ from torch import Tensor
 from mrs.cache.growing import GrowingCache
 from mrs.kernels.activations import gated
 from mrs.kernels.attention import attend
-from mrs.kernels.layer import FEW_TOKENS, AttentionHalf, FeedForwardHalf, LayerRun
+from mrs.kernels.layer import AttentionHalf, FeedForwardHalf
+from mrs.kernels.layer_run import FEW_TOKENS, LayerRun
 from mrs.kernels.library import NativeLibrary
 from mrs.kernels.norms import rms_norm
 from mrs.kernels.packed import PackedMatrix

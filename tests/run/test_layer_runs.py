@@ -10,7 +10,7 @@ from tiny_decoders import GREEDY, PACKED_CONFIGS, VOCABULARY, packed_decoder
 from torch import Tensor
 
 from mrs.cache.sequence import SequenceCache
-from mrs.kernels.layer import FEW_TOKENS
+from mrs.kernels.layer_run import FEW_TOKENS
 from mrs.kernels.library import is_available
 from mrs.model.decoder import Decoder
 from mrs.model.layer_run import FusedLayers

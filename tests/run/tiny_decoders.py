@@ -83,7 +83,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
-#: Models of which the native library computes whole layers, of five or fewer.
+#: Models of which the native library computes whole layers.
 _PACKED_SIZES = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 5}
 PACKED_CONFIGS: dict[str, dict[str, Any]] = {
     "dense": {"model_type": "llama"},

@@ -1,4 +1,4 @@
-"""The halves of a decoder's layer, or whole layers, each in one call of the native library.
+"""The halves of a decoder's layer, each in one call of the native library.
 
 Between two small steps of a decode step the interpreter costs more than the steps themselves: the
 weights that were read have driven its memory out of the caches. The results are, bit for bit,
@@ -20,9 +20,6 @@ from mrs.kernels.steps import ACTIVATION_NUMBERS, LANES
 #: Memory for what is between gate, up and down. The allocator keeps blocks of this size; larger
 #: ones it would return to the system, to have every page cleared again for the next layer.
 _SCRATCH_BYTES = 16 << 20
-
-#: More tokens than these take so long that a Ctrl-C should not wait for several layers.
-FEW_TOKENS = 8
 
 #: Tokens of a panel of activations: a chunk should waste none.
 _PANEL_TOKENS = 24
@@ -60,23 +57,13 @@ class _AttentionHalf(ctypes.Structure):
     )
 
 
-class _Angles(ctypes.Structure):
+class Angles(ctypes.Structure):
     """As native/layer.h describes them."""
 
     _fields_ = (("cos", ctypes.c_void_p), ("sin", ctypes.c_void_p))
 
 
-class _Layer(ctypes.Structure):
-    """As native/layer.h describes it."""
-
-    _fields_ = (
-        ("attention", ctypes.c_void_p),
-        ("feed_forward", ctypes.c_void_p),
-        ("rope", ctypes.c_int64),
-    )
-
-
-class _Half:
+class Half:
     """What both halves keep: a norm and matrices of one library."""
 
     def __init__(
@@ -100,7 +87,7 @@ class _Half:
         return x.dtype is torch.float32 and x.shape[0] < self.dense_tokens
 
 
-class FeedForwardHalf(_Half):
+class FeedForwardHalf(Half):
     """x + down(activation(gate(norm(x))) * up(norm(x)))."""
 
     def __init__(
@@ -131,7 +118,7 @@ class FeedForwardHalf(_Half):
         chunk = self._chunk_tokens
         scratch = torch.empty(min(x.shape[0], 2 * chunk) * self.scratch_numbers)
         out = torch.empty_like(x)
-        _require(
+        require(
             self.functions.mrs_feed_forward(
                 self.address,
                 x.data_ptr(),
@@ -145,7 +132,7 @@ class FeedForwardHalf(_Half):
         return out
 
 
-class AttentionHalf(_Half):
+class AttentionHalf(Half):
     """x + back(attention), where queries, keys and values are products of norm(x)."""
 
     def __init__(
@@ -192,10 +179,10 @@ class AttentionHalf(_Half):
         x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
         if last_seen is not None:
             last_seen = last_seen.to("cpu", torch.int64).contiguous()
-        angles = _Angles(cos.data_ptr(), sin.data_ptr())
+        angles = Angles(cos.data_ptr(), sin.data_ptr())
         scratch = torch.empty(x.shape[0] * self.scratch_numbers)
         out = torch.empty_like(x)
-        _require(
+        require(
             self.functions.mrs_attention(
                 self.address,
                 cache,
@@ -211,62 +198,8 @@ class AttentionHalf(_Half):
         return out
 
 
-class LayerRun:
-    """Layers one after another, each an attention half and a feed-forward half."""
-
-    def __init__(
-        self, layers: Sequence[tuple[AttentionHalf, FeedForwardHalf]], ropes: Sequence[int]
-    ) -> None:
-        """`ropes` says for each layer which of the angles of a call are its own."""
-        self._functions = layers[0][0].functions
-        halves: list[_Half] = [half for layer in layers for half in layer]
-        self._layers = layers
-        self._native = (_Layer * len(layers))(
-            *(
-                _Layer(attention.address, feed_forward.address, rope)
-                for (attention, feed_forward), rope in zip(layers, ropes, strict=True)
-            )
-        )
-        self._address = ctypes.addressof(self._native)
-        self._caches_type = ctypes.c_void_p * len(layers)
-        self._angles_type = _Angles * (max(ropes) + 1)
-        self._scratch_numbers = max(half.scratch_numbers for half in halves)
-        self._most_tokens = min(FEW_TOKENS, *(half.dense_tokens - 1 for half in halves))
-
-    def takes(self, x: Tensor) -> bool:
-        """Whether x (N, hidden) is a few rows that the library multiplies."""
-        return x.dtype is torch.float32 and x.shape[0] <= self._most_tokens
-
-    def __call__(
-        self, x: Tensor, angles: Sequence[tuple[Tensor, Tensor]], caches: Sequence[int]
-    ) -> Tensor:
-        """x (N, hidden) to (N, hidden); `angles` are cos and sin (N, pairs) of each rope.
-
-        `caches` are addresses of the layers' `CachedTokens`, whose last N are written here.
-        """
-        x = x.contiguous()
-        angles = [(cos.contiguous(), sin.contiguous()) for cos, sin in angles]
-        scratch = torch.empty(x.shape[0] * self._scratch_numbers)
-        out = torch.empty_like(x)
-        _require(
-            self._functions.mrs_layers(
-                self._address,
-                len(self._layers),
-                self._caches_type(*caches),
-                self._angles_type(
-                    *(_Angles(cos.data_ptr(), sin.data_ptr()) for cos, sin in angles)
-                ),
-                x.data_ptr(),
-                x.shape[0],
-                scratch.data_ptr(),
-                out.data_ptr(),
-                torch.get_num_threads(),
-            )
-        )
-        return out
-
-
-def _require(is_done: bool) -> None:
+def require(is_done: bool) -> None:
+    """MemoryError if a call of the library was not done."""
     if not is_done:
         raise MemoryError("no memory for activations")
 

@@ -150,20 +150,8 @@ class Decoder:
         Every segment's cache takes up its tokens. Activations move between devices only where
         the next layer sits on another one.
         """
-        home = self.home
-        x = self._embedding.rows(tokens.to(home), self._activation_dtype(home))
-        if self.spec.embedding_scale != 1.0:
-            x = x * self.spec.embedding_scale
-        if self.spec.vision is not None and self.spec.vision.enters == "embeddings":
-            for sight in (sight for segment in segments for sight in segment.sights):
-                x[sight.rows.to(home)] = sight.features.to(x.dtype)
-        x = self._through_layers(x, segments)
-        if len(wanted) < len(x):
-            x = x[wanted.to(x.device)]
-        return self._logits(self._norm(x.to(home, self._activation_dtype(home))))
-
-    def _through_layers(self, x: Tensor, segments: list[Segment]) -> Tensor:
-        index = 0
+        # Nothing else holds x: what was before a layer goes when it is done.
+        x, index = self._embed(tokens, segments), 0
         while index < len(self._layers):
             device = self._layer_devices[index]
             if x.device != device:
@@ -175,6 +163,21 @@ class Decoder:
             else:
                 x = self._layers[index](x, segments, index)
                 index += 1
+        if wanted.shape[0] < x.shape[0]:
+            x = x[wanted.to(x.device)]
+        if x.device != self.home:
+            x = x.to(self.home, self._activation_dtype(self.home))
+        return self._logits(self._norm(x))
+
+    def _embed(self, tokens: Tensor, segments: list[Segment]) -> Tensor:
+        """(N, hidden), at home; with what is seen in the place of tokens, where it is so."""
+        home = self.home
+        x = self._embedding.rows(tokens.to(home), self._activation_dtype(home))
+        if self.spec.embedding_scale != 1.0:
+            x = x * self.spec.embedding_scale
+        if self.spec.vision is not None and self.spec.vision.enters == "embeddings":
+            for sight in (sight for segment in segments for sight in segment.sights):
+                x[sight.rows.to(home)] = sight.features.to(x.dtype)
         return x
 
     def _logits(self, x: Tensor) -> Tensor:

@@ -8,7 +8,8 @@ from typing import cast
 from torch import Tensor
 
 from mrs.cache.layer import KeyValueCache
-from mrs.kernels.layer import FeedForwardHalf, LayerRun
+from mrs.kernels.layer import FeedForwardHalf
+from mrs.kernels.layer_run import LayerRun
 from mrs.model.halves import FusedAttention, angles_of
 from mrs.model.segments import Segment
 
