@@ -23,6 +23,7 @@ from mrs_cli.flags import (
 if TYPE_CHECKING:
     from mrs.plan.plan import Plan
     from mrs.plan.planner import Planner
+    from mrs.plan.reconcile import Reconciliation
 
 DEMO = "demo"
 
@@ -65,8 +66,10 @@ def show_plan(
     """
     from mrs.plan.advice import nearest_changes
     from mrs.plan.bandwidth import learn_host_bandwidth
+    from mrs.plan.document import dumps, to_document
     from mrs.plan.solve import solve
     from mrs.runner import open_planner, plan
+    from mrs_cli.render.plan import render_plan, render_reconciliation
 
     request = replace(request, devices=tuple(planned.device or ()))
     if request.devices and not planned.dry_run:
@@ -81,20 +84,19 @@ def show_plan(
     made = plan(request, planner) if solution is None else solution.plan
     request = request if solution is None else solution.request
     changes = [] if solution or is_settled else nearest_changes(planner, request, made)
-    if output.json:
-        from mrs.plan.document import dumps, to_document
-
-        environment.stdout.write(dumps(to_document(made, changes, solution)) + "\n")
-    else:
-        from mrs_cli.render.plan import render_plan
-
+    if not output.json:
         render_plan(environment, made, changes, solution)
-    if not made.fits:
-        return ExitCode.DOES_NOT_FIT
-    _warn(environment, output, made)
-    if not planned.dry_run:
-        _measure(environment, output, request, planner, made)
-    return ExitCode.DONE
+    if made.fits:
+        _warn(environment, output, made)
+    result = None
+    if made.fits and not planned.dry_run:
+        result = _measure(environment, output, request, planner, made)
+    if output.json:
+        document = to_document(made, changes, solution, result)
+        environment.stdout.write(dumps(document) + "\n")
+    elif result is not None:
+        render_reconciliation(environment, made, result)
+    return ExitCode.DONE if made.fits else ExitCode.DOES_NOT_FIT
 
 
 def _warn(environment: Environment, output: OutputFlags, plan: Plan) -> None:
@@ -111,17 +113,13 @@ def _measure(
     request: RunRequest,
     planner: Planner,
     plan: Plan,
-) -> None:
+) -> Reconciliation:
     from mrs.runner import rehearse
-    from mrs_cli.render.plan import render_reconciliation
     from mrs_cli.render.progress import with_progress
 
-    title = f"measuring {plan.model.model_id}"
-    result = with_progress(
+    return with_progress(
         environment,
-        title,
+        f"measuring {plan.model.model_id}",
         lambda show: rehearse(request, planner, plan, show),
         quiet=output.quiet,
     )
-    if not output.json:
-        render_reconciliation(environment, plan, result)

@@ -155,6 +155,18 @@ def test_predicted_beside_measured(run_mrs, small: str) -> None:
     assert "corrected" not in without.out
 
 
+def test_what_was_measured_as_json(run_mrs, small: str) -> None:
+    ran = run_mrs("plan", "--json", "plain", "-m", small, "--max-seq-len", "600")
+    assert ran.code == 0
+    document = json.loads(ran.out)
+    Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
+    rows = {row["term"]: row for row in document["measured"]["terms"]}
+    for term, planned in (("weights", "weights"), ("KV cache", "kv_cache")):
+        held = document["devices"][0]["bytes"][planned]
+        assert rows[term]["measured_bytes"] == rows[term]["predicted_bytes"] == held
+    assert document["measured"]["decode_tokens_per_s"] > 0
+
+
 @pytest.mark.parametrize("columns", [80, 140])
 def test_the_picture_keeps_to_the_screen(
     monkeypatch: pytest.MonkeyPatch, big: str, columns: int

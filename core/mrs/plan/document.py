@@ -14,14 +14,18 @@ from mrs.plan.binding import binding
 from mrs.plan.device import Device
 from mrs.plan.overhead import Estimate
 from mrs.plan.plan import Plan
+from mrs.plan.reconcile import Reconciliation
 from mrs.plan.solve import Solution
 
-VERSION = 2
+VERSION = 3
 SCHEMA = Path(__file__).with_name("plan.schema.json")
 
 
 def to_document(
-    plan: Plan, changes: Sequence[Change] = (), solution: Solution | None = None
+    plan: Plan,
+    changes: Sequence[Change] = (),
+    solution: Solution | None = None,
+    result: Reconciliation | None = None,
 ) -> dict[str, Any]:
     """Every fact of a plan; `SCHEMA` says what each means."""
     bound = binding(plan)
@@ -65,6 +69,7 @@ def to_document(
             for change in changes
         ],
         "solved": None if solution is None else _solved(solution),
+        "measured": None if result is None else _measured(result),
     }
 
 
@@ -110,4 +115,12 @@ def _solved(solution: Solution) -> dict[str, Any]:
         "goal": solution.goal,
         "best": solution.best,
         "tried": [{"value": value, **_outcome(plan)} for value, plan in solution.tried],
+    }
+
+
+def _measured(result: Reconciliation) -> dict[str, Any]:
+    return {
+        "terms": [asdict(row) for row in result.rows],
+        "prompt_tokens_per_s": result.prompt_tokens_per_s,
+        "decode_tokens_per_s": result.decode_tokens_per_s,
     }
