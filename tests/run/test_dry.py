@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,8 +13,6 @@ from mrs.errors import UsageError
 from mrs.request import Sampling
 from mrs.run.dry import RepetitionFinder
 from mrs.run.sampler import Sampler
-
-CPU = torch.device("cpu")
 
 
 def by_definition(ids: list[int], breakers: set[int]) -> dict[int, int]:
@@ -47,8 +46,8 @@ def test_nothing_repeats_at_the_start() -> None:
 
 def penalized(prompt: list[int], **settings: object) -> list[float]:
     sampling = Sampling(frequency_penalty=0, presence_penalty=0, **settings)
-    sampler = Sampler(sampling, prompt, 10, CPU, torch.Generator(), frozenset({9}))
-    return sampler._penalized(torch.zeros(10)).tolist()
+    sampler = Sampler(sampling, prompt, 10, random.Random(), frozenset({9}))
+    return sampler._penalized(np.zeros(10, np.float32)).tolist()
 
 
 def test_the_penalty_grows_with_the_repetition() -> None:
@@ -72,8 +71,8 @@ def test_a_long_repetition_stays_a_number() -> None:
     logits = penalized([1] * 3000, dry_multiplier=1e3, dry_base=1e3)
     assert -math.inf < logits[1] < -1e20
     sampling = Sampling(temperature=0, dry_multiplier=1e3, dry_base=1e9)
-    sampler = Sampler(sampling, [1] * 3000, 10, CPU, torch.Generator())
-    assert sampler(torch.tensor([0.0, 5.0] + [0.0] * 8)).token != 1
+    sampler = Sampler(sampling, [1] * 3000, 10, random.Random())
+    assert sampler(np.array([0.0, 5.0] + [0.0] * 8, np.float32)).token != 1
 
 
 def test_a_bias_is_added() -> None:
@@ -89,7 +88,7 @@ def test_a_bias_of_no_token_is_refused(token: int) -> None:
 def test_logprobs_are_the_models_own() -> None:
     logits = torch.tensor([1.0, 3.0, 2.0, -1.0])
     sampling = Sampling(temperature=0, logprobs=2, logit_bias=((0, 100.0),))
-    choice = Sampler(sampling, [1], 4, CPU, torch.Generator())(logits)
+    choice = Sampler(sampling, [1], 4, random.Random())(logits.numpy())
     exact = logits.double().log_softmax(-1).tolist()
     assert choice.token == 0
     assert choice.logprob == pytest.approx(exact[0])

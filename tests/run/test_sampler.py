@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
+from random import Random
 
 import pytest
 import torch
@@ -17,10 +19,10 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from mrs.errors import MrsError
 from mrs.request import Sampling
 from mrs.run.sampler import Sampler
 
-CPU = torch.device("cpu")
 PLAIN = Sampling(
     temperature=1.0, top_k=None, top_p=1.0, min_p=0.0, frequency_penalty=0.0, presence_penalty=0.0
 )
@@ -29,9 +31,8 @@ PLAIN = Sampling(
 def sampler(
     sampling: Sampling, vocab: int, prompt: list[int] | None = None, seed: int = 0
 ) -> Callable[[Tensor], int]:
-    generator = torch.Generator().manual_seed(seed)
-    choose = Sampler(sampling, prompt or [], vocab, CPU, generator)
-    return lambda logits: choose(logits).token
+    choose = Sampler(sampling, prompt or [], vocab, Random(seed))
+    return lambda logits: choose(logits.numpy()).token
 
 
 def frequencies(sampling: Sampling, logits: Tensor, draws: int) -> Tensor:
@@ -72,6 +73,56 @@ def test_draws_follow_transformers_distribution(sampling: Sampling, warpers: lis
     found = frequencies(sampling, logits, 4000)
     assert (found[expected == 0] == 0).all()
     assert (found - expected).abs().max() < 0.03
+
+
+@pytest.mark.parametrize("spread", [0.2, 1.0, 8.0])
+@pytest.mark.parametrize(
+    ("sampling", "warpers"),
+    [
+        (PLAIN, []),
+        (changed(top_k=400), [TopKLogitsWarper(400)]),
+        (changed(top_p=0.5), [TopPLogitsWarper(0.5)]),
+        (changed(min_p=0.2), [MinPLogitsWarper(0.2)]),
+        (changed(top_p=0.9, min_p=0.01), [TopPLogitsWarper(0.9), MinPLogitsWarper(0.01)]),
+    ],
+)
+def test_large_vocabularies(sampling: Sampling, warpers: list, spread: float) -> None:  # type: ignore[type-arg]
+    """Whether few of the tokens hold what the filters leave, or many."""
+    logits = torch.randn(3000, generator=torch.Generator().manual_seed(5)) * spread
+    processed = LogitsProcessorList(warpers)(torch.zeros(1, 1, dtype=torch.long), logits[None])
+    expected = processed[0].softmax(-1)
+    found = frequencies(sampling, logits, 4000)
+    assert (found[expected == 0] == 0).all()
+    # By tenths of the expected distribution: single tokens are too rare.
+    tenth = (expected.sort(descending=True).values.cumsum(0) * 9.999).long()
+    order = expected.argsort(descending=True)
+    sums = [torch.zeros(10).index_add(0, tenth, each[order]) for each in (expected, found)]
+    assert (sums[0] - sums[1]).abs().max() < 0.03
+
+
+def test_every_kept_token_is_drawn() -> None:
+    """Of 3000, those that hold half of the probability are more than a first look finds."""
+    logits = torch.linspace(0, -0.5, 3000)
+    kept = int((logits.softmax(-1).cumsum(0) < 0.5).sum()) + 1
+    choose = sampler(changed(top_p=0.5), 3000)
+    drawn = {choose(logits) for _ in range(20_000)}
+    assert max(drawn) < kept
+    assert len(drawn) > 0.99 * kept > 1000
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+@pytest.mark.parametrize("sampling", [PLAIN, changed(top_k=2), changed(top_p=0.5)])
+def test_logits_that_are_no_numbers_are_refused(sampling: Sampling, broken: float) -> None:
+    with pytest.raises(MrsError, match="no probabilities"):
+        sampler(sampling, 3)(torch.tensor([0.0, broken, 1.0]))
+
+
+@pytest.mark.parametrize("sampling", [PLAIN, changed(top_k=2), changed(top_p=0.5)])
+def test_impossible_tokens_are_never_drawn(sampling: Sampling) -> None:
+    logits = torch.full((600,), -math.inf)
+    logits[[5, 400]] = torch.tensor([1.0, 1.5])
+    choose = sampler(sampling, 600)
+    assert {choose(logits) for _ in range(300)} <= {5, 400}
 
 
 def test_temperature_zero_takes_the_largest() -> None:

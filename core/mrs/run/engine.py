@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from random import Random
 
 import torch
-from torch import Tensor
 
 from mrs.cache.prefix_folder import PrefixFolder
 from mrs.errors import ContextFull, UsageError
@@ -15,6 +15,7 @@ from mrs.families.vision.spec import Vision
 from mrs.model.decoder import Decoder
 from mrs.model.segments import Segment
 from mrs.request import PREFILL_CHUNK_TOKENS, Sampling
+from mrs.run.draw import Numbers
 from mrs.run.generation import Generation, Take
 from mrs.run.memory import CachePool
 from mrs.run.sampler import Choice, Sampler
@@ -89,8 +90,7 @@ class Engine:
             sampling,
             list(prompt_ids),
             self._decoder.spec.vocab_size,
-            self._decoder.home,
-            self._new_generator(sampling),
+            self._new_chances(sampling),
             breakers,
         )
         generation = Generation(
@@ -173,7 +173,7 @@ class Engine:
         complete = [each for each, _ in batch if each.fed == len(each.ids)]
         self._in_flight = list(complete)
         self._remember(batch)
-        for generation, row in zip(complete, logits.unbind(), strict=True):
+        for generation, row in zip(complete, logits, strict=True):
             self._choose(generation, row)
             self._in_flight.remove(generation)
 
@@ -191,7 +191,7 @@ class Engine:
             if generation.is_over:
                 self._end(generation)
 
-    def _logits(self, batch: list[Ration]) -> Tensor:
+    def _logits(self, batch: list[Ration]) -> Numbers:
         """Feed every ration; logits (W, V) after those that complete their sequence."""
         ids: list[int] = []
         segments: list[Segment] = []
@@ -208,16 +208,18 @@ class Engine:
             ids += generation.ids[fed : place.stop]
             if place.stop == len(generation.ids):
                 wanted.append(len(ids) - 1)
-        return self._decoder.forward(
+        logits = self._decoder.forward(
             torch.tensor(ids), segments, torch.tensor(wanted, dtype=torch.long)
         )
+        numbers: Numbers = logits.cpu().numpy()
+        return numbers
 
     def _remember(self, batch: list[Ration]) -> None:
         for generation, _ in batch:
             if generation.fed in (generation.checkpoint, generation.prompt_tokens):
                 self._pool.remember(generation)
 
-    def _choose(self, generation: Generation, logits: Tensor) -> None:
+    def _choose(self, generation: Generation, logits: Numbers) -> None:
         """Add a token to one sequence. An error there ends that sequence alone."""
         try:
             choice = generation.sampler(logits)
@@ -239,12 +241,7 @@ class Engine:
         self._schedule.remove(generation)
         self._pool.close(generation)
 
-    def _new_generator(self, sampling: Sampling) -> torch.Generator:
+    def _new_chances(self, sampling: Sampling) -> Random:
         """Chances of its own for every reply, so that none depends on another."""
-        generator = torch.Generator(device=self._decoder.home)
         seed = self._seed if sampling.seed is None else sampling.seed
-        if seed is None:
-            generator.seed()
-        else:
-            generator.manual_seed((seed + sampling.variant) % 2**64)
-        return generator
+        return Random() if seed is None else Random((seed + sampling.variant) % 2**64)
