@@ -69,6 +69,7 @@ def test_feed_forward(
 
 
 @pytest.mark.parametrize("tokens", [1, 3, 11, 27])
+@pytest.mark.parametrize("extras", ["", "biases", "biases, head norms"])
 @pytest.mark.parametrize("formats", [("Q4_K", "Q4_K", "Q6_K"), ("Q8_0", "F16", "BF16")])
 @pytest.mark.parametrize(
     ("interleaved", "dtype"),
@@ -79,6 +80,7 @@ def test_attention(
     interleaved: bool,
     dtype: torch.dtype,
     formats: tuple[str, str, str],
+    extras: str,
     tokens: int,
 ) -> None:
     q = packed(formats[0], HEADS * HEAD_DIM, HIDDEN, 1)
@@ -87,6 +89,8 @@ def test_attention(
     back = packed(formats[0], HIDDEN, HEADS * HEAD_DIM, 4)
     norm, x = normal(HIDDEN, seed=5), normal(tokens, HIDDEN, seed=6)
     cos, sin = normal(tokens, PAIRS, seed=7), normal(tokens, PAIRS, seed=8)
+    biases = [normal(matrix.shape[0], seed=11) if extras else None for matrix in (q, k, v)]
+    head_norms = [normal(HEAD_DIM, seed=seed) if "norms" in extras else None for seed in (12, 13)]
     half = AttentionHalf(
         library,
         norm,
@@ -98,11 +102,18 @@ def test_attention(
         scale=0.2,
         window=7,
         softcap=4.0,
+        biases=biases,
+        head_norms=head_norms,
+        head_eps=1e-3,
     )
     normed = rms_norm(x, norm, 1e-5)
-    new_q = rotate(q.matmul(normed).view(tokens, HEADS, -1), cos, sin, interleaved=interleaved)
-    new_k = rotate(k.matmul(normed).view(tokens, KV_HEADS, -1), cos, sin, interleaved=interleaved)
-    new_v = v.matmul(normed).view(tokens, KV_HEADS, -1)
+    made = [matrix.matmul(normed) for matrix in (q, k, v)]
+    made = [y if bias is None else y + bias for y, bias in zip(made, biases, strict=True)]
+    new_q, new_k, new_v = (y.view(tokens, -1, HEAD_DIM) for y in made)
+    if "norms" in extras:
+        new_q, new_k = rms_norm(new_q, head_norms[0], 1e-3), rms_norm(new_k, head_norms[1], 1e-3)
+    new_q = rotate(new_q, cos, sin, interleaved=interleaved)
+    new_k = rotate(new_k, cos, sin, interleaved=interleaved)
     old = [normal(KV_HEADS, 40 - tokens, HEAD_DIM, seed=seed) for seed in (9, 10)]
     cache, same = (filled_cache(*old, dtype=dtype) for _ in range(2))
     keys, values = same.append(new_k.transpose(0, 1), new_v.transpose(0, 1))

@@ -44,6 +44,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "one group": {"model_type": "llama", "num_key_value_heads": 8},
     "wide": {"model_type": "llama", "intermediate_size": 4096, "num_key_value_heads": 8},
     "biased": {"model_type": "llama", "attention_bias": True, "mlp_bias": True},
+    "qkv biased": {"model_type": "qwen2"},
     "norms and odd heads": {"model_type": "qwen3", "head_dim": 64},
     "window": {"model_type": "mistral", "sliding_window": 256},
     "softcap": {"model_type": "gemma2", "head_dim": 32, "sliding_window": 256},
@@ -94,7 +95,7 @@ def test_the_measured_peak_is_bounded(tmp_path: Path, path: str, model: str) -> 
 
 
 @pytest.mark.parametrize("isq", ["q4k", "q6k", "q8_0"])
-@pytest.mark.parametrize("model", ["llama", "wide", "biased"])
+@pytest.mark.parametrize("model", ["llama", "wide", "biased", "norms and odd heads", "qkv biased"])
 def test_quantized_weights(tmp_path: Path, path: str, model: str, isq: str) -> None:
     folder = write_model(tmp_path, {**BASE, **MODELS[model]}, "BF16")
     measured, bound = measured_and_predicted(folder, "bf16", isq=isq)

@@ -12,7 +12,7 @@ from torch import Tensor
 from mrs.cache.sequence import SequenceCache
 from mrs.kernels.layer_run import FEW_TOKENS
 from mrs.kernels.library import is_available
-from mrs.model.decoder import Decoder
+from mrs.model.decoder import Decoder, DecoderLayer
 from mrs.model.layer_run import FusedLayers
 from mrs.model.segments import Segment
 from mrs.run.engine import Engine
@@ -25,7 +25,8 @@ def runs_of(decoder: Decoder) -> list[range]:
 
 
 def test_layers_that_are_not_ordinary_end_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert runs_of(packed_decoder("dense")) == [range(5)]
+    for kind in ("dense", "window", "biased", "head norms"):
+        assert runs_of(packed_decoder(kind)) == [range(5)]
     assert runs_of(packed_decoder("some without rope")) == [range(2), range(3, 5)]
     monkeypatch.setattr("mrs.model.layer_run._RUN_BYTES", 60_000)  # a layer has about 42,000
     assert runs_of(packed_decoder("dense")) == [range(2), range(2, 4), range(4, 5)]
@@ -44,6 +45,9 @@ def test_every_logit_is_the_same(kind: str, offset: int) -> None:
     chooser = random.Random(5)
     fast, slow = packed_decoder(kind), packed_decoder(kind)
     slow._runs = {}
+    for layer in slow._layers:
+        assert isinstance(layer, DecoderLayer)
+        layer._fused_mixer = layer._fused_feed_forward = None
     caches = [each.new_cache(24, chunk_tokens=10) for each in (fast, slow)]
     for _ in range(40):
         ids = [chooser.randrange(VOCABULARY) for _ in range(chooser.choice([1, 1, 3, 8, 10]))]

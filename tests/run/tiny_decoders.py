@@ -90,6 +90,8 @@ PACKED_CONFIGS: dict[str, dict[str, Any]] = {
     "window": {"model_type": "mistral", "sliding_window": WINDOW},
     "some without rope": {"model_type": "smollm3", "no_rope_layers": [1, 1, 0, 1, 1]},
     "dynamic": CONFIGS["dynamic"],
+    "biased": {"model_type": "qwen2"},
+    "head norms": {"model_type": "qwen3", "head_dim": 32},
 }
 
 

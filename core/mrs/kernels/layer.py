@@ -48,6 +48,12 @@ class _AttentionHalf(ctypes.Structure):
         ("k", ctypes.c_void_p),
         ("v", ctypes.c_void_p),
         ("back", ctypes.c_void_p),
+        ("q_bias", ctypes.c_void_p),
+        ("k_bias", ctypes.c_void_p),
+        ("v_bias", ctypes.c_void_p),
+        ("q_norm", ctypes.c_void_p),
+        ("k_norm", ctypes.c_void_p),
+        ("head_eps", ctypes.c_double),
         ("head_dim", ctypes.c_int64),
         ("pairs", ctypes.c_int64),
         ("interleaved", ctypes.c_int64),
@@ -148,16 +154,23 @@ class AttentionHalf(Half):
         scale: float,
         window: int | None = None,
         softcap: float | None = None,
+        biases: Sequence[Tensor | None] = (None, None, None),
+        head_norms: Sequence[Tensor | None] = (None, None),
+        head_eps: float = 0.0,
     ) -> None:
         """`matrices` are those of queries, keys and values and the one back.
 
+        The first three may have `biases`; each head of queries and keys passes `head_norms`.
         `pairs` and `interleaved` are as in `rope.rotate`, the rest as in `attention.attend`.
         """
         q, k, v, _ = matrices
+        vectors = [None if each is None else each.float() for each in (*biases, *head_norms)]
         native = _AttentionHalf(
             norm.data_ptr(),
             eps,
             *(matrix.address for matrix in matrices),
+            *(None if vector is None else vector.data_ptr() for vector in vectors),
+            head_eps,
             head_dim,
             pairs,
             interleaved,
@@ -167,6 +180,7 @@ class AttentionHalf(Half):
         )
         numbers = 2 * q.shape[0] + q.shape[1] + k.shape[0] + v.shape[0]
         super().__init__(library, norm, matrices, native, numbers)
+        self._vectors = vectors
 
     def __call__(
         self, x: Tensor, cos: Tensor, sin: Tensor, cache: int, last_seen: Tensor | None = None

@@ -1,8 +1,9 @@
 """The halves of ordinary layers that the native library computes in one call each.
 
 Ordinary are layers of the `pre` style with root-mean-square norms, whose matrices are packed and
-have no biases, and whose attention and feed-forward parts have no rarer features. All others, and
-batches of several sequences, are computed step by step: with the same results.
+have no biases but those of queries, keys and values, and whose attention and feed-forward parts
+have no rarer features. All others, and batches of several sequences, are computed step by step:
+with the same results.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import cast
 from torch import Tensor
 
 from mrs.cache.layer import KeyValueCache
-from mrs.families.spec import Attention, Layer, Mlp
+from mrs.families.spec import Attention, Layer, Mlp, Norm
 from mrs.kernels.layer import AttentionHalf, FeedForwardHalf, can_hold, library_of
 from mrs.kernels.packed import PackedMatrix
 from mrs.kernels.steps import ACTIVATION_NUMBERS
@@ -51,13 +52,15 @@ def fuse_attention(
     layer: Layer, weights: ModelWeights, rope: RopeTable | None
 ) -> FusedAttention | None:
     part = layer.mixer
-    is_plain = isinstance(part, Attention) and not (part.qk_norm or part.sinks or part.gated)
-    if not is_plain or rope is None or not _is_ordinary(layer):
+    if rope is None or not isinstance(part, Attention) or not _is_ordinary(layer):
         return None
-    part = cast(Attention, part)
-    matrices = _packed(weights, "mixer.q", "mixer.k", "mixer.v", "mixer.o")
+    head_norm = part.qk_norm or Norm(0.0)
+    if part.sinks or part.gated or part.qk_norm_whole or head_norm.kind != "rms":
+        return None
+    into = [f"mixer.{slot}" for slot in "qkv"]
+    matrices = _packed(weights, *into, "mixer.o")
     library = library_of(matrices)
-    if library is None or not can_hold(part.head_dim):
+    if library is None or part.out_bias or not can_hold(part.head_dim):
         return None
     half = AttentionHalf(
         library,
@@ -70,6 +73,9 @@ def fuse_attention(
         scale=part.scale,
         window=part.window,
         softcap=part.softcap,
+        biases=[weights.optional_vector(f"{slot}.bias") for slot in into],
+        head_norms=[weights.optional_vector(f"mixer.{slot}_norm.weight") for slot in "qk"],
+        head_eps=head_norm.eps,
     )
     return FusedAttention(half, rope)
 
@@ -78,7 +84,9 @@ def fuse_feed_forward(layer: Layer, weights: ModelWeights) -> FeedForwardHalf | 
     part = layer.feed_forward
     if not isinstance(part, Mlp) or not part.gated or part.activation not in ACTIVATION_NUMBERS:
         return None
-    matrices = _packed(weights, "ffn.gate", "ffn.up", "ffn.down") if _is_ordinary(layer) else []
+    if part.bias or not _is_ordinary(layer):
+        return None
+    matrices = _packed(weights, "ffn.gate", "ffn.up", "ffn.down")
     library = library_of(matrices)
     if library is None:
         return None
@@ -91,8 +99,7 @@ def _is_ordinary(layer: Layer) -> bool:
 
 
 def _packed(weights: ModelWeights, *slots: str) -> list[PackedMatrix]:
-    """The matrices of these slots; none if one of them is of another kind or has a bias."""
+    """The matrices of these slots; none if one of them is of another kind."""
     matrices = [weights.matrix(slot) for slot in slots]
-    has_bias = any(weights.optional_vector(f"{slot}.bias") is not None for slot in slots)
     packed = [matrix for matrix in matrices if isinstance(matrix, PackedMatrix)]
-    return [] if has_bias or len(packed) < len(slots) else packed
+    return [] if len(packed) < len(slots) else packed

@@ -29,7 +29,10 @@ def fused_attention_bytes(layer: Layer, hidden_size: int, run: Pass, kept: KeptA
     part = layer.mixer
     if not isinstance(part, Attention) or part.rope is None or not _is_ordinary(layer):
         return None
-    if part.qk_norm is not None or part.sinks or part.gated or part.qkv_bias or part.out_bias:
+    head_norm = part.qk_norm
+    if part.qk_norm_whole or (head_norm is not None and head_norm.kind != "rms"):
+        return None
+    if part.sinks or part.gated or part.out_bias:
         return None
     into = [kept(f"mixer.{slot}") for slot in "qkv"]
     back = kept("mixer.o")

@@ -50,27 +50,43 @@ static void store_cached(const CachedTokens *cache, void *cached, const float *x
         }
 }
 
+static void add_bias(float *x, const float *bias, int64_t tokens, int64_t size) {
+    for (int64_t t = 0; bias && t < tokens; t++, x += size)
+        for (int64_t i = 0; i < size; i++) x[i] += bias[i];
+}
+
+/* New queries or keys (tokens, heads, head_dim), from where a product has left them. */
+static void finish_heads(const AttentionHalf *half, float *x, const float *bias, const float *norm,
+                         const Angles *angles, int64_t tokens, int64_t heads, int threads) {
+    const Path *path = half->q->path;
+    int64_t dim = half->head_dim;
+    add_bias(x, bias, tokens, heads * dim);
+    if (norm)
+        mrs_rms_norm(path, x, norm, (float)half->head_eps, tokens * heads, dim, x, threads);
+    mrs_rotate(path, x, angles->cos, angles->sin, tokens, heads, dim, half->pairs,
+               half->interleaved != 0, x, threads);
+}
+
 /* x + back(attention), both (tokens, hidden): queries, keys and values are products of x's norm,
- * the first two turned by the angles; the latter two become the last of the cache. `last_seen`
+ * with a bias, the first two normed by heads and turned by the angles; the latter two become the
+ * last of the cache. `last_seen`
  * is as in Attending, by places in the cache. `scratch` holds, for each token, a norm, keys and
  * values, and queries twice; `out` may be x. Returns false when memory is missing. */
 EXPORT bool mrs_attention(const AttentionHalf *half, const CachedTokens *cache,
                           const Angles *angles, const int64_t *last_seen, const float *x,
                           int64_t tokens, float *scratch, float *out, int threads) {
     const Path *path = half->q->path;
-    int64_t dim = half->head_dim, pairs = half->pairs, hidden = half->q->columns;
+    int64_t dim = half->head_dim, hidden = half->q->columns;
     int64_t heads = half->q->rows / dim, kv_heads = half->k->rows / dim;
     float *q = scratch, *mixed = q + tokens * heads * dim, *normed = mixed + tokens * heads * dim;
     float *k = normed + tokens * hidden, *v = k + tokens * kv_heads * dim;
     Factor wide[] = {{half->q, q, NULL}, {half->k, k, NULL}, {half->v, v, NULL}};
     Factor back = {half->back, out, x};
-    bool turns_neighbours = half->interleaved != 0;
     mrs_rms_norm(path, x, half->norm, (float)half->eps, tokens, hidden, normed, threads);
     if (!multiply_each(wide, 3, normed, TYPE_F32, tokens, threads)) return false;
-    mrs_rotate(path, q, angles->cos, angles->sin, tokens, heads, dim, pairs, turns_neighbours, q,
-               threads);
-    mrs_rotate(path, k, angles->cos, angles->sin, tokens, kv_heads, dim, pairs, turns_neighbours,
-               k, threads);
+    finish_heads(half, q, half->q_bias, half->q_norm, angles, tokens, heads, threads);
+    finish_heads(half, k, half->k_bias, half->k_norm, angles, tokens, kv_heads, threads);
+    add_bias(v, half->v_bias, tokens, kv_heads * dim);
     store_cached(cache, cache->keys, k, tokens, kv_heads, dim);
     store_cached(cache, cache->values, v, tokens, kv_heads, dim);
     Attending attending = {.q = q,

@@ -16,6 +16,9 @@ typedef struct {
     const float *norm;
     double eps;
     const Matrix *q, *k, *v, *back;
+    const float *q_bias, *k_bias, *v_bias; /* or NULL */
+    const float *q_norm, *k_norm;          /* of each head, or NULL */
+    double head_eps;
     int64_t head_dim, pairs, interleaved;
     int64_t window;        /* 0: none */
     double scale, softcap; /* softcap 0: none */
