@@ -19,9 +19,9 @@ from mrs.kernels.steps import ACTIVATION_NUMBERS, LANES
 
 #: Memory for what is between gate, up and down. The allocator keeps blocks of this size; larger
 #: ones it would return to the system, to have every page cleared again for the next layer.
-_SCRATCH_BYTES = 16 << 20
+_SCRATCH_BYTES = 31 << 20
 
-#: Tokens of a panel of activations: a chunk should waste none.
+#: Whole panels of activations, of 8 tokens or of 12.
 _PANEL_TOKENS = 24
 
 
@@ -115,21 +115,21 @@ class FeedForwardHalf(Half):
             down.address,
         )
         super().__init__(library, norm, matrices, native, gate.shape[1] + 2 * gate.shape[0])
-        panels = _SCRATCH_BYTES // (2 * 4 * self.scratch_numbers * _PANEL_TOKENS)
-        self._chunk_tokens = max(panels, 1) * _PANEL_TOKENS
+        panels = _SCRATCH_BYTES // (4 * self.scratch_numbers * _PANEL_TOKENS)
+        self._most_tokens = max(panels, 1) * _PANEL_TOKENS
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (N, hidden) float32 to (N, hidden)."""
         x = x.contiguous()
-        chunk = self._chunk_tokens
-        scratch = torch.empty(min(x.shape[0], 2 * chunk) * self.scratch_numbers)
+        most = self._most_tokens
+        scratch = torch.empty(min(x.shape[0], most) * self.scratch_numbers)
         out = torch.empty_like(x)
         require(
             self.functions.mrs_feed_forward(
                 self.address,
                 x.data_ptr(),
                 x.shape[0],
-                chunk,
+                most,
                 scratch.data_ptr(),
                 out.data_ptr(),
                 torch.get_num_threads(),

@@ -40,6 +40,7 @@ _COMMON = {
     "scratch.c": [],
     "steps.c": [],
     "threads.c": [],
+    "tiles.c": [],
     "path_portable.c": ["-O2"],
 }
 _PROCESSOR = {

@@ -34,13 +34,29 @@ static inline Ints lanes_dot_bytes(Ints sum, Ints weights, const int8_t *x) {
     return lanes_dot(sum, weights, x);
 }
 
-/* Adds to each lane the products of its two 16-bit integers with the two at x. */
-#define HAS_LANES_DOT_PAIR 1
-static inline Ints lanes_dot_pair(Ints sum, Ints pairs, const int16_t *x) {
-    __asm__("vpdpwssd %2%{1to16%}, %1, %0"
-            : "+v"(sum)
-            : "v"(pairs), "m"(*(const int32_t *)x));
+/* The four signed bytes at x in every lane, and the products with them. */
+#define HAS_WIDE_LANES 1
+static inline Ints lanes_spread(const uint8_t *x) {
+    Ints spread;
+    __asm__("vpbroadcastd %1, %0" : "=v"(spread) : "m"(*(const int32_t *)x));
+    return spread;
+}
+static inline Ints lanes_dot_spread(Ints sum, Ints weights, Ints spread) {
+    /* gcc makes of the intrinsic one more copy of each sum. */
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(spread));
     return sum;
+}
+
+/* (code * times + plus) / 256 of each byte; `times` and `plus` are 16 bits, twice in each lane. */
+static inline Ints lanes_level(Ints codes, Ints times, Ints plus) {
+    Ints even = _mm512_and_si512(codes, _mm512_set1_epi16(0xff)), odd = _mm512_srli_epi16(codes, 8);
+    even = _mm512_add_epi16(_mm512_mullo_epi16(even, times), plus);
+    odd = _mm512_add_epi16(_mm512_mullo_epi16(odd, times), plus);
+    return lanes_or_masked(_mm512_srli_epi16(even, 8), odd, _mm512_set1_epi16((short)0xff00));
+}
+/* The low 16 bits of each lane, twice. */
+static inline Ints lanes_twice(Ints v) {
+    return lanes_or_masked(_mm512_slli_epi32(v, 16), v, _mm512_set1_epi32(0xffff));
 }
 
 /* Adds to each lane the products of its two bf16 with the two at x. Only processors with
@@ -69,6 +85,15 @@ static inline Floats lanes_bits(Ints v) { return _mm512_castsi512_ps(v); }
 static inline Floats lanes_mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
 static inline Floats lanes_sum(Floats a, Floats b) { return _mm512_add_ps(a, b); }
 static inline Floats lanes_fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+static inline void lanes_store_ints(void *p, Ints v) { _mm512_storeu_si512(p, v); }
+static inline Ints lanes_round(Floats v) { return _mm512_cvtps_epi32(v); }
+static inline Floats lanes_magnitude(Floats v) { return _mm512_abs_ps(v); }
+static inline Floats lanes_largest(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+/* 1 / v, or 0 of 0. */
+static inline Floats lanes_inverse(Floats v) {
+    __mmask16 some = _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+    return _mm512_maskz_div_ps(some, lanes_float(1), v);
+}
 static inline float lanes_total(Floats v) {
     return _mm512_reduce_add_ps(v);
 }

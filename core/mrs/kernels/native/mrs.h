@@ -11,6 +11,10 @@
 #define UNIT_COLUMNS 32
 #define MAX_TOKENS 8   /* activation rows that one pass over the weights serves */
 #define WIDE_TOKENS 12 /* the same where there are many rows; see wide.h */
+#define SPAN_COLUMNS 128
+#define TILE_GROUPS 2
+#define WIDE_SPAN_BYTES (WIDE_TOKENS * (SPAN_COLUMNS + 8)) /* of activations */
+#define TILE_SPAN_BYTES (TILE_GROUPS * GROUP_ROWS * (SPAN_COLUMNS + 4)) /* of weights */
 
 /* The order is that of `PACKED_FORMATS` in core/mrs/formats.py. */
 typedef enum {
@@ -37,17 +41,21 @@ typedef struct {
                      void *panel);
     void (*multiply)(Format format, const uint8_t *group, const void *panel, int width,
                      int64_t columns, float *out);
-    /* NULL where 32 registers are missing; both take formats with two levels of scales only. */
-    void (*quantize_wide)(Format format, const float *rows[], int tokens, int64_t columns,
-                          void *panel);
-    void (*multiply_wide)(Format format, const uint8_t *group, const void *panel, int64_t columns,
-                          float *out);
+    /* NULL where 32 registers are missing; see wide.h. */
+    void (*quantize_wide)(const float *rows[], int tokens, int64_t columns, void *panel);
+    void (*level)(Format format, const uint8_t *block, int64_t columns, uint8_t *tile);
+    void (*multiply_wide)(const uint8_t *tile, const void *panel, int64_t next_bytes,
+                          int64_t columns, float *sums);
     void (*read)(const uint8_t *bytes, int64_t size);
     void (*normalize)(const float *x, const float *weight, float eps, int64_t size, float *out);
     void (*activate)(Activation activation, float *gate, const float *up, int64_t size);
     void (*rotate)(const Rotation *rotation, const float *x, const float *cos, const float *sin,
                    float *out);
     void (*attend)(const Sight *sight, int64_t kv_head, float *scores);
+    int64_t rows; /* that attend_rows takes at once; see attend_rows.h */
+    int64_t (*row_block_bytes)(const Attending *attending);
+    void (*attend_rows)(const Attending *attending, int64_t kv_head, int64_t first, int64_t rows,
+                        void *room);
     void (*encode)(Format format, const void *x, Type type, int64_t blocks, uint8_t *out);
 } Path;
 

@@ -1,19 +1,20 @@
 /* The table of one path's functions. The file that includes it has included its lanes. */
 #include "activations.h"
-#include "attend.h"
+#include "attend_rows.h"
 #include "encode.h"
 #include "matmul.h"
 #include "pack.h"
 #include "read.h"
 
-#if LANES == GROUP_ROWS && defined(HAS_LANES_DOT_PAIR)
+#if LANES == GROUP_ROWS && defined(HAS_WIDE_LANES)
 #include "wide.h"
-#define WIDE_FUNCTIONS quantize_wide, multiply_wide
+#define WIDE_FUNCTIONS quantize_wide, level, multiply_wide
 #else
-#define WIDE_FUNCTIONS NULL, NULL
+#define WIDE_FUNCTIONS NULL, NULL, NULL
 #endif
 
 #define DEFINE_PATH(PATH, NAME)                                                                  \
     const Path PATH = {NAME,           pack_group, decode_rows, quantize, multiply,              \
                        WIDE_FUNCTIONS, read_bytes, normalize,   activate, rotate,                \
-                       attend,         encode};
+                       attend,         ROWS,       row_block_bytes,       attend_rows,           \
+                       encode};

@@ -1,6 +1,6 @@
 /* Products of activations with packed matrices: quantized once for all of them, then one region
  * of threads over the groups of all rows. */
-#include "products.h"
+#include "product.h"
 
 #include <string.h>
 
@@ -8,24 +8,6 @@
 #include "scratch.h"
 #include "threads.h"
 #include "weights.h"
-
-/* Activations as the kernels of one format read them, in panels of `width` tokens. */
-typedef struct {
-    Format format; /* how the weights are multiplied */
-    bool is_wide;
-    int width;
-    int64_t panels, panel_bytes;
-    uint8_t *data;
-} Laid;
-
-typedef struct {
-    const Factor *factors;
-    int count;
-    Laid laid[MAX_FACTORS];
-    const void *x;
-    Type type;
-    int64_t tokens, columns;
-} Product;
 
 typedef struct {
     const Product *product;
@@ -56,7 +38,7 @@ static void quantize_panel(const Product *p, const Laid *laid, int64_t index) {
     for (int t = 0; t < tokens; t++) rows[t] = x + t * p->columns;
     uint8_t *panel = laid->data + index * laid->panel_bytes;
     if (laid->is_wide)
-        path->quantize_wide(laid->format, rows, tokens, p->columns, panel);
+        path->quantize_wide(rows, tokens, p->columns, panel);
     else
         path->quantize(laid->format, rows, tokens, laid->width, p->columns, panel);
     give_scratch(converted, converted_bytes);
@@ -70,7 +52,7 @@ static void quantize_task(void *data, int64_t first, int64_t end) {
 /* Whether the activations of one format serve another. */
 static bool is_laid_alike(const Laid *a, const Laid *b) {
     Format one = a->format, other = b->format;
-    if (one == other) return true;
+    if (one == other || (a->is_wide && b->is_wide)) return true;
     if (a->is_wide != b->is_wide || one == BF16_PAIRS || other == BF16_PAIRS) return false;
     if (is_float(one) || is_float(other)) return is_float(one) && is_float(other);
     return has_minimum(one) && has_minimum(other) && unit_scales(one) == unit_scales(other);
@@ -82,15 +64,15 @@ static bool is_laid_alike(const Laid *a, const Laid *b) {
 /* How activations are laid out for a matrix. */
 static Laid plan_layout(const Product *p, const Matrix *m) {
     Laid laid = {.format = (Format)m->format};
-    laid.is_wide = m->path->multiply_wide && block_units(laid.format) == 8 &&
-                   p->tokens >= LEAST_WIDE;
+    laid.is_wide = m->path->multiply_wide && laid.format <= Q6_K && laid.format != Q8_0 &&
+                   p->columns % SPAN_COLUMNS == 0 && p->tokens >= LEAST_WIDE;
     laid.width = p->tokens > 4 ? 8 : p->tokens > 2 ? 4 : (int)p->tokens;
     if (laid.is_wide) laid.width = WIDE_TOKENS;
     if (laid.format == BF16 && laid.width == MAX_TOKENS && multiplies_bf16(m->path))
         laid.format = BF16_PAIRS;
     laid.panels = divide_up(p->tokens, laid.width);
     int64_t units = padded_columns(p->columns) / UNIT_COLUMNS;
-    int64_t bytes = laid.is_wide ? units / 8 * wide_block_bytes(laid.format)
+    int64_t bytes = laid.is_wide ? p->columns / SPAN_COLUMNS * WIDE_SPAN_BYTES
                                  : units * panel_unit_bytes(laid.format, laid.width);
     laid.panel_bytes = divide_up(bytes, LINE) * LINE;
     return laid;
@@ -123,7 +105,7 @@ static void free_activations(Product *p) {
 }
 
 /* Copies the results of one group and some tokens to where they belong, without the padding. */
-static void store_results(const Product *p, const Factor *f, const float *results, int64_t token,
+void store_results(const Product *p, const Factor *f, const float *results, int64_t token,
                           int64_t tokens, int64_t row) {
     int64_t rows = f->matrix->rows, count = at_most(GROUP_ROWS, rows - row);
     for (int64_t t = 0; t < tokens; t++, results += GROUP_ROWS) {
@@ -131,6 +113,8 @@ static void store_results(const Product *p, const Factor *f, const float *result
         if (f->added)
             for (int64_t i = 0; i < count; i++)
                 ((float *)f->out)[place + i] = f->added[place + i] + results[i];
+        else if (p->type == TYPE_F32 && count == GROUP_ROWS)
+            memcpy((float *)f->out + place, results, GROUP_ROWS * sizeof(float));
         else if (p->type == TYPE_F32)
             memcpy((float *)f->out + place, results, (size_t)count * sizeof(float));
         else
@@ -139,42 +123,46 @@ static void store_results(const Product *p, const Factor *f, const float *result
     }
 }
 
+#define CACHED_BYTES (256 << 10)
+
 /* Groups first to end-1 for all tokens; the weights stay in the second-level cache meanwhile. */
 static void multiply_groups(const Product *p, const Factor *f, const Laid *laid, int64_t first,
                             int64_t end) {
     const Matrix *m = f->matrix;
     const int64_t bytes = group_bytes((Format)m->format, m->columns);
-    float results[WIDE_TOKENS * GROUP_ROWS];
-    for (int64_t index = 0; index < laid->panels; index++) {
-        const uint8_t *panel = laid->data + index * laid->panel_bytes;
-        int64_t token = index * laid->width, tokens = at_most(laid->width, p->tokens - token);
-        for (int64_t group = first; group < end; group++) {
-            const uint8_t *packed = m->packed + group * bytes;
-            if (laid->is_wide)
-                m->path->multiply_wide(laid->format, packed, panel, m->columns, results);
-            else
-                m->path->multiply(laid->format, packed, panel, laid->width, m->columns, results);
-            store_results(p, f, results, token, tokens, group * GROUP_ROWS);
+    const int64_t step = CACHED_BYTES / bytes > 1 ? CACHED_BYTES / bytes : 1;
+    float results[MAX_TOKENS * GROUP_ROWS];
+    for (; first < end; first += step)
+        for (int64_t index = 0; index < laid->panels; index++) {
+            const uint8_t *panel = laid->data + index * laid->panel_bytes;
+            int64_t token = index * laid->width, tokens = at_most(laid->width, p->tokens - token);
+            for (int64_t group = first; group < at_most(first + step, end); group++) {
+                m->path->multiply(laid->format, m->packed + group * bytes, panel, laid->width,
+                                  m->columns, results);
+                store_results(p, f, results, token, tokens, group * GROUP_ROWS);
+            }
         }
-    }
 }
-
-#define CACHED_BYTES (256 << 10)
 
 static int64_t groups_of(const Matrix *m) { return divide_up(m->rows, GROUP_ROWS); }
 
-/* The groups of all matrices are numbered one matrix after another. */
+/* Tasks of all matrices are numbered one matrix after another. */
+static int64_t tasks_of(const Product *p, const Matrix *m) {
+    return divide_up(groups_of(m), p->task_groups);
+}
+
 static void multiply_task(void *data, int64_t first, int64_t end) {
-    const Product *p = data;
+    Product *p = data;
     int64_t start = 0;
-    for (int i = 0; i < p->count; start += groups_of(p->factors[i++].matrix)) {
+    for (int i = 0; i < p->count; start += tasks_of(p, p->factors[i++].matrix)) {
         const Matrix *m = p->factors[i].matrix;
-        int64_t bytes = group_bytes((Format)m->format, m->columns);
-        int64_t step = CACHED_BYTES / bytes > 1 ? CACHED_BYTES / bytes : 1;
-        int64_t group = first > start ? first - start : 0;
-        int64_t last = at_most(end - start, groups_of(m));
-        for (; group < last; group += step)
-            multiply_groups(p, &p->factors[i], &p->laid[i], group, at_most(group + step, last));
+        int64_t group = p->task_groups * (first > start ? first - start : 0);
+        int64_t last = at_most(p->task_groups * (end - start), groups_of(m));
+        if (group >= last) continue;
+        if (!p->laid[i].is_wide)
+            multiply_groups(p, &p->factors[i], &p->laid[i], group, last);
+        else if (!multiply_tiles(p, &p->factors[i], &p->laid[i], group, last))
+            p->failed = true;
     }
 }
 
@@ -214,18 +202,19 @@ static void announce_next(const Matrix *m, int threads) {
 bool multiply_each(const Factor *factors, int count, const void *x, Type type, int64_t tokens,
                    int threads) {
     Product p = {.factors = factors, .count = count, .x = x, .type = type, .tokens = tokens};
-    int64_t groups = 0;
-    bool is_laid = true;
+    int64_t tasks = 0;
     p.columns = factors[0].matrix->columns;
-    for (int i = 0; i < count; i++) {
-        is_laid = is_laid && lay_activations(&p, i, threads);
-        groups += groups_of(factors[i].matrix);
+    p.task_groups = 1;
+    for (int i = 0; i < count && !p.failed; i++) {
+        p.failed = !lay_activations(&p, i, threads);
+        if (p.laid[i].is_wide) p.task_groups = TILE_GROUPS;
     }
+    for (int i = 0; i < count; i++) tasks += tasks_of(&p, factors[i].matrix);
     if (tokens == 1) announce_next(factors[0].matrix, threads);
-    if (is_laid) run_tasks(threads, groups, multiply_task, &p);
+    if (!p.failed) run_tasks(threads, tasks, multiply_task, &p);
     if (tokens > 1) fetch_ahead(NULL, 0);
     free_activations(&p);
-    return is_laid;
+    return !p.failed;
 }
 
 /* out (tokens, rows) = x (tokens, columns) times the transposed matrix; both of `type`.

@@ -12,9 +12,9 @@ struct Rotation {
 };
 
 /* Causal attention of the last `tokens` of `keys` cached tokens, each looking at no more than
- * `window` tokens (0: all before it), and at those up to `last_seen` behind it. q and out are (tokens, heads, key_dim) and (tokens, heads,
- * value_dim) floats. k and v hold a token's numbers next to each other, and a head's tokens; heads
- * lie `k_stride` and `v_stride` numbers apart. */
+ * `window` tokens (0: all before it), and at those up to `last_seen` behind it. q and out are
+ * (tokens, heads, key_dim) and (tokens, heads, value_dim) floats. k and v hold a token's numbers
+ * next to each other, and a head's tokens; heads lie `k_stride` and `v_stride` numbers apart. */
 struct Attending {
     const float *q;
     const void *k, *v;

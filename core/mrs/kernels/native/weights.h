@@ -71,12 +71,6 @@ INLINE int scale_bytes(const Format format) {
     }
 }
 
-/* Bytes of a block of activations for WIDE_TOKENS tokens; see wide.h. */
-INLINE int wide_block_bytes(const Format format) {
-    const int scales = 8 * unit_scales(format);
-    return WIDE_TOKENS * (8 * UNIT_COLUMNS + scales * (has_minimum(format) ? 2 : 4) + 4);
-}
-
 INLINE int unit_bytes(const int bits) { return bits * UNIT_COLUMNS / 8 * GROUP_ROWS; }
 
 #endif

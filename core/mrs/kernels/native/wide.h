@@ -1,177 +1,182 @@
-/* Products with WIDE_TOKENS tokens at a time, for prompts, of the formats with two levels of scales.
+/* Products with WIDE_TOKENS tokens at a time, for prompts.
  *
- * Activations have one step for 256 columns, as the weights' blocks: then what belongs to a block
- * adds up before it is multiplied by the step, and minima are products of integers. A panel holds,
- * for each block:
+ * Weights are levelled first: the codes of SPAN_COLUMNS columns of a row become bytes with one
+ * step for all of them, so that what belongs to a span adds up in integers, and so do the
+ * activations. A weight moves by half a step at most, 1/254 of the largest of its span; with
+ * several hundred tokens the work of levelling does not count.
  *
- *   int8  codes[8 units][WIDE_TOKENS][32]
- *   int32 correction[scales][WIDE_TOKENS]   minus the sum of a scale's codes times the offset, or
- *   int16 sums[scales / 2][WIDE_TOKENS][2]  for affine formats the sums of the codes of scales 4i
- *                                           and 4i+2, then 4i+1 and 4i+3
+ * A tile is two groups of rows. It holds, for each span, both groups' parts of
+ *
+ *   float step[2][16]
+ *   uint8 codes[32 quads][2][16 rows][4]    a weight is step * (code - 128)
+ *
+ * and a panel of activations, for each span,
+ *
+ *   int8  codes[32 quads][WIDE_TOKENS][4]
+ *   int32 correction[WIDE_TOKENS]           minus 128 times the sum of a token's codes
  *   float step[WIDE_TOKENS]
  *
- * Included after activations.h and matmul.h by paths with 32 registers.
+ * Included after activations.h and matmul.h by paths with 32 registers of 16 lanes.
  */
-#define WIDE_UNITS 8
-#define WIDE_COLUMNS (WIDE_UNITS * UNIT_COLUMNS)
+#define SPAN_UNITS (SPAN_COLUMNS / UNIT_COLUMNS)
+#define SPAN_QUADS (SPAN_COLUMNS / 4)
+#define LEVEL_OFFSET 128 /* of a code */
+#define LEVEL_TOP 127    /* the largest code above it */
+#define LEVEL_BITS 8     /* behind the point, while codes are made */
 
-/* The order of sums: those whose minima are the even bytes of a lane, then the odd ones. */
-INLINE int paired_scale(const int pair, const int half) {
-    return 4 * (pair >> 1) + (pair & 1) + 2 * half;
-}
-
-INLINE void quantize_wide_block(const Format format, const float *x, const int t, uint8_t *block) {
-    enum { SUMS = WIDE_COLUMNS / 16 };
-    const int scales = WIDE_UNITS * unit_scales(format);
-    int8_t codes[WIDE_COLUMNS];
-    int32_t sums[SUMS];
-    float step = quantize_numbers(x, WIDE_COLUMNS, codes);
-    for (int u = 0; u < WIDE_UNITS; u++)
-        memcpy(block + (u * WIDE_TOKENS + t) * UNIT_COLUMNS, codes + u * UNIT_COLUMNS,
-               UNIT_COLUMNS);
-    for (int s = 0; s < SUMS; s++) sums[s] = sum_of_codes(codes + 16 * s);
-    if (unit_scales(format) == 1)
-        for (int s = 0; s < scales; s++) sums[s] = sums[2 * s] + sums[2 * s + 1];
-    uint8_t *after = block + WIDE_TOKENS * WIDE_COLUMNS;
-    if (has_minimum(format)) {
-        int16_t *pairs = (int16_t *)after;
-        for (int i = 0; i < scales; i++)
-            pairs[(i / 2 * WIDE_TOKENS + t) * 2 + i % 2] =
-                (int16_t)sums[paired_scale(i / 2, i % 2)];
-        after += scales * WIDE_TOKENS * 2;
-    } else {
-        int32_t *correction = (int32_t *)after;
-        for (int s = 0; s < scales; s++)
-            correction[s * WIDE_TOKENS + t] = -code_offset(format) * sums[s];
-        after += scales * WIDE_TOKENS * 4;
-    }
-    ((float *)after)[t] = step;
+static void quantize_wide_span(const float *x, const int t, uint8_t *span) {
+    int8_t codes[SPAN_COLUMNS];
+    int32_t sum = 0;
+    const float step = quantize_numbers(x, SPAN_COLUMNS, codes);
+    for (int k = 0; k < SPAN_QUADS; k++)
+        memcpy(span + (k * WIDE_TOKENS + t) * 4, codes + 4 * k, 4);
+#pragma omp simd reduction(+ : sum)
+    for (int i = 0; i < SPAN_COLUMNS; i++) sum += codes[i];
+    span += WIDE_TOKENS * SPAN_COLUMNS;
+    ((int32_t *)span)[t] = -LEVEL_OFFSET * sum;
+    ((float *)span)[WIDE_TOKENS + t] = step;
 }
 
 /* Makes a panel of WIDE_TOKENS tokens from `tokens` rows; those that are missing become zeros. */
-static void quantize_wide(Format format, const float *rows[], int tokens, int64_t columns,
-                          void *panel) {
-    static const float zeros[WIDE_COLUMNS];
-    uint8_t *block = panel;
-    for (int64_t column = 0; column < columns; column += WIDE_COLUMNS) {
+static void quantize_wide(const float *rows[], int tokens, int64_t columns, void *panel) {
+    static const float zeros[SPAN_COLUMNS];
+    uint8_t *span = panel;
+    for (int64_t column = 0; column < columns; column += SPAN_COLUMNS) {
         for (int t = 0; t < WIDE_TOKENS; t++)
-            quantize_wide_block(format, t < tokens ? rows[t] + column : zeros, t, block);
-        block += wide_block_bytes(format);
+            quantize_wide_span(t < tokens ? rows[t] + column : zeros, t, span);
+        span += WIDE_SPAN_BYTES;
     }
 }
 
-/* The minima of a block as pairs of 16 bits, in the order of `paired_scale`, and their factor. */
-INLINE Floats load_minima(const Format format, const uint8_t *block, Ints pairs[8]) {
-    const Ints even = lanes_int(0x00ff00ff);
-    Ints lines[4];
-    const int count = format == Q2_K ? 4 : 2;
-    if (format == Q2_K) {
-        for (int i = 0; i < 4; i++)
-            lines[i] = lanes_and(lanes_shift_right(lanes_load(block + LINE * i), 4),
-                                 lanes_byte(0x0f));
-    } else {
-        Ints six[4];
-        load_six_bits(block, six);
-        lines[0] = six[2];
-        lines[1] = six[3];
-    }
-    for (int i = 0; i < count; i++) {
-        pairs[2 * i] = lanes_and(lines[i], even);
-        pairs[2 * i + 1] = lanes_and(lanes_shift_right(lines[i], 8), even);
-    }
-    return lanes_mul(lanes_half(block + (format == Q2_K ? 18 : 14) * GROUP_ROWS),
-                     lanes_float(-1));
+/* The largest code of a format, and what its scale multiplies at most. */
+INLINE int largest_code(const Format format) { return (1 << code_bits(format)) - 1; }
+
+/* The largest magnitude of weights with this scale, and minimum if there is one. */
+INLINE Floats scale_bound(const Format format, const Floats scale, const Floats minimum) {
+    if (!has_minimum(format))
+        return lanes_magnitude(lanes_mul(scale, lanes_float((float)code_offset(format))));
+    Floats top = lanes_fma(scale, lanes_float((float)largest_code(format)), minimum);
+    return lanes_largest(lanes_magnitude(minimum), lanes_magnitude(top));
 }
 
-/* sum[t] of each token = what its minima, if any, take from a block. */
-INLINE void start_block(const Format format, const uint8_t *block, const uint8_t *after,
-                        Floats *sum) {
-    if (!has_minimum(format)) {
-#pragma GCC unroll 16
-        for (int t = 0; t < WIDE_TOKENS; t++) sum[t] = lanes_zero();
-        return;
-    }
-    Ints minima[8];
-    const int pairs = WIDE_UNITS * unit_scales(format) / 2;
-    Floats factor = load_minima(format, block, minima);
-#pragma GCC unroll 16
-    for (int t = 0; t < WIDE_TOKENS; t++) {
-        Ints total = lanes_int(0);
+/* Levels one group's span, whose scales are given: as many for each unit as the format has. */
+INLINE void level_span(const Format format, const uint8_t *unit, const int64_t unit_stride,
+                       const Floats *scale, const Floats *minimum, uint8_t *span) {
+    const int scales = unit_scales(format), bits = code_bits(format), quads = 8 / scales;
+    Floats bound = lanes_zero();
 #pragma GCC unroll 8
-        for (int i = 0; i < pairs; i++)
-            total = lanes_dot_pair(total, minima[i],
-                                   (const int16_t *)after + (i * WIDE_TOKENS + t) * 2);
-        sum[t] = lanes_mul(lanes_convert(total), factor);
-    }
-}
-
-/* Adds the products of scale `s` of a unit. */
-INLINE void add_wide_scale(const Format format, const uint8_t *unit, const int8_t *x,
-                           const int32_t *correction, const int s, const Floats scale,
-                           Floats *sum) {
-    const int bits = code_bits(format), quads = 8 / unit_scales(format);
-    Ints dots[WIDE_TOKENS];
-#pragma GCC unroll 16
-    for (int t = 0; t < WIDE_TOKENS; t++)
-        dots[t] = lanes_int(has_minimum(format) ? 0 : correction[t]);
-#pragma GCC unroll 8
-    for (int k = s * quads; k < (s + 1) * quads; k++) {
-        Ints codes = quad_codes(bits, unit, k);
-#pragma GCC unroll 16
-        for (int t = 0; t < WIDE_TOKENS; t++)
-            dots[t] = lanes_dot(dots[t], codes, x + t * UNIT_COLUMNS + 4 * k);
-    }
-#pragma GCC unroll 16
-    for (int t = 0; t < WIDE_TOKENS; t++)
-        sum[t] = lanes_fma(lanes_convert(dots[t]), scale, sum[t]);
-}
-
-INLINE void multiply_wide_format(const Format format, const uint8_t *block, const uint8_t *panel,
-                                 int64_t columns, float *out) {
-    const int scales = unit_scales(format), bytes = unit_bytes(code_bits(format));
-    Floats total[WIDE_TOKENS], sum[WIDE_TOKENS], scale[16], minimum[16];
-    for (int t = 0; t < WIDE_TOKENS; t++) total[t] = lanes_zero();
-    for (int64_t column = 0; column < columns; column += WIDE_COLUMNS) {
-        const uint8_t *after = panel + WIDE_TOKENS * WIDE_COLUMNS;
-        load_scales(format, block, 0, scale, minimum);
-        start_block(format, block, after, sum);
-        block += scale_bytes(format);
-#pragma GCC unroll 1
-        for (int u = 0; u < WIDE_UNITS; u++) {
+    for (int i = 0; i < SPAN_UNITS * scales; i++)
+        bound = lanes_largest(bound, scale_bound(format, scale[i], minimum[i]));
+    const Floats step = lanes_mul(bound, lanes_float(1.0f / LEVEL_TOP));
+    const Floats inverse = lanes_inverse(step);
+    lanes_store((float *)span, step);
+    span += 2 * LINE;
+    for (int u = 0; u < SPAN_UNITS; u++, unit += unit_stride)
 #pragma GCC unroll 2
-            for (int s = 0; s < scales; s++)
-                add_wide_scale(format, block, (const int8_t *)panel,
-                               (const int32_t *)after + (u * scales + s) * WIDE_TOKENS, s,
-                               scale[u * scales + s], sum);
-            block += bytes;
-            panel += WIDE_TOKENS * UNIT_COLUMNS;
+        for (int s = 0; s < scales; s++) {
+            const Floats one = lanes_mul(inverse, lanes_float(1 << LEVEL_BITS));
+            const Floats factor = lanes_mul(scale[u * scales + s], one);
+            const Floats least = has_minimum(format)
+                                     ? lanes_mul(minimum[u * scales + s], one)
+                                     : lanes_mul(factor, lanes_float(-code_offset(format)));
+            const float middle = (LEVEL_OFFSET + 0.5f) * (1 << LEVEL_BITS);
+            const Ints times = lanes_twice(lanes_round(factor));
+            const Ints plus = lanes_twice(lanes_round(lanes_sum(least, lanes_float(middle))));
+#pragma GCC unroll 8
+            for (int k = s * quads; k < (s + 1) * quads; k++)
+                lanes_store_ints(span + 2 * LINE * (8 * u + k),
+                                 lanes_level(quad_codes(bits, unit, k), times, plus));
         }
-        panel += wide_block_bytes(format) - WIDE_TOKENS * WIDE_COLUMNS;
-        const float *step = (const float *)panel - WIDE_TOKENS;
-#pragma GCC unroll 16
-        for (int t = 0; t < WIDE_TOKENS; t++)
-            total[t] = lanes_fma(sum[t], lanes_float(step[t]), total[t]);
-    }
-    for (int t = 0; t < WIDE_TOKENS; t++) lanes_store(out + t * GROUP_ROWS, total[t]);
 }
 
-#define EACH_WIDE_FORMAT(CASE) CASE(Q2_K) CASE(Q3_K) CASE(Q4_K) CASE(Q5_K) CASE(Q6_K)
+/* Levels the spans of one group; `tile` is already moved to that group's part. */
+INLINE void level_group(const Format format, const uint8_t *block, int64_t columns,
+                        uint8_t *tile) {
+    enum { UNITS = 8, SPANS = UNITS / SPAN_UNITS };
+    const int scales = unit_scales(format), units = block_units(format);
+    const int64_t bytes = unit_bytes(code_bits(format));
+    Floats scale[16], minimum[16];
+    for (int64_t column = 0; column < columns; column += SPAN_COLUMNS * (units == 8 ? 2 : 1)) {
+        if (units == 8) {
+            load_scales(format, block, 0, scale, minimum);
+            block += scale_bytes(format);
+            for (int i = 0; i < SPANS; i++) {
+                const int first = i * SPAN_UNITS * scales;
+                level_span(format, block, bytes, scale + first, minimum + first, tile);
+                block += SPAN_UNITS * bytes;
+                tile += TILE_SPAN_BYTES;
+            }
+        } else {
+            const int64_t stride = scale_bytes(format) + bytes;
+#pragma GCC unroll 4
+            for (int u = 0; u < SPAN_UNITS; u++)
+                load_scales(format, block + u * stride, 0, scale + u, minimum + u);
+            level_span(format, block + scale_bytes(format), stride, scale, minimum, tile);
+            block += SPAN_UNITS * stride;
+            tile += TILE_SPAN_BYTES;
+        }
+    }
+}
 
-#define MULTIPLY_WIDE(FORMAT)                                                                    \
-    static __attribute__((noinline)) void multiply_wide_##FORMAT(                                \
-        const uint8_t *group, const void *panel, int64_t columns, float *out) {                  \
-        multiply_wide_format(FORMAT, group, panel, columns, out);                                \
+#define EACH_WIDE_FORMAT(CASE)                                                                   \
+    CASE(Q4_0) CASE(Q4_1) CASE(Q5_0) CASE(Q5_1) CASE(Q2_K) CASE(Q3_K) CASE(Q4_K) CASE(Q5_K)      \
+    CASE(Q6_K)
+
+#define LEVEL(FORMAT)                                                                            \
+    static __attribute__((noinline)) void level_##FORMAT(const uint8_t *group, int64_t columns,  \
+                                                         uint8_t *tile) {                        \
+        level_group(FORMAT, group, columns, tile);                                               \
     }
 
-EACH_WIDE_FORMAT(MULTIPLY_WIDE)
+EACH_WIDE_FORMAT(LEVEL)
 
-/* One group times one panel: out[t][row] for WIDE_TOKENS tokens and 16 rows. */
-static void multiply_wide(Format format, const uint8_t *group, const void *panel, int64_t columns,
-                          float *out) {
+/* Makes one group's part of a tile from `columns` columns, the first of them at `block`. */
+static void level(Format format, const uint8_t *block, int64_t columns, uint8_t *tile) {
     switch (format) {
-#define MULTIPLY_WIDE_CASE(FORMAT)                                                               \
-    case FORMAT: multiply_wide_##FORMAT(group, panel, columns, out); break;
-        EACH_WIDE_FORMAT(MULTIPLY_WIDE_CASE)
+#define LEVEL_CASE(FORMAT)                                                                       \
+    case FORMAT: level_##FORMAT(block, columns, tile); break;
+        EACH_WIDE_FORMAT(LEVEL_CASE)
     default: break;
+    }
+}
+
+/* Adds one tile times one panel to sums[2][t][row], for two groups of rows. The panel that comes
+ * next is `next_bytes` further on. */
+static __attribute__((noinline)) void multiply_wide(const uint8_t *tile, const void *panel,
+                                                    int64_t next_bytes, int64_t columns,
+                                                    float *sums) {
+    const uint8_t *x = panel;
+    for (int64_t column = 0; column < columns; column += SPAN_COLUMNS) {
+        const uint8_t *after = x + WIDE_TOKENS * SPAN_COLUMNS, *codes = tile + 2 * LINE;
+        Ints dots[2][WIDE_TOKENS];
+#pragma GCC unroll 16
+        for (int t = 0; t < WIDE_TOKENS; t++)
+            dots[0][t] = dots[1][t] = lanes_int(((const int32_t *)after)[t]);
+#pragma GCC unroll 2
+        for (int k = 0; k < SPAN_QUADS; k++, codes += 2 * LINE, x += 4 * WIDE_TOKENS) {
+            const Ints first = lanes_load(codes), second = lanes_load(codes + LINE);
+            __builtin_prefetch(x + next_bytes);
+#pragma GCC unroll 16
+            for (int t = 0; t < WIDE_TOKENS; t++) {
+                const Ints four = lanes_spread(x + 4 * t);
+                dots[0][t] = lanes_dot_spread(dots[0][t], first, four);
+                dots[1][t] = lanes_dot_spread(dots[1][t], second, four);
+            }
+        }
+        /* Without this the compiler would keep the sums of a tile on the stack, beside these. */
+        __asm__ volatile("" : : : "memory");
+        const float *step = (const float *)after + WIDE_TOKENS;
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; i++) {
+            const Floats scale = lanes_load_floats((const float *)tile + i * GROUP_ROWS);
+#pragma GCC unroll 16
+            for (int t = 0; t < WIDE_TOKENS; t++) {
+                float *sum = sums + (i * WIDE_TOKENS + t) * GROUP_ROWS;
+                Floats value = lanes_mul(lanes_convert(dots[i][t]), lanes_float(step[t]));
+                lanes_store(sum, lanes_fma(value, scale, lanes_load_floats(sum)));
+            }
+        }
+        tile += TILE_SPAN_BYTES;
+        x = after + 8 * WIDE_TOKENS;
     }
 }
