@@ -112,6 +112,17 @@ class TestPackedMatrix:
         )
 
 
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_K", "Q6_K"])
+@pytest.mark.parametrize("rows", [16, 48, 700])
+def test_prompts_in_tiles(name: str, rows: int) -> None:
+    """Several tiles and panels, the last of each only filled in part."""
+    columns, tokens = 1280, 600
+    blocks = random_blocks(name, rows, columns)
+    x = torch.randn(tokens, columns, generator=torch.Generator().manual_seed(0))
+    expected = x.double() @ reference_values(name, blocks).double().T
+    assert relative_error(packed(name, blocks, columns).matmul(x), expected) < 1e-2
+
+
 @pytest.mark.parametrize("name", FLOAT_DTYPES)
 @pytest.mark.parametrize("columns", [1, 31, 48, 65])
 def test_floats_of_any_width(name: str, columns: int) -> None:

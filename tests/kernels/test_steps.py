@@ -73,14 +73,14 @@ def test_rotates_pairs(interleaved: bool, pairs: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (7, 1), (12, 2)])
 @pytest.mark.parametrize("options", ["plain", "window", "softcap", "sinks", "all"])
-@pytest.mark.parametrize("tokens", [1, 20])
+@pytest.mark.parametrize(("tokens", "keys"), [(1, 37), (20, 37), (33, 150)])
 def test_attends_to_a_cache(
-    dtype: torch.dtype, heads: int, kv_heads: int, options: str, tokens: int
+    dtype: torch.dtype, heads: int, kv_heads: int, options: str, tokens: int, keys: int
 ) -> None:
-    keys, dim, value_dim = 37, 64, 32
+    dim, value_dim = 64, 32
     q = normal(tokens, heads, dim) * 3
-    k = normal(kv_heads, 50, dim, seed=1).to(dtype)[:, :keys]
-    v = normal(kv_heads, 50, value_dim, seed=2).to(dtype)[:, :keys]
+    k = normal(kv_heads, keys + 13, dim, seed=1).to(dtype)[:, :keys]
+    v = normal(kv_heads, keys + 13, value_dim, seed=2).to(dtype)[:, :keys]
     window = 11 if options in ("window", "all") else None
     softcap = 5.0 if options in ("softcap", "all") else None
     sinks = normal(heads, seed=3) if options in ("sinks", "all") else None
@@ -158,6 +158,7 @@ def test_threads_change_no_step() -> None:
                 gated("silu", x.clone(), x),
                 rotate(x.view(64, 16, 64), angles.cos(), angles.sin()),
                 attend(x[:1].view(1, 16, 64), k, k, scale=0.1),
+                attend(x.view(64, 16, 64), k, k, scale=0.1),
             )
         )
     for one, two in zip(*results, strict=True):

@@ -37,8 +37,9 @@ class PackedMatrix:
     """A (rows, columns) weight whose blocks are kept in groups of 16 interleaved rows.
 
     It takes as many bytes as in the file, rows rounded up to a multiple of 16. Products quantize
-    the activations to 8 bits in groups of 32 columns, or for prompts with two levels of scales of
-    256, except with F16 and BF16 weights.
+    the activations to 8 bits in groups of 32 columns, except with F16 and BF16 weights. With
+    AVX-512 and more than 16 tokens, weights below 8 bits and the activations are both brought to
+    8 bits in groups of 128 columns.
     """
 
     device = torch.device("cpu")

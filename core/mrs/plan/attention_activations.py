@@ -8,6 +8,9 @@ from mrs.plan.forward_pass import KeptAs, Pass, norm_bytes, product_bytes
 #: Heads that native attention takes are whole vectors; it scores so many queries at once.
 NATIVE_LANES = 16
 NATIVE_SCORES = 4
+#: Many queries are taken in blocks of so many, with so many keys at a time.
+NATIVE_ROWS = 64
+NATIVE_STEP_KEYS = 64
 #: Keys that the CPU's fused attention looks at in one step, and float32 sums it keeps beside.
 ATTENTION_KEYS_PER_STEP = 512
 #: Scores of latent attention that are in memory at once.
@@ -117,10 +120,10 @@ def _table_growth_bytes(run: Pass, rope: Rope) -> int:
 def _attend_bytes(part: Attention, run: Pass) -> int:
     """Beside rotated queries and the cache: the cast queries, then one of two ways.
 
-    Native kernels take any queries and keep four rows of scores a thread beside their result.
+    Native kernels take any queries and keep some scores a thread beside their result.
     """
     if run.native and part.head_dim % NATIVE_LANES == 0:
-        return run.size(part.heads * part.head_dim) + score_bytes(run)
+        return run.size(part.heads * part.head_dim) + score_bytes(part, run)
     query = run.tokens * part.heads * part.head_dim * run.cache.block_bytes
     cast = 0 if run.cache == run.activation else query
     seen = _seen_keys(part, run)
@@ -129,9 +132,20 @@ def _attend_bytes(part: Attention, run: Pass) -> int:
     return cast + _explicit_bytes(part, run, query, seen)
 
 
-def score_bytes(run: Pass) -> int:
-    """Scores of native attention, of some queries for every thread."""
-    return run.threads * NATIVE_SCORES * 4 * run.context_tokens
+def score_bytes(part: Attention, run: Pass) -> int:
+    """What every thread of native attention keeps: scores of some queries with all keys.
+
+    Of many queries scores with some keys, the queries themselves, what is mixed for them, those
+    keys in float32, and seven numbers a query.
+    """
+    rows = run.tokens * part.heads // part.kv_heads
+    one_by_one = NATIVE_SCORES * 4 * run.context_tokens
+    numbers = NATIVE_ROWS * (2 * part.head_dim + 7) + NATIVE_STEP_KEYS * (
+        part.head_dim + NATIVE_ROWS
+    )
+    blocks = 4 * numbers + 24
+    each = blocks if rows >= NATIVE_ROWS // 2 else max(blocks, one_by_one)
+    return run.threads * (each if run.tokens > 1 else one_by_one)
 
 
 def _seen_keys(part: Attention, run: Pass) -> int:

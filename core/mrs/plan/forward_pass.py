@@ -8,7 +8,7 @@ elsewhere), of the KV cache, and of a dense weight.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from mrs.formats import Format
@@ -26,6 +26,10 @@ TILE_BYTES = 4 * MIB
 PAIRED_TOKENS = 4
 #: Tokens in a panel of activations, for up to so many tokens in all.
 PANEL_WIDTHS = ((1, 1), (2, 2), (4, 4), (16, 8), (float("inf"), 12))
+#: Where weights are levelled for the tokens of the last of these, a thread has a tile of so many
+#: bytes, and sums of so many tiles of so many rows, in panels of which so many are in hand.
+TILE_CODE_BYTES, TILE_ROWS, TILES, TILE_PANELS = 16_896, 32, 8, 48
+TILED_COLUMNS = 128
 
 #: Where blocks are decoded for every product: weights in a tile, on a CPU and elsewhere.
 BLOCK_TILE_WEIGHTS, BLOCK_TILE_WEIGHTS_ELSEWHERE = 1 << 20, 1 << 22
@@ -115,7 +119,7 @@ def _packed_scratch_bytes(run: Pass, weight: Format, tokens: int, columns: int, 
     the one before is still there.
     """
     if not decodes_packed(run, tokens):
-        return panel_bytes(run, weight, tokens, columns)
+        return panel_bytes(run, [weight], tokens, columns, rows)
     tile_rows = min(rows, max(TILE_BYTES // (2 * columns), 1))
     tiles = 2 * tile_rows * 2 * columns
     return 2 * tokens * (columns + tile_rows) + tiles + PRODUCT_SCRATCH_BYTES
@@ -126,18 +130,39 @@ def decodes_packed(run: Pass, tokens: int) -> bool:
     return run.bf16 == "matrix" and tokens >= MATRIX_UNIT_TOKENS
 
 
-def panel_bytes(run: Pass, weight: Format, tokens: int, columns: int) -> int:
-    """x as a packed weight's kernels read it: quantized to one byte a number and at most 12 bytes
-    for 32 of them, or for a plain weight as bf16 or float32, whichever the processor multiplies.
+def panel_bytes(run: Pass, weights: Iterable[Format], tokens: int, columns: int, rows: int) -> int:
+    """x as packed weights of `rows` rows in all read it, and what their products take besides.
 
-    A panel holds several tokens and is filled up.
+    Weights of one layout share it. A panel holds several tokens and is filled up.
     """
     width = next(width for most, width in PANEL_WIDTHS if tokens <= most)
     padded = -(-tokens // width) * width
-    if weight.is_quantized:
-        return padded * -(-columns // 32) * 44
-    halves = run.bf16 != "none" and weight.name == "BF16" and tokens > PAIRED_TOKENS
-    return padded * -(-columns // 32) * 32 * (2 if halves else 4)
+    units = padded * -(-columns // 32)
+    layouts = {_layout(run, weight, tokens, columns) for weight in weights}
+    laid = sum(units * unit_bytes for _, unit_bytes in layouts)
+    if ("tiles", 34) not in layouts:
+        return laid
+    # Processors with fewer registers have narrower panels with more scales, and no tiles.
+    panels = min(padded // width, TILE_PANELS)
+    tasks = -(-rows // TILE_ROWS)
+    tiles = min(tasks if run.threads == 1 else max(tasks // (2 * run.threads), 1), TILES)
+    tiling = TILE_CODE_BYTES + tiles * panels * TILE_ROWS * width * 4
+    return laid + max(min(run.threads, tasks) * tiling, units * 10)
+
+
+def _layout(run: Pass, weight: Format, tokens: int, columns: int) -> tuple[str, int]:
+    """What tells a layout from others, and its bytes for 32 columns of a token.
+
+    For quantized weights numbers take a byte, and 12 or 2 more; for plain ones they are bf16 or
+    float32, whichever the processor multiplies.
+    """
+    if not weight.is_quantized:
+        halves = run.bf16 != "none" and weight.name == "BF16" and tokens > PAIRED_TOKENS
+        return ("bf16", 64) if halves else ("float32", 128)
+    many = tokens > PANEL_WIDTHS[-2][0]
+    if many and weight.name != "Q8_0" and columns % TILED_COLUMNS == 0:
+        return "tiles", 34
+    return weight.name, 44
 
 
 def _block_scratch_bytes(run: Pass, weight: Format, tokens: int, columns: int, rows: int) -> int:

@@ -14,9 +14,9 @@ from mrs.plan.forward_pass import KeptAs, Pass, decodes_packed, panel_bytes
 from mrs.plan.storage import Storage
 from mrs.units import MIB
 
-#: Feed-forward halves run so many tokens at a time that this holds what is made of twice as many,
-#: in multiples of some tokens.
-MLP_SCRATCH_BYTES = 16 * MIB
+#: Feed-forward halves run so many tokens at a time that this holds what is made of them, in
+#: multiples of some tokens.
+MLP_SCRATCH_BYTES = 31 * MIB
 MLP_PANEL_TOKENS = 24
 
 
@@ -40,9 +40,10 @@ def fused_attention_bytes(layer: Layer, hidden_size: int, run: Pass, kept: KeptA
         return None
     queries, keys = part.heads * part.head_dim, part.kv_heads * part.head_dim
     x, made = run.size(hidden_size), run.size(queries + 2 * keys)
-    panels = panel_bytes(run, back.format, run.tokens, queries)
-    attending = run.size(queries) + x + max(score_bytes(run), panels)
-    projecting = x + _panels_bytes(run, into, hidden_size)
+    panels = panel_bytes(run, [back.format], run.tokens, queries, hidden_size)
+    attending = run.size(queries) + x + max(score_bytes(part, run), panels)
+    formats = [kept.format for kept in into]
+    projecting = x + panel_bytes(run, formats, run.tokens, hidden_size, queries + 2 * keys)
     return x + made + max(projecting, window_move_bytes(part, run), attending)
 
 
@@ -61,13 +62,14 @@ def fused_mlp_bytes(layer: Layer, hidden_size: int, run: Pass, kept: KeptAs) -> 
     if not _are_fused(run, [*into, down]):
         return None
     numbers = hidden_size + 2 * part.intermediate
-    panels = MLP_SCRATCH_BYTES // (2 * 4 * numbers * MLP_PANEL_TOKENS)
-    chunk = max(panels, 1) * MLP_PANEL_TOKENS
-    some = replace(run, tokens=run.tokens if run.tokens < 2 * chunk else chunk + run.tokens % chunk)
-    scratch = replace(run, tokens=min(run.tokens, 2 * chunk)).size(numbers)
+    most = max(MLP_SCRATCH_BYTES // (4 * numbers * MLP_PANEL_TOKENS), 1) * MLP_PANEL_TOKENS
+    pieces = -(-run.tokens // most)
+    some = min(run.tokens, -(-run.tokens // (pieces * MLP_PANEL_TOKENS)) * MLP_PANEL_TOKENS)
+    scratch = replace(run, tokens=min(run.tokens, most)).size(numbers)
+    formats = [kept.format for kept in into]
     laid = max(
-        _panels_bytes(some, into, hidden_size),
-        panel_bytes(some, down.format, some.tokens, part.intermediate),
+        panel_bytes(run, formats, some, hidden_size, 2 * part.intermediate),
+        panel_bytes(run, [down.format], some, part.intermediate, hidden_size),
     )
     return 3 * run.size(hidden_size) + scratch + laid
 
@@ -81,9 +83,3 @@ def _are_fused(run: Pass, matrices: Sequence[Storage]) -> bool:
     packed = all(kept.form == "packed" for kept in matrices)
     alone = run.tokens == run.sequence_tokens
     return run.native and packed and alone and not decodes_packed(run, run.tokens)
-
-
-def _panels_bytes(run: Pass, matrices: Sequence[Storage], columns: int) -> int:
-    """x in panels, at most once for each format that it is multiplied with."""
-    formats = {kept.format for kept in matrices}
-    return sum(panel_bytes(run, format, run.tokens, columns) for format in formats)

@@ -11,7 +11,7 @@
 #define ROWS (ROW_VECTORS * LANES)
 #define STEP_KEYS 64
 /* Rows of sums that are kept in registers, where there are 32 of them or 16. */
-#define SUM_ROWS (LANES == 8 ? 2 : 6)
+#define SUM_ROWS (LANES == 8 ? 2 : 4)
 #define FAINT (-1e30f) /* below any score, and still a number */
 
 /* What one task holds, of `dim` numbers: the larger of key_dim and value_dim. */
