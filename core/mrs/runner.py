@@ -166,6 +166,7 @@ def _load_decoder(planner: Planner, made: Plan, report: OnProgress) -> tuple[Dec
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     import torch
 
+    from mrs.kernels.memory import keep_freed_memory
     from mrs.load.load import load_weights
     from mrs.load.read import TORCH_DTYPES
     from mrs.model.decoder import Decoder
@@ -186,6 +187,7 @@ def _load_decoder(planner: Planner, made: Plan, report: OnProgress) -> tuple[Dec
         {name: torch_devices[index] for name, index in made.parameter_devices.items()},
         on_bytes,
     )
+    keep_freed_memory()
     decoder = Decoder(
         planner.description.spec,
         weights,
