@@ -13,15 +13,16 @@ from torch import Tensor
 _HUGE_PAGE_BYTES = 2 << 20
 
 #: glibc's numbers of what can be set: how much of the heap's end may lie free before it goes back
-#: to the system, and from which size on blocks are mapped one by one, which is at most 32 MiB.
+#: to the system, and from which size on blocks are mapped one by one: 32 MiB is the most.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 
 def keep_freed_memory() -> None:
-    """Let the heap keep up to 128 MiB that were freed, where the C library is glibc.
+    """Let the heap keep what is freed in blocks of up to 32 MiB, where the C library is glibc.
 
     A prompt takes and frees its activations layer by layer. Given back to the system each time,
-    their pages would have to be cleared anew: an eighth of a prompt's time, as measured.
+    their pages would have to be cleared anew: an eighth of a prompt's time, as measured. What is
+    kept is no more than what was in use at once, as planned.
     """
     if not sys.platform.startswith("linux"):
         return
