@@ -47,13 +47,16 @@ static inline Ints lanes_dot_spread(Ints sum, Ints weights, Ints spread) {
     return sum;
 }
 
-/* (code * times + plus) / 256 of each byte; `times` and `plus` are 16 bits, twice in each lane. */
+/* (code * times + plus) / 256 of each byte; `times` and `plus` are 16 bits, twice in each lane, and
+ * wrap around, which does no harm to a result of 8 bits. */
 static inline Ints lanes_level(Ints codes, Ints times, Ints plus) {
     Ints even = _mm512_and_si512(codes, _mm512_set1_epi16(0xff)), odd = _mm512_srli_epi16(codes, 8);
     even = _mm512_add_epi16(_mm512_mullo_epi16(even, times), plus);
     odd = _mm512_add_epi16(_mm512_mullo_epi16(odd, times), plus);
     return lanes_or_masked(_mm512_srli_epi16(even, 8), odd, _mm512_set1_epi16((short)0xff00));
 }
+static inline Ints lanes_least_bytes(Ints a, Ints b) { return _mm512_min_epu8(a, b); }
+static inline Ints lanes_largest_bytes(Ints a, Ints b) { return _mm512_max_epu8(a, b); }
 /* The low 16 bits of each lane, twice. */
 static inline Ints lanes_twice(Ints v) {
     return lanes_or_masked(_mm512_slli_epi32(v, 16), v, _mm512_set1_epi32(0xffff));

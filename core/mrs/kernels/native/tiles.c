@@ -95,7 +95,8 @@ static void multiply_some(const Product *p, const Factor *f, const Laid *laid, R
 bool multiply_tiles(const Product *p, const Factor *f, const Laid *laid, int64_t first,
                     int64_t end) {
     const Range groups = {first, end}, panels = {0, laid->panels};
-    const int64_t sums = TILES * at_most(PANELS, laid->panels);
+    const int64_t tiles = at_most(TILES, divide_up(end - first, TILE_GROUPS));
+    const int64_t sums = tiles * at_most(PANELS, laid->panels);
     const int64_t bench_bytes = (int64_t)sizeof(Bench) + sums * (int64_t)sizeof(Sums);
     Bench *bench = take_scratch(bench_bytes);
     if (!bench) return false;

@@ -48,45 +48,72 @@ static void quantize_wide(const float *rows[], int tokens, int64_t columns, void
     }
 }
 
-/* The largest code of a format, and what its scale multiplies at most. */
-INLINE int largest_code(const Format format) { return (1 << code_bits(format)) - 1; }
-
-/* The largest magnitude of weights with this scale, and minimum if there is one. */
-INLINE Floats scale_bound(const Format format, const Floats scale, const Floats minimum) {
-    if (!has_minimum(format))
-        return lanes_magnitude(lanes_mul(scale, lanes_float((float)code_offset(format))));
-    Floats top = lanes_fma(scale, lanes_float((float)largest_code(format)), minimum);
-    return lanes_largest(lanes_magnitude(minimum), lanes_magnitude(top));
+/* The least and the largest code of each row, among those of one scale of a unit. */
+INLINE void code_range(const int bits, const uint8_t *unit, const int first, const int count,
+                       Floats *least, Floats *largest) {
+    const Ints byte = lanes_int(0xff);
+    Ints low = quad_codes(bits, unit, first), high = low;
+#pragma GCC unroll 8
+    for (int k = first + 1; k < first + count; k++) {
+        const Ints codes = quad_codes(bits, unit, k);
+        low = lanes_least_bytes(low, codes);
+        high = lanes_largest_bytes(high, codes);
+    }
+#pragma GCC unroll 2
+    for (int half = 16; half >= 8; half /= 2) {
+        low = lanes_least_bytes(low, lanes_shift_right(low, half));
+        high = lanes_largest_bytes(high, lanes_shift_right(high, half));
+    }
+    *least = lanes_convert(lanes_and(low, byte));
+    *largest = lanes_convert(lanes_and(high, byte));
 }
 
-/* Levels one group's span, whose scales are given: as many for each unit as the format has. */
+/* The largest magnitude of those weights: scale * code + shift. Where they cancel nearly, no less
+ * than what keeps `lanes_level` exact. */
+INLINE Floats bound_of(const int bits, const uint8_t *unit, const int first, const int count,
+                       const Floats scale, const Floats shift) {
+    Floats least, largest, bound;
+    code_range(bits, unit, first, count, &least, &largest);
+    bound = lanes_largest(lanes_magnitude(lanes_fma(scale, least, shift)),
+                          lanes_magnitude(lanes_fma(scale, largest, shift)));
+    return lanes_largest(bound, lanes_magnitude(lanes_mul(shift, lanes_float(1.0f / 1024))));
+}
+
+/* Levels one group's span: a weight is scale[i] * code + shift[i], with as many scales for each
+ * unit as the format has. */
 INLINE void level_span(const Format format, const uint8_t *unit, const int64_t unit_stride,
-                       const Floats *scale, const Floats *minimum, uint8_t *span) {
+                       const Floats *scale, const Floats *shift, uint8_t *span) {
     const int scales = unit_scales(format), bits = code_bits(format), quads = 8 / scales;
+    const float middle = (LEVEL_OFFSET + 0.5f) * (1 << LEVEL_BITS);
     Floats bound = lanes_zero();
 #pragma GCC unroll 8
     for (int i = 0; i < SPAN_UNITS * scales; i++)
-        bound = lanes_largest(bound, scale_bound(format, scale[i], minimum[i]));
+        bound = lanes_largest(bound, bound_of(bits, unit + i / scales * unit_stride,
+                                              i % scales * quads, quads, scale[i], shift[i]));
     const Floats step = lanes_mul(bound, lanes_float(1.0f / LEVEL_TOP));
-    const Floats inverse = lanes_inverse(step);
+    const Floats one = lanes_mul(lanes_inverse(step), lanes_float(1 << LEVEL_BITS));
     lanes_store((float *)span, step);
-    span += 2 * LINE;
+    span += TILE_GROUPS * LINE;
     for (int u = 0; u < SPAN_UNITS; u++, unit += unit_stride)
 #pragma GCC unroll 2
         for (int s = 0; s < scales; s++) {
-            const Floats one = lanes_mul(inverse, lanes_float(1 << LEVEL_BITS));
-            const Floats factor = lanes_mul(scale[u * scales + s], one);
-            const Floats least = has_minimum(format)
-                                     ? lanes_mul(minimum[u * scales + s], one)
-                                     : lanes_mul(factor, lanes_float(-code_offset(format)));
-            const float middle = (LEVEL_OFFSET + 0.5f) * (1 << LEVEL_BITS);
-            const Ints times = lanes_twice(lanes_round(factor));
-            const Ints plus = lanes_twice(lanes_round(lanes_sum(least, lanes_float(middle))));
+            const int i = u * scales + s;
+            const Ints times = lanes_twice(lanes_round(lanes_mul(scale[i], one)));
+            const Ints plus =
+                lanes_twice(lanes_round(lanes_fma(shift[i], one, lanes_float(middle))));
 #pragma GCC unroll 8
             for (int k = s * quads; k < (s + 1) * quads; k++)
-                lanes_store_ints(span + 2 * LINE * (8 * u + k),
+                lanes_store_ints(span + TILE_GROUPS * LINE * (8 * u + k),
                                  lanes_level(quad_codes(bits, unit, k), times, plus));
         }
+}
+
+/* What is added to scale * code: the minimum, or minus the scale times the offset. */
+INLINE void load_shifts(const Format format, const Floats *scale, Floats *minimum) {
+    if (has_minimum(format)) return;
+#pragma GCC unroll 16
+    for (int i = 0; i < (block_units(format) == 8 ? 8 : SPAN_UNITS) * unit_scales(format); i++)
+        minimum[i] = lanes_mul(scale[i], lanes_float((float)-code_offset(format)));
 }
 
 /* Levels the spans of one group; `tile` is already moved to that group's part. */
@@ -99,6 +126,7 @@ INLINE void level_group(const Format format, const uint8_t *block, int64_t colum
     for (int64_t column = 0; column < columns; column += SPAN_COLUMNS * (units == 8 ? 2 : 1)) {
         if (units == 8) {
             load_scales(format, block, 0, scale, minimum);
+            load_shifts(format, scale, minimum);
             block += scale_bytes(format);
             for (int i = 0; i < SPANS; i++) {
                 const int first = i * SPAN_UNITS * scales;
@@ -111,6 +139,7 @@ INLINE void level_group(const Format format, const uint8_t *block, int64_t colum
 #pragma GCC unroll 4
             for (int u = 0; u < SPAN_UNITS; u++)
                 load_scales(format, block + u * stride, 0, scale + u, minimum + u);
+            load_shifts(format, scale, minimum);
             level_span(format, block + scale_bytes(format), stride, scale, minimum, tile);
             block += SPAN_UNITS * stride;
             tile += TILE_SPAN_BYTES;
