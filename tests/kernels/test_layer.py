@@ -24,8 +24,8 @@ HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, PAIRS = 256, 512, 8, 2, 32, 12
 
 @pytest.fixture(autouse=True)
 def no_matrix_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library multiplies any number of tokens, the feed-forward half a few at a time."""
-    monkeypatch.setattr("mrs.kernels.layer._SCRATCH_BYTES", 1)
+    """The library multiplies any number of tokens, the feed-forward half 36 at a time."""
+    monkeypatch.setattr("mrs.kernels.layer._SCRATCH_BYTES", 36 * 4 * (HIDDEN + 2 * INTERMEDIATE))
     monkeypatch.setattr("mrs.kernels.packed._dense", lambda path: (sys.maxsize, torch.float32))
 
 
@@ -47,7 +47,7 @@ def filled_cache(keys: Tensor, values: Tensor, dtype: torch.dtype = torch.float3
     return cache
 
 
-@pytest.mark.parametrize("tokens", [1, 3, 11, 27])
+@pytest.mark.parametrize("tokens", [1, 3, 11, 27, 70])
 @pytest.mark.parametrize("formats", [("Q4_K", "Q4_K", "Q6_K"), ("Q4_1", "Q5_1", "BF16")])
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
 def test_feed_forward(

@@ -21,8 +21,8 @@ from mrs.kernels.steps import ACTIVATION_NUMBERS, LANES
 #: ones it would return to the system, to have every page cleared again for the next layer.
 _SCRATCH_BYTES = 31 << 20
 
-#: Whole panels of activations, of 8 tokens or of 12.
-_PANEL_TOKENS = 24
+#: Tokens of a panel of activations: pieces should waste none.
+_PANEL_TOKENS = 12
 
 
 class _FeedForward(ctypes.Structure):

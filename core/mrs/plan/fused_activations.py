@@ -17,7 +17,7 @@ from mrs.units import MIB
 #: Feed-forward halves run so many tokens at a time that this holds what is made of them, in
 #: multiples of some tokens.
 MLP_SCRATCH_BYTES = 31 * MIB
-MLP_PANEL_TOKENS = 24
+MLP_PANEL_TOKENS = 12
 
 
 def fused_attention_bytes(layer: Layer, hidden_size: int, run: Pass, kept: KeptAs) -> int | None:

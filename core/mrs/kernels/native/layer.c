@@ -19,12 +19,12 @@ static bool feed_forward_some(const FeedForward *f, const float *x, int64_t toke
 }
 
 /* x + down(activation(gate(normed)) * up(normed)), where normed is the norm of x (tokens, hidden),
- * for `most` tokens at a time, in whole panels. `scratch` holds most * (hidden + 2 * intermediate)
+ * for `most` tokens at a time or a little fewer, in whole panels. `scratch` holds most * (hidden + 2 * intermediate)
  * numbers, or what `tokens` need if they are fewer; `out` may be x. Returns false when memory is
  * missing. */
 EXPORT bool mrs_feed_forward(const FeedForward *f, const float *x, int64_t tokens, int64_t most,
                              float *scratch, float *out, int threads) {
-    const int64_t hidden = f->gate->columns, panel = 24;
+    const int64_t hidden = f->gate->columns, panel = WIDE_TOKENS;
     int64_t pieces = divide_up(tokens, most), count = divide_up(divide_up(tokens, pieces), panel);
     for (int64_t token = 0; token < tokens; token += count * panel)
         if (!feed_forward_some(f, x + token * hidden, at_most(count * panel, tokens - token),
