@@ -23,8 +23,8 @@ from .see import see
 from .speak import speak
 from .vocabulary import IMAGE_ID, encode, make_tokenizer
 
-_SEEING = Course(count=64_000, batch=16, matrix_rate=0.02, other_rate=0.002)
-_SPEAKING = Course(count=55_000, batch=4096, matrix_rate=0.02, other_rate=0.002)
+_SEEING = Course(count=160_000, batch=16, matrix_rate=0.02, other_rate=0.002)
+_SPEAKING = Course(count=70_000, batch=4096, matrix_rate=0.02, other_rate=0.002)
 
 
 @dataclass(frozen=True)

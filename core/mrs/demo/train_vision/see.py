@@ -24,9 +24,9 @@ from .scene import SHAPES, Scene, random_crowd, random_scene
 from .schedule import Course, Optimizers
 
 _COLOURS = tuple(COLOURS)
-_CROWDED, _EASY = 0.6, 0.3  # shares of the lesson
+_CROWDED, _EASY = 0.4, 0.2  # shares of the lesson
 _NOTHING = 0  # the class of a patch that lies on no figure
-_COUNT_WEIGHT = 0.1
+_COUNT_WEIGHT = 0.3
 
 
 class Probe(nn.Module):
