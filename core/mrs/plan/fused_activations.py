@@ -1,4 +1,4 @@
-"""Bytes of activations of the halves of layers that native kernels compute in one or two calls.
+"""Bytes of activations of the halves of layers that native kernels compute in one call each.
 
 What is not such a half is None here; which ones are is the rule of `mrs.model.halves`.
 """
