@@ -19,9 +19,9 @@ static bool feed_forward_some(const FeedForward *f, const float *x, int64_t toke
 }
 
 /* x + down(activation(gate(normed)) * up(normed)), where normed is the norm of x (tokens, hidden),
- * for `most` tokens at a time or a little fewer, in whole panels. `scratch` holds most * (hidden + 2 * intermediate)
- * numbers, or what `tokens` need if they are fewer; `out` may be x. Returns false when memory is
- * missing. */
+ * for `most` tokens at a time or a little fewer, in whole panels. `scratch` holds most * (hidden +
+ * 2 * intermediate) numbers, or what `tokens` need if they are fewer; `out` may be x. Returns false
+ * when memory is missing. */
 EXPORT bool mrs_feed_forward(const FeedForward *f, const float *x, int64_t tokens, int64_t most,
                              float *scratch, float *out, int threads) {
     const int64_t hidden = f->gate->columns, panel = WIDE_TOKENS;

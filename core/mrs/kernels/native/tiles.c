@@ -20,7 +20,7 @@ typedef float Sums[TILE_GROUPS * WIDE_TOKENS * GROUP_ROWS];
 typedef struct {
     uint8_t tile[TILE_COLUMNS / SPAN_COLUMNS * TILE_SPAN_BYTES];
     Sums sums[];
-} Bench;
+} Workbench;
 
 typedef struct {
     int64_t first, end;
@@ -61,12 +61,12 @@ static void add_products_of(const Matrix *m, const Laid *laid, const uint8_t *ti
 
 /* Token by token, so that what is written lies side by side. */
 static void store_sums(const Product *p, const Factor *f, Range groups, Range panels,
-                       const Bench *bench) {
+                       const Workbench *workbench) {
     const int64_t end = at_most(panels.end * WIDE_TOKENS, p->tokens);
     for (int64_t token = panels.first * WIDE_TOKENS; token < end; token++) {
         const int64_t panel = token / WIDE_TOKENS - panels.first;
         for (int64_t i = 0; i < size_of(groups); i++) {
-            const float *sums = bench->sums[i / TILE_GROUPS * size_of(panels) + panel];
+            const float *sums = workbench->sums[i / TILE_GROUPS * size_of(panels) + panel];
             sums += (i % TILE_GROUPS * WIDE_TOKENS + token % WIDE_TOKENS) * GROUP_ROWS;
             store_results(p, f, sums, token, 1, (groups.first + i) * GROUP_ROWS);
         }
@@ -75,21 +75,21 @@ static void store_sums(const Product *p, const Factor *f, Range groups, Range pa
 
 /* As many groups as there are tiles, and some panels. */
 static void multiply_some(const Product *p, const Factor *f, const Laid *laid, Range groups,
-                          Range panels, Bench *bench) {
+                          Range panels, Workbench *workbench) {
     const Matrix *m = f->matrix;
     const Range all = {0, m->columns};
     const int64_t tiles = divide_up(size_of(groups), TILE_GROUPS);
-    memset(bench->sums, 0, (size_t)(tiles * size_of(panels)) * sizeof(Sums));
+    memset(workbench->sums, 0, (size_t)(tiles * size_of(panels)) * sizeof(Sums));
     for (int64_t column = 0; column < m->columns; column += TILE_COLUMNS) {
         const Range columns = part_of(all, column, TILE_COLUMNS);
         for (int64_t i = 0; i < tiles; i++) {
             make_tile(m, part_of(groups, groups.first + i * TILE_GROUPS, TILE_GROUPS), columns,
-                      bench->tile);
-            add_products_of(m, laid, bench->tile, columns, panels,
-                            bench->sums + i * size_of(panels));
+                      workbench->tile);
+            add_products_of(m, laid, workbench->tile, columns, panels,
+                            workbench->sums + i * size_of(panels));
         }
     }
-    store_sums(p, f, groups, panels, bench);
+    store_sums(p, f, groups, panels, workbench);
 }
 
 bool multiply_tiles(const Product *p, const Factor *f, const Laid *laid, int64_t first,
@@ -97,13 +97,13 @@ bool multiply_tiles(const Product *p, const Factor *f, const Laid *laid, int64_t
     const Range groups = {first, end}, panels = {0, laid->panels};
     const int64_t tiles = at_most(TILES, divide_up(end - first, TILE_GROUPS));
     const int64_t sums = tiles * at_most(PANELS, laid->panels);
-    const int64_t bench_bytes = (int64_t)sizeof(Bench) + sums * (int64_t)sizeof(Sums);
-    Bench *bench = take_scratch(bench_bytes);
-    if (!bench) return false;
+    const int64_t workbench_bytes = (int64_t)sizeof(Workbench) + sums * (int64_t)sizeof(Sums);
+    Workbench *workbench = take_scratch(workbench_bytes);
+    if (!workbench) return false;
     for (int64_t panel = 0; panel < laid->panels; panel += PANELS)
         for (int64_t group = first; group < end; group += TILES * TILE_GROUPS)
             multiply_some(p, f, laid, part_of(groups, group, TILES * TILE_GROUPS),
-                          part_of(panels, panel, PANELS), bench);
-    give_scratch(bench, bench_bytes);
+                          part_of(panels, panel, PANELS), workbench);
+    give_scratch(workbench, workbench_bytes);
     return true;
 }
