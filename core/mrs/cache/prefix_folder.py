@@ -21,6 +21,7 @@ from mrs.cache.prefix_file import encode, read_outline
 from mrs.cache.prefix_parts import Holding, states_of
 from mrs.cache.sequence import SequenceCache
 from mrs.errors import UsageError
+from mrs.interrupts import interrupts_held
 
 #: Shorter sequences are computed as fast as they are read.
 LEAST_TOKENS = 32
@@ -113,9 +114,11 @@ class PrefixFolder:
             if not (is_there and (not held.is_tail or self._is_covered(path, held, own))):
                 fresh.append(_Fresh(path, held.moved(_HOST), own))
         paths = [self._path / names[end] for _, end in places]
-        # No daemon: at the end of the program what is begun is finished.
-        self._writer = threading.Thread(target=self._write, args=(fresh, paths))
-        self._writer.start()
+        # No daemon: at the end of the program what is begun is finished. Nobody can wait for a
+        # thread that a Ctrl-C has kept from starting.
+        with interrupts_held():
+            self._writer = threading.Thread(target=self._write, args=(fresh, paths))
+            self._writer.start()
 
     def close(self) -> None:
         """Wait until everything is written; an interruption leaves the rest out."""
