@@ -7,7 +7,7 @@ from mrs.plan.forward_pass import KeptAs, Pass, norm_bytes, product_bytes
 
 #: Heads that native attention takes are whole vectors; it scores so many queries at once.
 NATIVE_LANES = 16
-NATIVE_SCORES = 4
+NATIVE_SCORES = 8
 #: Many queries are taken in blocks of so many, with so many keys at a time.
 NATIVE_ROWS = 64
 NATIVE_STEP_KEYS = 64

@@ -1,12 +1,15 @@
 /* Attention of one token over a cache; included once for each set of lanes.
  *
- * Query heads that share keys are handled up to four at a time, so that a key or value is read
- * and widened once for all of them.
+ * Query heads that share keys are handled several at a time, so that a key or value is read and
+ * widened once for all of them.
  */
 #include <stdlib.h>
 
 #include "vectors.h"
 #include "weights.h"
+
+/* Query heads that share a key's numbers in registers, of which there are 32 or 16. */
+#define MOST_HEADS (LANES == 8 ? 4 : 8)
 
 INLINE Floats load_cached(const Type type, const void *cache, int64_t place) {
     switch (type) {
@@ -33,18 +36,19 @@ INLINE void score_keys(const Type type, const int width, const Sight *sight, con
         prefetch_cached(type, a->k, place + 16 * dim, dim);
         prefetch_cached(type, a->v, kv_head * a->v_stride + (first + s) * a->value_dim,
                         a->value_dim);
-        Floats sum[4];
-#pragma GCC unroll 4
+        Floats sum[MOST_HEADS];
+#pragma GCC unroll 8
         for (int h = 0; h < width; h++) sum[h] = lanes_zero();
         for (int64_t d = 0; d < dim; d += LANES) {
             Floats key = load_cached(type, a->k, place + d);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
             for (int h = 0; h < width; h++)
                 sum[h] = lanes_fma(key, lanes_load_floats(q + h * dim + d), sum[h]);
         }
-        float totals[4];
-        if (width == 4)
-            lanes_four_totals(sum, totals);
+        float totals[MOST_HEADS];
+        if (width >= 4)
+#pragma GCC unroll 2
+            for (int h = 0; h < width; h += 4) lanes_four_totals(sum + h, totals + h);
         else
             for (int h = 0; h < width; h++) totals[h] = lanes_total(sum[h]);
         for (int h = 0; h < width; h++) scores[h * count + s] = totals[h] * (float)a->scale;
@@ -57,8 +61,8 @@ INLINE void mix_vectors(const Type type, const int width, const int vectors, con
                         const float *weights, int64_t start, float *out) {
     const Attending *a = sight->attending;
     const int64_t dim = a->value_dim, count = sight->count;
-    Floats sum[4][4];
-#pragma GCC unroll 4
+    Floats sum[MOST_HEADS][4];
+#pragma GCC unroll 8
     for (int h = 0; h < width; h++)
 #pragma GCC unroll 4
         for (int i = 0; i < vectors; i++) sum[h][i] = lanes_zero();
@@ -66,12 +70,12 @@ INLINE void mix_vectors(const Type type, const int width, const int vectors, con
 #pragma GCC unroll 4
         for (int i = 0; i < vectors; i++) {
             Floats value = load_cached(type, a->v, start + s * dim + i * LANES);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
             for (int h = 0; h < width; h++)
                 sum[h][i] = lanes_fma(value, lanes_float(weights[h * count + s]), sum[h][i]);
         }
     }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int h = 0; h < width; h++)
 #pragma GCC unroll 4
         for (int i = 0; i < vectors; i++) lanes_store(out + h * dim + i * LANES, sum[h][i]);
@@ -81,9 +85,10 @@ INLINE void mix_values(const Type type, const int width, const Sight *sight,
                        const float *weights, int64_t kv_head, float *out) {
     const Attending *a = sight->attending;
     const int64_t start = kv_head * a->v_stride + sight->first * a->value_dim;
+    const int vectors = width > 4 ? 2 : 4; /* 16 sums */
     int64_t d = 0;
-    for (; d + 4 * LANES <= a->value_dim; d += 4 * LANES)
-        mix_vectors(type, width, 4, sight, weights, start + d, out + d);
+    for (; d + vectors * LANES <= a->value_dim; d += vectors * LANES)
+        mix_vectors(type, width, vectors, sight, weights, start + d, out + d);
     for (; d < a->value_dim; d += LANES)
         mix_vectors(type, width, 1, sight, weights, start + d, out + d);
 }
@@ -121,12 +126,14 @@ INLINE void attend_heads(const Type type, const int width, const Sight *sight, i
 INLINE void attend_type(const Type type, const Sight *sight, int64_t kv_head, float *scores) {
     const int64_t group = sight->attending->heads / sight->attending->kv_heads;
     int64_t head = kv_head * group, end = head + group;
+    for (; end - head >= MOST_HEADS; head += MOST_HEADS)
+        attend_heads(type, MOST_HEADS, sight, head, scores);
     for (; end - head >= 4; head += 4) attend_heads(type, 4, sight, head, scores);
     for (; end - head >= 2; head += 2) attend_heads(type, 2, sight, head, scores);
     for (; end - head >= 1; head += 1) attend_heads(type, 1, sight, head, scores);
 }
 
-/* All heads of one head of keys. `scores` has room for 4 times the visible keys. */
+/* All heads of one head of keys. `scores` has room for 8 times the visible keys. */
 static void attend(const Sight *sight, int64_t kv_head, float *scores) {
     switch (sight->attending->type) {
     case TYPE_F32: attend_type(TYPE_F32, sight, kv_head, scores); break;

@@ -93,7 +93,7 @@ typedef struct {
 static void attend_task(void *data, int64_t first, int64_t end) {
     AttendingTokens *tokens = data;
     const Attending *a = tokens->attending;
-    const int64_t score_bytes = 4 * a->keys * (int64_t)sizeof(float);
+    const int64_t score_bytes = 8 * a->keys * (int64_t)sizeof(float);
     float *scores = take_scratch(score_bytes);
     if (!scores) tokens->failed = true;
     for (int64_t index = first; scores && index < end; index++) {
