@@ -120,7 +120,7 @@ def test_processor_makes_the_pixels_that_were_trained_on() -> None:
 
 @pytest.mark.slow
 def test_transformers_answers(theirs: LlavaForConditionalGeneration, processor) -> None:
-    """Greedy answers about held-out pictures, 88 of 100 of them to the letter."""
+    """Greedy answers about held-out pictures, 95 of 100 of them to the letter."""
     right = 0
     chats = list(held_out_pictures(100))
     for chat in chats:
@@ -131,7 +131,7 @@ def test_transformers_answers(theirs: LlavaForConditionalGeneration, processor) 
         ids = theirs.generate(**read, max_new_tokens=30)[0, read["input_ids"].shape[1] :]
         answer = processor.tokenizer.decode(ids, skip_special_tokens=True)
         right += answer == chat.turns[0].asked.answer
-    assert right >= 0.88 * len(chats)
+    assert right >= 0.95 * len(chats)
 
 
 def test_training_writes_a_model_that_loads(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_training_writes_a_model_that_loads(tmp_path: Path) -> None:
     )  # fmt: skip
     seeing = Course(count=8, batch=4, matrix_rate=0.02, other_rate=0.002)
     speaking = Course(count=400, batch=2048, matrix_rate=0.02, other_rate=0.002)
-    train(tmp_path, Recipe(seeing, speaking), Shape(vision, text))
+    train(tmp_path, Recipe(seeing, (speaking, speaking)), Shape(vision, text))
     model = LlavaForConditionalGeneration.from_pretrained(tmp_path)
     assert model.generation_config.eos_token_id == 2
     assert model.config.image_token_index == IMAGE_ID

@@ -24,15 +24,18 @@ from .speak import speak
 from .vocabulary import IMAGE_ID, encode, make_tokenizer
 
 _SEEING = Course(count=160_000, batch=16, matrix_rate=0.02, other_rate=0.002)
-_SPEAKING = Course(count=70_000, batch=4096, matrix_rate=0.02, other_rate=0.002)
+_SPEAKING = (
+    Course(count=70_000, batch=4096, matrix_rate=0.02, other_rate=0.002),
+    Course(count=50_000, batch=4096, matrix_rate=0.012, other_rate=0.0012, seed=4321),
+)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The two lessons, one after the other."""
+    """The lessons, one after the other: the second one of speaking is on fresh dialogues."""
 
     seeing: Course = _SEEING
-    speaking: Course = _SPEAKING
+    speaking: tuple[Course, ...] = _SPEAKING
     seed: int = 1234
 
 
@@ -55,14 +58,18 @@ def main() -> None:
 
 def train(folder: Path, recipe: Recipe, shape: Shape) -> None:
     """Make the dialogues, fit tokenizer and model, and write them into `folder`."""
-    chats = list(dialogues(recipe.seed, recipe.speaking.count))
-    tokenizer = make_tokenizer(chats[:20_000], shape.text.vocab_size)
-    encoded = encode(tokenizer, chats, shape.vision.patches)
-    print(f"{len(encoded)} dialogues, {sum(len(ids) for ids, _ in encoded)} tokens", flush=True)
+    first = recipe.speaking[0]
+    tokenizer = make_tokenizer(
+        list(dialogues(first.seed, min(first.count, 20_000))), shape.text.vocab_size
+    )
     torch.manual_seed(recipe.seed)
     model = Llava(shape, IMAGE_ID)
     see(model.vision_tower, shape.vision, recipe.seeing, say)
-    speak(model, shape.vision.image_size, chats, encoded, recipe.speaking, say)
+    for course in recipe.speaking:
+        chats = list(dialogues(course.seed, course.count))
+        encoded = encode(tokenizer, chats, shape.vision.patches)
+        print(f"{len(encoded)} dialogues, {sum(len(ids) for ids, _ in encoded)} tokens", flush=True)
+        speak(model, shape.vision.image_size, chats, encoded, course, say)
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     print(f"{sum(tensor.numel() for tensor in state.values())} parameters", flush=True)
     write_folder(folder, shape, state, tokenizer)
