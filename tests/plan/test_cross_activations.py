@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -12,7 +10,6 @@ from mrs.cache.sequence import SequenceCache
 from mrs.families.slots import layer_slots
 from mrs.families.spec import CrossAttention, Layer, Mlp, Norm
 from mrs.formats import FORMATS
-from mrs.kernels.library import PATH_VARIABLE, is_available, native_library
 from mrs.load.read import TORCH_DTYPES
 from mrs.model.cross_attention import CrossAttentionLayer
 from mrs.model.matrix import DenseMatrix
@@ -42,16 +39,10 @@ def make_layer(layer: Layer, dense: str) -> CrossAttentionLayer:
     return CrossAttentionLayer(layer, ModelWeights(matrices, vectors))
 
 
-@pytest.fixture(params=["native", "torch"])
-def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
+@pytest.fixture
+def native(path: str) -> bool:
     """Whether the native library's kernels run, or torch's."""
-    if request.param == "torch":
-        monkeypatch.setenv(PATH_VARIABLE, "torch")
-    elif not is_available():
-        pytest.skip("the native kernels were not built")
-    native_library.cache_clear()
-    yield request.param == "native"
-    native_library.cache_clear()
+    return path == "native"
 
 
 @pytest.mark.parametrize("dense", ["F32", "BF16"])

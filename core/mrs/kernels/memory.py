@@ -1,4 +1,4 @@
-"""Memory for weights, on huge pages where the system offers them."""
+"""Memory for weights, on huge pages where the system offers them, and for activations."""
 
 from __future__ import annotations
 

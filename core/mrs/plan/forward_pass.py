@@ -30,6 +30,8 @@ PANEL_WIDTHS = ((1, 1), (2, 2), (4, 4), (16, 8), (float("inf"), 12))
 #: bytes, and sums of so many tiles of so many rows, in panels of which so many are in hand.
 TILE_CODE_BYTES, TILE_ROWS, TILES, TILE_PANELS = 16_896, 32, 8, 48
 TILED_COLUMNS = 128
+#: The layout of what such weights read, and its bytes for 32 columns of a token.
+TILED = "tiles", 34
 
 #: Where blocks are decoded for every product: weights in a tile, on a CPU and elsewhere.
 BLOCK_TILE_WEIGHTS, BLOCK_TILE_WEIGHTS_ELSEWHERE = 1 << 20, 1 << 22
@@ -140,7 +142,7 @@ def panel_bytes(run: Pass, weights: Iterable[Format], tokens: int, columns: int,
     units = padded * -(-columns // 32)
     layouts = {_layout(run, weight, tokens, columns) for weight in weights}
     laid = sum(units * unit_bytes for _, unit_bytes in layouts)
-    if ("tiles", 34) not in layouts:
+    if TILED not in layouts:
         return laid
     # Processors with fewer registers have narrower panels with more scales, and no tiles.
     panels = min(padded // width, TILE_PANELS)
@@ -161,7 +163,7 @@ def _layout(run: Pass, weight: Format, tokens: int, columns: int) -> tuple[str, 
         return ("bf16", 64) if halves else ("float32", 128)
     many = tokens > PANEL_WIDTHS[-2][0]
     if many and weight.name != "Q8_0" and columns % TILED_COLUMNS == 0:
-        return "tiles", 34
+        return TILED
     return weight.name, 44
 
 

@@ -74,11 +74,11 @@ static const float *widen_cached(Type type, const void *cache, int64_t place, in
 }
 
 /* Scores of keys that a row does not see count for nothing. */
-static void hide_unseen(const RowBlock *block, int64_t key, int64_t keys, float (*scores)[ROWS]) {
+static void hide_unseen(RowBlock *block, int64_t key, int64_t keys) {
     for (int64_t s = 0; s < keys; s++)
         for (int row = 0; row < ROWS; row++)
             if (key + s < block->first[row] || key + s > block->last[row])
-                scores[s][row] = -INFINITY;
+                block->scores[s][row] = -INFINITY;
 }
 
 /* Turns scores into weights against the largest score so far, and weighs anew what is mixed. */
@@ -177,8 +177,7 @@ static void attend_rows(const Attending *a, int64_t kv_head, int64_t first, int6
                                       keys * a->key_dim, block->cached);
         memset(block->scores, 0, (size_t)keys * sizeof block->scores[0]);
         add_all_products(k, a->key_dim, 1, block->queries, a->key_dim, keys, block->scores[0]);
-        if (key < most_first || key + keys - 1 > least_last)
-            hide_unseen(block, key, keys, block->scores);
+        if (key < most_first || key + keys - 1 > least_last) hide_unseen(block, key, keys);
         weigh_scores(block, keys, (float)a->softcap, a->value_dim);
         const float *v = widen_cached(type, a->v, kv_head * a->v_stride + key * a->value_dim,
                                       keys * a->value_dim, block->cached);

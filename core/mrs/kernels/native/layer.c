@@ -69,9 +69,9 @@ static void finish_heads(const AttentionHalf *half, float *x, const float *bias,
 
 /* x + back(attention), both (tokens, hidden): queries, keys and values are products of x's norm,
  * with a bias, the first two normed by heads and turned by the angles; the latter two become the
- * last of the cache. `last_seen`
- * is as in Attending, by places in the cache. `scratch` holds, for each token, a norm, keys and
- * values, and queries twice; `out` may be x. Returns false when memory is missing. */
+ * last of the cache. `last_seen` is as in Attending, by places in the cache. `scratch` holds, for
+ * each token, a norm, keys and values, and queries twice; `out` may be x. Returns false when memory
+ * is missing. */
 EXPORT bool mrs_attention(const AttentionHalf *half, const CachedTokens *cache,
                           const Angles *angles, const int64_t *last_seen, const float *x,
                           int64_t tokens, float *scratch, float *out, int threads) {

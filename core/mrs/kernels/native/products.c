@@ -104,16 +104,15 @@ static void free_activations(Product *p) {
     }
 }
 
-/* Copies the results of one group and some tokens to where they belong, without the padding. */
 void store_results(const Product *p, const Factor *f, const float *results, int64_t token,
-                          int64_t tokens, int64_t row) {
+                   int64_t tokens, int64_t row) {
     int64_t rows = f->matrix->rows, count = at_most(GROUP_ROWS, rows - row);
     for (int64_t t = 0; t < tokens; t++, results += GROUP_ROWS) {
         int64_t place = (token + t) * rows + row;
         if (f->added)
             for (int64_t i = 0; i < count; i++)
                 ((float *)f->out)[place + i] = f->added[place + i] + results[i];
-        else if (p->type == TYPE_F32 && count == GROUP_ROWS)
+        else if (p->type == TYPE_F32 && count == GROUP_ROWS) /* a known size is no call */
             memcpy((float *)f->out + place, results, GROUP_ROWS * sizeof(float));
         else if (p->type == TYPE_F32)
             memcpy((float *)f->out + place, results, (size_t)count * sizeof(float));

@@ -109,12 +109,15 @@ static void attend_task(void *data, int64_t first, int64_t end) {
     give_scratch(scores, score_bytes);
 }
 
+/* Queries that share a head of keys. */
+static int64_t rows_of(const Attending *a) { return a->tokens * a->heads / a->kv_heads; }
+
 /* The same for blocks of rows, numbered head by head of keys, too. */
 static void attend_rows_task(void *data, int64_t first, int64_t end) {
     AttendingTokens *tokens = data;
     const Attending *a = tokens->attending;
     const Path *path = tokens->path;
-    const int64_t rows = a->tokens * a->heads / a->kv_heads, blocks = divide_up(rows, path->rows);
+    const int64_t rows = rows_of(a), blocks = divide_up(rows, path->rows);
     const int64_t room_bytes = path->row_block_bytes(a);
     void *room = take_scratch(room_bytes);
     if (!room) tokens->failed = true;
@@ -128,7 +131,7 @@ static void attend_rows_task(void *data, int64_t first, int64_t end) {
 /* Attention of new tokens over a cache that holds them; false when memory is missing. */
 EXPORT bool mrs_attend(const Path *path, const Attending *a, int threads) {
     AttendingTokens tokens = {path, a, false};
-    const int64_t rows = a->tokens * a->heads / a->kv_heads;
+    const int64_t rows = rows_of(a);
     /* A block that is filled by half is as fast as its rows one by one. */
     if (a->tokens > 1 && rows >= path->rows / 2) {
         run_tasks(threads, a->kv_heads * divide_up(rows, path->rows), attend_rows_task, &tokens);
