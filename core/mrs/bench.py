@@ -15,7 +15,7 @@ from mrs.request import RunRequest, Sampling
 from mrs.runner import load, open_planner, plan
 
 if TYPE_CHECKING:
-    from mrs.run.engine import Engine
+    from mrs.engine.engine import Engine
 
 #: Ids of prompts are drawn from this seed; each round has its own, so that no cache can help.
 SEED = 20260101

@@ -27,12 +27,12 @@ from mrs.source.find import fetch, open_checkpoint
 
 if TYPE_CHECKING:
     from mrs.cache.prefix_folder import PrefixFolder
+    from mrs.engine.engine import Engine
+    from mrs.engine.reply import Reply
     from mrs.media.gallery import Gallery
     from mrs.media.prepare import PreparedImage
     from mrs.model.decoder import Decoder
     from mrs.model.weights import ModelWeights
-    from mrs.run.engine import Engine
-    from mrs.run.reply import Reply
     from mrs.source.checkpoint import Checkpoint
     from mrs.text.chat import TextSide
 
@@ -66,8 +66,6 @@ def load(request: RunRequest, on_progress: OnProgress | None = None) -> LoadedMo
     planner = _fetched(request, planner, report)
     # Heavy imports start here: whatever fails above fails fast.
     with interrupts_held():
-        import mrs.load.load
-        import mrs.run.reply  # noqa: F401 - at once, so that they are imported undisturbed
         from mrs.media.gallery import Gallery
         from mrs.text.chat import read_text_side
 
@@ -99,7 +97,7 @@ def rehearse(
     for variable, silent in (("KINETO_LOG_LEVEL", "99"), ("TORCH_CPP_LOG_LEVEL", "ERROR")):
         os.environ.setdefault(variable, silent)  # the profiler talks on standard error
     decoder, weights = _load_decoder(planner, made, report)
-    from mrs.run.rehearsal import measure, rehearse
+    from mrs.engine.profile.run import measure, rehearse
 
     vision = made.vision
     seen = rehearse(
@@ -215,7 +213,7 @@ def _engine(
 ) -> Engine:
     import torch
 
-    from mrs.run.engine import Engine
+    from mrs.engine.engine import Engine
 
     return Engine(
         decoder,
@@ -275,7 +273,7 @@ class LoadedModel:
 
     def memory(self) -> list[HeldMemory]:
         """What this process holds on the plan's devices now, and what is free there."""
-        from mrs.run.held import held_memory
+        from mrs.engine.profile.memory_in_use import held_memory
 
         used = zip(self.plan.devices, self.plan.terms, strict=True)
         return held_memory(device.torch_device for device, terms in used if terms.total.expected)
@@ -308,8 +306,8 @@ class LoadedModel:
         opening: str = "",
         images: Sequence[PreparedImage] = (),
     ) -> Reply:
-        from mrs.run.reply import Reply
-        from mrs.run.shown import show
+        from mrs.engine.multimodal import show
+        from mrs.engine.reply import Reply
 
         vision = self.engine.vision
         shown = show(vision, prompt_ids, images) if vision is not None else []

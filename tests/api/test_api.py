@@ -20,10 +20,10 @@ from mrs import (
     VisionArchitecture,
     Which,
 )
+from mrs.engine.engine import Engine
 from mrs.errors import MrsError, NotReadable, Unsupported, UsageError
 from mrs.families.registry import families
 from mrs.families.vision.find import vision_families
-from mrs.run.engine import Engine
 
 QUESTION = [{"role": "user", "content": "What is a KV cache?"}]
 

@@ -12,9 +12,9 @@ import sys
 import tempfile
 import time
 
+from mrs.engine.reply import Reply
 from mrs.events import Finished
 from mrs.request import ModelSource, RunRequest, Sampling
-from mrs.run.reply import Reply
 from mrs.runner import LoadedModel, load
 
 NEW_TOKENS = 20

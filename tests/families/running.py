@@ -11,6 +11,7 @@ from reference import REPLY_TOKENS, Reference
 from torch import Tensor
 
 from mrs.cache.sequence import SequenceCache
+from mrs.engine.profile.run import rehearse
 from mrs.families.find import Description, describe
 from mrs.kernels.library import is_available
 from mrs.load.load import load_weights
@@ -23,7 +24,6 @@ from mrs.plan.kv import layer_kv_bytes
 from mrs.plan.memory import probe_devices
 from mrs.plan.plan import Plan, make_plan
 from mrs.request import PREFILL_CHUNK_TOKENS, ModelSource, RunRequest
-from mrs.run.rehearsal import rehearse
 from mrs.source.find import open_checkpoint
 
 CPU = torch.device("cpu")

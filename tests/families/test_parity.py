@@ -22,9 +22,9 @@ from running import (
     load,
 )
 
+from mrs.engine.engine import Engine
 from mrs.families.find import describe
 from mrs.request import ModelSource, Sampling
-from mrs.run.engine import Engine
 from mrs.source.find import open_checkpoint
 
 GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=REPLY_TOKENS)

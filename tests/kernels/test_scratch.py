@@ -6,9 +6,9 @@ import pytest
 import torch
 from packed_blocks import random_blocks
 
+from mrs.engine.profile.peak_memory import peak_bytes
 from mrs.kernels.library import NativeLibrary
 from mrs.kernels.packed import PackedMatrix
-from mrs.run.measure import peak_bytes
 
 CPU = torch.device("cpu")
 

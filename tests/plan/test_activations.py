@@ -9,6 +9,8 @@ import pytest
 import torch
 from made_models import write_model
 
+from mrs.engine.profile.peak_memory import peak_bytes
+from mrs.engine.profile.run import rehearse
 from mrs.families.find import describe
 from mrs.formats import FORMATS
 from mrs.isq import parse_isq
@@ -23,8 +25,6 @@ from mrs.plan.terms import Load, ModelSizes, Sizes
 from mrs.quants import decode
 from mrs.quants.registry import DECODERS
 from mrs.request import ModelSource
-from mrs.run.measure import peak_bytes
-from mrs.run.rehearsal import rehearse
 from mrs.source.find import open_checkpoint
 
 CONTEXT_TOKENS = 1024

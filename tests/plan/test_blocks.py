@@ -9,6 +9,7 @@ import torch
 from made_models import write_model
 from torch import Tensor
 
+from mrs.engine.engine import Engine, Sampling
 from mrs.families.find import Description, describe
 from mrs.formats import FORMATS
 from mrs.isq import parse_isq
@@ -22,7 +23,6 @@ from mrs.plan.device import Device
 from mrs.plan.kept import ModelFiles
 from mrs.plan.terms import Load, ModelSizes, Sizes
 from mrs.request import ModelSource
-from mrs.run.engine import Engine, Sampling
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.find import open_checkpoint
 

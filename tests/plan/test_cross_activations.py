@@ -7,6 +7,7 @@ import torch
 
 from mrs.cache.images import ImageCache
 from mrs.cache.sequence import SequenceCache
+from mrs.engine.profile.peak_memory import peak_bytes
 from mrs.families.slots import layer_slots
 from mrs.families.spec import CrossAttention, Layer, Mlp, Norm
 from mrs.formats import FORMATS
@@ -19,7 +20,6 @@ from mrs.plan.activations import layer_activation_bytes
 from mrs.plan.forward_pass import KeptAs, Pass
 from mrs.plan.kv import layer_kv_bytes
 from mrs.plan.storage import Storage
-from mrs.run.measure import peak_bytes
 
 CPU = torch.device("cpu")
 HIDDEN, KEYS = 256, 900

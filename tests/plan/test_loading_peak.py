@@ -11,9 +11,9 @@ import torch
 from made_models import write_model
 
 from mrs import runner
+from mrs.engine.profile.peak_memory import peak_bytes
 from mrs.load.load import load_weights
 from mrs.request import ModelSource, RunRequest
-from mrs.run.measure import peak_bytes
 
 MODEL: dict[str, Any] = {
     "model_type": "llama",

@@ -21,6 +21,9 @@ from vision_reference import REPLY_TOKENS, VisionReference, picture
 from vision_running import PLANNED_TOKENS, Conversation, Seeing, difference, load_seeing
 
 from mrs.cache.images import ImageCache
+from mrs.engine.engine import Engine
+from mrs.engine.multimodal import ShownImage, segment
+from mrs.engine.profile.run import rehearse
 from mrs.errors import MrsError
 from mrs.families.config import Config
 from mrs.families.find import describe
@@ -32,9 +35,6 @@ from mrs.families.vision.find import see
 from mrs.families.vision.mllama import FAMILY, SPELLINGS
 from mrs.model.segments import Segment
 from mrs.request import ModelSource, Sampling
-from mrs.run.engine import Engine
-from mrs.run.rehearsal import rehearse
-from mrs.run.shown import ShownImage, segment
 from mrs.source.find import open_checkpoint
 
 TOLERANCE = 1e-4

@@ -21,6 +21,8 @@ from transformers.vision_utils import get_vision_window_index
 from vision_reference import REPLY_TOKENS, VisionReference
 from vision_running import Conversation, Seeing, difference, load_seeing
 
+from mrs.engine.engine import Engine
+from mrs.engine.multimodal import segment
 from mrs.errors import MrsError, NotReadable, Unsupported, UsageError
 from mrs.families.config import Config
 from mrs.families.find import describe
@@ -32,8 +34,6 @@ from mrs.families.vision.spec import PixelScale
 from mrs.model.decoder import Decoder
 from mrs.model.vision.qwen import window_order
 from mrs.request import ModelSource, Sampling
-from mrs.run.engine import Engine
-from mrs.run.shown import segment
 from mrs.source.find import open_checkpoint
 
 TOLERANCE = 1e-4

@@ -13,10 +13,10 @@ from vision_running import Seeing
 
 from mrs.cache import prefix_chain, prefix_folder
 from mrs.cache.prefix_folder import PrefixFolder
+from mrs.engine.engine import Engine
+from mrs.engine.multimodal import show
 from mrs.media.prepare import PreparedImage
 from mrs.request import Sampling
-from mrs.run.engine import Engine
-from mrs.run.shown import show
 
 #: Two of one size, which the same tokens stand for, and another.
 PICTURES = [picture(40, 30, seed=seed) for seed in (1, 2)] + [picture(24, 24, seed=3)]

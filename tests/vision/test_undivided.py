@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from vision_reference import VisionReference
 from vision_running import Conversation, Seeing, load_seeing
 
+from mrs.engine.engine import Engine
+from mrs.engine.multimodal import ShownImage, chunk_end
+from mrs.engine.scheduler import Ration, Schedule
 from mrs.families.vision.spec import ImageShape
 from mrs.media.prepare import PreparedImage
 from mrs.request import Sampling
-from mrs.run.engine import Engine
-from mrs.run.schedule import Ration, Schedule
-from mrs.run.shown import ShownImage, chunk_end
 
 CHUNK = 7
 GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=5)

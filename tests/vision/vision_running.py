@@ -11,6 +11,7 @@ from PIL import Image
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from mrs.engine.multimodal import ShownImage, chunk_end, segment, show
 from mrs.families.find import Description, describe
 from mrs.families.vision.spec import Vision
 from mrs.load.load import load_weights
@@ -22,7 +23,6 @@ from mrs.plan.kept import ModelFiles
 from mrs.plan.memory import probe_devices
 from mrs.plan.plan import Plan, make_plan
 from mrs.request import Dtype, ModelSource, RunRequest, VisionRequest
-from mrs.run.shown import ShownImage, chunk_end, segment, show
 from mrs.source.find import open_checkpoint
 
 CPU = torch.device("cpu")

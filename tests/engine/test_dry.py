@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from mrs.engine.sampling.dry import RepetitionFinder
+from mrs.engine.sampling.sampler import Sampler
 from mrs.errors import UsageError
 from mrs.request import Sampling
-from mrs.run.dry import RepetitionFinder
-from mrs.run.sampler import Sampler
 
 
 def by_definition(ids: list[int], breakers: set[int]) -> dict[int, int]:

@@ -10,17 +10,17 @@ from random import Random
 import torch
 
 from mrs.cache.prefix_folder import PrefixFolder
+from mrs.engine.cache_manager import CachePool
+from mrs.engine.multimodal import ShownImage, segment
+from mrs.engine.sampling.draw import Numbers
+from mrs.engine.sampling.sampler import Choice, Sampler
+from mrs.engine.scheduler import Ration, Schedule
+from mrs.engine.sequence import Generation, Take
 from mrs.errors import ContextFull, UsageError
 from mrs.families.vision.spec import Vision
 from mrs.model.decoder import Decoder
 from mrs.model.segments import Segment
 from mrs.request import PREFILL_CHUNK_TOKENS, Sampling
-from mrs.run.draw import Numbers
-from mrs.run.generation import Generation, Take
-from mrs.run.memory import CachePool
-from mrs.run.sampler import Choice, Sampler
-from mrs.run.schedule import Ration, Schedule
-from mrs.run.shown import ShownImage, segment
 
 
 class Engine:

@@ -6,13 +6,13 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
+from mrs.engine.engine import Engine
+from mrs.engine.multimodal import ShownImage
+from mrs.engine.sampling.sampler import Choice
+from mrs.engine.sequence import Generation
 from mrs.events import Event, Finished, PlannedRates, TextDelta, TokenLogprob, Usage
 from mrs.plan.speed import SpeedEstimate
 from mrs.request import Sampling
-from mrs.run.engine import Engine
-from mrs.run.generation import Generation
-from mrs.run.sampler import Choice
-from mrs.run.shown import ShownImage
 from mrs.text.chat import TextSide
 
 

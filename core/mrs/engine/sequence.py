@@ -6,9 +6,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from mrs.cache.sequence import SequenceCache
+from mrs.engine.multimodal import ShownImage
+from mrs.engine.sampling.sampler import Choice, Sampler
 from mrs.events import FinishReason
-from mrs.run.sampler import Choice, Sampler
-from mrs.run.shown import ShownImage
 
 #: Gets each token as it is chosen; returns whether the reply ends with it.
 Take = Callable[[Choice], bool]

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from mrs.engine.engine import Engine
 from mrs.events import Finished, TextDelta
 from mrs.request import Message, ModelSource, RunRequest, Sampling
-from mrs.run.engine import Engine
 from mrs.runner import LoadedModel, load
 
 LIKELIEST = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0)

@@ -9,10 +9,10 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 
+from mrs.engine.sampling.draw import Numbers, draw
+from mrs.engine.sampling.dry import RepetitionFinder
 from mrs.errors import UsageError
 from mrs.request import Sampling
-from mrs.run.draw import Numbers, draw
-from mrs.run.dry import RepetitionFinder
 
 #: Makes the likeliest token impossible and is no infinity yet: e ** 60 is 1e26.
 _LARGEST_GROWTH = 60.0

@@ -9,9 +9,9 @@ import torch
 from mrs.cache.prefix import PrefixCacheManager
 from mrs.cache.prefix_folder import PrefixFolder
 from mrs.cache.sequence import SequenceCache
+from mrs.engine.multimodal import chunk_end
+from mrs.engine.sequence import Generation
 from mrs.model.decoder import Decoder
-from mrs.run.generation import Generation
-from mrs.run.shown import chunk_end
 
 #: Room for a reply, where several sequences share what was planned for.
 _REPLY_TOKENS = 256

@@ -11,10 +11,10 @@ import pytest
 import torch
 from tiny_decoders import GREEDY, VOCABULARY, WARM, tiny_decoder
 
+from mrs.engine.engine import Engine
+from mrs.engine.sequence import Generation
 from mrs.errors import ContextFull, UsageError
 from mrs.request import Sampling
-from mrs.run.engine import Engine
-from mrs.run.generation import Generation
 
 KINDS = ["dense", "window", "hybrid", "longrope"]
 

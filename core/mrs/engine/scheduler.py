@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from mrs.run.generation import Generation
-from mrs.run.memory import CachePool
-from mrs.run.shown import chunk_end
+from mrs.engine.cache_manager import CachePool
+from mrs.engine.multimodal import chunk_end
+from mrs.engine.sequence import Generation
 
 
 class Ration(NamedTuple):

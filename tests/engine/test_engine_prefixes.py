@@ -12,8 +12,8 @@ from tiny_decoders import CPU, GREEDY, VOCABULARY, WARM, tiny_decoder
 
 from mrs.cache import prefix_chain
 from mrs.cache.prefix_folder import PrefixFolder
+from mrs.engine.engine import Engine
 from mrs.request import Sampling
-from mrs.run.engine import Engine
 
 FAMILIES = ["dense", "window", "hybrid", "delta", "latent", "longrope", "dynamic"]
 

@@ -19,9 +19,9 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from mrs.engine.sampling.sampler import Sampler
 from mrs.errors import MrsError
 from mrs.request import Sampling
-from mrs.run.sampler import Sampler
 
 PLAIN = Sampling(
     temperature=1.0, top_k=None, top_p=1.0, min_p=0.0, frequency_penalty=0.0, presence_penalty=0.0

@@ -13,11 +13,11 @@ from torch import Tensor
 from mrs.cache.images import ImageCache
 from mrs.cache.layer import StateCache, TokenCache
 from mrs.cache.sequence import SequenceCache
+from mrs.engine.profile.peak_memory import peak_bytes
 from mrs.model.decoder import Decoder
 from mrs.model.segments import Segment, Sight
 from mrs.model.weights import ModelWeights
 from mrs.plan.reconcile import Measured
-from mrs.run.measure import peak_bytes
 
 #: Tokens that are decoded at the full length.
 DECODED_TOKENS = 8

@@ -10,12 +10,12 @@ from tiny_decoders import GREEDY, PACKED_CONFIGS, VOCABULARY, packed_decoder
 from torch import Tensor
 
 from mrs.cache.sequence import SequenceCache
+from mrs.engine.engine import Engine
 from mrs.kernels.layer_run import FEW_TOKENS
 from mrs.kernels.library import is_available
 from mrs.model.decoder import Decoder, DecoderLayer
 from mrs.model.layer_run import FusedLayers
 from mrs.model.segments import Segment
-from mrs.run.engine import Engine
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="the native kernels were not built")
 

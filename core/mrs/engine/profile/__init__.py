@@ -1,0 +1,1 @@
+"""Measuring what a run takes: its worst step, peaks of memory, memory in use."""
