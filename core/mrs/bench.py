@@ -6,7 +6,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mrs.errors import UsageError
@@ -15,7 +15,7 @@ from mrs.request import RunRequest, Sampling
 from mrs.runner import load, open_planner, plan
 
 if TYPE_CHECKING:
-    from mrs.engine.engine import Engine
+    from mrs.engine.loop import EngineLoop
 
 #: Ids of prompts are drawn from this seed; each round has its own, so that no cache can help.
 SEED = 20260101
@@ -128,7 +128,7 @@ def _require_room(work: Work, context_tokens: int) -> None:
 
 
 def _time(
-    engine: Engine, work: Work, vocab_size: int, on_cpu: bool, on_round: Callable[[int], None]
+    engine: EngineLoop, work: Work, vocab_size: int, on_cpu: bool, on_round: Callable[[int], None]
 ) -> list[_Round]:
     import torch
 
@@ -145,9 +145,10 @@ def _time(
     return rounds[1:]
 
 
-def _run(engine: Engine, ids: list[int], new_tokens: int) -> tuple[float, float]:
+def _run(engine: EngineLoop, ids: list[int], new_tokens: int) -> tuple[float, float]:
     """Seconds to the first token, and from there to the last."""
-    tokens = engine.generate(ids, GREEDY)
+    # Not one token more: what follows is timed, too.
+    tokens = engine.generate(ids, replace(GREEDY, max_tokens=new_tokens))
     start = time.perf_counter()
     next(tokens)
     first = time.perf_counter()

@@ -27,7 +27,7 @@ from mrs.source.find import fetch, open_checkpoint
 
 if TYPE_CHECKING:
     from mrs.cache.prefix_folder import PrefixFolder
-    from mrs.engine.engine import Engine
+    from mrs.engine.loop import EngineLoop
     from mrs.engine.reply import Reply
     from mrs.media.gallery import Gallery
     from mrs.media.prepare import PreparedImage
@@ -210,32 +210,32 @@ def _prefix_folder(
 
 def _engine(
     request: RunRequest, made: Plan, decoder: Decoder, folder: PrefixFolder | None
-) -> Engine:
+) -> EngineLoop:
     import torch
 
-    from mrs.engine.engine import Engine
+    from mrs.engine.build import EngineConfig, build_engine
+    from mrs.engine.loop import EngineLoop
 
-    return Engine(
-        decoder,
-        planned_tokens=made.load.context_tokens,
+    budgets = made.prefix_budgets().items()
+    config = EngineConfig(
         context_tokens=made.model.context_tokens,
+        planned_tokens=made.load.context_tokens,
+        planned_seqs=request.max_batch_size,
+        max_seqs=request.max_seqs,
         kv_cache=request.kv_cache,
         seed=request.seed,
-        max_seqs=request.max_seqs,
-        planned_seqs=request.max_batch_size,
         prefix_cache_n=request.prefix_cache_n,
-        prefix_budget_bytes={
-            torch.device(name): size_bytes for name, size_bytes in made.prefix_budgets().items()
-        },
+        prefix_budget_bytes={torch.device(name): size_bytes for name, size_bytes in budgets},
         prefix_folder=folder,
     )
+    return EngineLoop(build_engine(decoder, config))
 
 
 class LoadedModel:
     """A model that answers, several threads too.
 
-    A stream's reply is begun at once, and made together with all others whenever somebody waits
-    for one of them. KeyboardInterrupt while waiting ends it with `Finished("cancelled", …)`.
+    A stream's reply is begun at once, and computed together with all others in a thread of the
+    model's own. KeyboardInterrupt while waiting ends it with `Finished("cancelled", …)`.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class LoadedModel:
         request: RunRequest,
         plan: Plan,
         text: TextSide,
-        engine: Engine,
+        engine: EngineLoop,
         gallery: Gallery | None = None,
     ) -> None:
         self.plan = plan
@@ -256,16 +256,27 @@ class LoadedModel:
         self.engine = engine
 
     def stream_chat(
-        self, messages: Sequence[Message], sampling: Sampling, *, thinking: bool | None = None
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        *,
+        thinking: bool | None = None,
+        timeout_s: float | None = None,
     ) -> Reply:
-        """Answer the last message of a conversation; `thinking` goes before the model's own."""
+        """Answer the last message of a conversation; `thinking` goes before the model's own.
+
+        A reply that is not complete after `timeout_s` fails.
+        """
         thinking = self._thinking if thinking is None else thinking
         prompt_ids, images = self._read(messages, thinking)
-        return self._stream(prompt_ids, sampling, self._text.opening(prompt_ids), images)
+        opening = self._text.opening(prompt_ids)
+        return self._stream(prompt_ids, sampling, opening, images, timeout_s)
 
-    def stream_completion(self, prompt: str, sampling: Sampling) -> Reply:
-        """Continue a text."""
-        return self._stream(self._text.encode_raw(prompt), sampling)
+    def stream_completion(
+        self, prompt: str, sampling: Sampling, *, timeout_s: float | None = None
+    ) -> Reply:
+        """Continue a text; a reply that is not complete after `timeout_s` fails."""
+        return self._stream(self._text.encode_raw(prompt), sampling, timeout_s=timeout_s)
 
     def prompt_tokens(self, messages: Sequence[Message]) -> int:
         """Tokens that a conversation takes of the context."""
@@ -305,11 +316,20 @@ class LoadedModel:
         sampling: Sampling,
         opening: str = "",
         images: Sequence[PreparedImage] = (),
+        timeout_s: float | None = None,
     ) -> Reply:
-        from mrs.engine.multimodal import show
+        from mrs.engine.image_input import place_images
         from mrs.engine.reply import Reply
 
         vision = self.engine.vision
-        shown = show(vision, prompt_ids, images) if vision is not None else []
-        speed = self.plan.speed
-        return Reply(self.engine, self._text, prompt_ids, sampling, opening, shown, speed)
+        placed = place_images(vision, prompt_ids, images) if vision is not None else []
+        return Reply(
+            self.engine,
+            self._text,
+            prompt_ids,
+            sampling,
+            opening,
+            placed,
+            self.plan.speed,
+            timeout_s,
+        )

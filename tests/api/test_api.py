@@ -20,7 +20,8 @@ from mrs import (
     VisionArchitecture,
     Which,
 )
-from mrs.engine.engine import Engine
+from mrs.engine.loop import TokenStream
+from mrs.engine.sequence import TokenOutput
 from mrs.errors import MrsError, NotReadable, Unsupported, UsageError
 from mrs.families.registry import families
 from mrs.families.vision.find import vision_families
@@ -201,20 +202,20 @@ def test_threads_share_a_runner(runner: Runner) -> None:
 
 
 def test_an_interruption_goes_on_to_the_caller(runner: Runner, monkeypatch) -> None:
-    step, steps = Engine._step, 0
+    take, taken = TokenStream.__next__, 0
 
-    def interrupted(engine: Engine) -> None:
-        nonlocal steps
-        steps += 1
-        if steps == 4:
+    def interrupted(stream: TokenStream) -> TokenOutput:
+        nonlocal taken
+        taken += 1
+        if taken == 4:
             raise KeyboardInterrupt
-        step(engine)
+        return take(stream)
 
     before = ask(runner)
     for stream in (False, True):
-        steps = 0
+        taken = 0
         with monkeypatch.context() as patch:
-            patch.setattr(Engine, "_step", interrupted)
+            patch.setattr(TokenStream, "__next__", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 list(
                     runner.send_chat_completion_request(

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from mrs.engine.sampling.dry import RepetitionFinder
+from mrs.engine.sampling.processors import processors_of
 from mrs.engine.sampling.sampler import Sampler
 from mrs.errors import UsageError
 from mrs.request import Sampling
@@ -46,8 +47,10 @@ def test_nothing_repeats_at_the_start() -> None:
 
 def penalized(prompt: list[int], **settings: object) -> list[float]:
     sampling = Sampling(frequency_penalty=0, presence_penalty=0, **settings)
-    sampler = Sampler(sampling, prompt, 10, random.Random(), frozenset({9}))
-    return sampler._penalized(np.zeros(10, np.float32)).tolist()
+    logits = np.zeros(10, np.float32)
+    for process in processors_of(sampling, prompt, 10, frozenset({9})):
+        process(logits)
+    return logits.tolist()
 
 
 def test_the_penalty_grows_with_the_repetition() -> None:
@@ -72,7 +75,7 @@ def test_a_long_repetition_stays_a_number() -> None:
     assert -math.inf < logits[1] < -1e20
     sampling = Sampling(temperature=0, dry_multiplier=1e3, dry_base=1e9)
     sampler = Sampler(sampling, [1] * 3000, 10, random.Random())
-    assert sampler(np.array([0.0, 5.0] + [0.0] * 8, np.float32)).token != 1
+    assert sampler(np.array([0.0, 5.0] + [0.0] * 8, np.float32)).id != 1
 
 
 def test_a_bias_is_added() -> None:
@@ -90,7 +93,7 @@ def test_logprobs_are_the_models_own() -> None:
     sampling = Sampling(temperature=0, logprobs=2, logit_bias=((0, 100.0),))
     choice = Sampler(sampling, [1], 4, random.Random())(logits.numpy())
     exact = logits.double().log_softmax(-1).tolist()
-    assert choice.token == 0
+    assert choice.id == 0
     assert choice.logprob == pytest.approx(exact[0])
     assert [token for token, _ in choice.top] == [1, 2]
     assert [value for _, value in choice.top] == pytest.approx([exact[1], exact[2]])

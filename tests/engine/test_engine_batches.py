@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import random
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 import torch
 from tiny_decoders import GREEDY, VOCABULARY, WARM, tiny_decoder
 
+from engines import Asked, generate, make_engine
 from mrs.engine.engine import Engine
-from mrs.engine.sequence import Generation
+from mrs.engine.sequence import DeadlineExceeded, SequenceRequest
 from mrs.errors import ContextFull, UsageError
+from mrs.model.decoder import Decoder
 from mrs.request import Sampling
 
 KINDS = ["dense", "window", "hybrid", "longrope"]
@@ -27,11 +27,17 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
-def make_engine(
-    kind: str, *, max_seqs: int = 8, planned_seqs: int = 8, n: int = 0, seed: int | None = 3
+def begin_engine(
+    kind: str,
+    *,
+    max_seqs: int = 8,
+    planned_seqs: int = 8,
+    n: int = 0,
+    seed: int | None = 3,
+    decoder: Decoder | None = None,
 ) -> Engine:
-    return Engine(
-        tiny_decoder(kind),
+    return make_engine(
+        decoder or tiny_decoder(kind),
         planned_tokens=64,
         context_tokens=200,
         chunk_tokens=16,
@@ -40,24 +46,6 @@ def make_engine(
         planned_seqs=planned_seqs,
         prefix_cache_n=n,
     )
-
-
-class Asked:
-    """A generation and the tokens it has got."""
-
-    def __init__(self, engine: Engine, prompt: list[int], sampling: Sampling) -> None:
-        self.tokens: list[int] = []
-        self.engine = engine
-        self.generation: Generation = engine.submit(prompt, sampling, self._take)
-
-    def _take(self, choice) -> bool:
-        self.tokens.append(choice.token)
-        return choice.token == 0
-
-    def finish(self) -> list[int]:
-        while not self.generation.is_over:
-            self.engine.advance(self.generation)
-        return self.tokens
 
 
 def questions(count: int, seed: int = 0) -> list[tuple[list[int], Sampling]]:
@@ -72,209 +60,224 @@ def questions(count: int, seed: int = 0) -> list[tuple[list[int], Sampling]]:
     return made
 
 
+def ask(engine: Engine, question: tuple[list[int], Sampling]) -> Asked:
+    """Its reply ends with token 0, too."""
+    return Asked.of(engine, *question, stop_ids=frozenset({0}))
+
+
 def alone(kind: str, asked: list[tuple[list[int], Sampling]]) -> list[list[int]]:
-    return [Asked(make_engine(kind, max_seqs=1), *question).finish() for question in asked]
+    return [ask(begin_engine(kind, max_seqs=1), question).finish() for question in asked]
 
 
 @pytest.mark.parametrize("n", [0, 4], ids=["no prefixes", "prefixes"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_replies_join_and_leave_a_batch_unchanged(kind: str, n: int) -> None:
     asked, chance = questions(14), random.Random(1)
-    engine = make_engine(kind, max_seqs=4, n=n)
+    engine = begin_engine(kind, max_seqs=4, n=n)
     waiting, running, finished = list(enumerate(asked)), {}, {}
     while waiting or running:
         if waiting and chance.random() < 0.5:
             index, question = waiting.pop(0)
-            running[index] = Asked(engine, *question)
+            running[index] = ask(engine, question)
         if running:
-            index = chance.choice(list(running))
-            if not running[index].generation.is_over:
-                engine.advance(running[index].generation)
-            for each in [i for i, a in running.items() if a.generation.is_over]:
-                finished[each] = running.pop(each).tokens
+            running[chance.choice(list(running))].advance()
+            for each in [i for i, a in running.items() if a.sequence.is_finished]:
+                finished[each] = running.pop(each).finish()
     assert [finished[index] for index in range(len(asked))] == alone(kind, asked)
 
 
 def test_many_decode_in_one_pass() -> None:
-    engine = make_engine("dense")
-    passes = 0
-    forward = engine._decoder.forward
-
-    class Counted:
-        def __getattr__(self, name):
-            return getattr(tiny_decoder("dense"), name)
-
-        def forward(self, tokens, segments, wanted):
-            nonlocal passes
-            passes += 1
-            return forward(tokens, segments, wanted)
-
-    engine._decoder = Counted()
+    engine = begin_engine("dense")
     asked = [([7, number], replace(GREEDY, max_tokens=20)) for number in range(1, 9)]
-    begun = [engine.submit(prompt, sampling, lambda choice: False) for prompt, sampling in asked]
-    for each in begun:
-        while not each.is_over:
-            engine.advance(each)
-    assert passes == 20
+    begun = [Asked.of(engine, *question) for question in asked]
+    for step in range(20):
+        assert not any(each.sequence.is_finished for each in begun)
+        assert len(engine.step()) == 8, step
+    assert all(each.sequence.finish_reason == "length" for each in begun)
 
 
 def test_prompts_are_read_between_tokens_of_others() -> None:
-    engine = make_engine("dense")
-    talking = Asked(engine, [1, 2, 3], replace(GREEDY, max_tokens=30))
-    engine.advance(talking.generation)
-    said = len(talking.tokens)
-    reading = Asked(engine, [5] * 60, replace(GREEDY, max_tokens=1))
-    reading.finish()
+    engine = begin_engine("dense")
+    talking = Asked.of(engine, [1, 2, 3], replace(GREEDY, max_tokens=30))
+    talking.advance()
+    said = talking.sequence.num_new_tokens
+    Asked.of(engine, [5] * 60, replace(GREEDY, max_tokens=1)).finish()
     # 60 tokens at 15 a step beside the one of the other.
-    assert len(talking.tokens) - said == 4
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_threads_get_their_own_replies(kind: str) -> None:
-    asked = questions(12, seed=2)
-    engine = make_engine(kind, max_seqs=5, n=3)
-    with ThreadPoolExecutor(6) as pool:
-        found = list(pool.map(lambda question: Asked(engine, *question).finish(), asked))
-    assert found == alone(kind, asked)
+    assert talking.sequence.num_new_tokens - said == 4
 
 
 @pytest.mark.parametrize("n", [0, 4])
 def test_sequences_that_outgrow_the_plan_wait(n: int) -> None:
     asked = [([number] * 30, replace(GREEDY, max_tokens=40)) for number in range(1, 6)]
-    engine = make_engine("dense", planned_seqs=2, n=n)
-    begun = [Asked(engine, *question) for question in asked]
+    engine = begin_engine("dense", planned_seqs=2, n=n)
+    begun = [ask(engine, question) for question in asked]
     largest = 0
-    while not all(each.generation.is_over for each in begun):
-        engine.advance(next(e.generation for e in begun if not e.generation.is_over))
-        held = [e.generation for e in begun if e.generation.cache is not None]
-        largest = max(largest, len(held))
-        assert len(held) == 1 or sum(g.fed for g in held) <= 2 * 64
+    while not all(each.sequence.is_finished for each in begun):
+        engine.step()
+        allocated = [each.sequence for each in begun if each.sequence.cache is not None]
+        largest = max(largest, len(allocated))
+        computed_tokens = sum(each.num_computed_tokens for each in allocated)
+        assert len(allocated) == 1 or computed_tokens <= 2 * 64
     assert largest > 1
-    assert [each.tokens for each in begun] == alone("dense", asked)
+    assert engine.stats.preempted > 0
+    assert [each.finish() for each in begun] == alone("dense", asked)
 
 
 def test_those_that_begin_alike_wait_for_the_first() -> None:
-    engine = make_engine("hybrid", n=4)
+    engine = begin_engine("hybrid", n=4)
     shared = [number % VOCABULARY for number in range(1, 81)]
-    begun = [Asked(engine, [*shared, n], replace(GREEDY, max_tokens=2)) for n in range(1, 5)]
+    begun = [Asked.of(engine, [*shared, n], replace(GREEDY, max_tokens=2)) for n in range(1, 5)]
     for each in begun:
         each.finish()
     # The second tells where they part; the others go on from there.
-    assert [each.generation.cached_tokens for each in begun] == [0, 0, 80, 80]
+    assert [each.sequence.num_cached_tokens for each in begun] == [0, 0, 80, 80]
+    assert engine.stats == (0, 0, 160, 4 * 82 - 160, 0)
 
 
 def test_a_seed_makes_a_reply_the_same_whatever_else_runs() -> None:
     question = ([4, 5, 6], replace(WARM, max_tokens=12))
-    first = Asked(make_engine("dense"), *question).finish()
-    crowded = make_engine("dense")
-    others = [Asked(crowded, *q) for q in questions(5, seed=9)]
-    assert Asked(crowded, *question).finish() == first
+    first = ask(begin_engine("dense"), question).finish()
+    crowded = begin_engine("dense")
+    others = [ask(crowded, each) for each in questions(5, seed=9)]
+    assert ask(crowded, question).finish() == first
     for each in others:
         each.finish()
-    assert Asked(crowded, *question).finish() == first
-    free = [Asked(make_engine("dense", seed=None), *question).finish() for _ in range(4)]
+    assert ask(crowded, question).finish() == first
+    free = [ask(begin_engine("dense", seed=None), question).finish() for _ in range(4)]
     assert len({tuple(tokens) for tokens in free}) > 1
 
 
-def test_cancelling_leaves_the_others_running() -> None:
-    engine = make_engine("dense", n=2)
+def test_an_aborted_sequence_leaves_the_others_running() -> None:
+    engine = begin_engine("dense", n=2)
     asked = [([number, 9], replace(GREEDY, max_tokens=20)) for number in range(1, 4)]
-    first, second, third = (Asked(engine, *question) for question in asked)
-    engine.advance(first.generation)
-    second.generation.cancel()
+    first, second, third = (ask(engine, question) for question in asked)
+    first.advance()
+    second.sequence.abort()
+    ended = [output for output in engine.step() if output.token is None]
+    assert [(each.sequence, each.finish_reason) for each in ended] == [
+        (second.sequence, "cancelled")
+    ]
     assert [first.finish(), third.finish()] == alone("dense", [asked[0], asked[2]])
-    assert second.generation.reason == "cancelled"
-    assert len(second.tokens) < 20
+    assert second.sequence.num_new_tokens == 1
 
 
 class Interrupting:
-    """A decoder one of whose layers raises KeyboardInterrupt when asked to."""
+    """A decoder one of whose layers calls `interrupt` when it is armed."""
 
-    def __init__(self, kind: str, layer: int) -> None:
+    def __init__(self, kind: str, layer: int, interrupt) -> None:
         self._decoder = tiny_decoder(kind)
         self._layer = layer
+        self._interrupt = interrupt
         self.armed = False
 
     def __getattr__(self, name):
         return getattr(self._decoder, name)
 
-    def forward(self, tokens, segments, wanted):
+    def forward(self, *given):
         if not self.armed:
-            return self._decoder.forward(tokens, segments, wanted)
+            return self._decoder.forward(*given)
         self.armed = False
         layers = self._decoder._layers
         original = layers[self._layer]
 
-        def interrupt(x, segments, index):
-            original(x, segments, index)
-            raise KeyboardInterrupt
+        def interrupted(*values):
+            out = original(*values)
+            self._interrupt()
+            return out
 
-        layers[self._layer] = interrupt
+        layers[self._layer] = interrupted
         try:
-            return self._decoder.forward(tokens, segments, wanted)
+            return self._decoder.forward(*given)
         finally:
             layers[self._layer] = original
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layer", [0, 2])
 @pytest.mark.parametrize("steps", [0, 1, 6])
 def test_an_interrupted_step_is_done_again(kind: str, layer: int, steps: int) -> None:
-    engine = make_engine(kind, n=2)
-    engine._decoder = decoder = Interrupting(kind, layer)
+    decoder = Interrupting(kind, layer, interrupt)
+    engine = begin_engine(kind, n=2, decoder=decoder)
     asked = questions(3, seed=4)
-    begun = [Asked(engine, *question) for question in asked]
+    begun = [ask(engine, question) for question in asked]
     for _ in range(steps):
-        if not begun[0].generation.is_over:
-            engine.advance(begun[0].generation)
+        begun[0].advance()
     decoder.armed = True
-    unfinished = next(each for each in begun if not each.generation.is_over)
     with pytest.raises(KeyboardInterrupt):
-        engine.advance(unfinished.generation)
+        engine.step()
     assert [each.finish() for each in begun] == alone(kind, asked)
-    # What was remembered of the interrupted step is right, too.
+    # What was stored of the interrupted step is right, too.
     follow_up = [([*asked[i][0], *begun[i].tokens, 3], GREEDY) for i in range(3)]
     follow_up = [(prompt, replace(sampling, max_tokens=4)) for prompt, sampling in follow_up]
-    assert [Asked(engine, *q).finish() for q in follow_up] == alone(kind, follow_up)
+    assert [ask(engine, each).finish() for each in follow_up] == alone(kind, follow_up)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_is_given_up_if_all_its_sequences_are_aborted(kind: str) -> None:
+    begun: list[Asked] = []
+    decoder = Interrupting(kind, 0, lambda: [each.sequence.abort() for each in begun])
+    engine = begin_engine(kind, n=4, decoder=decoder)
+    question = ([number % VOCABULARY for number in range(60)], replace(GREEDY, max_tokens=4))
+    begun = [ask(engine, question)]
+    engine.step()
+    decoder.armed = True
+    computed = engine.stats.computed_tokens
+    assert engine.step() == []
+    assert [output.finish_reason for output in engine.step()] == ["cancelled"]
+    assert engine.stats.computed_tokens == computed
+    # What the prefix cache has of it is right.
+    assert [ask(engine, question).finish()] == alone(kind, [question])
+
+
+def test_an_error_of_the_model_ends_the_sequences_of_its_step() -> None:
+    def fail() -> None:
+        raise RuntimeError("no more")
+
+    decoder = Interrupting("dense", 1, fail)
+    engine = begin_engine("dense", n=2, decoder=decoder)
+    asked = [([1, 2], replace(GREEDY, max_tokens=5)), ([3, 4], replace(GREEDY, max_tokens=5))]
+    failing = ask(engine, asked[0])
+    failing.advance()
+    decoder.armed = True
+    with pytest.raises(RuntimeError, match="no more"):
+        failing.finish()
+    assert not engine.scheduler.has_sequences
+    assert [ask(engine, each).finish() for each in asked] == alone("dense", asked)
 
 
 def test_an_error_of_one_reply_is_its_own() -> None:
-    engine = make_engine("dense")
-
-    def refuse(choice):
-        raise RuntimeError("no more")
-
-    failing = engine.submit([1, 2], replace(GREEDY, max_tokens=5), refuse)
-    other = Asked(engine, [3, 4], replace(GREEDY, max_tokens=5))
+    engine = begin_engine("dense")
+    failing = ask(engine, ([1, 2], replace(GREEDY, max_tokens=5)))
+    other = ask(engine, ([3, 4], replace(GREEDY, max_tokens=5)))
+    failing.sequence.sampler = None
     assert len(other.finish()) == 5
-    with pytest.raises(RuntimeError, match="no more"):
-        engine.advance(failing)
+    with pytest.raises(TypeError):
+        failing.advance()
+    assert isinstance(failing.sequence.error, TypeError)
 
 
-def test_who_waits_is_woken_when_the_computing_thread_is_interrupted() -> None:
-    engine = make_engine("dense")
-    engine._decoder = decoder = Interrupting("dense", 1)
-    leading = Asked(engine, [1, 2], replace(GREEDY, max_tokens=5))
-    following = Asked(engine, [3, 4], replace(GREEDY, max_tokens=5))
-    decoder.armed = True
-    with pytest.raises(KeyboardInterrupt):
-        engine.advance(leading.generation)
-    leading.generation.cancel()
-    thread = threading.Thread(target=following.finish)
-    thread.start()
-    thread.join(30)
-    assert len(following.tokens) == 5
+def test_a_late_reply_fails() -> None:
+    engine = begin_engine("dense")
+    late = engine.add(SequenceRequest([1, 2], GREEDY, timeout_s=0.0))
+    in_time = engine.add(SequenceRequest([1, 2], replace(GREEDY, max_tokens=2), timeout_s=60.0))
+    while engine.scheduler.has_sequences:
+        engine.step()
+    assert isinstance(late.error, DeadlineExceeded)
+    assert (in_time.finish_reason, in_time.error) == ("length", None)
 
 
 def test_prompts_that_cannot_be_answered_are_refused() -> None:
-    engine = make_engine("dense")
+    engine = begin_engine("dense")
     with pytest.raises(UsageError, match="no tokens"):
-        engine.submit([], GREEDY, lambda choice: False)
+        Asked.of(engine, [], GREEDY)
     with pytest.raises(ContextFull):
-        engine.submit([1] * 200, GREEDY, lambda choice: False)
+        Asked.of(engine, [1] * 200, GREEDY)
 
 
 def test_a_reply_ends_where_the_context_does() -> None:
-    engine = make_engine("dense")
-    tokens = list(engine.generate([1] * 190, replace(GREEDY, max_tokens=50)))
-    assert len(tokens) == 10
+    engine = begin_engine("dense")
+    assert len(generate(engine, [1] * 190, replace(GREEDY, max_tokens=50))) == 10

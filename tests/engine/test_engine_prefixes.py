@@ -10,6 +10,7 @@ import pytest
 import torch
 from tiny_decoders import CPU, GREEDY, VOCABULARY, WARM, tiny_decoder
 
+from engines import Asked, make_engine
 from mrs.cache import prefix_chain
 from mrs.cache.prefix_folder import PrefixFolder
 from mrs.engine.engine import Engine
@@ -26,7 +27,7 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
-def make_engine(
+def begin_engine(
     kind: str,
     n: int,
     *,
@@ -35,7 +36,7 @@ def make_engine(
     planned_tokens: int = 48,
     folder: PrefixFolder | None = None,
 ) -> Engine:
-    return Engine(
+    return make_engine(
         tiny_decoder(kind, split=split),
         planned_tokens=planned_tokens,
         context_tokens=400,
@@ -49,16 +50,8 @@ def make_engine(
 
 def reply(engine: Engine, prompt: list[int], sampling: Sampling) -> tuple[list[int], int]:
     """The tokens, and how many of the prompt were remembered."""
-    tokens: list[int] = []
-
-    def take(choice):
-        tokens.append(choice.token)
-        return False
-
-    generation = engine.submit(prompt, sampling, take)
-    while not generation.is_over:
-        engine.advance(generation)
-    return tokens, generation.cached_tokens
+    made = Asked.of(engine, prompt, sampling)
+    return made.finish(), made.sequence.num_cached_tokens
 
 
 @pytest.mark.parametrize("split", [False, True], ids=["one device", "split"])
@@ -69,10 +62,10 @@ def test_random_conversations_are_answered_as_from_nothing(
 ) -> None:
     """They branch, rewind, repeat, share system prompts and are evicted."""
     chance = random.Random(f"{kind} {seed}")
-    remembering = make_engine(
+    remembering = begin_engine(
         kind, chance.choice([1, 3]), budget=chance.choice([None, 40_000]), split=split
     )
-    forgetful = make_engine(kind, 0, split=split)
+    forgetful = begin_engine(kind, 0, split=split)
     system = [chance.randrange(VOCABULARY) for _ in range(37)]
     histories = [[], system]
     cached = 0
@@ -102,10 +95,10 @@ def test_later_processes_answer_as_from_nothing(
 
     def begun(planned: int) -> Engine:
         folder = PrefixFolder(str(tmp_path), kind, 1 << 30)
-        return make_engine(kind, 2, split=split, planned_tokens=planned, folder=folder)
+        return begin_engine(kind, 2, split=split, planned_tokens=planned, folder=folder)
 
     # Planned for few tokens, a layer with a window remembers all.
-    engines, forgetful = [begun(12), begun(48)], make_engine(kind, 0, split=split)
+    engines, forgetful = [begun(12), begun(48)], begin_engine(kind, 0, split=split)
     # Beyond 40 tokens the dynamic rope shares nothing.
     first = 33 if kind == "dynamic" else 50
     histories, cached = [[chance.randrange(VOCABULARY) for _ in range(first)]], 0
@@ -139,7 +132,7 @@ def test_a_system_prompt_serves_the_third_process(
     system, hits = [number % VOCABULARY for number in range(100)], []
     for new in ([1, 2, 3], [4, 5, 6], [7, 8, 9]):
         folder = PrefixFolder(str(tmp_path), kind, 1 << 30)
-        engine = make_engine(kind, 4, folder=folder)
+        engine = begin_engine(kind, 4, folder=folder)
         hits.append(reply(engine, [*system, *new], replace(GREEDY, max_tokens=2))[1])
         engine.close()
     assert hits == [0, 0 if kind != "window" else hits[1], 96]
@@ -147,7 +140,7 @@ def test_a_system_prompt_serves_the_third_process(
 
 @pytest.mark.parametrize("kind", ["dense", "window", "hybrid"])
 def test_the_next_turn_costs_its_new_tokens_only(kind: str) -> None:
-    engine = make_engine(kind, 4)
+    engine = begin_engine(kind, 4)
     history = [number % VOCABULARY for number in range(60)]
     for _ in range(4):
         tokens, hit = reply(engine, history, replace(GREEDY, max_tokens=9))
@@ -158,7 +151,7 @@ def test_the_next_turn_costs_its_new_tokens_only(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["dense", "window", "hybrid"])
 def test_conversations_share_a_system_prompt_from_the_third_on(kind: str) -> None:
-    engine = make_engine(kind, 4)
+    engine = begin_engine(kind, 4)
     system = [number % VOCABULARY for number in range(64)]
     hits = [
         reply(engine, [*system, *new], replace(GREEDY, max_tokens=2))[1]
@@ -169,7 +162,7 @@ def test_conversations_share_a_system_prompt_from_the_third_on(kind: str) -> Non
 
 
 def test_asking_again_computes_one_token() -> None:
-    engine = make_engine("dense", 4)
+    engine = begin_engine("dense", 4)
     prompt = list(range(40))
     first, _ = reply(engine, prompt, replace(WARM, max_tokens=5))
     again, hit = reply(engine, prompt, replace(WARM, max_tokens=5))
@@ -177,7 +170,7 @@ def test_asking_again_computes_one_token() -> None:
 
 
 def test_without_a_cache_nothing_is_remembered() -> None:
-    engine = Engine(
+    engine = make_engine(
         tiny_decoder("dense"),
         planned_tokens=48,
         context_tokens=400,
@@ -187,4 +180,4 @@ def test_without_a_cache_nothing_is_remembered() -> None:
     prompt = list(range(20))
     assert reply(engine, prompt, replace(GREEDY, max_tokens=3))[1] == 0
     assert reply(engine, prompt, replace(GREEDY, max_tokens=3))[1] == 0
-    assert engine.prefix_bytes == 0
+    assert engine.caches.prefix_bytes == 0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 from tiny_decoders import GREEDY, PACKED_CONFIGS, VOCABULARY, packed_decoder
 from torch import Tensor
 
+from engines import Asked, make_engine
 from mrs.cache.sequence import SequenceCache
 from mrs.engine.engine import Engine
 from mrs.kernels.layer_run import FEW_TOKENS
@@ -86,11 +88,13 @@ def test_an_interrupted_run_is_done_again(
     kind: str, call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def engine() -> Engine:
-        return Engine(packed_decoder(kind), planned_tokens=64, context_tokens=200, chunk_tokens=10)
+        return make_engine(
+            packed_decoder(kind), planned_tokens=64, context_tokens=200, chunk_tokens=10
+        )
 
     prompt = [number % VOCABULARY for number in range(19)]  # a chunk of many tokens, one of few
-    replies = engine().generate(prompt, GREEDY)
-    expected = [next(replies) for _ in range(30)]
+    settings = replace(GREEDY, max_tokens=30)
+    expected = Asked.of(engine(), prompt, settings).finish()
     calls, original = 0, FusedLayers.__call__
 
     def interrupt(self: FusedLayers, x: Tensor, segment: Segment) -> Tensor:
@@ -102,13 +106,7 @@ def test_an_interrupted_run_is_done_again(
         return out
 
     monkeypatch.setattr(FusedLayers, "__call__", interrupt)
-    busy, tokens = engine(), list[int]()
-    generation = busy.submit(prompt, GREEDY, lambda choice: bool(tokens.append(choice.token)))
-    interrupts = 0
-    while len(tokens) < 30:
-        try:
-            busy.advance(generation)
-        except KeyboardInterrupt:
-            interrupts += 1
-    assert interrupts == 1
-    assert tokens == expected
+    asked = Asked.of(engine(), prompt, settings)
+    with pytest.raises(KeyboardInterrupt):
+        asked.finish()
+    assert asked.finish() == expected

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import gc
+import signal
+import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 
-from mrs.engine.engine import Engine
+from mrs.engine.loop import TokenStream
+from mrs.engine.scheduler import ScheduledBatch
+from mrs.engine.sequence import DeadlineExceeded, TokenOutput
+from mrs.engine.worker import Worker
 from mrs.events import Finished, TextDelta
 from mrs.request import Message, ModelSource, RunRequest, Sampling
 from mrs.runner import LoadedModel, load
@@ -34,17 +41,25 @@ def events(model: LoadedModel) -> tuple[str, Finished]:
     return "".join(each.text for each in deltas), end
 
 
-def interrupt(monkeypatch: pytest.MonkeyPatch, at_step: int) -> None:
-    step, steps = Engine._step, 0
+def interrupt(monkeypatch: pytest.MonkeyPatch, at_token: int) -> None:
+    """Let a KeyboardInterrupt come while a reader waits for that token."""
+    take, taken = TokenStream.__next__, 0
 
-    def interrupted(engine: Engine) -> None:
-        nonlocal steps
-        steps += 1
-        if steps == at_step:
+    def interrupted(stream: TokenStream) -> TokenOutput:
+        nonlocal taken
+        taken += 1
+        if taken == at_token:
             raise KeyboardInterrupt
-        step(engine)
+        return take(stream)
 
-    monkeypatch.setattr(Engine, "_step", interrupted)
+    monkeypatch.setattr(TokenStream, "__next__", interrupted)
+
+
+def wait_until_idle(model: LoadedModel) -> None:
+    deadline_s = time.monotonic() + 20
+    while model.engine.stats[:2] != (0, 0):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
 
 
 def test_a_reply_ends_with_its_figures(model: LoadedModel) -> None:
@@ -88,19 +103,73 @@ def test_the_next_turn_is_remembered(model: LoadedModel) -> None:
     assert after.usage.cached_tokens == first - 1
 
 
-@pytest.mark.parametrize("at_step", [1, 2, 5])
+@pytest.mark.parametrize("at_token", [1, 2, 5])
 def test_an_interruption_ends_the_reply_and_nothing_else(
-    model: LoadedModel, monkeypatch: pytest.MonkeyPatch, at_step: int
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch, at_token: int
 ) -> None:
     whole, _ = events(model)
     with monkeypatch.context() as patch:
-        interrupt(patch, at_step)
+        interrupt(patch, at_token)
         text, end = events(model)
     assert end.reason == "cancelled"
-    assert end.usage.completion_tokens == at_step - 1
+    assert end.usage.completion_tokens == at_token - 1
     assert whole.startswith(text)
-    assert (text == "") == (at_step == 1)
+    assert (text == "") == (at_token == 1)
     assert events(model)[0] == whole
+
+
+def test_ctrl_c_does_not_wait_for_the_step_in_flight(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step goes on until the reply is over, which aborts its sequence."""
+    forward, steps, outcomes = Worker.forward, 0, []
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupting(worker: Worker, batch: ScheduledBatch) -> torch.Tensor:
+        nonlocal steps
+        steps += 1
+        if steps == 4:
+            signal.pthread_kill(main, signal.SIGINT)
+            deadline_s = time.monotonic() + 20
+            while not batch[0].sequence.is_aborted and time.monotonic() < deadline_s:
+                time.sleep(0.001)
+            outcomes.append(batch[0].sequence.is_aborted)
+        return forward(worker, batch)
+
+    whole, _ = events(model)
+    with monkeypatch.context() as patch:
+        patch.setattr(Worker, "forward", interrupting)
+        text, end = events(model)
+        wait_until_idle(model)
+    assert outcomes == [True]
+    assert end.reason == "cancelled"
+    assert whole.startswith(text)
+    assert events(model)[0] == whole
+
+
+def test_text_that_is_read_late_changes_no_figure(model: LoadedModel) -> None:
+    """Tokens are timed when they are made."""
+    reply = model.stream_chat(QUESTION, LIKELIEST)
+    wait_until_idle(model)
+    time.sleep(0.2)
+    *_, end = reply
+    assert isinstance(end, Finished)
+    total_s = end.usage.prompt_s + end.usage.completion_s
+    assert total_s < time.perf_counter() - reply._start_s - 0.2
+
+
+def test_a_stop_text_ends_the_sequence(model: LoadedModel) -> None:
+    *_, end = model.stream_chat(QUESTION, replace(LIKELIEST, stop=("cache",)))
+    assert isinstance(end, Finished)
+    assert end.reason == "stop"
+    wait_until_idle(model)
+
+
+def test_a_late_reply_fails(model: LoadedModel) -> None:
+    with pytest.raises(DeadlineExceeded, match="time limit"):
+        list(model.stream_chat(QUESTION, LIKELIEST, timeout_s=0.0))
+    wait_until_idle(model)
 
 
 def test_a_closed_reply_says_nothing_more(model: LoadedModel) -> None:
@@ -117,12 +186,10 @@ def test_a_reply_that_nobody_reads_is_not_made(model: LoadedModel) -> None:
     gc.collect()
     *_, end = kept
     assert isinstance(end, Finished)
-    engine = model.engine
     model.stream_chat(QUESTION, LIKELIEST)
     gc.collect()
     events(model)
-    assert not engine._schedule.running
-    assert not engine._schedule.waiting
+    wait_until_idle(model)
 
 
 def test_replies_that_were_begun_are_made_together(model: LoadedModel) -> None:
@@ -132,7 +199,7 @@ def test_replies_that_were_begun_are_made_together(model: LoadedModel) -> None:
     ]
     alone = [[*model.stream_chat(each, LIKELIEST)][:-1] for each in asked]
     begun = [model.stream_chat(each, LIKELIEST) for each in asked]
-    list(begun[0])
-    assert all(reply._progress.events for reply in begun[1:])
-    begun[0] = model.stream_chat(asked[0], LIKELIEST)
-    assert [[*reply][:-1] for reply in begun] == alone
+    made = [[*reply] for reply in begun]
+    assert [each[:-1] for each in made] == alone
+    ends = [each[-1] for each in made]
+    assert all(isinstance(end, Finished) and end.usage.planned is None for end in ends)

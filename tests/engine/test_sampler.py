@@ -32,7 +32,7 @@ def sampler(
     sampling: Sampling, vocab: int, prompt: list[int] | None = None, seed: int = 0
 ) -> Callable[[Tensor], int]:
     choose = Sampler(sampling, prompt or [], vocab, Random(seed))
-    return lambda logits: choose(logits.numpy()).token
+    return lambda logits: choose(logits.numpy()).id
 
 
 def frequencies(sampling: Sampling, logits: Tensor, draws: int) -> Tensor:

@@ -22,7 +22,7 @@ from running import (
     load,
 )
 
-from mrs.engine.engine import Engine
+from engines import generate, make_engine
 from mrs.families.find import describe
 from mrs.request import ModelSource, Sampling
 from mrs.source.find import open_checkpoint
@@ -59,11 +59,11 @@ def test_split_over_cpu_and_cuda(truth: Reference) -> None:
 @pytest.mark.table("no cache")
 @pytest.mark.parametrize("kv_cache", [True, False])
 def test_engine(model: Loaded, truth: Reference, kv_cache: bool) -> None:
-    engine = Engine(
+    engine = make_engine(
         model.decoder, planned_tokens=64, context_tokens=512, kv_cache=kv_cache, chunk_tokens=7
     )
     expected = truth.reply if kv_cache else truth.reply_without_cache
-    assert list(engine.generate(truth.prompt, GREEDY)) == expected
+    assert generate(engine, truth.prompt, GREEDY) == expected
 
 
 @pytest.mark.table("bf16")

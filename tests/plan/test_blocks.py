@@ -9,7 +9,7 @@ import torch
 from made_models import write_model
 from torch import Tensor
 
-from mrs.engine.engine import Engine, Sampling
+from engines import generate, make_engine
 from mrs.families.find import Description, describe
 from mrs.formats import FORMATS
 from mrs.isq import parse_isq
@@ -22,7 +22,7 @@ from mrs.model.weights import ModelWeights
 from mrs.plan.device import Device
 from mrs.plan.kept import ModelFiles
 from mrs.plan.terms import Load, ModelSizes, Sizes
-from mrs.request import ModelSource
+from mrs.request import ModelSource, Sampling
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.find import open_checkpoint
 
@@ -122,10 +122,8 @@ def test_a_model_in_blocks_answers(model: tuple[Checkpoint, Description]) -> Non
     answers = []
     for made in (weights, dense_copy(weights, model[1])):
         decoder = Decoder(spec, made, [CPU] * len(spec.layers), torch.float32)
-        engine = Engine(decoder, planned_tokens=64, context_tokens=64)
-        answers.append(
-            list(engine.generate([5, 3, 200, 7], Sampling(temperature=0, max_tokens=12)))
-        )
+        engine = make_engine(decoder, planned_tokens=64, context_tokens=64)
+        answers.append(generate(engine, [5, 3, 200, 7], Sampling(temperature=0, max_tokens=12)))
     assert len(answers[0]) == 12
     assert answers[0] == answers[1]
 

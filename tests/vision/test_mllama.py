@@ -20,10 +20,12 @@ from vision_case import make_tokenizer
 from vision_reference import REPLY_TOKENS, VisionReference, picture
 from vision_running import PLANNED_TOKENS, Conversation, Seeing, difference, load_seeing
 
+from engines import Asked, generate, make_engine
 from mrs.cache.images import ImageCache
 from mrs.engine.engine import Engine
-from mrs.engine.multimodal import ShownImage, segment
+from mrs.engine.image_input import ImageInput
 from mrs.engine.profile.run import rehearse
+from mrs.engine.worker import build_segment
 from mrs.errors import MrsError
 from mrs.families.config import Config
 from mrs.families.find import describe
@@ -121,9 +123,9 @@ def test_sequences_of_a_batch_do_not_mix(seeing: Seeing) -> None:
     text, _ = seeing.shown(f"{BEGIN} w7 w8", [])
     both, two = seeing.shown(f"{BEGIN} {{}} w4 {{}} w5", PICTURES[1:3])
     segments = [
-        segment(seeing.decoder, plain.cache, (), range(len(text)), 0),
-        segment(seeing.decoder, goes_on.cache, shown, range(4, 5), 0, len(text)),
-        segment(seeing.decoder, begins.cache, two, range(len(both)), 0, len(text) + 1),
+        build_segment(seeing.decoder, plain.cache, (), range(len(text)), 0),
+        build_segment(seeing.decoder, goes_on.cache, shown, range(4, 5), 0, len(text)),
+        build_segment(seeing.decoder, begins.cache, two, range(len(both)), 0, len(text) + 1),
     ]
     ids = torch.tensor([*text, first[-1], *both])
     together = seeing.decoder.forward(ids, segments, torch.arange(len(ids)))
@@ -147,8 +149,8 @@ class Counting:
         return self._inner(*args)
 
 
-def make_engine(seeing: Seeing, prefix_cache_n: int) -> Engine:
-    return Engine(
+def begin_engine(seeing: Seeing, prefix_cache_n: int) -> Engine:
+    return make_engine(
         seeing.decoder,
         planned_tokens=PLANNED_TOKENS,
         context_tokens=600,
@@ -168,12 +170,11 @@ def test_a_reply_goes_on_seeing(seeing: Seeing, peer: Peer) -> None:
         do_sample=False,
     )
     ids, images = seeing.shown(text, PICTURES[:2])
-    assert (
-        list(make_engine(seeing, 0).generate(ids, GREEDY, images)) == made[0, len(ids) :].tolist()
-    )
+    reply = generate(begin_engine(seeing, 0), ids, GREEDY, images)
+    assert reply == made[0, len(ids) :].tolist()
 
 
-def with_digests(shown: list[ShownImage], *digests: int) -> list[ShownImage]:
+def with_digests(shown: list[ImageInput], *digests: int) -> list[ImageInput]:
     for each, digest in zip(shown, digests, strict=True):
         each.image = replace(each.image, digest=digest)
     return shown
@@ -184,15 +185,15 @@ def test_remembered_pictures_are_not_looked_at_again(
 ) -> None:
     counting = Counting(seeing.decoder.vision)
     monkeypatch.setattr(seeing.decoder, "vision", counting)
-    remembering, forgetting = make_engine(seeing, 8), make_engine(seeing, 0)
+    remembering, forgetting = begin_engine(seeing, 8), begin_engine(seeing, 0)
 
     def replies(text: str, images: Sequence[Image.Image], *digests: int) -> int:
         """Both engines give the same; how many pictures the remembering one looked at."""
         ids, shown = seeing.shown(text, images)
-        expected = list(forgetting.generate(ids, GREEDY, with_digests(shown, *digests)))
+        expected = generate(forgetting, ids, GREEDY, with_digests(shown, *digests))
         ids, shown = seeing.shown(text, images)
         before = counting.calls
-        made = list(remembering.generate(ids, GREEDY, with_digests(shown, *digests)))
+        made = generate(remembering, ids, GREEDY, with_digests(shown, *digests))
         assert made == expected
         return counting.calls - before
 
@@ -214,7 +215,7 @@ def test_an_interrupted_step_is_undone(seeing: Seeing, monkeypatch: pytest.Monke
     """Some layers have taken up a picture by then."""
     text = f"{BEGIN} w1 w2 w3 w4 w5 {{}} w6"
     ids, images = seeing.shown(text, PICTURES[:1])
-    expected = list(make_engine(seeing, 0).generate(ids, GREEDY, images))
+    expected = generate(begin_engine(seeing, 0), ids, GREEDY, images)
     layers, calls = seeing.decoder._layers, []
 
     class Failing:
@@ -228,18 +229,12 @@ def test_an_interrupted_step_is_undone(seeing: Seeing, monkeypatch: pytest.Monke
 
     last = layers[-1]
     monkeypatch.setattr(seeing.decoder, "_layers", [*layers[:-1], Failing()])
-    engine = make_engine(seeing, 0)
-    tokens: list[int] = []
+    engine = begin_engine(seeing, 0)
     ids, images = seeing.shown(text, PICTURES[:1])
-    generation = engine.submit(ids, GREEDY, lambda c: bool(tokens.append(c.token)), images=images)
-    engine_calls = 0
-    while not generation.is_over:
-        try:
-            engine.advance(generation)
-        except KeyboardInterrupt:
-            engine_calls += 1
-    assert engine_calls == 1
-    assert tokens == expected
+    made = Asked.of(engine, ids, GREEDY, images)
+    with pytest.raises(KeyboardInterrupt):
+        made.finish()
+    assert made.finish() == expected
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
@@ -309,7 +304,7 @@ def test_penalties_pass_over_tokens_that_no_reply_has(seeing: Seeing) -> None:
     sampling = replace(
         GREEDY, repetition_penalty=1.5, dry_multiplier=1.0, dry_allowed_length=1, max_tokens=3
     )
-    reply = list(make_engine(seeing, 0).generate(ids, sampling, images))
+    reply = generate(begin_engine(seeing, 0), ids, sampling, images)
     assert len(reply) == 3
 
 

@@ -21,8 +21,8 @@ from transformers.vision_utils import get_vision_window_index
 from vision_reference import REPLY_TOKENS, VisionReference
 from vision_running import Conversation, Seeing, difference, load_seeing
 
-from mrs.engine.engine import Engine
-from mrs.engine.multimodal import segment
+from engines import Asked, make_engine
+from mrs.engine.worker import build_segment
 from mrs.errors import MrsError, NotReadable, Unsupported, UsageError
 from mrs.families.config import Config
 from mrs.families.find import describe
@@ -109,14 +109,14 @@ def test_other_spellings(reference: VisionReference, tmp_path: Path, spelling: s
 def test_text_alone(reference: VisionReference, seeing: Seeing) -> None:
     """Text turns as it does in a model that never saw; so does the model read as plain."""
     prompt = reference.prompts[0]
-    one = segment(seeing.decoder, Conversation(seeing).cache, (), range(8), 8)
+    one = build_segment(seeing.decoder, Conversation(seeing).cache, (), range(8), 8)
     assert (one.offset, one.positions) == (0, None)
     checkpoint = open_checkpoint(ModelSource(str(reference.folder), "safetensors"))
     spec = describe(checkpoint).spec
     devices = [torch.device("cpu")] * len(spec.layers)
     plain = Decoder(spec, seeing.weights, devices, torch.float32)
     cache = plain.new_cache(50, 512)
-    one = segment(plain, cache, (), range(len(prompt.ids)), len(prompt.ids))
+    one = build_segment(plain, cache, (), range(len(prompt.ids)), len(prompt.ids))
     with torch.inference_mode():
         logits = plain.forward(torch.tensor(prompt.ids), [one], torch.arange(len(prompt.ids)))
     assert difference(logits, prompt.logits) < TOLERANCE
@@ -129,7 +129,7 @@ def test_text_goes_on_behind_the_picture(seeing: Seeing, reference: VisionRefere
     cache = Conversation(seeing).cache
 
     def positions(fed: range) -> torch.Tensor:
-        one = segment(seeing.decoder, cache, images, fed, len(ids))
+        one = build_segment(seeing.decoder, cache, images, fed, len(ids))
         if one.positions is not None:
             return one.positions
         return torch.arange(fed.start, fed.stop).repeat(3, 1) + one.offset
@@ -156,15 +156,13 @@ def test_text_goes_on_behind_the_picture(seeing: Seeing, reference: VisionRefere
             place += max(rows, columns)
 
 
-def test_one_goes_on_inside_a_picture(
-    seeing: Seeing, reference: VisionReference, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_goes_on_inside_a_picture(seeing: Seeing, reference: VisionReference) -> None:
     """What was read before a reply was cancelled serves the next one, in the middle of a picture."""
     prompt = reference.prompts[1]
     settings = Sampling(
         temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=REPLY_TOKENS
     )
-    engine = Engine(
+    engine = make_engine(
         seeing.decoder,
         planned_tokens=300,
         context_tokens=600,
@@ -172,25 +170,16 @@ def test_one_goes_on_inside_a_picture(
         chunk_tokens=CHUNK,
     )
     ids, images = seeing.shown(prompt.text, prompt.images)
-    first = engine.submit(ids, settings, lambda choice: False, images=images)
-    forward = Decoder.forward
-
-    def cancelling(decoder: Decoder, *given: Any) -> torch.Tensor:
-        first.cancel()
-        return forward(decoder, *given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Decoder, "forward", cancelling)
-        engine.advance(first)
-    assert first.reason == "cancelled"
+    first = Asked.of(engine, ids, settings, images).sequence
+    engine.step()
+    first.abort()
+    engine.step()
+    assert first.finish_reason == "cancelled"
     assert CHUNK in images[0].positions
     ids, images = seeing.shown(prompt.text, prompt.images)
-    reply: list[int] = []
-    second = engine.submit(ids, settings, lambda choice: reply.append(choice.token), images=images)
-    while not second.is_over:
-        engine.advance(second)
-    assert second.cached_tokens == CHUNK
-    assert reply == reference.reply
+    second = Asked.of(engine, ids, settings, images)
+    assert second.finish() == reference.reply
+    assert second.sequence.num_cached_tokens == CHUNK
 
 
 @pytest.mark.parametrize(

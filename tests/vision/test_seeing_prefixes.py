@@ -11,10 +11,11 @@ from vision_case import WORDS
 from vision_reference import VisionReference, picture
 from vision_running import Seeing
 
+from engines import Asked, make_engine
 from mrs.cache import prefix_chain, prefix_folder
 from mrs.cache.prefix_folder import PrefixFolder
 from mrs.engine.engine import Engine
-from mrs.engine.multimodal import show
+from mrs.engine.image_input import place_images
 from mrs.media.prepare import PreparedImage
 from mrs.request import Sampling
 
@@ -28,8 +29,8 @@ class Past:
     images: tuple[PreparedImage, ...] = ()
 
 
-def make_engine(model: Seeing, n: int, folder: PrefixFolder | None = None) -> Engine:
-    return Engine(
+def begin_engine(model: Seeing, n: int, folder: PrefixFolder | None = None) -> Engine:
+    return make_engine(
         model.decoder,
         planned_tokens=200,
         context_tokens=1024,
@@ -42,17 +43,9 @@ def make_engine(model: Seeing, n: int, folder: PrefixFolder | None = None) -> En
 
 def reply(model: Seeing, engine: Engine, asked: Past, sampling: Sampling) -> tuple[list[int], int]:
     """The tokens, and how many of the prompt were remembered."""
-    tokens: list[int] = []
-
-    def take(choice) -> bool:
-        tokens.append(choice.token)
-        return False
-
-    images = show(model.vision, asked.ids, asked.images)
-    generation = engine.submit(asked.ids, sampling, take, images=images)
-    while not generation.is_over:
-        engine.advance(generation)
-    return tokens, generation.cached_tokens
+    images = place_images(model.vision, asked.ids, asked.images)
+    made = Asked.of(engine, asked.ids, sampling, images)
+    return made.finish(), made.sequence.num_cached_tokens
 
 
 @pytest.mark.parametrize("lasting", [False, True], ids=["memory", "files"])
@@ -84,10 +77,10 @@ def test_conversations_that_mix_pictures_are_answered_as_from_nothing(
         return Past((*past.ids, *ids), (*past.images, *shown))
 
     def begun() -> Engine:
-        return make_engine(model, 3, PrefixFolder(str(tmp_path), "m", 1 << 30))
+        return begin_engine(model, 3, PrefixFolder(str(tmp_path), "m", 1 << 30))
 
-    forgetful = make_engine(model, 0)
-    remembering = begun() if lasting else make_engine(model, 3)
+    forgetful = begin_engine(model, 0)
+    remembering = begun() if lasting else begin_engine(model, 3)
     histories, cached = [more(Past())], 0
     for turn in range(12):
         if lasting and turn % 2:

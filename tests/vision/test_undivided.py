@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from vision_reference import VisionReference
 from vision_running import Conversation, Seeing, load_seeing
 
+from engines import Asked, generate, make_engine
 from mrs.engine.engine import Engine
-from mrs.engine.multimodal import ShownImage, chunk_end
-from mrs.engine.scheduler import Ration, Schedule
+from mrs.engine.image_input import ImageInput, chunk_end
+from mrs.engine.scheduler import ScheduledBatch, ScheduledSequence, Scheduler
 from mrs.families.vision.spec import ImageShape
 from mrs.media.prepare import PreparedImage
 from mrs.request import Sampling
@@ -29,8 +30,8 @@ def seeing(request: pytest.FixtureRequest, vision_references) -> tuple[Seeing, V
     return load_seeing(truth.folder), truth
 
 
-def make_engine(model: Seeing, **settings: int) -> Engine:
-    return Engine(
+def begin_engine(model: Seeing, **settings: int) -> Engine:
+    return make_engine(
         model.decoder, planned_tokens=300, context_tokens=600, chunk_tokens=CHUNK, **settings
     )
 
@@ -43,7 +44,7 @@ def test_cuts_lie_between_images(lengths: list[int], start: int, chunk: int) -> 
     for length in lengths:
         runs.append(range(at, at + length))
         at += length + 1
-    shown = [ShownImage(image, run, (run,)) for run in runs]
+    shown = [ImageInput(image, run, (run,)) for run in runs]
     start = chunk_end(shown, start)
     end = chunk_end(shown, start + chunk, start=start)
     assert end > start
@@ -57,68 +58,51 @@ def test_many_prompts_at_once(
     seeing: tuple[Seeing, VisionReference], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, truth = seeing
-    steps: list[list[tuple[int, Ration]]] = []
-    next_step = Schedule.next_step
+    steps: list[list[tuple[int, ScheduledSequence]]] = []
+    schedule = Scheduler.schedule
 
-    def spy(schedule: Schedule) -> list[Ration]:
-        batch = next_step(schedule)
-        steps.append([(each.generation.fed, each) for each in batch])
+    def spy(scheduler: Scheduler) -> ScheduledBatch:
+        batch = schedule(scheduler)
+        steps.append([(each.sequence.num_computed_tokens, each) for each in batch])
         return batch
 
-    monkeypatch.setattr(Schedule, "next_step", spy)
-    engine = make_engine(model, max_seqs=4, planned_seqs=4)
+    monkeypatch.setattr(Scheduler, "schedule", spy)
+    engine = begin_engine(model, max_seqs=4, planned_seqs=4)
     prompts = [truth.prompts[1], truth.prompts[2], truth.second, truth.prompts[0]]
-    replies: list[list[int]] = [[] for _ in prompts]
-    generations = []
+    asked = []
+    for prompt in prompts:
+        ids, images = model.shown(prompt.text, prompt.images)
+        asked.append(Asked.of(engine, ids, GREEDY, images))
+    replies = [each.finish() for each in asked]
     for prompt, reply in zip(prompts, replies, strict=True):
         ids, images = model.shown(prompt.text, prompt.images)
-
-        def take(choice, reply=reply) -> bool:
-            reply.append(choice.token)
-            return False
-
-        generations.append(engine.submit(ids, GREEDY, take, images=images))
-    for generation in generations:
-        while not generation.is_over:
-            engine.advance(generation)
-    for prompt, reply in zip(prompts, replies, strict=True):
-        ids, images = model.shown(prompt.text, prompt.images)
-        alone = make_engine(model)
-        assert list(alone.generate(ids, GREEDY, images)) == reply
+        assert generate(begin_engine(model), ids, GREEDY, images) == reply
         logits = Conversation(model).feed(ids, images)
         assert reply[0] == int(logits[-1].argmax())
     longest = max(
-        len(run) for each in generations for image in each.images for run in image.undivided
+        len(run) for each in asked for image in each.sequence.images for run in image.undivided
     )
     assert longest > CHUNK
     for step in steps:
-        decoding = sum(each.tokens == 1 for _, each in step)
-        assert sum(each.tokens for _, each in step) <= max(CHUNK, longest + decoding)
-        for fed, (generation, tokens) in step:
-            runs = [run for image in generation.images for run in image.undivided]
-            assert not any(run.start < fed + tokens < run.stop for run in runs)
+        decoding = sum(each.num_tokens == 1 for _, each in step)
+        assert sum(each.num_tokens for _, each in step) <= max(CHUNK, longest + decoding)
+        for start, (sequence, num_tokens) in step:
+            runs = [run for image in sequence.images for run in image.undivided]
+            assert not any(run.start < start + num_tokens < run.stop for run in runs)
 
 
 def test_no_prefix_ends_inside_an_image(seeing: tuple[Seeing, VisionReference]) -> None:
     """A prompt that ends with an image leaves nothing but the image to be computed again."""
     model, truth = seeing
-    engine = make_engine(model, prefix_cache_n=4)
+    engine = begin_engine(model, prefix_cache_n=4)
     prompt = truth.prompts[1]
     replies, cached = [], []
     for _ in range(2):
         ids, images = model.shown(prompt.text, prompt.images)
         last = images[0].undivided[-1]
-        tokens: list[int] = []
-
-        def take(choice, tokens=tokens) -> bool:
-            tokens.append(choice.token)
-            return False
-
-        generation = engine.submit(ids[: last.stop], GREEDY, take, images=images)
-        while not generation.is_over:
-            engine.advance(generation)
-        replies.append(tokens)
-        cached.append(generation.cached_tokens)
+        asked = Asked.of(engine, ids[: last.stop], GREEDY, images)
+        replies.append(asked.finish())
+        cached.append(asked.sequence.num_cached_tokens)
     assert replies[0] == replies[1]
     assert cached == [0, last.start]
 

@@ -7,7 +7,7 @@ import torch
 from vision_reference import REPLY_TOKENS, Truth, VisionReference
 from vision_running import Conversation, Seeing, difference, load_seeing
 
-from mrs.engine.engine import Engine
+from engines import generate, make_engine
 from mrs.request import Sampling
 
 #: How far logits may be from the reference, over its largest one.
@@ -58,7 +58,7 @@ def test_split_over_two_logical_devices(truth: VisionReference) -> None:
 def test_engine(model: Seeing, truth: VisionReference) -> None:
     """Greedy replies, with what the second may remember of the first, and of other pictures."""
     prompt, other = truth.prompts[1], truth.prompts[2]
-    engine = Engine(
+    engine = make_engine(
         model.decoder,
         planned_tokens=400,
         context_tokens=600,
@@ -67,15 +67,15 @@ def test_engine(model: Seeing, truth: VisionReference) -> None:
         max_seqs=2,
     )
     ids, images = model.shown(prompt.text, prompt.images)
-    assert list(engine.generate(ids, GREEDY, images)) == truth.reply
+    assert generate(engine, ids, GREEDY, images) == truth.reply
     again, same = model.shown(prompt.text, prompt.images)
-    assert list(engine.generate(again, GREEDY, same)) == truth.reply
+    assert generate(engine, again, GREEDY, same) == truth.reply
     # The same text with another picture must not be taken for it.
     another = model.prepare([other.images[1].resize(prompt.images[0].size)])
     changed, shown = model.shown(prompt.text, [other.images[1].resize(prompt.images[0].size)])
     shown[0].image = type(another[0])(shown[0].image.pixels, shown[0].image.shape, 99)
     fresh = Conversation(model).feed(changed, shown)
-    first = next(iter(engine.generate(changed, GREEDY, shown)))
+    first = generate(engine, changed, GREEDY, shown)[0]
     assert first == int(fresh[-1].argmax())
 
 

@@ -11,7 +11,8 @@ from PIL import Image
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from mrs.engine.multimodal import ShownImage, chunk_end, segment, show
+from mrs.engine.image_input import ImageInput, chunk_end, place_images
+from mrs.engine.worker import build_segment
 from mrs.families.find import Description, describe
 from mrs.families.vision.spec import Vision
 from mrs.load.load import load_weights
@@ -55,10 +56,10 @@ class Seeing:
             text = text.replace("{}", image.shape.text, 1)
         return Tokenizer.from_file(str(self.folder / "tokenizer.json")).encode(text).ids
 
-    def shown(self, text: str, images: Sequence[Image.Image]) -> tuple[list[int], list[ShownImage]]:
+    def shown(self, text: str, images: Sequence[Image.Image]) -> tuple[list[int], list[ImageInput]]:
         prepared = self.prepare(images)
         ids = self.ids(text, prepared)
-        return ids, show(self.vision, ids, prepared)
+        return ids, place_images(self.vision, ids, prepared)
 
 
 def load_seeing(
@@ -106,7 +107,7 @@ class Conversation:
         self.cache = seeing.decoder.new_cache(capacity_tokens=50, chunk_tokens=chunk_tokens)
 
     @torch.inference_mode()
-    def feed(self, ids: Sequence[int], images: Sequence[ShownImage] = ()) -> Tensor:
+    def feed(self, ids: Sequence[int], images: Sequence[ImageInput] = ()) -> Tensor:
         """Logits (T, V) after every token of `ids` that is new.
 
         `ids` are the whole conversation so far, and so are the places of `images`.
@@ -117,7 +118,7 @@ class Conversation:
         while start < len(ids):
             end = chunk_end(images, min(start + self._chunk_tokens, len(ids)), start=start)
             rows = torch.tensor(ids[start:end])
-            one = segment(self._decoder, self.cache, images, range(start, end), len(ids))
+            one = build_segment(self._decoder, self.cache, images, range(start, end), len(ids))
             parts.append(self._decoder.forward(rows, [one], torch.arange(len(rows))))
             start = end
         self._ids = list(ids)

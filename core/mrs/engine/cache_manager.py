@@ -2,140 +2,168 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import torch
+from collections import abc
 
 from mrs.cache.prefix import PrefixCacheManager
-from mrs.cache.prefix_folder import PrefixFolder
 from mrs.cache.sequence import SequenceCache
-from mrs.engine.multimodal import chunk_end
-from mrs.engine.sequence import Generation
+from mrs.engine.image_input import chunk_end
+from mrs.engine.sequence import Sequence
 from mrs.model.decoder import Decoder
 
-#: Room for a reply, where several sequences share what was planned for.
+#: Space for a reply, if several sequences share what was planned for.
 _REPLY_TOKENS = 256
-#: Tokens that are worth a step of their own, or waiting for, if they need not be computed again.
+#: As many tokens are worth a step of their own, or waiting for, if they are not computed again.
 _WORTH_TOKENS = 32
 
 
-class CachePool:
-    """Opens a cache for each sequence, from what past ones left if they began alike.
+class CacheFactory:
+    """Makes empty caches for one sequence of `capacity_tokens` each."""
 
-    What was planned are the caches of `planned_seqs` sequences of `planned_tokens` each.
+    def __init__(self, decoder: Decoder, capacity_tokens: int, chunk_tokens: int) -> None:
+        self._decoder = decoder
+        self._chunk_tokens = chunk_tokens
+        self.capacity_tokens = capacity_tokens
+
+    def __call__(self) -> SequenceCache:
+        return self._decoder.new_cache(self.capacity_tokens, self._chunk_tokens)
+
+
+class CacheManager:
+    """Allocates a cache for each sequence, filled from the prefix cache as far as possible.
+
+    The planned memory holds caches of `planned_seqs` sequences of `planned_tokens` each.
+    `new_cache` is what `prefixes` makes its caches with. Without `keeps_caches`, all tokens of a
+    sequence are computed again at every step.
     """
 
     def __init__(
         self,
         decoder: Decoder,
+        prefixes: PrefixCacheManager,
+        new_cache: CacheFactory,
         *,
         planned_tokens: int,
         planned_seqs: int,
-        chunk_tokens: int,
-        prefix_cache_n: int,
-        prefix_budget_bytes: Mapping[torch.device, int],
-        prefix_folder: PrefixFolder | None = None,
+        keeps_caches: bool = True,
     ) -> None:
         self._decoder = decoder
+        self._prefixes = prefixes
+        self._new_cache = new_cache
         self._planned_tokens = planned_tokens
         self._planned_seqs = planned_seqs
-        self._chunk_tokens = chunk_tokens
-        self._capacity_tokens = planned_tokens
-        self.prefixes = PrefixCacheManager(
-            prefix_cache_n,
-            new_cache=self._new_cache,
-            budget_bytes=prefix_budget_bytes,
-            folder=prefix_folder,
-        )
+        self._keeps_caches = keeps_caches
 
     @property
-    def planned_ids(self) -> int:
-        """Tokens that all running sequences together may have."""
-        return self._planned_tokens * self._planned_seqs
+    def prefix_bytes(self) -> int:
+        """Bytes that the prefix cache holds."""
+        return self._prefixes.nbytes
 
-    def open(self, generation: Generation, others: int) -> None:
-        """Give a sequence its cache, beside `others` that have one."""
-        total_tokens = len(generation.ids)
-        self._capacity_tokens = self._planned_tokens
-        if others >= self._planned_seqs:
-            self._capacity_tokens = min(total_tokens + _REPLY_TOKENS, self._planned_tokens)
-        generation.era = self._decoder.era(total_tokens)
-        hit = None
-        if generation.era is not None:
-            keys, images = generation.keys, generation.images
-            shared = self.prefixes.shared_tokens(keys, era=generation.era, with_files=True)
-            limit = chunk_end(images, len(keys) - 1)
-            hit = self.prefixes.search_for_matching_cache(
-                keys[: limit + 1], era=generation.era, leave_last=True
+    def can_allocate(self, sequences: abc.Iterable[Sequence]) -> bool:
+        """Whether all these sequences together fit in the planned memory."""
+        total_tokens = sum(len(each.token_ids) for each in sequences)
+        return total_tokens <= self._planned_tokens * self._planned_seqs
+
+    def allocate(self, sequence: Sequence, num_allocated: int) -> None:
+        """Give `sequence` a cache, beside `num_allocated` sequences that have one.
+
+        Sets `num_computed_tokens` to how many of its tokens the cache holds already.
+        """
+        total_tokens = len(sequence.token_ids)
+        self._new_cache.capacity_tokens = self._planned_tokens
+        if num_allocated >= self._planned_seqs:
+            self._new_cache.capacity_tokens = min(
+                total_tokens + _REPLY_TOKENS, self._planned_tokens
             )
-            worth = shared >= _WORTH_TOKENS + (hit.offset if hit else 0)
-            checkpoint = chunk_end(images, min(shared, generation.prompt_tokens - 1))
-            generation.checkpoint = checkpoint if worth else 0
-        generation.fed = hit.offset if hit else 0
-        if not generation.new_tokens:
-            generation.cached_tokens = generation.fed
-        self.prefixes.limit_live(max(self._planned_seqs - others - 1, 0))
-        generation.cache = hit.normal if hit else self._new_cache()
+        sequence.rope_epoch = self._decoder.era(total_tokens)
+        hit = None
+        if sequence.rope_epoch is not None:
+            keys, images = sequence.prefix_keys, sequence.images
+            shared = self._prefixes.shared_tokens(keys, era=sequence.rope_epoch, with_files=True)
+            limit = chunk_end(images, len(keys) - 1)
+            hit = self._prefixes.search_for_matching_cache(
+                keys[: limit + 1], era=sequence.rope_epoch, leave_last=True
+            )
+            is_worth_it = shared >= _WORTH_TOKENS + (hit.offset if hit else 0)
+            snapshot_at = chunk_end(images, min(shared, sequence.num_prompt_tokens - 1))
+            sequence.snapshot_at = snapshot_at if is_worth_it else 0
+        sequence.num_computed_tokens = hit.offset if hit else 0
+        if not sequence.num_new_tokens and not sequence.num_preemptions:
+            sequence.num_cached_tokens = sequence.num_computed_tokens
+        self._prefixes.limit_live(max(self._planned_seqs - num_allocated - 1, 0))
+        sequence.cache = hit.normal if hit else self._new_cache()
 
-    def is_awaited(self, generation: Generation, other: Generation) -> bool:
-        """Whether `other` is about to compute a good part of what `generation` begins with."""
-        era = self._decoder.era(len(generation.ids))
-        if era is None or era != other.era or not self.prefixes.is_on:
+    def is_prefix_being_computed(self, sequence: Sequence, other: Sequence) -> bool:
+        """Whether `other` is about to compute a good part of what `sequence` begins with."""
+        epoch = self._decoder.era(len(sequence.token_ids))
+        if epoch is None or epoch != other.rope_epoch or not self._prefixes.is_on:
             return False
-        common = self.prefixes.shared_tokens(generation.keys, era=era) + _WORTH_TOKENS
-        if other.fed < other.checkpoint:
-            common = other.checkpoint
+        keys, other_keys = sequence.prefix_keys, other.prefix_keys
+        common = self._prefixes.shared_tokens(keys, era=epoch) + _WORTH_TOKENS
+        if other.num_computed_tokens < other.snapshot_at:
+            common = other.snapshot_at
         return (
-            min(generation.prompt_tokens, other.prompt_tokens) > common
-            and generation.keys[:common] == other.keys[:common]
+            min(sequence.num_prompt_tokens, other.num_prompt_tokens) > common
+            and keys[:common] == other_keys[:common]
         )
 
-    def remember(self, generation: Generation) -> None:
+    def store_prefix(self, sequence: Sequence) -> None:
         """Let other sequences begin like this one, which goes on."""
-        self._store(generation, live=False)
+        self._store(sequence, live=False)
 
-    def close(self, generation: Generation) -> None:
-        """Take back the cache of a sequence that is over."""
-        cache = generation.cache
+    def needs_recompute(self, sequence: Sequence) -> bool:
+        """Whether what the cache holds must not be used for the next token."""
+        if sequence.cache is None:
+            return False
+        total_tokens = len(sequence.token_ids)
+        return not self._keeps_caches or self._decoder.is_outdated(sequence.cache, total_tokens)
+
+    def free(self, sequence: Sequence) -> None:
+        """Take back the cache of a sequence, for the prefix cache if it can be shared."""
+        cache = sequence.cache
         if cache is None:
             return
-        era = self._decoder.era(max(len(generation.ids), 1))
-        if era == generation.era and self.prefixes.is_on and generation.fed:
-            self._store(generation, live=True)
+        epoch = self._decoder.era(max(len(sequence.token_ids), 1))
+        if epoch == sequence.rope_epoch and self._prefixes.is_on and sequence.num_computed_tokens:
+            self._store(sequence, live=True)
         else:
-            self.prefixes.forget(cache)
-        generation.cache, generation.fed = None, 0
-        self.prefixes.evict_caches()
+            self._prefixes.forget(cache)
+        sequence.cache, sequence.num_computed_tokens = None, 0
+        self._prefixes.evict_caches()
 
-    def put_aside(self, generation: Generation) -> None:
-        """Take the cache of a sequence that waits until there is room again."""
-        self.close(generation)
-        self.prefixes.limit_live(0)
-        self.prefixes.evict_caches()
+    def preempt(self, sequence: Sequence) -> None:
+        """Free the cache of a sequence that waits until there is space again."""
+        self.free(sequence)
+        self._prefixes.limit_live(0)
+        self._prefixes.evict_caches()
 
-    def renew(self, generation: Generation) -> None:
-        """Take away a cache whose contents are not to be used again."""
-        if generation.cache is not None:
-            self.prefixes.forget(generation.cache)
-        generation.cache, generation.fed = None, 0
+    def invalidate(self, sequence: Sequence) -> None:
+        """Drop a cache whose contents must not be used again."""
+        if sequence.cache is not None:
+            self._prefixes.forget(sequence.cache)
+        sequence.cache, sequence.num_computed_tokens = None, 0
 
-    def recover(self, generation: Generation) -> None:
-        """Undo a step that was interrupted, of which some layers may have seen the tokens."""
-        cache, length = generation.cache, min(generation.fed, len(generation.ids) - 1)
+    def rollback(self, sequence: Sequence) -> None:
+        """Undo a step that did not end, after which some layers' caches hold its tokens."""
+        cache = sequence.cache
+        length = min(sequence.num_computed_tokens, len(sequence.token_ids) - 1)
         if cache is None:
             return
         if cache.has_states or not cache.can_rewind_to(length):
-            self.renew(generation)
+            self.invalidate(sequence)
         else:
             cache.rewind(length)
-            generation.fed = length
+            sequence.num_computed_tokens = length
 
-    def _store(self, generation: Generation, *, live: bool) -> None:
-        if generation.era is None or generation.cache is None:
+    def close(self) -> None:
+        """Wait for what the prefix cache still has to write to files."""
+        self._prefixes.close()
+
+    def _store(self, sequence: Sequence, *, live: bool) -> None:
+        if sequence.rope_epoch is None or sequence.cache is None:
             return
-        self.prefixes.add_sequence(
-            generation.keys[: generation.fed], generation.cache, era=generation.era, live=live
+        self._prefixes.add_sequence(
+            sequence.prefix_keys[: sequence.num_computed_tokens],
+            sequence.cache,
+            era=sequence.rope_epoch,
+            live=live,
         )
-
-    def _new_cache(self) -> SequenceCache:
-        return self._decoder.new_cache(self._capacity_tokens, self._chunk_tokens)

@@ -1,247 +1,185 @@
-"""Make tokens with a decoder: all running sequences in one batch, step by step."""
+"""Make tokens: all running sequences in one batch, step by step."""
 
 from __future__ import annotations
 
-import threading
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+import time
 from random import Random
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from mrs.cache.prefix_folder import PrefixFolder
-from mrs.engine.cache_manager import CachePool
-from mrs.engine.multimodal import ShownImage, segment
-from mrs.engine.sampling.draw import Numbers
-from mrs.engine.sampling.sampler import Choice, Sampler
-from mrs.engine.scheduler import Ration, Schedule
-from mrs.engine.sequence import Generation, Take
+from mrs.engine.cache_manager import CacheManager
+from mrs.engine.sampling.sampler import Sampler
+from mrs.engine.scheduler import ScheduledBatch, Scheduler
+from mrs.engine.sequence import DeadlineExceeded, Sequence, SequenceRequest, TokenOutput
+from mrs.engine.worker import StepAborted, Worker
 from mrs.errors import ContextFull, UsageError
-from mrs.families.vision.spec import Vision
-from mrs.model.decoder import Decoder
-from mrs.model.segments import Segment
-from mrs.request import PREFILL_CHUNK_TOKENS, Sampling
+from mrs.families.spec import ModelSpec
+
+
+class EngineStats(NamedTuple):
+    """Sequences that run and wait now; since the start, how many tokens the prefix cache saved,
+    how many were computed, and how many times a sequence was preempted.
+    """
+
+    running: int
+    waiting: int
+    cached_tokens: int
+    computed_tokens: int
+    preempted: int
 
 
 class Engine:
-    """Runs up to `max_seqs` sequences at once; speaks token ids only.
+    """Speaks token ids only, and has no thread of its own: `step` computes in the caller's.
 
-    There is no thread of its own: whoever waits for a token computes a step for all, and threads
-    take turns. A caller may stop waiting at any moment, by a KeyboardInterrupt too: the sequences
-    go on in the next step from where they were.
+    Only `new_sequence` may be called by several threads.
     """
 
     def __init__(
         self,
-        decoder: Decoder,
+        spec: ModelSpec,
+        worker: Worker,
+        scheduler: Scheduler,
+        caches: CacheManager,
         *,
-        planned_tokens: int,
         context_tokens: int,
-        kv_cache: bool = True,
         seed: int | None = None,
-        chunk_tokens: int = PREFILL_CHUNK_TOKENS,
-        max_seqs: int = 1,
-        planned_seqs: int = 1,
-        prefix_cache_n: int = 0,
-        prefix_budget_bytes: Mapping[torch.device, int] | None = None,
-        prefix_folder: PrefixFolder | None = None,
     ) -> None:
-        self._decoder = decoder
+        self.spec = spec
         self.context_tokens = context_tokens
-        self._kv_cache = kv_cache
+        self.scheduler = scheduler
+        self.caches = caches
+        self._worker = worker
         self._seed = seed
-        self._pool = CachePool(
-            decoder,
-            planned_tokens=min(planned_tokens, context_tokens),
-            planned_seqs=planned_seqs,
-            chunk_tokens=chunk_tokens,
-            prefix_cache_n=prefix_cache_n if kv_cache else 0,
-            prefix_budget_bytes=prefix_budget_bytes or {},
-            prefix_folder=prefix_folder,
+        self._num_computed_tokens = 0
+
+    @property
+    def stats(self) -> EngineStats:
+        scheduler = self.scheduler
+        return EngineStats(
+            len(scheduler.running),
+            len(scheduler.waiting),
+            scheduler.num_cached_tokens,
+            self._num_computed_tokens,
+            scheduler.num_preempted,
         )
-        self._schedule = Schedule(self._pool, max_seqs=max_seqs, step_tokens=chunk_tokens)
-        self._submitted: deque[Generation] = deque()
-        self._in_flight: list[Generation] = []
-        self._changed = threading.Condition()
-        self._stepper: int | None = None
 
-    def submit(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: Sampling,
-        take: Take,
-        breakers: frozenset[int] = frozenset(),
-        images: Sequence[ShownImage] = (),
-    ) -> Generation:
-        """Begin a reply: `take` gets its tokens, in whichever thread computes them.
+    def new_sequence(self, request: SequenceRequest) -> Sequence:
+        """The sequence that a request becomes; it is not added yet.
 
-        `images` are shown at their places in the prompt. `breakers` are the tokens that end a repetition. The reply goes on while somebody calls
-        `advance`, until `take` says so, or the model's context or `sampling.max_tokens` is
-        reached. Raises UsageError.
+        Raises UsageError for a prompt that cannot be continued.
         """
+        prompt_ids, sampling = list(request.prompt_ids), request.sampling
         if not prompt_ids:
             raise UsageError("the prompt has no tokens", hint="give it a text")
         if len(prompt_ids) >= self.context_tokens:
             raise ContextFull(len(prompt_ids), self.context_tokens)
-        most_ids = self.context_tokens
+        max_length = self.context_tokens
         if sampling.max_tokens is not None:
-            most_ids = min(most_ids, len(prompt_ids) + sampling.max_tokens)
-        sampler = Sampler(
-            sampling,
-            list(prompt_ids),
-            self._decoder.spec.vocab_size,
-            self._new_chances(sampling),
-            breakers,
+            max_length = min(max_length, len(prompt_ids) + sampling.max_tokens)
+        # An rng of its own for every reply, so that none depends on another.
+        seed = self._seed if sampling.seed is None else sampling.seed
+        rng = Random() if seed is None else Random((seed + sampling.variant) % 2**64)
+        timeout_s = request.timeout_s
+        return Sequence(
+            prompt_ids,
+            len(prompt_ids),
+            max_length,
+            Sampler(sampling, prompt_ids, self.spec.vocab_size, rng, request.dry_breakers),
+            request.stop_ids,
+            tuple(request.images),
+            None if timeout_s is None else time.monotonic() + timeout_s,
         )
-        generation = Generation(
-            list(prompt_ids), most_ids, sampler, take, len(prompt_ids), tuple(images)
-        )
-        self._submitted.append(generation)
-        return generation
 
-    def advance(self, generation: Generation) -> None:
-        """Compute until there is another token of this reply, or it is over; raises its error."""
-        before, me = generation.new_tokens, threading.get_ident()
+    def add(self, request: SequenceRequest) -> Sequence:
+        """Begin a sequence. Raises UsageError and QueueFull."""
+        sequence = self.new_sequence(request)
+        self.scheduler.add(sequence)
+        return sequence
 
-        def has_news() -> bool:
-            return generation.new_tokens > before or generation.is_over
+    @torch.inference_mode()
+    def step(self) -> list[TokenOutput]:
+        """Compute a batch, and choose a token for each sequence that is complete with it.
 
+        A sequence that was aborted, that is late, or whose computation fails ends with an output
+        without a token. After a KeyboardInterrupt all go on from where they were.
+        """
+        outputs = self._end_abandoned()
+        batch = self.scheduler.schedule()
+        if not batch:
+            return outputs
         try:
-            with self._changed:
-                self._changed.wait_for(lambda: has_news() or self._stepper is None)
-                if not has_news():
-                    self._stepper = me
-            while not has_news():
-                self._step()
-                with self._changed:
-                    self._changed.notify_all()
-        finally:
-            if self._stepper == me:
-                with self._changed:
-                    self._stepper = None
-                    self._changed.notify_all()
-        if generation.error is not None:
-            raise generation.error
+            logits = self._worker.forward(batch)
+        except StepAborted:
+            self._rollback(batch)  # the next step ends its sequences
+            return outputs
+        except Exception as error:  # noqa: BLE001 - raised where the replies are read
+            self._rollback(batch)
+            return outputs + [self._end(sequence, error) for sequence, _ in batch]
+        except BaseException:
+            self._rollback(batch)
+            raise
+        for sequence, num_tokens in batch:
+            sequence.num_computed_tokens += num_tokens
+            sequence.is_batched |= len(batch) > 1
+            self._num_computed_tokens += num_tokens
+            if sequence.num_computed_tokens in (sequence.snapshot_at, sequence.num_prompt_tokens):
+                self.caches.store_prefix(sequence)
+        return outputs + self._choose([each for each, _ in batch if each.is_computed], logits)
 
-    def generate(
-        self, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[ShownImage] = ()
-    ) -> Iterator[int]:
-        """Yield the tokens of one reply; the consumer stops when it has seen enough."""
-        tokens: deque[int] = deque()
-
-        def take(choice: Choice) -> bool:
-            tokens.append(choice.token)
-            return False
-
-        generation = self.submit(prompt_ids, sampling, take, images=images)
-        try:
-            while tokens or not generation.is_over:
-                if not tokens:
-                    self.advance(generation)
-                while tokens:
-                    yield tokens.popleft()
-        finally:
-            generation.cancel()
-
-    @property
-    def vision(self) -> Vision | None:
-        """How the model sees, if it does."""
-        return self._decoder.spec.vision
+    def abort_all(self) -> None:
+        """Let every sequence end before the next step. Any thread may call this."""
+        for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
+            sequence.abort()
 
     def close(self) -> None:
         """Wait for what past sequences still have to be written to files."""
-        self._pool.prefixes.close()
+        self.caches.close()
 
-    @property
-    def prefix_bytes(self) -> int:
-        """Bytes that past sequences are remembered in."""
-        return self._pool.prefixes.nbytes
+    def _end_abandoned(self) -> list[TokenOutput]:
+        """End what nobody waits for any more, or what is late."""
+        outputs = []
+        for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
+            deadline_s = sequence.deadline_s
+            if sequence.is_aborted:
+                outputs.append(self._end(sequence))
+            elif deadline_s is not None and time.monotonic() > deadline_s:
+                outputs.append(self._end(sequence, DeadlineExceeded()))
+        return outputs
 
-    @torch.inference_mode()
-    def _step(self) -> None:
-        """Feed a batch, and choose a token for each sequence that has been fed completely."""
-        self._tidy()
-        batch = self._schedule.next_step()
-        if not batch:
-            return
-        self._in_flight = [ration.generation for ration in batch]
-        for generation in self._in_flight:
-            generation.is_shared |= len(batch) > 1
-        logits = self._logits(batch)
-        for generation, tokens in batch:
-            generation.fed += tokens
-        complete = [each for each, _ in batch if each.fed == len(each.ids)]
-        self._in_flight = list(complete)
-        self._remember(batch)
-        for generation, row in zip(complete, logits, strict=True):
-            self._choose(generation, row)
-            self._in_flight.remove(generation)
+    def _rollback(self, batch: ScheduledBatch) -> None:
+        for sequence, _ in batch:
+            self.caches.rollback(sequence)
 
-    def _tidy(self) -> None:
-        """Take up what happened since the last step."""
-        while self._in_flight:
-            self._pool.recover(self._in_flight[-1])
-            self._in_flight.pop()
-        while self._submitted:
-            self._schedule.waiting.append(self._submitted[0])
-            self._submitted.popleft()
-        for generation in [*self._schedule.running, *self._schedule.waiting]:
-            if generation.is_cancelled and not generation.is_over:
-                generation.reason = "cancelled"
-            if generation.is_over:
-                self._end(generation)
-
-    def _logits(self, batch: list[Ration]) -> Numbers:
-        """Feed every ration; logits (W, V) after those that complete their sequence."""
-        ids: list[int] = []
-        segments: list[Segment] = []
-        wanted: list[int] = []
-        for generation, tokens in batch:
-            cache, fed = generation.cache, generation.fed
-            assert cache is not None
-            place = range(fed, fed + tokens)
-            segments.append(
-                segment(
-                    self._decoder, cache, generation.images, place, len(generation.ids), len(ids)
-                )
+    def _choose(self, complete: list[Sequence], logits: Tensor) -> list[TokenOutput]:
+        """The next tokens after logits (W, V). An error ends only the sequence that it is of."""
+        outputs = []
+        for sequence, row in zip(complete, logits.numpy(), strict=True):
+            try:
+                token = sequence.sampler(row)
+            except Exception as error:  # noqa: BLE001 - raised where the reply is read
+                outputs.append(self._end(sequence, error))
+                continue
+            sequence.token_ids.append(token.id)
+            if token.id in sequence.stop_ids:
+                sequence.finish("stop")
+            elif len(sequence.token_ids) >= sequence.max_length:
+                sequence.finish("length")
+            if sequence.is_finished:
+                self._release(sequence)
+            elif self.caches.needs_recompute(sequence):
+                self.caches.invalidate(sequence)
+            outputs.append(
+                TokenOutput(sequence, token, sequence.finish_reason, time.perf_counter())
             )
-            ids += generation.ids[fed : place.stop]
-            if place.stop == len(generation.ids):
-                wanted.append(len(ids) - 1)
-        logits = self._decoder.forward(
-            torch.tensor(ids), segments, torch.tensor(wanted, dtype=torch.long)
-        )
-        numbers: Numbers = logits.cpu().numpy()
-        return numbers
+        return outputs
 
-    def _remember(self, batch: list[Ration]) -> None:
-        for generation, _ in batch:
-            if generation.fed in (generation.checkpoint, generation.prompt_tokens):
-                self._pool.remember(generation)
+    def _end(self, sequence: Sequence, error: Exception | None = None) -> TokenOutput:
+        sequence.finish("cancelled", error)
+        self._release(sequence)
+        return TokenOutput(sequence, None, sequence.finish_reason, time.perf_counter())
 
-    def _choose(self, generation: Generation, logits: Numbers) -> None:
-        """Add a token to one sequence. An error there ends that sequence alone."""
-        try:
-            choice = generation.sampler(logits)
-            generation.ids.append(choice.token)
-            if generation.take(choice):
-                generation.reason = "stop"
-            elif len(generation.ids) >= generation.most_ids:
-                generation.reason = "length"
-        except Exception as error:  # noqa: BLE001 - raised where the reply is waited for
-            generation.error, generation.reason = error, "cancelled"
-        if generation.is_over:
-            self._end(generation)
-        elif generation.cache is not None and (
-            not self._kv_cache or self._decoder.is_outdated(generation.cache, len(generation.ids))
-        ):
-            self._pool.renew(generation)
-
-    def _end(self, generation: Generation) -> None:
-        self._schedule.remove(generation)
-        self._pool.close(generation)
-
-    def _new_chances(self, sampling: Sampling) -> Random:
-        """Chances of its own for every reply, so that none depends on another."""
-        seed = self._seed if sampling.seed is None else sampling.seed
-        return Random() if seed is None else Random((seed + sampling.variant) % 2**64)
+    def _release(self, sequence: Sequence) -> None:
+        self.scheduler.remove(sequence)
+        self.caches.free(sequence)

@@ -6,11 +6,11 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from mrs.engine.engine import Engine
-from mrs.engine.multimodal import ShownImage
-from mrs.engine.sampling.sampler import Choice
-from mrs.engine.sequence import Generation
-from mrs.events import Event, Finished, PlannedRates, TextDelta, TokenLogprob, Usage
+from mrs.engine.image_input import ImageInput
+from mrs.engine.loop import EngineLoop
+from mrs.engine.sampling.sampler import SampledToken
+from mrs.engine.sequence import SequenceRequest, TokenOutput
+from mrs.events import Event, Finished, FinishReason, PlannedRates, TextDelta, TokenLogprob, Usage
 from mrs.plan.speed import SpeedEstimate
 from mrs.request import Sampling
 from mrs.text.chat import TextSide
@@ -19,114 +19,114 @@ from mrs.text.chat import TextSide
 class Reply:
     """The events of one reply: an iterator that ends with one `Finished`.
 
-    It is made together with all others that were begun, whenever somebody waits for one of them.
-    A KeyboardInterrupt while it is waited for ends it as cancelled; `close` stops it at once.
-    `opening` is text of the reply that the prompt has already said; `speed` is what was planned.
+    Its tokens are computed whether it is read or not; they become text in the thread that reads.
+    A KeyboardInterrupt while it waits ends it as cancelled; `close` stops it at once. `opening` is
+    text of the reply that is a part of the prompt; `speed` is what was planned.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        engine: EngineLoop,
         text: TextSide,
         prompt_ids: Sequence[int],
         sampling: Sampling,
         opening: str = "",
-        images: Sequence[ShownImage] = (),
+        images: Sequence[ImageInput] = (),
         speed: SpeedEstimate | None = None,
+        timeout_s: float | None = None,
     ) -> None:
-        self._engine = engine
-        self._progress = _Progress(text, sampling, speed)
-        if opening:
-            self._progress.events.append(TextDelta(opening))
         breakers = frozenset[int]()
         if sampling.dry_multiplier:
             breakers = frozenset(map(text.last_token, sampling.dry_sequence_breakers))
-        self._generation = engine.submit(
-            prompt_ids, sampling, self._progress.take, breakers, images
-        )
+        self._events = deque[Event]([TextDelta(opening)] if opening else [])
+        self._tokenizer = text.tokenizer
+        self._decoder = text.stream_decoder(sampling.stop)
+        self._speed = speed
+        self._num_tokens = 0
         self._is_finished = False
+        self._start_s = self._first_s = self._last_s = time.perf_counter()
+        self._stream = engine.submit(
+            SequenceRequest(prompt_ids, sampling, text.stop_ids, breakers, images, timeout_s)
+        )
 
     def __iter__(self) -> Reply:
         return self
 
     def __next__(self) -> Event:
-        """The next event, computed if it has to be. Raises MrsError."""
+        """The next event, once there is one. Raises MrsError."""
         if self._is_finished:
             raise StopIteration
-        generation, events = self._generation, self._progress.events
         try:
-            while not (events or generation.is_over or generation.is_cancelled):
-                self._engine.advance(generation)
+            while not self._events:
+                self._take(next(self._stream))
         except KeyboardInterrupt:
-            generation.cancel()
+            self._finish("cancelled")
         except BaseException:
             self.close()
             raise
-        if not events:
-            self._progress.finish(generation)
-        event = events.popleft()
+        event = self._events.popleft()
         self._is_finished = isinstance(event, Finished)
         return event
 
     def close(self) -> None:
-        """Stop the reply, wherever it is."""
-        self._generation.cancel()
+        """Stop the reply, wherever it is. Any thread may call this."""
+        self._stream.close()
         self._is_finished = True
 
     def __del__(self) -> None:
         # The engine does not know this object: nobody waits for the reply any more.
-        if hasattr(self, "_generation"):
-            self._generation.cancel()
+        if hasattr(self, "_stream"):
+            self._stream.close()
 
+    def _take(self, output: TokenOutput) -> None:
+        """Turn a token, or the end, into events."""
+        reason = output.finish_reason
+        if output.token is not None:
+            self._count(output.time_s)
+            if reason != "stop":
+                self._add_text(output.token)
+            if self._decoder.stopped:
+                reason = "stop"
+        if reason is not None:
+            self._finish(reason)
 
-class _Progress:
-    """Turns tokens into events, and counts and times them."""
+    def _count(self, time_s: float) -> None:
+        self._last_s = time_s
+        if self._num_tokens == 0:
+            self._first_s = time_s
+        self._num_tokens += 1
 
-    def __init__(self, text: TextSide, sampling: Sampling, speed: SpeedEstimate | None) -> None:
-        self.events: deque[Event] = deque()
-        self._tokenizer = text.tokenizer
-        self._stop_ids = text.stop_ids
-        self._decoder = text.stream_decoder(sampling.stop)
-        self._speed = speed
-        self._tokens = 0
-        self._start = self._first = self._last = time.perf_counter()
-
-    def take(self, choice: Choice) -> bool:
-        """The next token; returns whether the reply ends with it."""
-        self._last = time.perf_counter()
-        if self._tokens == 0:
-            self._first = self._last
-        self._tokens += 1
-        if choice.token in self._stop_ids:
-            return True
-        text = self._decoder.push(choice.token)
-        logprobs = () if choice.logprob is None else (self._logprob(choice, choice.logprob),)
+    def _add_text(self, token: SampledToken) -> None:
+        text = self._decoder.push(token.id)
+        logprobs = () if token.logprob is None else (self._logprob(token, token.logprob),)
         if text or logprobs:
-            self.events.append(TextDelta(text, logprobs))
-        return self._decoder.stopped
+            self._events.append(TextDelta(text, logprobs))
 
-    def finish(self, generation: Generation) -> None:
+    def _finish(self, reason: FinishReason) -> None:
         """Add the text that was kept back, and the end."""
+        self._stream.close()
         if rest := self._decoder.finish():
-            self.events.append(TextDelta(rest))
+            self._events.append(TextDelta(rest))
+        sequence = self._stream.sequence
         usage = Usage(
-            prompt_tokens=generation.prompt_tokens,
-            completion_tokens=self._tokens,
-            cached_tokens=generation.cached_tokens,
-            prompt_s=self._first - self._start,
-            completion_s=self._last - self._first,
-            planned=self._planned(generation),
+            prompt_tokens=sequence.num_prompt_tokens,
+            completion_tokens=self._num_tokens,
+            cached_tokens=sequence.num_cached_tokens,
+            prompt_s=self._first_s - self._start_s,
+            completion_s=self._last_s - self._first_s,
+            planned=self._planned_rates(),
         )
-        self.events.append(Finished(generation.reason or "cancelled", usage))
+        self._events.append(Finished(reason, usage))
 
-    def _planned(self, generation: Generation) -> PlannedRates | None:
-        """None where something took time that the plan's rates do not cover."""
-        if self._speed is None or generation.is_shared or generation.images:
+    def _planned_rates(self) -> PlannedRates | None:
+        """None if something took time that the plan's rates do not cover."""
+        sequence = self._stream.sequence
+        if self._speed is None or sequence.is_batched or sequence.images:
             return None
-        fed = max(generation.prompt_tokens - generation.cached_tokens, 1)
-        return PlannedRates(self._speed.prompt_of(fed), self._speed.decode)
+        computed = max(sequence.num_prompt_tokens - sequence.num_cached_tokens, 1)
+        return PlannedRates(self._speed.prompt_of(computed), self._speed.decode)
 
-    def _logprob(self, choice: Choice, logprob: float) -> TokenLogprob:
+    def _logprob(self, token: SampledToken, logprob: float) -> TokenLogprob:
         piece = self._tokenizer.piece
-        top = tuple((piece(token), value) for token, value in choice.top)
-        return TokenLogprob(piece(choice.token), logprob, top)
+        top = tuple((piece(id), value) for id, value in token.top)
+        return TokenLogprob(piece(token.id), logprob, top)

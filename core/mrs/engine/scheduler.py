@@ -1,95 +1,157 @@
-"""Who is fed next, and how many tokens."""
+"""Which sequences the next step computes, and how many tokens of each."""
 
 from __future__ import annotations
 
-from collections import deque
-from typing import NamedTuple
+import itertools
+from bisect import insort
+from collections import abc
+from operator import attrgetter
+from typing import NamedTuple, Protocol
 
-from mrs.engine.cache_manager import CachePool
-from mrs.engine.multimodal import chunk_end
-from mrs.engine.sequence import Generation
+from mrs.engine.image_input import chunk_end
+from mrs.engine.sequence import QueueFull, Sequence
+
+#: How many later sequences may start before one that waits. It then starts before any other.
+MAX_OVERTAKEN = 8
+#: More requests than this have no use in waiting, whoever sends them.
+MAX_WAITING = 1024
 
 
-class Ration(NamedTuple):
-    """Tokens that a sequence is fed in a step."""
+class ScheduledSequence(NamedTuple):
+    """The next `num_tokens` tokens of a sequence are computed in this step."""
 
-    generation: Generation
-    tokens: int
+    sequence: Sequence
+    num_tokens: int
 
 
-class Schedule:
-    """Sequences in the order in which they came: those that run, and those that wait.
+ScheduledBatch = list[ScheduledSequence]
 
-    A step feeds one token to every sequence that is decoding, and what is left of `step_tokens`
-    to prompts, the oldest first. At most `max_seqs` run at once, and no more than their planned
-    memory allows; the youngest is put back when they outgrow it.
+
+class CacheAllocator(Protocol):
+    """What the scheduler asks of the owner of the caches."""
+
+    def can_allocate(self, sequences: abc.Iterable[Sequence]) -> bool:
+        """Whether all these sequences together have space."""
+
+    def allocate(self, sequence: Sequence, num_allocated: int) -> None:
+        """Give `sequence` a cache, beside `num_allocated` sequences that have one.
+
+        Sets `num_computed_tokens` to how many of its tokens the cache holds already.
+        """
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Take the cache away; the tokens are computed again later."""
+
+    def is_prefix_being_computed(self, sequence: Sequence, other: Sequence) -> bool:
+        """Whether `other` is about to compute tokens that `sequence` could then share."""
+
+
+class Scheduler:
+    """First come, first served, within a token budget for each step.
+
+    A step computes one token of every sequence that is decoding, and spends what is left of
+    `step_tokens` on prompts in chunks, the oldest first. At most `max_seqs` run at once, and no
+    more than have space; when they outgrow it, the youngest is preempted. A sequence that cannot
+    start yet lets up to MAX_OVERTAKEN later ones pass, so that none waits for ever.
     """
 
-    def __init__(self, pool: CachePool, *, max_seqs: int, step_tokens: int) -> None:
-        self._pool = pool
-        self._max_seqs = max_seqs
+    def __init__(
+        self,
+        caches: CacheAllocator,
+        *,
+        max_seqs: int,
+        step_tokens: int,
+        max_waiting: int = MAX_WAITING,
+    ) -> None:
+        self._caches = caches
+        # Half of each step is left for prompts, however many sequences are decoding.
+        self._max_seqs = min(max_seqs, max(step_tokens // 2, 1))
         self._step_tokens = step_tokens
-        self.waiting: deque[Generation] = deque()
-        self.running: list[Generation] = []
+        self.max_waiting = max_waiting
+        self._arrivals = itertools.count()
+        self.waiting: list[Sequence] = []
+        self.running: list[Sequence] = []
+        self.num_cached_tokens = 0
+        self.num_preempted = 0
 
-    def next_step(self) -> list[Ration]:
-        """What to feed now; nothing if there is nothing to do."""
-        self._put_back()
-        decoding = [Ration(each, 1) for each in self.running if each.is_decoding]
-        left = self._step_tokens - len(decoding)
-        prompts: list[Ration] = []
-        for generation in [g for g in self.running if not g.is_decoding]:
-            left -= self._read(generation, left, prompts)
-        while left > 0 and self.waiting and self._may_start(self.waiting[0]):
-            generation = self.waiting.popleft()
-            self.running.append(generation)
-            left -= self._read(generation, left, prompts)
-        return decoding + prompts
+    @property
+    def has_sequences(self) -> bool:
+        return bool(self.running or self.waiting)
 
-    def remove(self, generation: Generation) -> None:
-        if generation in self.running:
-            self.running.remove(generation)
-        elif generation in self.waiting:
-            self.waiting.remove(generation)
+    def add(self, sequence: Sequence) -> None:
+        """Let a new sequence wait for its first step. Raises QueueFull."""
+        if len(self.waiting) >= self.max_waiting:
+            raise QueueFull(self.max_waiting)
+        sequence.arrival = next(self._arrivals)
+        self.waiting.append(sequence)
 
-    def _read(self, generation: Generation, left: int, prompts: list[Ration]) -> int:
-        """Feed up to `left` tokens of what is not in the cache yet; returns how many.
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a finished sequence."""
+        (self.running if sequence in self.running else self.waiting).remove(sequence)
 
-        They are more where a picture takes more that cannot be divided.
+    def schedule(self) -> ScheduledBatch:
+        """What the next step computes; empty if there is no sequence."""
+        self._preempt()
+        batch = [ScheduledSequence(each, 1) for each in self.running if each.is_decoding]
+        prompts: ScheduledBatch = []
+        left = self._step_tokens - len(batch)
+        for sequence in [each for each in self.running if not each.is_decoding]:
+            left -= self._add_chunk(sequence, left, prompts)
+        self._start_waiting(left, prompts)
+        return batch + prompts
+
+    def _start_waiting(self, left: int, prompts: ScheduledBatch) -> None:
+        passed: list[Sequence] = []
+        for sequence in list(self.waiting):
+            if left <= 0 or (self.running and len(self.running) >= self._max_seqs):
+                return
+            if self._may_start(sequence):
+                self.waiting.remove(sequence)
+                insort(self.running, sequence, key=attrgetter("arrival"))
+                left -= self._add_chunk(sequence, left, prompts)
+                for each in passed:
+                    each.num_overtaken += 1
+            else:
+                passed.append(sequence)
+            if any(each.num_overtaken >= MAX_OVERTAKEN for each in passed):
+                return
+
+    def _may_start(self, sequence: Sequence) -> bool:
+        if not self.running:
+            return True
+        if not self._caches.can_allocate([*self.running, sequence]):
+            return False
+        return not any(
+            self._caches.is_prefix_being_computed(sequence, other)
+            for other in self.running
+            if other.num_computed_tokens < other.num_prompt_tokens
+        )
+
+    def _add_chunk(self, sequence: Sequence, left: int, prompts: ScheduledBatch) -> int:
+        """Schedule up to `left` tokens that are not computed yet; returns how many.
+
+        They are more if an image takes more that cannot be divided.
         """
         if left <= 0:
             return 0
-        if generation.cache is None:
-            others = sum(each.cache is not None for each in self.running)
-            self._pool.open(generation, others)
-        fed, end = generation.fed, len(generation.ids)
-        if fed < generation.checkpoint:
-            end = generation.checkpoint
-        tokens = chunk_end(generation.images, min(end, fed + left), start=fed) - fed
-        if tokens > left and prompts:
+        if sequence.cache is None:
+            num_allocated = sum(each.cache is not None for each in self.running)
+            self._caches.allocate(sequence, num_allocated)
+            self.num_cached_tokens += sequence.num_computed_tokens
+        start, end = sequence.num_computed_tokens, len(sequence.token_ids)
+        if start < sequence.snapshot_at:
+            end = sequence.snapshot_at
+        num_tokens = chunk_end(sequence.images, min(end, start + left), start=start) - start
+        if num_tokens > left and prompts:
             return 0  # what cannot be divided has a step of its own
-        prompts.append(Ration(generation, tokens))
-        return tokens
+        prompts.append(ScheduledSequence(sequence, num_tokens))
+        return num_tokens
 
-    def _may_start(self, generation: Generation) -> bool:
-        if not self.running:
-            return True
-        if len(self.running) >= self._max_seqs:
-            return False
-        if self._ids() + len(generation.ids) > self._pool.planned_ids:
-            return False
-        return not any(
-            self._pool.is_awaited(generation, other)
-            for other in self.running
-            if other.fed < other.prompt_tokens
-        )
-
-    def _put_back(self) -> None:
-        """Make the youngest wait while the running sequences have more tokens than planned."""
-        while len(self.running) > 1 and self._ids() > self._pool.planned_ids:
-            generation = self.running.pop()
-            self._pool.put_aside(generation)
-            self.waiting.appendleft(generation)
-
-    def _ids(self) -> int:
-        return sum(len(each.ids) for each in self.running)
+    def _preempt(self) -> None:
+        """Let the youngest wait while the running sequences have outgrown their space."""
+        while len(self.running) > 1 and not self._caches.can_allocate(self.running):
+            sequence = self.running.pop()
+            self._caches.preempt(sequence)
+            sequence.num_preemptions += 1
+            self.num_preempted += 1
+            insort(self.waiting, sequence, key=attrgetter("arrival"))

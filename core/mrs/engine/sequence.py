@@ -1,78 +1,134 @@
-"""One reply while it is made."""
+"""A request to the engine, and the sequence of tokens that it becomes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections import abc
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
-from mrs.cache.sequence import SequenceCache
-from mrs.engine.multimodal import ShownImage
-from mrs.engine.sampling.sampler import Choice, Sampler
+from mrs.errors import MrsError
 from mrs.events import FinishReason
+from mrs.request import Sampling
 
-#: Gets each token as it is chosen; returns whether the reply ends with it.
-Take = Callable[[Choice], bool]
+if TYPE_CHECKING:
+    from mrs.cache.sequence import SequenceCache
+    from mrs.engine.image_input import ImageInput
+    from mrs.engine.sampling.sampler import SampledToken, Sampler
+
+
+@dataclass(frozen=True)
+class SequenceRequest:
+    """A prompt as token ids, and how to continue it.
+
+    The reply ends after one of `stop_ids`. `dry_breakers` are the tokens that end a repetition for
+    the DRY penalty. With `timeout_s` the reply fails unless it is complete by then.
+    """
+
+    prompt_ids: abc.Sequence[int]
+    sampling: Sampling
+    stop_ids: frozenset[int] = frozenset()
+    dry_breakers: frozenset[int] = frozenset()
+    images: abc.Sequence[ImageInput] = ()
+    timeout_s: float | None = None
 
 
 @dataclass(eq=False)
-class Generation:
-    """A prompt and the tokens chosen after it, in `ids`.
+class Sequence:
+    """A prompt and the tokens chosen after it, in `token_ids`, at most `max_length` of them.
 
-    The first `fed` of them are in `cache`, which is None while there is none. `most_ids` is where
-    the reply ends at the latest. The cache's state after the first `checkpoint` tokens is worth
-    remembering. `cached_tokens` of the prompt did not have to be computed. `images` are shown in
-    the prompt. `is_shared` says that it was fed together with others.
-    `reason` is set when the reply is over; `error` says what ended it instead.
+    The first `num_computed_tokens` are in `cache`, which is None while none is allocated.
+    `num_cached_tokens` of the prompt came from the prefix cache. The cache's state after
+    `snapshot_at` tokens is worth storing for others. Only caches of one `rope_epoch` can be
+    shared. `arrival` numbers sequences in the order in which they came; `num_overtaken` counts the
+    later ones that started earlier. `is_batched` tells whether it ever shared a step with others.
+    `deadline_s` is a time of `time.monotonic`. A finished sequence has a `finish_reason`, and an
+    `error` if that is what ended it.
     """
 
-    ids: list[int]
-    most_ids: int
+    token_ids: list[int]
+    num_prompt_tokens: int
+    max_length: int
     sampler: Sampler
-    take: Take
-    prompt_tokens: int
-    images: tuple[ShownImage, ...] = ()
+    stop_ids: frozenset[int] = frozenset()
+    images: tuple[ImageInput, ...] = ()
+    deadline_s: float | None = None
     cache: SequenceCache | None = None
-    fed: int = 0
-    era: Hashable = None
-    checkpoint: int = 0
-    cached_tokens: int = 0
-    is_shared: bool = False
-    is_cancelled: bool = False
-    reason: FinishReason | None = None
+    num_computed_tokens: int = 0
+    num_cached_tokens: int = 0
+    rope_epoch: abc.Hashable = None
+    snapshot_at: int = 0
+    arrival: int = 0
+    num_overtaken: int = 0
+    num_preemptions: int = 0
+    is_batched: bool = False
+    is_aborted: bool = False
+    finish_reason: FinishReason | None = None
     error: Exception | None = None
 
     @property
-    def is_over(self) -> bool:
-        return self.reason is not None
+    def is_finished(self) -> bool:
+        return self.finish_reason is not None
 
     @property
     def is_decoding(self) -> bool:
-        """Whether a single token stands between it and the next."""
-        return self.fed == len(self.ids) - 1 and self.fed > 0
+        """Whether one token is all that has to be computed before the next can be chosen."""
+        return self.num_computed_tokens == len(self.token_ids) - 1 and self.num_computed_tokens > 0
 
     @property
-    def is_reading(self) -> bool:
-        """Whether a part of its prompt is in its cache and a part is not."""
-        return 0 < self.fed < self.prompt_tokens
+    def is_computed(self) -> bool:
+        """Whether the next token can be chosen."""
+        return self.num_computed_tokens == len(self.token_ids)
 
     @property
-    def keys(self) -> list[int]:
-        """`ids` with what no other image has in the place of each image's tokens.
+    def num_new_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
 
-        The tokens of an image are alike whatever it shows: what is remembered of them is not.
+    @property
+    def prefix_keys(self) -> list[int]:
+        """`token_ids` with each image's key in the place of its tokens.
+
+        The tokens of all images are the same: what a cache has of them is not.
         """
         if not self.images:
-            return self.ids
-        keys = list(self.ids)
+            return self.token_ids
+        keys = list(self.token_ids)
         for image in self.images:
             for position in image.positions:
                 keys[position] = image.key
         return keys
 
-    @property
-    def new_tokens(self) -> int:
-        return len(self.ids) - self.prompt_tokens
+    def abort(self) -> None:
+        """Let the engine end it before its next step. Any thread may call this."""
+        self.is_aborted = True
 
-    def cancel(self) -> None:
-        """Let the engine stop it before its next step."""
-        self.is_cancelled = True
+    def finish(self, reason: FinishReason, error: Exception | None = None) -> None:
+        self.finish_reason, self.error = reason, error
+
+
+class TokenOutput(NamedTuple):
+    """What a step gave one sequence: a token, its end, or both.
+
+    A sequence that was aborted or failed ends without a token. `time_s` is when the step ended, a
+    time of `time.perf_counter`.
+    """
+
+    sequence: Sequence
+    token: SampledToken | None
+    finish_reason: FinishReason | None
+    time_s: float
+
+
+class QueueFull(MrsError):
+    """As many requests wait as may."""
+
+    def __init__(self, max_waiting: int) -> None:
+        super().__init__(
+            f"{max_waiting} requests are waiting already", hint="send it again a little later"
+        )
+
+
+class DeadlineExceeded(MrsError):
+    """A reply took longer than its request allows."""
+
+    def __init__(self) -> None:
+        super().__init__("the reply took longer than its time limit", hint="allow more time")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -144,15 +144,23 @@ class Decoder:
                 return None
         return sum(switch < total_tokens for switch in self._switches)
 
-    def forward(self, tokens: Tensor, segments: list[Segment], wanted: Tensor) -> Tensor:
+    def forward(
+        self,
+        tokens: Tensor,
+        segments: list[Segment],
+        wanted: Tensor,
+        check: Callable[[], None] = lambda: None,
+    ) -> Tensor:
         """Logits (W, vocab) float32 after the rows `wanted` (W,), ascending, of `tokens` (N,).
 
         Every segment's cache takes up its tokens. Activations move between devices only where
-        the next layer sits on another one.
+        the next layer sits on another one. `check` is called before each layer, and may raise to
+        give the step up.
         """
         # Nothing else holds x: what was before a layer goes when it is done.
         x, index = self._embed(tokens, segments), 0
         while index < len(self._layers):
+            check()
             device = self._layer_devices[index]
             if x.device != device:
                 x = x.to(device, self._activation_dtype(device))

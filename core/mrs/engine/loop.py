@@ -1,0 +1,196 @@
+"""The thread that owns stepping: requests go in, and each gets its tokens through a queue."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator
+from collections.abc import Sequence as ReadOnlyList
+from queue import SimpleQueue
+from typing import NamedTuple
+
+from mrs.engine.engine import Engine, EngineStats
+from mrs.engine.image_input import ImageInput
+from mrs.engine.sequence import QueueFull, Sequence, SequenceRequest, TokenOutput
+from mrs.errors import MrsError
+from mrs.families.vision.spec import Vision
+from mrs.request import Sampling
+
+#: None stands for the end of the thread that fills the queue.
+Outbox = SimpleQueue[TokenOutput | None]
+
+
+class TokenStream:
+    """The outputs of one sequence, an iterator that waits for the engine's thread.
+
+    A KeyboardInterrupt ends the waiting and leaves the sequence running; `close` aborts it.
+    """
+
+    def __init__(self, sequence: Sequence, outbox: Outbox) -> None:
+        self.sequence = sequence
+        self._outbox = outbox
+        self._is_over = False
+
+    def __iter__(self) -> Iterator[TokenOutput]:
+        return self
+
+    def __next__(self) -> TokenOutput:
+        """The next output; the last one has a finish reason. Raises the sequence's error."""
+        if self._is_over:
+            raise StopIteration
+        output = self._outbox.get()
+        if output is not None and output.token is not None:
+            self._is_over = output.finish_reason is not None
+            return output
+        self._is_over = True
+        if self.sequence.error is not None:
+            raise self.sequence.error
+        if output is None:
+            raise MrsError("the model was closed while it answered")
+        return output
+
+    def close(self) -> None:
+        """Let the engine end the sequence before its next step. Any thread may call this."""
+        self.sequence.abort()
+
+
+class _Submitted(NamedTuple):
+    sequence: Sequence
+    outbox: Outbox
+
+
+class _Inbox:
+    """What the engine's thread is to begin. Nothing can be put into it once it is closed."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[_Submitted | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        return self._queue.qsize()
+
+    def put(self, submitted: _Submitted) -> None:
+        """Raises MrsError if nobody will take it."""
+        with self._lock:
+            if self._is_closed:
+                raise MrsError("the model is closed, or has failed", hint="load it again")
+            self._queue.put(submitted)
+
+    def get(self) -> _Submitted | None:
+        """Waits for what was submitted; None after everything that came before `close`."""
+        return self._queue.get()
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            self._queue.put(None)
+
+
+class EngineLoop:
+    """Steps an engine in a thread of its own while there are sequences.
+
+    Replies go on whether they are read or not, until they end or are closed. The thread ends with
+    `close`, with the last reference to this object, or with the interpreter, and gives up a step
+    in flight between two layers.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._inbox = _Inbox()
+        # A daemon: the interpreter would wait for any other before it lets `_stop` end it.
+        thread = threading.Thread(
+            target=_run, args=(engine, self._inbox), name="mrs-engine", daemon=True
+        )
+        thread.start()
+        self._stop = weakref.finalize(self, _stop, thread, engine, self._inbox)
+
+    @property
+    def context_tokens(self) -> int:
+        return self._engine.context_tokens
+
+    @property
+    def vision(self) -> Vision | None:
+        """How the model reads images, if it does."""
+        return self._engine.spec.vision
+
+    @property
+    def stats(self) -> EngineStats:
+        """Counters. What the thread has not taken up yet counts as waiting."""
+        stats = self._engine.stats
+        return stats._replace(waiting=stats.waiting + len(self._inbox))
+
+    def submit(self, request: SequenceRequest) -> TokenStream:
+        """Begin a sequence. Raises UsageError, and QueueFull if too many wait already."""
+        sequence, outbox = self._engine.new_sequence(request), Outbox()
+        max_waiting = self._engine.scheduler.max_waiting
+        if self.stats.waiting >= max_waiting:
+            raise QueueFull(max_waiting)
+        self._inbox.put(_Submitted(sequence, outbox))
+        return TokenStream(sequence, outbox)
+
+    def generate(
+        self,
+        prompt_ids: ReadOnlyList[int],
+        sampling: Sampling,
+        images: ReadOnlyList[ImageInput] = (),
+    ) -> Iterator[int]:
+        """The token ids of one reply, which is aborted when the iterator is closed."""
+        stream = self.submit(SequenceRequest(prompt_ids, sampling, images=images))
+        try:
+            for output in stream:
+                if output.token is not None:
+                    yield output.token.id
+        finally:
+            stream.close()
+
+    def close(self) -> None:
+        """End all sequences and the thread, and wait for what has to be written to files."""
+        self._stop()
+        self._engine.close()
+
+
+def _stop(thread: threading.Thread, engine: Engine, inbox: _Inbox) -> None:
+    inbox.close()
+    engine.abort_all()
+    # The last reference may go in the thread itself.
+    if thread is not threading.current_thread():
+        thread.join()
+
+
+def _run(engine: Engine, inbox: _Inbox) -> None:
+    outboxes: dict[Sequence, Outbox] = {}
+    try:
+        while _take_submitted(engine, inbox, outboxes):
+            for output in engine.step():
+                outboxes[output.sequence].put(output)
+                if output.finish_reason is not None:
+                    del outboxes[output.sequence]
+    except Exception as error:  # noqa: BLE001 - raised where the replies are read
+        _fail(error, inbox, outboxes)
+    for outbox in outboxes.values():
+        outbox.put(None)
+
+
+def _take_submitted(engine: Engine, inbox: _Inbox, outboxes: dict[Sequence, Outbox]) -> bool:
+    """Begin what was submitted, and wait for it if there is nothing to do. False at the end."""
+    while len(inbox) or not outboxes:
+        submitted = inbox.get()
+        if submitted is None:
+            return False
+        try:
+            engine.scheduler.add(submitted.sequence)
+            outboxes[submitted.sequence] = submitted.outbox
+        except QueueFull as error:
+            submitted.sequence.finish("cancelled", error)
+            submitted.outbox.put(None)
+    return True
+
+
+def _fail(error: Exception, inbox: _Inbox, outboxes: dict[Sequence, Outbox]) -> None:
+    """Let every sequence end with an error of the engine itself."""
+    inbox.close()
+    while (submitted := inbox.get()) is not None:
+        outboxes[submitted.sequence] = submitted.outbox
+    for sequence in outboxes:
+        sequence.finish("cancelled", error)

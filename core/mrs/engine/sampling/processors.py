@@ -1,0 +1,131 @@
+"""What changes logits before a token is drawn: biases and penalties."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from mrs.engine.sampling.dry import RepetitionFinder
+from mrs.errors import UsageError
+from mrs.request import Sampling
+
+FloatArray = npt.NDArray[np.float32]
+
+#: Makes the likeliest token impossible and is no infinity yet: e ** 60 is 1e26.
+_LARGEST_GROWTH = 60.0
+
+
+class LogitsProcessor(Protocol):
+    """One setting of a reply's sampling, and what it remembers of the reply."""
+
+    def __call__(self, logits: FloatArray) -> None:
+        """Change the logits (V,) of the next token in place."""
+
+    def append(self, token: int) -> None:
+        """Take up a token of the reply."""
+
+
+class LogitBias:
+    """Adds to the logits of tokens, each a pair of token id and value. Raises UsageError."""
+
+    def __init__(self, pairs: Sequence[tuple[int, float]], vocab_size: int) -> None:
+        self._bias = np.zeros(vocab_size, np.float32)
+        for token, value in pairs:
+            if not 0 <= token < vocab_size:
+                raise UsageError(
+                    f"logit_bias names token {token}", hint=f"tokens are 0 to {vocab_size - 1}"
+                )
+            self._bias[token] += value
+
+    def __call__(self, logits: FloatArray) -> None:
+        logits += self._bias
+
+    def append(self, token: int) -> None:
+        pass
+
+
+class RepetitionPenalty:
+    """Divides positive logits of tokens of the prompt and the reply, and multiplies negative ones.
+
+    Source: CTRL (arXiv 1909.05858), section 4.1. Prompts may have tokens beyond the vocabulary.
+    """
+
+    def __init__(self, penalty: float, prompt_ids: Sequence[int], vocab_size: int) -> None:
+        self._penalty = np.float32(penalty)
+        self._tokens = {token for token in prompt_ids if token < vocab_size}
+        # The first of these hold the tokens, so that one more costs no copy.
+        self._ids = np.empty(vocab_size, np.int64)
+        self._ids[: len(self._tokens)] = list(self._tokens)
+
+    def __call__(self, logits: FloatArray) -> None:
+        ids = self._ids[: len(self._tokens)]
+        before = logits[ids]
+        logits[ids] = np.where(before > 0, before / self._penalty, before * self._penalty)
+
+    def append(self, token: int) -> None:
+        if token not in self._tokens:
+            self._ids[len(self._tokens)] = token
+            self._tokens.add(token)
+
+
+class FrequencyPenalty:
+    """Subtracts `frequency` for each time that the reply has a token, and `presence` once."""
+
+    def __init__(self, frequency: float, presence: float, vocab_size: int) -> None:
+        self._frequency = frequency
+        self._presence = presence
+        self._tokens: set[int] = set()
+        self._penalties = np.zeros(vocab_size, np.float32)
+
+    def __call__(self, logits: FloatArray) -> None:
+        logits -= self._penalties
+
+    def append(self, token: int) -> None:
+        self._penalties[token] += self._frequency
+        if token not in self._tokens:
+            self._penalties[token] += self._presence
+            self._tokens.add(token)
+
+
+class DryPenalty:
+    """Subtracts from tokens that would make a repetition longer, more with its length."""
+
+    def __init__(
+        self, sampling: Sampling, prompt_ids: Sequence[int], breakers: frozenset[int]
+    ) -> None:
+        self._multiplier = sampling.dry_multiplier
+        self._growth = math.log(sampling.dry_base)
+        self._allowed_length = sampling.dry_allowed_length
+        self._repetitions = RepetitionFinder(prompt_ids, breakers)
+
+    def __call__(self, logits: FloatArray) -> None:
+        penalties = {
+            token: self._multiplier * math.exp(min(excess * self._growth, _LARGEST_GROWTH))
+            for token, length in self._repetitions.continuations().items()
+            if (excess := length - self._allowed_length) >= 0 and token < len(logits)
+        }
+        logits[list(penalties)] -= np.array(list(penalties.values()), np.float32)
+
+    def append(self, token: int) -> None:
+        self._repetitions.add(token)
+
+
+def processors_of(
+    sampling: Sampling, prompt_ids: Sequence[int], vocab_size: int, breakers: frozenset[int]
+) -> list[LogitsProcessor]:
+    """Those that the settings ask for, in the order in which they apply. Raises UsageError."""
+    found: list[LogitsProcessor] = []
+    if sampling.logit_bias:
+        found.append(LogitBias(sampling.logit_bias, vocab_size))
+    if sampling.repetition_penalty != 1.0:
+        found.append(RepetitionPenalty(sampling.repetition_penalty, prompt_ids, vocab_size))
+    frequency, presence = sampling.frequency_penalty, sampling.presence_penalty
+    if frequency or presence:
+        found.append(FrequencyPenalty(frequency, presence, vocab_size))
+    if sampling.dry_multiplier:
+        found.append(DryPenalty(sampling, prompt_ids, breakers))
+    return found

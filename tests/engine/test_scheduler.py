@@ -1,0 +1,171 @@
+"""The scheduler alone, with caches that only count."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterable
+
+import pytest
+
+from mrs.engine.scheduler import MAX_OVERTAKEN, ScheduledBatch, Scheduler
+from mrs.engine.sequence import QueueFull, Sequence
+
+
+class CountingCaches:
+    """Space for `tokens`; a set of numbers of those that compute what others wait for."""
+
+    def __init__(self, tokens: int = 10**6) -> None:
+        self.tokens = tokens
+        self.awaited: set[int] = set()
+
+    def can_allocate(self, sequences: Iterable[Sequence]) -> bool:
+        return sum(len(each.token_ids) for each in sequences) <= self.tokens
+
+    def allocate(self, sequence: Sequence, num_allocated: int) -> None:
+        sequence.cache = object()
+        sequence.num_computed_tokens = 0
+
+    def preempt(self, sequence: Sequence) -> None:
+        sequence.cache, sequence.num_computed_tokens = None, 0
+
+    def is_prefix_being_computed(self, sequence: Sequence, other: Sequence) -> bool:
+        return other.arrival in self.awaited
+
+
+def make(caches: CountingCaches, **settings: int) -> Scheduler:
+    return Scheduler(caches, **{"max_seqs": 8, "step_tokens": 16, **settings})
+
+
+def add(scheduler: Scheduler, num_tokens: int, num_new: int = 100) -> Sequence:
+    sequence = Sequence([1] * num_tokens, num_tokens, num_tokens + num_new, sampler=None)
+    scheduler.add(sequence)
+    return sequence
+
+
+def step(scheduler: Scheduler) -> ScheduledBatch:
+    """Pretend to compute what is scheduled, and to choose a token for what is complete."""
+    batch = scheduler.schedule()
+    for sequence, num_tokens in batch:
+        sequence.num_computed_tokens += num_tokens
+        assert sequence.num_computed_tokens <= len(sequence.token_ids)
+        if sequence.is_computed:
+            sequence.token_ids.append(2)
+            if len(sequence.token_ids) >= sequence.max_length:
+                sequence.finish("length")
+                scheduler.remove(sequence)
+    return batch
+
+
+def shares(batch: ScheduledBatch) -> dict[int, int]:
+    return {sequence.arrival: num_tokens for sequence, num_tokens in batch}
+
+
+def test_prompts_take_what_decoding_leaves() -> None:
+    scheduler = make(CountingCaches())
+    add(scheduler, 5)
+    assert shares(step(scheduler)) == {0: 5}
+    add(scheduler, 40)
+    add(scheduler, 3)
+    assert shares(step(scheduler)) == {0: 1, 1: 15}
+    assert shares(step(scheduler)) == {0: 1, 1: 15}
+    # The rest of the one and the other in one step.
+    assert shares(step(scheduler)) == {0: 1, 1: 10, 2: 3}
+    assert shares(step(scheduler)) == {0: 1, 1: 1, 2: 1}
+
+
+def test_decoding_leaves_half_of_a_step_for_prompts() -> None:
+    scheduler = make(CountingCaches(), max_seqs=100)
+    for _ in range(30):
+        add(scheduler, 1)
+    assert [len(step(scheduler)) for _ in range(3)] == [8, 8, 8]
+
+
+def test_the_youngest_is_preempted_and_comes_back_first() -> None:
+    scheduler = make(CountingCaches(30))
+    sequences = [add(scheduler, 9, num_new=5) for _ in range(3)]
+    add(scheduler, 25)
+    while not sequences[0].is_finished:
+        step(scheduler)
+    assert [each.num_preemptions for each in sequences] == [0, 0, 1]
+    assert scheduler.num_preempted == 1
+    assert [each.arrival for each in scheduler.waiting] == [2, 3]
+    assert scheduler.running == [sequences[1]]
+    step(scheduler)
+    assert scheduler.running[-1:] == sequences[2:]
+
+
+def test_one_that_alone_outgrows_its_space_runs() -> None:
+    scheduler = make(CountingCaches(10))
+    sequence = add(scheduler, 20, num_new=5)
+    for _ in range(7):
+        step(scheduler)
+    assert sequence.is_finished
+    assert not scheduler.has_sequences
+
+
+def test_small_ones_pass_one_that_has_no_space_but_not_for_ever() -> None:
+    scheduler = make(CountingCaches(100))
+    add(scheduler, 60, num_new=10**6)
+    for _ in range(4):
+        step(scheduler)
+    scheduler.running[0].max_length = len(scheduler.running[0].token_ids) + 100
+    large = add(scheduler, 50, num_new=1)
+    small = [add(scheduler, 2, num_new=2) for _ in range(30)]
+    for _ in range(10**4):
+        step(scheduler)
+        if large.is_computed or large.is_finished:
+            break
+    assert large.is_finished
+    passed = [each for each in small if each.num_computed_tokens > 0]
+    assert large.num_overtaken == MAX_OVERTAKEN == len(passed) - len(scheduler.running)
+
+
+def test_one_whose_prefix_is_being_computed_lets_others_pass() -> None:
+    caches = CountingCaches()
+    scheduler = make(caches)
+    caches.awaited = {0}
+    add(scheduler, 20)
+    assert shares(step(scheduler)) == {0: 16}
+    add(scheduler, 3)
+    assert shares(step(scheduler)) == {0: 4}  # it would wait for all that reads a prompt
+    assert shares(step(scheduler)) == {0: 1, 1: 3}
+
+
+def test_as_many_wait_as_may() -> None:
+    scheduler = make(CountingCaches(), max_waiting=2)
+    for _ in range(2):
+        add(scheduler, 2)
+    with pytest.raises(QueueFull, match="2 requests"):
+        add(scheduler, 2)
+    step(scheduler)
+    add(scheduler, 2)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_sequence_ends_within_the_budget(seed: int) -> None:
+    """However many come, in whatever order and with whatever space."""
+    chance = random.Random(seed)
+    caches = CountingCaches(chance.randint(30, 200))
+    scheduler = make(caches, max_seqs=chance.randint(1, 12), step_tokens=chance.randint(2, 24))
+    sequences = []
+    for _ in range(300):
+        if chance.random() < 0.2:
+            sequences.append(add(scheduler, chance.randint(1, 60), chance.randint(1, 20)))
+        if sequences:
+            caches.awaited = {chance.choice(sequences).arrival}
+        batch = step(scheduler)
+        assert sum(num_tokens for _, num_tokens in batch) <= scheduler._step_tokens
+        assert len({id(sequence) for sequence, _ in batch}) == len(batch)
+        assert scheduler.waiting == sorted(scheduler.waiting, key=lambda each: each.arrival)
+        assert all(each.num_overtaken <= MAX_OVERTAKEN for each in sequences)
+    caches.awaited = set()
+    while scheduler.has_sequences:
+        assert step(scheduler)
+    assert all(each.finish_reason == "length" for each in sequences)
+
+
+def test_it_needs_no_torch() -> None:
+    program = "import sys, mrs.engine.scheduler; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
