@@ -164,11 +164,12 @@ def _load_decoder(planner: Planner, made: Plan, report: OnProgress) -> tuple[Dec
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     import torch
 
-    from mrs.kernels.memory import keep_freed_memory
+    from mrs.kernels.memory import keep_freed_memory, use_one_heap
     from mrs.load.load import load_weights
     from mrs.load.read import TORCH_DTYPES
     from mrs.model.decoder import Decoder
 
+    use_one_heap()
     torch_devices = [torch.device(device.torch_device) for device in made.devices]
     totals = made.weight_bytes()
     done = dict.fromkeys(totals, 0)

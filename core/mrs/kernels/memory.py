@@ -13,8 +13,18 @@ from torch import Tensor
 _HUGE_PAGE_BYTES = 2 << 20
 
 #: glibc's numbers of what can be set: how much of the heap's end may lie free before it goes back
-#: to the system, and from which size on blocks are mapped one by one: 32 MiB is the most.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+#: to the system, from which size on blocks are mapped one by one (32 MiB is the most), and how many
+#: heaps there are for different threads.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+
+
+def use_one_heap() -> None:
+    """Let all threads that start from now on allocate from the main heap, if this is glibc.
+
+    Only that heap keeps what is freed: those of other threads shrink with each large block, so that
+    a thread would clear the pages of its activations anew at every step.
+    """
+    _set_malloc_option(_ARENA_MAX, 1)
 
 
 def keep_freed_memory() -> None:
@@ -24,12 +34,15 @@ def keep_freed_memory() -> None:
     their pages would have to be cleared anew: an eighth of a prompt's time, as measured. What is
     kept is no more than what was in use at once, as planned.
     """
+    _set_malloc_option(_MMAP_THRESHOLD, 32 << 20)
+    _set_malloc_option(_TRIM_THRESHOLD, 128 << 20)
+
+
+def _set_malloc_option(option: int, value: int) -> None:
     if not sys.platform.startswith("linux"):
         return
     with contextlib.suppress(AttributeError):  # other C libraries have no such function
-        set_option = ctypes.CDLL(None).mallopt
-        set_option(_MMAP_THRESHOLD, 32 << 20)
-        set_option(_TRIM_THRESHOLD, 128 << 20)
+        ctypes.CDLL(None).mallopt(option, value)
 
 
 def allocate_weights(size_bytes: int) -> Tensor:

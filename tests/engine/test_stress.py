@@ -1,0 +1,105 @@
+"""Hundreds of requests from several threads: each reply is the one it would be alone."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from tiny_decoders import GREEDY, VOCABULARY, WARM, tiny_decoder
+
+from engines import generate, make_engine
+from mrs.engine.loop import EngineLoop
+from mrs.engine.sequence import SequenceRequest
+from mrs.request import Sampling
+
+THREADS, REQUESTS = 6, 100  # for each kind of model
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt, and after how many tokens the reader leaves; None if it stays."""
+
+    prompt_ids: list[int]
+    sampling: Sampling
+    leaves_after: int | None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def random_requests(chance: random.Random) -> list[Request]:
+    """Most prompts begin like others: with a shared text, or a part of one."""
+
+    def text(least: int, most: int) -> list[int]:
+        return [chance.randrange(1, VOCABULARY) for _ in range(chance.randint(least, most))]
+
+    shared = [text(40, 70) for _ in range(3)]
+    made = []
+    for _ in range(REQUESTS):
+        beginning = chance.choice([*shared, []])
+        if chance.random() < 0.3:
+            beginning = beginning[: chance.randint(0, len(beginning))]
+        sampling = replace(chance.choice([GREEDY, WARM]), max_tokens=chance.randint(1, 12))
+        leaves_after = chance.randint(0, 5) if chance.random() < 0.15 else None
+        made.append(Request([*beginning, *text(1, 20)], sampling, leaves_after))
+    return made
+
+
+def read(loop: EngineLoop, request: Request) -> list[int]:
+    """The tokens until the reader leaves."""
+    stream = loop.submit(SequenceRequest(request.prompt_ids, request.sampling))
+    tokens: list[int] = []
+    while request.leaves_after is None or len(tokens) < request.leaves_after:
+        output = next(stream, None)
+        if output is None:
+            break
+        assert output.token is not None
+        tokens.append(output.token.id)
+    stream.close()
+    return tokens
+
+
+@pytest.mark.parametrize("kind", ["dense", "window", "hybrid"])
+def test_each_reply_is_that_of_a_run_alone(kind: str) -> None:
+    chance = random.Random(kind)
+    requests = random_requests(chance)
+    engine = make_engine(
+        tiny_decoder(kind),
+        planned_tokens=100,
+        planned_seqs=2,
+        context_tokens=200,
+        chunk_tokens=24,
+        max_seqs=6,
+        seed=3,
+        prefix_cache_n=4,
+    )
+    loop, replies = EngineLoop(engine), {}
+
+    def work(first: int) -> None:
+        for number in range(first, REQUESTS, THREADS):
+            replies[number] = read(loop, requests[number])
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    loop.close()
+    stats = engine.stats
+    assert stats.preempted > 0
+    assert stats.cached_tokens > 500
+    alone = make_engine(
+        tiny_decoder(kind), planned_tokens=200, context_tokens=200, chunk_tokens=24, seed=3
+    )
+    for number, request in enumerate(requests):
+        whole = generate(alone, request.prompt_ids, request.sampling)
+        assert replies[number] == whole[: request.leaves_after], number
