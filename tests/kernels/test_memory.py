@@ -34,3 +34,33 @@ def kept_mib(kept: str, blocks: int) -> int:
 def test_what_is_freed_is_kept() -> None:
     assert kept_mib("kept", 4) > 100
     assert kept_mib("as usual", 4) < 60
+
+
+THREAD_PROGRAM = """
+import sys
+import threading
+import torch
+from mrs.kernels.memory import keep_freed_memory, use_one_heap
+
+if sys.argv[1] == "one heap":
+    use_one_heap()
+keep_freed_memory()
+
+def work() -> None:
+    address = torch.ones(20 << 18).data_ptr()
+    (line,) = (line for line in open("/proc/self/maps") if line.endswith("[heap]\\n"))
+    start, end = (int(part, 16) for part in line.split()[0].split("-"))
+    print(start <= address < end)
+
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a setting of glibc")
+@pytest.mark.parametrize(("heap", "is_main"), [("one heap", "True"), ("as usual", "False")])
+def test_other_threads_use_the_heap_that_keeps_it(heap: str, is_main: str) -> None:
+    command = [sys.executable, "-c", THREAD_PROGRAM, heap]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == is_main
