@@ -65,7 +65,10 @@ def load(request: RunRequest, on_progress: OnProgress | None = None) -> LoadedMo
     made.require_fit()
     planner = _fetched(request, planner, report)
     # Heavy imports start here: whatever fails above fails fast.
-    with interrupts_held():
+    with interrupts_held():  # all at once, so that the imports are not disturbed
+        import mrs.engine.build
+        import mrs.engine.reply
+        import mrs.load.load  # noqa: F401
         from mrs.media.gallery import Gallery
         from mrs.text.chat import read_text_side
 

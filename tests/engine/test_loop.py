@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import subprocess
 import sys
@@ -159,6 +160,20 @@ def test_a_forgotten_loop_ends_its_thread(engine: Engine) -> None:
     assert engine_threads() == before
     with pytest.raises(MrsError, match="was closed"):
         list(stream)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
+def test_a_forked_process_is_told_at_once(loop: EngineLoop) -> None:
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            loop.submit(SequenceRequest([1], GREEDY))
+        except MrsError:
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 PROGRAM = f"""

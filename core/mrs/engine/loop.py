@@ -74,7 +74,9 @@ class _Inbox:
         """Raises MrsError if nobody will take it."""
         with self._lock:
             if self._is_closed:
-                raise MrsError("the model is closed, or has failed", hint="load it again")
+                raise MrsError(
+                    "the model is closed, has failed, or is another process's", hint="load it again"
+                )
             self._queue.put(submitted)
 
     def get(self) -> _Submitted | None:
@@ -99,11 +101,11 @@ class EngineLoop:
         self._engine = engine
         self._inbox = _Inbox()
         # A daemon: the interpreter would wait for any other before it lets `_stop` end it.
-        thread = threading.Thread(
+        self._thread = threading.Thread(
             target=_run, args=(engine, self._inbox), name="mrs-engine", daemon=True
         )
-        thread.start()
-        self._stop = weakref.finalize(self, _stop, thread, engine, self._inbox)
+        self._thread.start()
+        self._stop = weakref.finalize(self, _stop, self._thread, engine, self._inbox)
 
     @property
     def context_tokens(self) -> int:
@@ -126,6 +128,8 @@ class EngineLoop:
         max_waiting = self._engine.scheduler.max_waiting
         if self.stats.waiting >= max_waiting:
             raise QueueFull(max_waiting)
+        if not self._thread.is_alive():  # a process that was forked has no thread of its parent's
+            self._inbox.close()
         self._inbox.put(_Submitted(sequence, outbox))
         return TokenStream(sequence, outbox)
 

@@ -65,7 +65,7 @@ class Scheduler:
     ) -> None:
         self._caches = caches
         # Half of each step is left for prompts, however many sequences are decoding.
-        self._max_seqs = min(max_seqs, max(step_tokens // 2, 1))
+        self._max_seqs = max(1, min(max_seqs, step_tokens // 2))
         self._step_tokens = step_tokens
         self.max_waiting = max_waiting
         self._arrivals = itertools.count()
@@ -103,7 +103,7 @@ class Scheduler:
     def _start_waiting(self, left: int, prompts: ScheduledBatch) -> None:
         passed: list[Sequence] = []
         for sequence in list(self.waiting):
-            if left <= 0 or (self.running and len(self.running) >= self._max_seqs):
+            if left <= 0 or len(self.running) >= self._max_seqs:
                 return
             if self._may_start(sequence):
                 self.waiting.remove(sequence)
