@@ -23,7 +23,7 @@ class CountingCaches:
     def can_allocate(self, sequences: Iterable[Sequence]) -> bool:
         return sum(len(each.token_ids) for each in sequences) <= self.tokens
 
-    def allocate(self, sequence: Sequence, num_allocated: int) -> None:
+    def allocate(self, sequence: Sequence) -> None:
         sequence.cache = object()
         sequence.num_computed_tokens = 0
 

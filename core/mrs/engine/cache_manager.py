@@ -52,6 +52,7 @@ class CacheManager:
         self._planned_tokens = planned_tokens
         self._planned_seqs = planned_seqs
         self._keeps_caches = keeps_caches
+        self._num_allocated = 0
 
     @property
     def prefix_bytes(self) -> int:
@@ -63,14 +64,14 @@ class CacheManager:
         total_tokens = sum(len(each.token_ids) for each in sequences)
         return total_tokens <= self._planned_tokens * self._planned_seqs
 
-    def allocate(self, sequence: Sequence, num_allocated: int) -> None:
-        """Give `sequence` a cache, beside `num_allocated` sequences that have one.
+    def allocate(self, sequence: Sequence) -> None:
+        """Give `sequence` a cache.
 
         Sets `num_computed_tokens` to how many of its tokens the cache holds already.
         """
         total_tokens = len(sequence.token_ids)
         self._new_cache.capacity_tokens = self._planned_tokens
-        if num_allocated >= self._planned_seqs:
+        if self._num_allocated >= self._planned_seqs:
             self._new_cache.capacity_tokens = min(
                 total_tokens + _REPLY_TOKENS, self._planned_tokens
             )
@@ -89,7 +90,8 @@ class CacheManager:
         sequence.num_computed_tokens = hit.offset if hit else 0
         if not sequence.num_new_tokens and not sequence.num_preemptions:
             sequence.num_cached_tokens = sequence.num_computed_tokens
-        self._prefixes.limit_live(max(self._planned_seqs - num_allocated - 1, 0))
+        self._num_allocated += 1
+        self._prefixes.limit_live(max(self._planned_seqs - self._num_allocated, 0))
         sequence.cache = hit.normal if hit else self._new_cache()
 
     def is_prefix_being_computed(self, sequence: Sequence, other: Sequence) -> bool:
@@ -127,7 +129,7 @@ class CacheManager:
             self._store(sequence, live=True)
         else:
             self._prefixes.forget(cache)
-        sequence.cache, sequence.num_computed_tokens = None, 0
+        self._forget_cache(sequence)
         self._prefixes.evict_caches()
 
     def preempt(self, sequence: Sequence) -> None:
@@ -140,7 +142,7 @@ class CacheManager:
         """Drop a cache whose contents must not be used again."""
         if sequence.cache is not None:
             self._prefixes.forget(sequence.cache)
-        sequence.cache, sequence.num_computed_tokens = None, 0
+            self._forget_cache(sequence)
 
     def rollback(self, sequence: Sequence) -> None:
         """Undo a step that did not end, after which some layers' caches hold its tokens."""
@@ -157,6 +159,10 @@ class CacheManager:
     def close(self) -> None:
         """Wait for what the prefix cache still has to write to files."""
         self._prefixes.close()
+
+    def _forget_cache(self, sequence: Sequence) -> None:
+        sequence.cache, sequence.num_computed_tokens = None, 0
+        self._num_allocated -= 1
 
     def _store(self, sequence: Sequence, *, live: bool) -> None:
         if sequence.rope_epoch is None or sequence.cache is None:

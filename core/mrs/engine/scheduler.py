@@ -33,8 +33,8 @@ class CacheAllocator(Protocol):
     def can_allocate(self, sequences: abc.Iterable[Sequence]) -> bool:
         """Whether all these sequences together have space."""
 
-    def allocate(self, sequence: Sequence, num_allocated: int) -> None:
-        """Give `sequence` a cache, beside `num_allocated` sequences that have one.
+    def allocate(self, sequence: Sequence) -> None:
+        """Give `sequence` a cache.
 
         Sets `num_computed_tokens` to how many of its tokens the cache holds already.
         """
@@ -135,8 +135,7 @@ class Scheduler:
         if left <= 0:
             return 0
         if sequence.cache is None:
-            num_allocated = sum(each.cache is not None for each in self.running)
-            self._caches.allocate(sequence, num_allocated)
+            self._caches.allocate(sequence)
             self.num_cached_tokens += sequence.num_computed_tokens
         start, end = sequence.num_computed_tokens, len(sequence.token_ids)
         if start < sequence.snapshot_at:
