@@ -128,10 +128,10 @@ class Engine:
                 self.caches.store_prefix(sequence)
         return outputs + self._choose([each for each, _ in batch if each.is_computed], logits)
 
-    def abort_all(self) -> None:
-        """Let every sequence end before the next step. Any thread may call this."""
+    def abort_all(self, error: Exception) -> None:
+        """Let every sequence end with `error` before the next step. Any thread may call this."""
         for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
-            sequence.abort()
+            sequence.abort(error)
 
     def close(self) -> None:
         """Wait for what past sequences still have to be written to files."""
@@ -143,7 +143,7 @@ class Engine:
         for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
             deadline_s = sequence.deadline_s
             if sequence.is_aborted:
-                outputs.append(self._end(sequence))
+                outputs.append(self._end(sequence, sequence.error))
             elif deadline_s is not None and time.monotonic() > deadline_s:
                 outputs.append(self._end(sequence, DeadlineExceeded()))
         return outputs
@@ -175,7 +175,7 @@ class Engine:
             )
         return outputs
 
-    def _end(self, sequence: Sequence, error: Exception | None = None) -> TokenOutput:
+    def _end(self, sequence: Sequence, error: Exception | None) -> TokenOutput:
         sequence.finish("cancelled", error)
         self._release(sequence)
         return TokenOutput(sequence, None, sequence.finish_reason, time.perf_counter())

@@ -46,7 +46,7 @@ class TokenStream:
         if self.sequence.error is not None:
             raise self.sequence.error
         if output is None:
-            raise MrsError("the model was closed while it answered")
+            raise _was_closed()
         return output
 
     def close(self) -> None:
@@ -156,10 +156,14 @@ class EngineLoop:
 
 def _stop(thread: threading.Thread, engine: Engine, inbox: _Inbox) -> None:
     inbox.close()
-    engine.abort_all()
+    engine.abort_all(_was_closed())
     # The last reference may go in the thread itself.
     if thread is not threading.current_thread():
         thread.join()
+
+
+def _was_closed() -> MrsError:
+    return MrsError("the model was closed while it answered", hint="load it again")
 
 
 def _run(engine: Engine, inbox: _Inbox) -> None:

@@ -97,8 +97,12 @@ class Sequence:
                 keys[position] = image.key
         return keys
 
-    def abort(self) -> None:
-        """Let the engine end it before its next step. Any thread may call this."""
+    def abort(self, error: Exception | None = None) -> None:
+        """Let the engine end it before its next step, with `error` if it is one.
+
+        Any thread may call this.
+        """
+        self.error = error
         self.is_aborted = True
 
     def finish(self, reason: FinishReason, error: Exception | None = None) -> None:
