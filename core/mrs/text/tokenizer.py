@@ -166,9 +166,11 @@ class Tokenizer:
             return b""
         if text in self.control_ids:
             return b""
-        if text in self.added_ids:
+        data = self._decoder.bytes_of(text)
+        if text in self.added_ids and not _is_text(data):
+            # An added token is a whole text: these letters only look like GPT-2's spelling of bytes.
             return text.encode()
-        return self._decoder.bytes_of(text)
+        return data
 
 
 class _DecoderKind:
@@ -194,6 +196,14 @@ class _DecoderKind:
         if self._byte_fallback and (match := _BYTE_TOKEN.fullmatch(text)):
             return bytes([int(match[1], 16)])
         return text.replace("▁", " ").encode()
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _byte_of_character() -> dict[str, int]:
