@@ -24,6 +24,7 @@ from mrs.plan.reconcile import Reconciliation, reconcile
 from mrs.plan.saved import replay
 from mrs.request import Message, RunRequest, Sampling
 from mrs.source.find import fetch, open_checkpoint
+from mrs.text.shorten import newest_tokens, newest_turns, room_for_prompt
 
 if TYPE_CHECKING:
     from mrs.cache.prefix_folder import PrefixFolder
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from mrs.run.reply import Reply
     from mrs.source.checkpoint import Checkpoint
     from mrs.text.chat import TextSide
+    from mrs.text.tokenizer import Tokenizer
 
 _logger = logging.getLogger(__name__)
 
@@ -255,19 +257,56 @@ class LoadedModel:
         self._thinking = request.thinking
         self._text = text
         self._gallery = gallery
-        self.engine = engine
+        self._engine: Engine | None = engine
+
+    @property
+    def engine(self) -> Engine:
+        """What makes tokens. Raises UsageError after `close`."""
+        if self._engine is None:
+            raise UsageError(
+                "the model is closed", where=self.plan.model.model_id, hint="load it again"
+            )
+        return self._engine
+
+    @property
+    def is_closed(self) -> bool:
+        return self._engine is None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._text.tokenizer
 
     def stream_chat(
-        self, messages: Sequence[Message], sampling: Sampling, *, thinking: bool | None = None
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        *,
+        thinking: bool | None = None,
+        truncate: bool = False,
     ) -> Reply:
-        """Answer the last message of a conversation; `thinking` goes before the model's own."""
+        """Answer the last message of a conversation; `thinking` goes before the model's own.
+
+        With `truncate`, a conversation that is too long loses its oldest turns, and if the newest
+        is still too long, the prompt its oldest tokens.
+        """
         thinking = self._thinking if thinking is None else thinking
         prompt_ids, images = self._read(messages, thinking)
+        if truncate and len(prompt_ids) >= self.context_tokens:
+            room = room_for_prompt(self.context_tokens, sampling.max_tokens)
+            messages = newest_turns(
+                messages, lambda rest: len(self._read(rest, thinking)[0]) <= room
+            )
+            prompt_ids, images = self._read(messages, thinking)
+        if not images:  # which cannot be cut
+            prompt_ids = self._cut(prompt_ids, sampling, truncate)
         return self._stream(prompt_ids, sampling, self._text.opening(prompt_ids), images)
 
-    def stream_completion(self, prompt: str, sampling: Sampling) -> Reply:
-        """Continue a text."""
-        return self._stream(self._text.encode_raw(prompt), sampling)
+    def stream_completion(
+        self, prompt: str, sampling: Sampling, *, truncate: bool = False
+    ) -> Reply:
+        """Continue a text; with `truncate`, one that is too long loses its oldest tokens."""
+        prompt_ids = self._text.encode_raw(prompt)
+        return self._stream(self._cut(prompt_ids, sampling, truncate), sampling)
 
     def prompt_tokens(self, messages: Sequence[Message]) -> int:
         """Tokens that a conversation takes of the context."""
@@ -281,14 +320,22 @@ class LoadedModel:
         return held_memory(device.torch_device for device, terms in used if terms.total.expected)
 
     def close(self) -> None:
-        """Give the memory back, once what is to be kept of it is in files."""
-        self.engine.close()
-        del self.engine
+        """Give the memory back, once what is to be kept of it is in files. Twice is harmless."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
+    def _cut(self, prompt_ids: list[int], sampling: Sampling, truncate: bool) -> list[int]:
+        if not truncate or len(prompt_ids) < self.context_tokens:
+            return prompt_ids
+        room = room_for_prompt(self.context_tokens, sampling.max_tokens)
+        return newest_tokens(prompt_ids, room, self.tokenizer.bos_id)
 
     def _read(
         self, messages: Sequence[Message], thinking: bool | None
     ) -> tuple[list[int], list[PreparedImage]]:
-        """The prompt of a conversation, and the pictures in it."""
+        """The prompt of a conversation, and the pictures in it. Raises UsageError after `close`."""
+        _ = self.engine
         images: list[PreparedImage] = []
         if self._gallery is not None:
             images = self._gallery.of(messages)

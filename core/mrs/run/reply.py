@@ -85,7 +85,7 @@ class _Progress:
     def __init__(self, text: TextSide, sampling: Sampling, speed: SpeedEstimate | None) -> None:
         self.events: deque[Event] = deque()
         self._tokenizer = text.tokenizer
-        self._stop_ids = text.stop_ids
+        self._stop_ids = frozenset[int]() if sampling.ignore_eos else text.stop_ids
         self._decoder = text.stream_decoder(sampling.stop)
         self._speed = speed
         self._tokens = 0
