@@ -50,7 +50,7 @@ def runner() -> Iterator[Runner]:
         ({"max_tokens": -(10**5000)}, "max_tokens is a value of type int: give a whole number"),
         ({"top_p": 1.5}, "top_p is 1.5: give a number from 0 to 1"),
         ({"repetition_penalty": 0}, "give a number above 0"),
-        ({"logit_bias": {5: NAN}}, "logit_bias is {5: nan}: give token ids with finite numbers"),
+        ({"logit_bias": {5: NAN}}, "logit_bias is {5: nan}: give token ids, each with a"),
         ({"logit_bias": {-5: 1.0}}, "logit_bias"),
         ({"logit_bias": {"x": 1.0}}, "logit_bias"),
         ({"logit_bias": [(5, 1.0)]}, "logit_bias"),
@@ -96,6 +96,7 @@ def test_a_message(message: dict[str, Any], words: str) -> None:
         ({"cpu": 1}, "cpu is 1: give True or False"),
         ({"in_situ_quant": ["q4k"]}, "in_situ_quant"),
         ({"device_map": {"0": 5}}, "device_map"),
+        ({"device_map": "0:5", "num_device_layers": "0:5"}, "leave one of them out"),
         ({"on_progress": 5}, "on_progress is 5: give a function"),
     ],
 )
@@ -121,6 +122,8 @@ def test_an_architecture_is_of_the_kind_that_is_loaded() -> None:
         Which.Plain("demo", arch="llama")
     with pytest.raises(UsageError, match="one of VisionArchitecture"):
         Which.MultimodalPlain("demo", arch=Architecture.Llama, max_edge=5)
+    with pytest.raises(UsageError, match="name it in mmproj_filename"):
+        Which.GGUF("demo", max_edge=5)
     with pytest.raises(UsageError, match="max_num_images"):
         Which.VisionPlain("demo", max_num_images=0)
 

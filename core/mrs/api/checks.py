@@ -74,9 +74,8 @@ def _is_list(value: Any, accepts: Callable[[Any], bool]) -> bool:
 
 
 def _is_bias(value: Any) -> bool:
-    finite = Number(low=-math.inf)
     return isinstance(value, Mapping) and all(
-        _COUNT.accepts(token) and finite.accepts(bias) for token, bias in value.items()
+        _COUNT.accepts(token) and _BIAS.accepts(bias) for token, bias in value.items()
     )
 
 
@@ -85,6 +84,7 @@ def _is_text(value: Any) -> bool:
 
 
 _COUNT, _POSITIVE = Number(whole=True), Number(1, whole=True)
+_BIAS = Number(-1e9, 1e9)
 _FLAG = of_type("True or False", bool)
 _TEXT, _PATH = of_type("a text", str), of_type("a path", str, Path)
 _NAME = Allowed("a name or a path that is not empty", lambda value: _is_text(value) and value)
@@ -118,7 +118,7 @@ FIELDS: Mapping[str, Kind] = {
     "frequency_penalty": _PENALTY,
     "presence_penalty": _PENALTY,
     "stop_seqs": _TEXTS,
-    "logit_bias": Allowed("token ids with finite numbers, such as {13: -5.0}", _is_bias),
+    "logit_bias": Allowed(f"token ids, each with {_BIAS.wording}", _is_bias),
     "logprobs": _FLAG,
     "top_logprobs": _COUNT,
     "dry_multiplier": Number(),

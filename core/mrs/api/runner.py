@@ -30,6 +30,7 @@ from mrs.api.which import (
     path_text,
     vision_request,
 )
+from mrs.errors import UsageError
 from mrs.events import OnProgress
 from mrs.plan.plan import Plan
 from mrs.request import Message, RunRequest, Sampling
@@ -108,6 +109,11 @@ class Runner:
         given = {name: value for name, value in locals().items() if name not in ("self", "which")}
         check_arguments(type(self).__init__, given)
         check_which(which)
+        if device_map is not None and num_device_layers is not None:
+            raise UsageError(
+                "device_map and num_device_layers are given, which are the same",
+                hint="leave one of them out",
+            )
         arch = None if isinstance(which, Which.GGUF) else which.arch
         self._model = load(
             RunRequest(
@@ -176,10 +182,10 @@ class Runner:
         self._check_call(request, CompletionRequest, model_id)
         replies = [self._continued(request.prompt, each, request) for each in request.samplings()]
         identity = self._identity()
-        if request.stream:
-            return ChunkStream(replies, lambda chunk: _completion_chunk(chunk, identity))
-        done = collect(replies)
         start = request.prompt if request.echo_prompt else ""
+        if request.stream:
+            return ChunkStream(replies, lambda chunk: _completion_chunk(chunk, identity), start)
+        done = collect(replies)
         choices = [
             CompletionChoice(text=start + each.text, **_common(each, index))
             for index, each in enumerate(done)
@@ -245,7 +251,8 @@ class Runner:
     def close(self) -> None:
         """Give the memory back, once what is to be kept of it is in files.
 
-        Requests raise UsageError from then on; closing again does nothing.
+        Requests raise UsageError from then on, streams that were begun go on; closing again does
+        nothing.
         """
         self._model.close()
 

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 from mrs.api.checks import Allowed, Kind, check_fields, of_type, one_of, require
+from mrs.errors import UsageError
 from mrs.request import Dtype, ModelSource, VisionRequest
 
 
@@ -164,6 +165,10 @@ class Which:
 
         def __post_init__(self) -> None:
             check_fields(self, {"dtype": _DTYPES})
+            if self.max_edge is not None and self.mmproj_filename is None:
+                raise UsageError(
+                    "max_edge is given, and nothing that sees", hint="name it in mmproj_filename"
+                )
 
 
 AnyWhich = Which.Plain | Which.MultimodalPlain | Which.GGUF
