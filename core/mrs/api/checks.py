@@ -39,7 +39,8 @@ class Number:
     @property
     def wording(self) -> str:
         start = f"above {self.low:g}" if self.above else f"from {self.low:g}"
-        end = f" to {self.high:g}" if self.high < math.inf else "" if self.above else " up"
+        high = str(self.high) if self.whole else f"{self.high:g}"
+        end = f" to {high}" if self.high < math.inf else "" if self.above else " up"
         return f"{'a whole number' if self.whole else 'a number'} {start}{end}"
 
     def accepts(self, value: Any) -> bool:
@@ -87,7 +88,9 @@ _COUNT, _POSITIVE = Number(whole=True), Number(1, whole=True)
 _BIAS = Number(-1e9, 1e9)
 _FLAG = of_type("True or False", bool)
 _TEXT, _PATH = of_type("a text", str), of_type("a path", str, Path)
-_NAME = Allowed("a name or a path that is not empty", lambda value: _is_text(value) and value)
+_NAME = Allowed(
+    "a name or a path that is not empty", lambda value: _PATH.accepts(value) and bool(str(value))
+)
 _TEXTS = Allowed(
     "a text or a list of texts", lambda value: _is_text(value) or _is_list(value, _is_text)
 )

@@ -107,7 +107,7 @@ class Runner:
         Raises MrsError.
         """
         given = {name: value for name, value in locals().items() if name not in ("self", "which")}
-        check_arguments(type(self).__init__, given)
+        check_arguments(Runner.__init__, given)
         check_which(which)
         if device_map is not None and num_device_layers is not None:
             raise UsageError(

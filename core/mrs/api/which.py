@@ -208,7 +208,7 @@ def model_source(which: AnyWhich, token_source: str) -> ModelSource:
     """Where the model comes from, as plans and loaders see it."""
     if not isinstance(which, Which.GGUF):
         return ModelSource(
-            which.model_id,
+            str(which.model_id),
             "safetensors",
             token_source=token_source,
             cache_path=path_text(which.hf_cache_path),
@@ -216,14 +216,14 @@ def model_source(which: AnyWhich, token_source: str) -> ModelSource:
         )
     names = which.quantized_filename
     return ModelSource(
-        which.quantized_model_id,
+        str(which.quantized_model_id),
         "gguf",
         filenames=tuple(names.split() if isinstance(names, str) else names),
         token_source=token_source,
         cache_path=path_text(which.hf_cache_path),
         tokenizer_json=path_text(which.tokenizer_json),
-        tokenizer_model_id=which.tok_model_id,
-        mmproj=which.mmproj_filename,
+        tokenizer_model_id=path_text(which.tok_model_id),
+        mmproj=path_text(which.mmproj_filename),
     )
 
 
