@@ -257,7 +257,7 @@ def test_a_long_line_goes_on_below_its_beginning(monkeypatch: pytest.MonkeyPatch
     environment = Environment(io.StringIO(), out, io.StringIO(), {"TERM": "xterm"})
     assert main(("plan", "--dry-run", "-m", "demo-vision"), environment) == 0
     text = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
-    assert re.search(r"^    1 image of [^\n]*\n    [^\n]*looking", text, re.MULTILINE)
+    assert re.search(r"^    1 image of [^\n]*\n    [^\n]*activations", text, re.MULTILINE)
 
 
 def test_facts_of_four_gpus(run_mrs, big: str) -> None:
@@ -269,10 +269,10 @@ def test_facts_of_four_gpus(run_mrs, big: str) -> None:
         ran.out,
         re.MULTILINE,
     )
-    assert "of prompt (200 GB/s assumed)" in ran.out
+    assert "of prompt (assuming memory at 200 GB/s)" in ran.out
     given = [f"{gpu},bandwidth=900GB/s" for gpu in gpus]
     ran = run_mrs("plan", "--dry-run", *given, "--device", "cpu=8GiB", "-m", big)
-    assert "assumed" not in ran.out
+    assert "assuming" not in ran.out
 
 
 def test_what_does_not_fit_remembers_nothing(run_mrs, big: str) -> None:

@@ -203,23 +203,24 @@ def speed(plan: Plan) -> str:
         if terms.total.expected and device.bandwidth_source == "assumed"
     }
     numbers = " and ".join(f"{bytes_per_s / 1e9:.0f}" for bytes_per_s in sorted(guessed))
-    basis = f" ({numbers} GB/s assumed)" if guessed else ""
+    basis = f" (assuming memory at {numbers} GB/s)" if guessed else ""
     return f"{decode} tokens/s of reply, {prompt} of prompt{basis}"
 
 
 def seeing(plan: Plan) -> str:
-    """What sees, and what pictures take; nothing for a model of text alone."""
+    """What images take of the context and of memory; nothing for a model of text alone."""
     vision = plan.vision
     if vision is None:
         return ""
     count = "1 image" if vision.images == 1 else f"{vision.images} images"
-    looking = human_bytes(vision.activation_bytes + vision.feature_bytes)
+    activations = human_bytes(vision.activation_bytes + vision.feature_bytes)
     each = f"{vision.image_rows:,} tokens"
     if vision.image_keys:
         each = f"{vision.image_keys:,} keys"
     return (
         f"{count} of up to {vision.image_edge} pixels, {each} each; "
-        f"tower and projector {human_bytes(vision.weight_bytes)}, looking {looking}, "
+        f"weights of tower and projector {human_bytes(vision.weight_bytes)}, their activations "
+        f"{activations}, "
         f"on {plan.devices[plan.home].label}"
     )
 

@@ -39,7 +39,7 @@ def remarks(
             lines.append(_shared(devices, terms))
         if held.total.high > held.available_bytes >= held.needed_bytes:
             beyond = human_bytes(held.total.high - held.available_bytes)
-            lines.append(f"{device.label} is tight: at worst it lacks {beyond}")
+            lines.append(f"{device.label} may lack {beyond}, if every estimate is at its upper end")
     return tuple(lines)
 
 
