@@ -357,6 +357,7 @@ def test_kv_of_a_further_token(
         (["cuda:0=1400MiB", "cpu=1GiB"], {"max_seq_len": 2048, "max_batch_size": 2}),
         (["cuda:0=1100MiB", "cuda:1=1300MiB", "cpu=1GiB"], {"isq": "q8_0", "dtype": "f32"}),
         (["cpu=400MiB"], {}),
+        (["cuda:0=1050MiB", "cpu=1GiB"], {"max_seq_len": 64}),
     ],
 )
 def test_conversations_at_once(small: Path, planner_of, devices, wishes) -> None:
