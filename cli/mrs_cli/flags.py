@@ -68,7 +68,10 @@ class GlobalFlags:
     ] = None
     no_cpu_spill: Annotated[
         bool,
-        _devices("--no-cpu-spill", help="Fail where the accelerators cannot hold every layer."),
+        _devices(
+            "--no-cpu-spill",
+            help="Fail where the accelerators cannot hold every layer, instead of using the CPU.",
+        ),
     ] = False
     no_calibration: Annotated[
         bool,
@@ -76,7 +79,12 @@ class GlobalFlags:
     ] = False
     plan_file: Annotated[
         str | None,
-        _devices("--plan", metavar="FILE", help="Run exactly the plan that mrs plan --json saved."),
+        _devices(
+            "--plan",
+            metavar="FILE",
+            help="Run exactly the plan that mrs plan --json saved; flags that say other than the plan are "
+            "named and ignored.",
+        ),
     ] = None
     no_kv_cache: Annotated[
         bool, _devices("--no-kv-cache", help="Recompute everything at each step.")
@@ -531,8 +539,9 @@ class PlanFlags:
         _planning(
             "--device",
             metavar="DEVICE",
-            help="Plan for a device that need not be there, such as cuda:0=24GiB, "
-            "cuda:1=16GiB,bandwidth=448GB/s or cpu=64GiB; may be given several times.",
+            help="Plan for a device that need not be there: by its memory, such as cuda:0=24GiB, "
+            "cuda:1=16GiB,bandwidth=448GB/s or cpu=64GiB, or by its name, such as "
+            '"cuda:0=RTX 4090" or "metal:0=M4 Max 64GB"; may be given several times.',
         ),
     ] = None
     solve: Annotated[
@@ -540,7 +549,8 @@ class PlanFlags:
         _planning(
             "--solve",
             metavar="max-seq-len|max-batch-size|isq",
-            help="Find the largest length or batch, or the finest quantization, that fits.",
+            help="Find the largest length or batch that fits, or the finest quantization that fits "
+            "without layers on the CPU (if none does, the fastest).",
         ),
     ] = None
     model_id: Annotated[

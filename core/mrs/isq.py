@@ -63,6 +63,11 @@ def parse_isq(text: str) -> Format:
     return FORMATS[format_name]
 
 
+def isq_name(format_name: str) -> str:
+    """How `--isq` spells a format: `Q4_K` is `q4k`; KeyError for one that it does not make."""
+    return {made: name for name, made in _BY_NAME.items()}[format_name]
+
+
 def isq_format(
     role: str, shape: tuple[int, ...], level: Format, stored: Format
 ) -> tuple[Format, str | None]:

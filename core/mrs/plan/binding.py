@@ -22,9 +22,8 @@ class Binding:
     def text(self) -> str:
         size = human_bytes(abs(self.free_bytes))
         room = f"lacks {size}" if self.free_bytes < 0 else f"has {size} to spare"
-        return (
-            f"{self.device} {room}; its largest term: {self.term}, {human_bytes(self.term_bytes)}"
-        )
+        size = human_bytes(self.term_bytes)
+        return f"{self.device} {room}; its largest part: {self.term}, {size}"
 
 
 def binding(plan: Plan) -> Binding:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 from mrs.families.find import Description
 from mrs.families.spec import Parameter
-from mrs.formats import Format
+from mrs.formats import FORMATS, Format
 from mrs.plan.facts import ModelFacts, model_facts
 from mrs.plan.storage import Storage, StorageRules, resolve_dtype, store
 from mrs.plan.work import Work, weights_work
@@ -60,6 +61,20 @@ class ModelFiles:
         return {
             p.name: [tensors[piece.tensor].format for piece in p.pieces] for p in self.parameters
         }
+
+    @cached_property
+    def stored_as(self) -> Mapping[str, Storage]:
+        """Format and bytes of each parameter in the files; scales of FP8 numbers do not count.
+
+        Only MXFP4 numbers come as plain bytes, two in each, with a byte of scale for 32.
+        """
+        found = {}
+        for parameter in self.parameters:
+            format = self.stored[parameter.name][0]
+            format = FORMATS["MXFP4"] if format.name == "U8" else format
+            size_bytes = prod(parameter.shape) * format.block_bytes // format.block_elements
+            found[parameter.name] = Storage(format, size_bytes)
+        return found
 
     def dense_format(self, wanted: str) -> Format:
         """The type of weights that are not quantized, and of the KV cache, for a `--dtype`."""

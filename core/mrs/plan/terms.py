@@ -120,7 +120,12 @@ class ModelSizes:
         self._shown = shown
         self.image_keys = shown.keys if shown else 0
         self.kv_bytes = tuple(_kv_bytes(self.spec.layers, load, dense, self.image_keys))
-        self.kv_bytes_per_token = sum(_kv_bytes(self.spec.layers, Load(1, 1), dense))
+        now, later = (
+            sum(_kv_bytes(self.spec.layers, Load(tokens, 1, load.chunk_tokens), dense))
+            for tokens in (load.context_tokens, load.context_tokens + 1)
+        )
+        self.kv_bytes_per_token = now // load.context_tokens
+        self.kv_bytes_per_further_token = later - now
         self._sizes: dict[bool, Sizes] = {}
 
     def on(self, device: Device) -> Sizes:
