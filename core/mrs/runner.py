@@ -168,7 +168,7 @@ def _load_decoder(planner: Planner, made: Plan, report: OnProgress) -> tuple[Dec
 
     from mrs.kernels.memory import keep_freed_memory
     from mrs.load.load import load_weights
-    from mrs.load.read import TORCH_DTYPES
+    from mrs.load.tensor_reader import TORCH_DTYPES
     from mrs.model.decoder import Decoder
 
     torch_devices = [torch.device(device.torch_device) for device in made.devices]
