@@ -16,11 +16,12 @@ from mrs.kernels.library import is_available
 from mrs.plan.bandwidth import remember_bandwidth
 from mrs.plan.calibration import corrections, remember
 from mrs.plan.device import Device
+from mrs.plan.host_memory import forget_peak, resident_bytes
 from mrs.plan.memory import probe_devices
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
 from mrs.plan.prefix import folder_bytes
-from mrs.plan.reconcile import Reconciliation, reconcile
+from mrs.plan.reconcile import HostMeasured, Reconciliation, reconcile
 from mrs.plan.saved import replay
 from mrs.request import Message, RunRequest, Sampling
 from mrs.source.find import fetch, open_checkpoint
@@ -71,16 +72,9 @@ def load(request: RunRequest, on_progress: OnProgress | None = None) -> LoadedMo
         import mrs.load.load
         import mrs.run.reply  # noqa: F401 - at once, so that they are imported undisturbed
         from mrs.media.gallery import Gallery
-        from mrs.text.chat import read_text_side
 
+        text = _text_side(request, planner)
     vision = planner.description.spec.vision
-    text = read_text_side(
-        planner.checkpoint,
-        chat_template=request.chat_template,
-        jinja_explicit=request.jinja_explicit,
-        placeholder=vision.placeholder if vision else None,
-        image_token_id=vision.image_token_id if vision else None,
-    )
     gallery = Gallery(vision.layout, request.vision.max_edge) if vision and request.vision else None
     made = still_fitting(request, planner, made)
     folder = _prefix_folder(request, planner, made, limit_bytes)
@@ -100,9 +94,13 @@ def rehearse(
     planner = _fetched(request, planner, report)
     for variable, silent in (("KINETO_LOG_LEVEL", "99"), ("TORCH_CPP_LOG_LEVEL", "ERROR")):
         os.environ.setdefault(variable, silent)  # the profiler talks on standard error
-    decoder, weights = _load_decoder(planner, made, report)
+    text = _text_side(request, planner)  # what a run has in memory counts here, too
+    import mrs.run.reply  # noqa: F401
     from mrs.run.rehearsal import measure, rehearse
 
+    program_bytes = resident_bytes()
+    forget_peak()
+    decoder, weights = _load_decoder(planner, made, report)
     vision = made.vision
     seen = rehearse(
         decoder,
@@ -116,9 +114,11 @@ def rehearse(
         made,
         planner.corrections if request.calibration else {},
         measure(seen, weights, free_before),
+        HostMeasured(program_bytes, seen.process_bytes),
         seen.prompt_tokens_per_s,
         seen.decode_tokens_per_s,
     )
+    del text
     remember(result.corrections)
     for device, bytes_per_s in result.bandwidths.items():
         remember_bandwidth(device, bytes_per_s)
@@ -134,13 +134,27 @@ def still_fitting(request: RunRequest, planner: Planner, made: Plan) -> Plan:
     shrunk = any(
         device.label not in now or now[device.label].available_bytes < terms.needed_bytes
         for device, terms in zip(made.devices, made.terms, strict=True)
-        if terms.total.expected
+        if terms.is_used
     )
     if not shrunk:
         return made
     again = plan(request, _planner(request, planner.checkpoint, planner.description))
     again.require_fit()
     return again
+
+
+def _text_side(request: RunRequest, planner: Planner) -> TextSide:
+    """Tokenizer and chat template of a model whose files are on this machine."""
+    from mrs.text.chat import read_text_side
+
+    vision = planner.description.spec.vision
+    return read_text_side(
+        planner.checkpoint,
+        chat_template=request.chat_template,
+        jinja_explicit=request.jinja_explicit,
+        placeholder=vision.placeholder if vision else None,
+        image_token_id=vision.image_token_id if vision else None,
+    )
 
 
 def _devices(request: RunRequest) -> list[Device]:
@@ -170,7 +184,7 @@ def _load_decoder(planner: Planner, made: Plan, report: OnProgress) -> tuple[Dec
 
     from mrs.kernels.memory import keep_freed_memory
     from mrs.load.load import load_weights
-    from mrs.load.read import TORCH_DTYPES
+    from mrs.load.tensor_reader import TORCH_DTYPES
     from mrs.model.decoder import Decoder
 
     torch_devices = [torch.device(device.torch_device) for device in made.devices]
@@ -317,7 +331,7 @@ class LoadedModel:
         from mrs.run.held import held_memory
 
         used = zip(self.plan.devices, self.plan.terms, strict=True)
-        return held_memory(device.torch_device for device, terms in used if terms.total.expected)
+        return held_memory(device.torch_device for device, terms in used if terms.is_used)
 
     def close(self) -> None:
         """Give the memory back, once what is to be kept of it is in files. Twice is harmless."""

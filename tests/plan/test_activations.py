@@ -14,7 +14,7 @@ from mrs.formats import FORMATS
 from mrs.isq import parse_isq
 from mrs.kernels.library import is_available
 from mrs.load.load import load_weights
-from mrs.load.read import TORCH_DTYPES
+from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.decoder import Decoder
 from mrs.plan.device import Device
 from mrs.plan.forward_pass import decoding_bytes

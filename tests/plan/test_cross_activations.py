@@ -10,7 +10,7 @@ from mrs.cache.sequence import SequenceCache
 from mrs.families.slots import layer_slots
 from mrs.families.spec import CrossAttention, Layer, Mlp, Norm
 from mrs.formats import FORMATS
-from mrs.load.read import TORCH_DTYPES
+from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.cross_attention import CrossAttentionLayer
 from mrs.model.matrix import DenseMatrix
 from mrs.model.segments import Segment, Sight

@@ -14,7 +14,7 @@ from torch import Tensor
 from mrs.families.find import Description, describe
 from mrs.families.vision.spec import Vision
 from mrs.load.load import load_weights
-from mrs.load.read import TORCH_DTYPES
+from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.media.prepare import PreparedImage, prepare
 from mrs.model.decoder import Decoder
 from mrs.model.weights import ModelWeights

@@ -18,12 +18,12 @@ def held_text(plan: Plan, memory: Sequence[HeldMemory]) -> str:
         ("planned", "layers", "weights", "KV cache", "activations", "runtime")
     ]
     for index, (device, terms) in enumerate(zip(plan.devices, plan.terms, strict=True)):
-        if terms.total.expected:
+        if terms.is_used:
             sizes = (
                 terms.weight_bytes,
                 terms.kv_bytes,
                 terms.activations.expected,
-                terms.runtime.expected,
+                terms.runtime.expected + terms.allocator.expected,
             )
             rows.append((device.label, _layers(plan, index), *map(human_bytes, sizes)))
     now: list[tuple[str, ...]] = [("now", "held", "free")]

@@ -87,7 +87,7 @@ def plain_lines(
     for index in plan.visible_devices:
         device, terms = plan.devices[index], plan.terms[index]
         yield f"{device.label}: {device_line(device, terms)}"
-        if terms.total.expected:
+        if terms.is_used:
             sizes = zip(PARTS, part_bytes(terms), strict=True)
             yield "  " + ", ".join(f"{name} {human_bytes(size)}" for (name, _, _), size in sizes)
     yield f"layers: {', '.join(layer_runs(plan))}"
@@ -112,7 +112,7 @@ def part_bytes(terms: DeviceTerms) -> tuple[int, ...]:
         terms.weight_bytes,
         terms.kv_bytes,
         terms.activations.expected,
-        terms.runtime.expected,
+        terms.runtime.expected + terms.allocator.expected,
         terms.reserve_bytes,
         max(0, terms.free_bytes),
     )
@@ -160,7 +160,7 @@ def planned_for(plan: Plan) -> str:
 def device_line(device: Device, terms: DeviceTerms) -> str:
     """Its name, its layers, and what it is expected to hold of what it has."""
     available = human_bytes(terms.available_bytes)
-    if not terms.total.expected:
+    if not terms.is_used:
         return f"{device.name}, not used, {available} free"
     layers = f"{terms.layers} layer{'s' if terms.layers != 1 else ''}"
     return f"{device.name}, {layers}, {bytes_range(*terms.total)} of {available}"
@@ -200,7 +200,7 @@ def speed(plan: Plan) -> str:
     guessed = {
         speed.bandwidth_bytes_per_s
         for device, speed, terms in used
-        if terms.total.expected and device.bandwidth_source == "assumed"
+        if terms.is_used and device.bandwidth_source == "assumed"
     }
     numbers = " and ".join(f"{bytes_per_s / 1e9:.0f}" for bytes_per_s in sorted(guessed))
     basis = f" (assuming memory at {numbers} GB/s)" if guessed else ""

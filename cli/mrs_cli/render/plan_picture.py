@@ -81,7 +81,7 @@ def _print(screen: Console, lines: Sequence[Text]) -> None:
 
 def _device(device: Device, terms: DeviceTerms, width: int) -> list[Text]:
     """Its name and what it holds, above its bar."""
-    if not terms.total.expected:
+    if not terms.is_used:
         free = f"not used, {human_bytes(terms.available_bytes)} free"
         return [_spread(device, free, width, "quiet")]
     held = f"{bytes_range(*terms.total)} of {human_bytes(terms.available_bytes)}"
@@ -139,7 +139,7 @@ def _table(plan: Plan) -> list[Text]:
     used = [
         (device.label, terms)
         for device, terms in zip(plan.devices, plan.terms, strict=True)
-        if terms.total.expected
+        if terms.is_used
     ]
     rows = [
         [human_bytes(size) if size else "\u2013" for size in part_bytes(terms)] for _, terms in used

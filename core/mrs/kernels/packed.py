@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from mrs.kernels.library import NativeLibrary, NativeMatrix, native_library
-from mrs.kernels.memory import allocate_weights
 
 #: Formats of GGUF that the native kernels multiply, in the library's order.
 PACKED_FORMATS = (
@@ -46,7 +45,7 @@ class PackedMatrix:
 
     def __init__(self, format_name: str, rows: int, columns: int) -> None:
         """Memory for the weight, to be filled by `fill`; ValueError where rows cut a block."""
-        data = allocate_weights(_packed_bytes(format_name, rows, columns))
+        data = torch.empty(_packed_bytes(format_name, rows, columns), dtype=torch.uint8)
         self._hold(data, format_name, rows, columns)
 
     @classmethod

@@ -31,7 +31,7 @@ def binding(plan: Plan) -> Binding:
 
     A plan that lacks memory is bound by the device that lacks most.
     """
-    used = [index for index, terms in enumerate(plan.terms) if terms.total.expected]
+    used = [index for index, terms in enumerate(plan.terms) if terms.is_used]
     lacking = [index for index in used if plan.terms[index].missing_bytes]
     accelerators = [index for index in used if plan.devices[index].kind != "cpu"]
     index = min(lacking or accelerators or used, key=lambda i: _spare_bytes(plan.terms[i]))

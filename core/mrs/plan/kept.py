@@ -11,13 +11,23 @@ from mrs.families.find import Description
 from mrs.families.spec import Parameter
 from mrs.formats import FORMATS, Format
 from mrs.plan.facts import ModelFacts, model_facts
-from mrs.plan.storage import Storage, StorageRules, resolve_dtype, store
+from mrs.plan.processor import cpu_threads
+from mrs.plan.storage import (
+    CODED_WEIGHTS,
+    SCALED_CHUNK_WEIGHTS,
+    Storage,
+    StorageRules,
+    load_chunk_weights,
+    resolve_dtype,
+    store,
+)
 from mrs.plan.work import Work, weights_work
 from mrs.source.checkpoint import Checkpoint
 from mrs.units import MIB
 
-#: Temporaries of decoding or encoding one chunk of a tensor.
-CODING_SCRATCH_BYTES = 4 * MIB
+#: Temporaries of decoding or encoding a weight of a chunk, of a chunk that has scales of its own,
+#: and of one that is stored transposed.
+CODING_BYTES, SCALED_BYTES, TRANSPOSED_BYTES = 44, 64, 8
 #: What 2**21 numbers take while an accelerator quantizes them and lays them out, at most.
 BLOCK_LOAD_SCRATCH_BYTES = 96 * MIB
 
@@ -124,13 +134,22 @@ class ModelFiles:
 def _scratch_bytes(
     parameter: Parameter, stored: Sequence[Format], kept: Storage, *, is_cpu: bool
 ) -> int:
-    """Numbers or blocks that are made of a file's bytes before they go to their place.
+    """Memory that loading a parameter takes besides its own.
 
-    Bytes that are kept as they lie in the file are copied from there. An accelerator makes blocks
-    itself, some at a time, and gets numbers from the host.
+    A chunk of the file, and what is made of it before it goes to its place. An accelerator makes
+    blocks itself, some at a time.
     """
+    threads = cpu_threads()
+    weights = min(prod(parameter.shape), load_chunk_weights(threads))
+    file_bytes = max(weights * f.block_bytes // f.block_elements for f in stored)
     if not is_cpu:
         return BLOCK_LOAD_SCRATCH_BYTES if kept.form == "blocks" else 0
     if all(format == kept.format for format in stored):
-        return 0
-    return kept.format.size_bytes(parameter.shape) + CODING_SCRATCH_BYTES
+        return file_bytes
+    kept_bytes = weights * kept.format.block_bytes // kept.format.block_elements
+    coded = CODING_BYTES * min(weights, threads * CODED_WEIGHTS)
+    if any(piece.scales for piece in parameter.pieces):
+        coded += SCALED_BYTES * min(weights, SCALED_CHUNK_WEIGHTS)
+    if any(piece.transposed for piece in parameter.pieces):
+        coded += TRANSPOSED_BYTES * weights
+    return file_bytes + kept_bytes + coded

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mrs.errors import DoesNotFit
-from mrs.plan.account import Correction
+from mrs.plan.account import Correction, host_bytes
 from mrs.plan.bandwidth import bandwidth_of
 from mrs.plan.device import Device, placement_devices
 from mrs.plan.fastest import TokenReads, fastest
@@ -36,7 +36,10 @@ def place(
     if request.layer_map is not None:
         memories = [device.memory for device in devices]
         return place_by_hand(parse_layer_map(request.layer_map), count, memories)
-    candidates = placement_devices(devices)
+    candidates = [
+        _without_program(sizes, device, memory)
+        for device, memory in zip(devices, placement_devices(devices), strict=False)
+    ]
     if not request.cpu_spill and candidates[0].kind != "cpu":
         candidates = [memory for memory in candidates if memory.kind != "cpu"]
     considered = devices[: len(candidates)]
@@ -46,6 +49,14 @@ def place(
         last = replace(candidates[-1], available_bytes=_UNLIMITED_BYTES)
         request = replace(request, strategy="fill")
         return _placed(request, sizes, considered, [*candidates[:-1], last], corrections)
+
+
+def _without_program(sizes: ModelSizes, device: Device, memory: DeviceMemory) -> DeviceMemory:
+    """The CPU's memory less what the process takes of it wherever the layers are."""
+    if device.kind != "cpu":
+        return memory
+    available = memory.available_bytes - host_bytes(sizes, device)
+    return replace(memory, available_bytes=max(0, available))
 
 
 def _placed(

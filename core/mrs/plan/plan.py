@@ -112,7 +112,7 @@ class Plan:
         for device, terms, size_bytes in zip(
             self.devices, self.terms, self.prefix_bytes, strict=True
         ):
-            if terms.total.expected:
+            if terms.is_used:
                 budgets[device.torch_device] += size_bytes
         return dict(budgets)
 

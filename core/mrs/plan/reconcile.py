@@ -22,6 +22,14 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class HostMeasured:
+    """What the system says of the process: before any weight was there, and at its peak."""
+
+    program_bytes: int
+    peak_bytes: int | None
+
+
+@dataclass(frozen=True)
 class Row:
     """One term of one device."""
 
@@ -49,6 +57,7 @@ def reconcile(
     plan: Plan,
     used_corrections: Mapping[str, Correction],
     measured: Mapping[str, Measured],
+    host: HostMeasured,
     prompt_tokens_per_s: float,
     decode_tokens_per_s: float,
 ) -> Reconciliation:
@@ -63,13 +72,13 @@ def reconcile(
         held = [
             (device, terms)
             for device, terms in zip(plan.devices, plan.terms, strict=True)
-            if device.torch_device == torch_device and terms.total.expected
+            if device.torch_device == torch_device and terms.is_used
         ]
         if not held:
             continue
         label = " + ".join(device.label for device, _ in held)
         activations = max(terms.activations.expected for _, terms in held)
-        runtime = sum(terms.runtime.expected for _, terms in held)
+        runtime = sum(terms.runtime.expected for _, terms in held if not terms.is_cpu)
         rows += [
             Row(label, "weights", sum(t.weight_bytes for _, t in held), found.weight_bytes),
             Row(label, "KV cache", sum(t.kv_bytes for _, t in held), found.kv_bytes),
@@ -81,6 +90,7 @@ def reconcile(
         if found.activation_bytes:
             ratio = found.activation_bytes / activations * before.activation_ratio
             corrections[held[0][0]] = Correction(ratio, found.runtime_bytes)
+    rows += _process_rows(plan, rows, host)
     return Reconciliation(
         tuple(rows),
         prompt_tokens_per_s,
@@ -88,6 +98,30 @@ def reconcile(
         corrections,
         _shown_bandwidths(plan, decode_tokens_per_s),
     )
+
+
+def _process_rows(plan: Plan, rows: list[Row], host: HostMeasured) -> list[Row]:
+    """The program, the whole process at its peak, and what of that no other row explains."""
+    label = plan.devices[-1].label
+    on_host = [
+        terms
+        for device, terms in zip(plan.devices, plan.terms, strict=True)
+        if device.torch_device == "cpu"
+    ]
+    found = [Row(label, "program", plan.terms[-1].runtime.expected, host.program_bytes)]
+    if host.peak_bytes is None:
+        return found
+    host_labels = {device.label for device in plan.devices if device.torch_device == "cpu"}
+    known = host.program_bytes + sum(
+        row.measured_bytes or 0 for row in rows if host_labels.issuperset(row.device.split(" + "))
+    )
+    gaps = sum(terms.allocator.expected for terms in on_host)
+    whole = sum(terms.total.expected for terms in on_host)
+    return [
+        *found,
+        Row(label, "unexplained", gaps, host.peak_bytes - known),
+        Row(label, "process", whole, host.peak_bytes),
+    ]
 
 
 def _shown_bandwidths(plan: Plan, decode_tokens_per_s: float) -> dict[Device, float]:

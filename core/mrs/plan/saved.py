@@ -172,7 +172,7 @@ def _check_bytes(plan: Plan, saved: Mapping[str, Any], where: str) -> None:
     """The same bytes must come out, and must still be free."""
     then = {device["label"]: device["bytes"] for device in saved["devices"]}
     for device, terms in zip(plan.devices, plan.terms, strict=True):
-        if not terms.total.expected:
+        if not terms.is_used:
             continue
         held = then[device.label]
         if (terms.weight_bytes, terms.kv_bytes) != (held["weights"], held["kv_cache"]):
