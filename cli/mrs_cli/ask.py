@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import PurePath
 from typing import Any
@@ -44,11 +45,9 @@ def task(
     flags: GlobalFlags, ask: AskFlags, output: OutputFlags, request: RunRequest, *, stdin: bool
 ) -> Task:
     """The task that flags describe; `stdin` is whether `-` asked for standard input."""
-    prompt = None if ask.prompt is None else _text(ask.prompt)
+    prompt = _prompt(ask.prompt or ())
     if prompt is not None and stdin:
         raise UsageError("both --prompt and - are given", hint="give one of the two")
-    if prompt is not None and not prompt.strip():
-        raise UsageError("--prompt is empty", hint="give it a text")
     if ask.image and prompt is None:
         raise UsageError("--image goes with a question", hint="add --prompt TEXT")
     if ask.image and request.vision is None:
@@ -70,6 +69,18 @@ def task(
         verbose=output.verbose,
         log=flags.log,
     )
+
+
+def _prompt(given: Sequence[str]) -> str | None:
+    """The only prompt that is given, if one is."""
+    if len(given) > 1:
+        raise UsageError(
+            f"--prompt is given {len(given)} times",
+            hint="give one, or pipe several in, one a line",
+        )
+    if given and not given[0].strip():
+        raise UsageError("--prompt is empty", hint="give it a text")
+    return _text(given[0]) if given else None
 
 
 def sampling(ask: AskFlags) -> Sampling:
@@ -122,10 +133,6 @@ def gguf_request(flags: GlobalFlags, model: GgufFlags, planning: PlanningFlags) 
     """What `gguf` asks to load."""
     model_id = _model_id(model.quantized_model_id)
     filenames = tuple((model.quantized_filename or "").split())
-    if not filenames and model_id != "demo" and not model_id.lower().endswith(".gguf"):
-        raise UsageError(
-            f"gguf -m {model_id} names no file", hint="add -f FILE (several: -f 'FILE FILE')"
-        )
     source = ModelSource(
         model_id=model_id,
         container="gguf",
@@ -182,9 +189,13 @@ def _template(flag: str, path: str | None, *suffixes: str) -> str | None:
 
 
 def _thinking(text: str | None) -> bool | None:
-    if text not in (None, "true", "false"):
-        raise UsageError(f"--thinking {text} is neither true nor false")
-    return None if text is None else text == "true"
+    if text is None:
+        return None
+    if text.lower() not in ("true", "false"):
+        raise UsageError(
+            f"--thinking {text} is no choice", hint="give true or false; the flag alone is true"
+        )
+    return text.lower() == "true"
 
 
 def _token_source(text: str | None) -> str:

@@ -24,6 +24,7 @@ from mrs.plan.storage import Storage
 from mrs.plan.terms import Load, ModelSizes
 from mrs.plan.vision import VisionTerms, pictures
 from mrs.request import DEFAULT_SEQ_TOKENS, RunRequest, Strategy
+from mrs.source.address import model_name
 from mrs.units import human_bytes
 
 
@@ -103,7 +104,7 @@ class Plan:
         total = human_bytes(sum(terms.weight_bytes for terms in self.terms))
         runs = ", ".join(f"{self.devices[i].label} ({count} layers)" for i, count in self.runs)
         model = self.model
-        return f"{model.model_id}: {model.family}, {self.weights_format}, {total} on {runs}"
+        return f"{model_name(model.model_id)}: {model.family}, {self.weights_format}, {total} on {runs}"
 
     def require_fit(self) -> None:
         """Raise DoesNotFit if a device lacks memory."""
