@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mrs.errors import UsageError
 from mrs.request import ModelSource, RunRequest, Sampling, VisionRequest
@@ -21,12 +21,15 @@ from mrs_cli.flags import (
 )
 from mrs_cli.settings import Biases
 
+if TYPE_CHECKING:
+    from mrs_cli.saved_chat import SavedChat
+
 
 @dataclass(frozen=True)
 class Task:
     """One run of the program. Without a `prompt`, prompts come from standard input.
 
-    `images` are pictures that go with the prompt.
+    `images` are pictures that go with the prompt; `resumed` is the chat to go on with.
     """
 
     request: RunRequest
@@ -39,6 +42,7 @@ class Task:
     quiet: bool = False
     verbose: int = 0
     log: str | None = None
+    resumed: SavedChat | None = None
 
 
 def task(
@@ -57,18 +61,33 @@ def task(
         )
     if flags.log == "":
         raise UsageError("--log names no file", hint="give a file name")
+    resumed = _resumed(flags)
+    chosen = sampling(ask, resumed.sampling if resumed else Sampling())
+    system = None if ask.system is None else _text(ask.system)
     return Task(
         request=request,
-        sampling=replace(sampling(ask), seed=flags.seed),
+        sampling=chosen if flags.seed is None else replace(chosen, seed=flags.seed),
         prompt=prompt,
         images=tuple(ask.image or ()),
-        system=None if ask.system is None else _text(ask.system),
+        system=resumed.system if resumed and system is None else system,
         interactive=flags.interactive_mode,
         json=output.json,
         quiet=output.quiet,
         verbose=output.verbose,
         log=flags.log,
+        resumed=resumed,
     )
+
+
+def _resumed(flags: GlobalFlags) -> SavedChat | None:
+    """The last chat, if it is to go on; what flags say goes before its settings."""
+    if not flags.resume:
+        return None
+    if not flags.interactive_mode:
+        raise UsageError("--continue goes on with a chat", hint="add -i")
+    from mrs_cli.last_chat import last_chat
+
+    return last_chat()
 
 
 def _prompt(given: Sequence[str]) -> str | None:
@@ -83,8 +102,8 @@ def _prompt(given: Sequence[str]) -> str | None:
     return _text(given[0]) if given else None
 
 
-def sampling(ask: AskFlags) -> Sampling:
-    """The settings given, over the defaults of a chat."""
+def sampling(ask: AskFlags, otherwise: Sampling) -> Sampling:
+    """The settings given, and `otherwise` for the others."""
     given: dict[str, Any] = {
         each.name: value
         for each in fields(Sampling)
@@ -99,7 +118,7 @@ def sampling(ask: AskFlags) -> Sampling:
         given["logit_bias"] = tuple(
             Biases().pair(text, spelled=f"--logit-bias {text}") for text in given["logit_bias"]
         )
-    return Sampling(**given)
+    return replace(otherwise, **given)
 
 
 def plain_request(flags: GlobalFlags, model: PlainFlags, planning: PlanningFlags) -> RunRequest:

@@ -32,6 +32,7 @@ VARIABLES = {
 FILES = {
     "~/.local/state/mrs/history": "what was typed in chats, readable by its owner alone; other "
     "platforms have their own folder for state",
+    "~/.local/state/mrs/chats/": "the last chats, kept when they end for --continue, likewise",
 }
 COMPLETIONS = {"bash": "mrs.bash", "zsh": "_mrs", "fish": "mrs.fish"}
 _ZSH_FIRST_USE = '[[ $funcstack[1] == _mrs ]] && _mrs_completion "$@"\n'

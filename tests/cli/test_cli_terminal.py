@@ -80,7 +80,46 @@ def test_ctrl_c_at_the_prompt_takes_the_line_away_then_leaves(chat):
     child.expect_exact("You said: none")
     child.expect_exact(PROMPT)
     child.sendintr()
+    child.expect_exact("Ctrl-C again leaves, and so does Ctrl-D")
+    child.expect_exact(PROMPT)
+    child.send("history\r")
+    child.expect_exact("user=history")
+    child.expect_exact(PROMPT)
+    child.sendintr()
+    child.expect_exact(PROMPT)
+    child.sendintr()
     assert ended(child) == 0
+
+
+def test_what_is_typed_while_a_model_loads_is_sent(chat):
+    child = chat("-m", "waits", wait="slow load begins")
+    child.send("hello\rsnow\rhalf")
+    child.expect_exact("fake: a book of answers")
+    assert "hello" not in child.before
+    child.expect_exact("\x1b[1mfake\x1b[0m model.")
+    child.expect_exact("\u2603 snow")
+    child.expect_exact(PROMPT)
+    child.expect_exact("half")
+    child.send(" a line\r")
+    child.expect("You said: half a line")
+
+
+def test_a_terminal_has_its_echo_back_after_a_load_that_ends_in_an_error(chat):
+    import termios
+
+    child = chat("-m", "missing", wait="no such model")
+    assert ended(child) == 3
+    assert termios.tcgetattr(child.child_fd)[3] & termios.ECHO
+
+
+def test_three_quotes_let_enter_begin_a_new_line(chat):
+    child = chat()
+    child.send('"""one\rtwo"""\r')
+    child.expect(STATISTICS)
+    assert "You said: one\r\n" in re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", child.before)
+    child.expect_exact(PROMPT)
+    child.send("history\r")
+    child.expect("user=one\r\n")
 
 
 def test_sigterm_leaves_and_restores_the_terminal(chat):
@@ -169,6 +208,9 @@ def test_a_dumb_terminal_gets_plain_lines(chat):
     child.expect_exact("Hello! I am a **fake** model.")
     child.expect_exact("> ")
     assert "\x1b" not in child.before
+    child.sendintr()
+    child.expect_exact("Ctrl-C again leaves")
+    child.expect_exact("> ")
     child.sendintr()
     assert ended(child) == 0
 

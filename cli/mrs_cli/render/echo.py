@@ -1,4 +1,4 @@
-"""Keys that are pressed while a reply is being drawn must not appear in it."""
+"""Keys that are pressed while a model loads or a reply is drawn must not appear there."""
 
 from __future__ import annotations
 
