@@ -342,7 +342,7 @@ def test_a_chat_in_a_terminal(chat, folder):
     [
         ("See ca\t", "t.png", " now?"),
         ("See my\t", "\\ dog.bmp", " now?"),
-        ("See 'my\t", " dog.bmp'", " now?"),
+        ("See 'my\t", "dog.bmp'", " now?"),
         ("See sub/de\t", "ep/", "pig.png now?"),
     ],
 )
@@ -355,7 +355,7 @@ def test_tab_completes_the_paths_of_pictures(chat, folder, typed, completed, res
     child.expect_exact(completed)
     child.send(f"{rest}\r")
     child.expect_exact("12\u00d77" if "dog" not in completed else "30\u00d720")
-    child.expect_exact("You said: See now?")
+    child.expect_exact("See now?")
 
 
 def test_tab_leaves_messages_alone_where_the_model_does_not_see(chat, folder):
