@@ -39,9 +39,9 @@ def run(environment: Environment, task: Task, *, stdin: bool) -> ExitCode:
                 closing(RequestLog.open(task.log, task.request.source.model_id))
             )
         first = _first(task)
-        has_editor = task.interactive and environment.can_chat and not task.json
-        if has_editor:
-            stack.enter_context(without_echo(environment.stdin))
+        typed_ahead = None
+        if task.interactive and environment.can_chat and not task.json:
+            typed_ahead = stack.enter_context(without_echo(environment.stdin))
         model = load_model(environment, task.request, quiet=task.quiet)
         stack.callback(model.close)
         session = Session(
@@ -53,7 +53,7 @@ def run(environment: Environment, task: Task, *, stdin: bool) -> ExitCode:
             vision=task.request.vision,
         )
         if task.interactive:
-            return _chat(environment, task, session, first, has_editor)
+            return _chat(environment, task, session, first, typed_ahead)
         return _answer(environment, task, session, first)
 
 
@@ -109,14 +109,18 @@ def _chat(
     task: Task,
     session: Session,
     first: Question | None,
-    has_editor: bool,
+    typed_ahead: str | None,
 ) -> ExitCode:
-    """Chats, and keeps what a person said for `--continue`, however the chat ends."""
+    """Chats, and keeps what a person said for `--continue`, however the chat ends.
+
+    `typed_ahead` is what was typed before the program read keys; None where lines are read.
+    """
     screen: Screen
-    if has_editor:
+    if typed_ahead is not None:
         from mrs_cli.render.terminal import TerminalScreen
 
-        screen = TerminalScreen(environment, quiet=task.quiet, sees=session.vision is not None)
+        sees = session.vision is not None
+        screen = TerminalScreen(environment, typed_ahead, quiet=task.quiet, sees=sees)
     else:
         screen = PlainScreen(environment, json=task.json, quiet=task.quiet, statistics=True)
     try:

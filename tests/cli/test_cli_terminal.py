@@ -104,6 +104,13 @@ def test_what_is_typed_while_a_model_loads_is_sent(chat):
     child.expect("You said: half a line")
 
 
+def test_what_is_typed_before_the_program_reads_keys_is_sent(chat):
+    child = chat("-m", "waits", wait=None)
+    child.send("hello\rsnow\r")  # while Python starts
+    child.expect_exact("\x1b[1mfake\x1b[0m model.")
+    child.expect_exact("\u2603 snow")
+
+
 def test_a_terminal_has_its_echo_back_after_a_load_that_ends_in_an_error(chat):
     import termios
 

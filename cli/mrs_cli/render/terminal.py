@@ -31,16 +31,22 @@ MARK = "\u203a "
 
 
 class TerminalScreen:
-    """Where a person chats; see `Screen`. Keys that nobody reads yet must not be echoed."""
+    """Where a person chats; see `Screen`. Keys that nobody reads yet must not be echoed.
+
+    The first message begins with the keys `typed_ahead`.
+    """
 
     attended = True
     edits = True
 
-    def __init__(self, environment: Environment, *, quiet: bool, sees: bool) -> None:
+    def __init__(
+        self, environment: Environment, typed_ahead: str, *, quiet: bool, sees: bool
+    ) -> None:
         self._quiet = quiet
         self._console = console(environment, environment.stdout)
         self._mark = MARK if _can_encode(MARK, environment.stdout.encoding) else "> "
         self._editor = _editor(environment, self._mark, sees)
+        _press(self._editor, typed_ahead)
 
     def greet(self, summary: str) -> None:
         if not self._quiet:
@@ -141,6 +147,19 @@ def _editor(environment: Environment, mark: str, sees: bool) -> PromptSession[st
         complete_while_typing=False,
         tempfile_suffix=".md",
     )
+
+
+def _press(editor: PromptSession[str], typed: str) -> None:
+    """Presses keys before the editor reads its own."""
+    from prompt_toolkit.input.typeahead import store_typeahead
+    from prompt_toolkit.input.vt100_parser import Vt100Parser
+    from prompt_toolkit.key_binding.key_processor import KeyPress
+
+    presses: list[KeyPress] = []
+    parser = Vt100Parser(presses.append)
+    parser.feed(typed)
+    parser.flush()
+    store_typeahead(editor.app.input, presses)
 
 
 def _keys() -> KeyBindings:
