@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mrs.errors import UsageError
+from mrs.errors import NotReadable, UsageError
 from mrs.request import ModelSource
 from mrs.source.address import model_name, taken_apart
 from mrs.source.find import find_selector
@@ -90,6 +90,13 @@ def test_a_file_that_no_selector_takes_is_said():
 )
 def test_what_a_model_is_called(model_id, name):
     assert model_name(model_id) == name
+
+
+@pytest.mark.parametrize("model_id", ["/none/such", "./none", "~nobody-x/model"])
+def test_a_missing_folder_is_called_missing(model_id):
+    for container in ("gguf", "safetensors"):
+        with pytest.raises(NotReadable, match="no such folder or file"):
+            locate(ModelSource(model_id, container))
 
 
 def test_this_folder_has_a_name(tmp_path, monkeypatch):

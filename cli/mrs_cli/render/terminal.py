@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from rich.control import Control
@@ -114,11 +115,20 @@ class TerminalScreen:
     def note(self, text: str) -> None:
         if not self._quiet:
             self._console.print()
-            self._console.print(printable(text), style="quiet")
+            self._console.print(_hanging(printable(text), self._console.width), style="quiet")
 
     def error(self, error: MrsError) -> None:
         self._console.print()
         self._console.print(one_line(str(error)), style="error")
+
+
+def _hanging(text: str, columns: int) -> str:
+    """`text` with the lines that are too long broken between words, what follows set in."""
+    return "\n".join(
+        part
+        for line in text.split("\n")
+        for part in wrap(line, columns, subsequent_indent="    ", break_on_hyphens=False) or [""]
+    )
 
 
 def _can_encode(text: str, encoding: str | None) -> bool:

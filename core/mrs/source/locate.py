@@ -23,7 +23,10 @@ def locate(source: ModelSource) -> tuple[ModelSource, Folder]:
     source = taken_apart(source)
     if source.model_id in DEMOS:
         return _demo(source)
-    path = Path(source.model_id).expanduser()
+    try:
+        path = Path(source.model_id).expanduser()
+    except RuntimeError as error:  # ~somebody who does not exist
+        raise NotReadable("no such folder or file", where=source.model_id) from error
     if path.is_file() and path.suffix == ".gguf":
         return naming(source, path.name), LocalFolder(path.parent)
     if path.is_dir():
