@@ -230,3 +230,9 @@ def test_keys_pressed_during_a_reply_wait_for_the_prompt(chat):
     child.expect(STATISTICS)
     assert "snow" not in child.before
     child.expect_exact("\u2603")
+
+
+def test_notes_break_between_words_and_are_set_in(chat):
+    child = chat(COLUMNS="40")
+    child.send("\\help\r")
+    child.expect("change the last\\W*\r\n    message and ask again")
