@@ -235,4 +235,4 @@ def test_keys_pressed_during_a_reply_wait_for_the_prompt(chat):
 def test_notes_break_between_words_and_are_set_in(chat):
     child = chat(COLUMNS="40")
     child.send("\\help\r")
-    child.expect("change the last\\W*\r\n    message and ask again")
+    child.expect("change the last *(\x1b\\[[0-9;]*m)*\r\n(\x1b\\[[0-9;]*m)*    message and ask")
