@@ -151,7 +151,7 @@ def _pictures(flags: PictureFlags) -> VisionRequest:
 def gguf_request(flags: GlobalFlags, model: GgufFlags, planning: PlanningFlags) -> RunRequest:
     """What `gguf` asks to load."""
     model_id = _model_id(model.quantized_model_id)
-    filenames = tuple((model.quantized_filename or "").split())
+    filenames = tuple(" ".join(model.quantized_filename or ()).split())
     source = ModelSource(
         model_id=model_id,
         container="gguf",

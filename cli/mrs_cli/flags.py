@@ -525,12 +525,12 @@ class GgufModelFlags:
         ),
     ]
     quantized_filename: Annotated[
-        str | None,
+        list[str] | None,
         _model(
             "-f",
             "--quantized-filename",
             metavar="FILE",
-            help="File in it; several shards are separated by one space.",
+            help="File in it; of several shards the first is enough.",
             show_default="the only model there",
         ),
     ] = None

@@ -41,6 +41,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     lay("models--org--broken", COMMIT)
     (tmp_path / "models--org--broken" / "snapshots" / COMMIT / "x.gguf").write_bytes(b"GGUF")
     lay("datasets--org--data", COMMIT, *demo)
+    (tmp_path / "models--org--demo" / "snapshots" / "a file").touch()
     return tmp_path
 
 

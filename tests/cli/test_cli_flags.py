@@ -95,6 +95,7 @@ def test_token_sources(run_mrs, source):
     ("flags", "expected"),
     [
         (["-m", "d", "-f", "a b"], {"model_id": "d", "filenames": ("a", "b")}),
+        (["-m", "d", "-f", "a", "-f", "b"], {"model_id": "d", "filenames": ("a", "b")}),
         (["-m", "demo"], {"model_id": "demo", "filenames": ()}),
         (["-m", "folder"], {"model_id": "folder", "filenames": ()}),
         (["-m", "a/b.gguf"], {"model_id": "a/b.gguf", "filenames": ()}),

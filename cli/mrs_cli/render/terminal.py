@@ -47,7 +47,8 @@ class TerminalScreen:
         self._console = console(environment, environment.stdout)
         self._mark = MARK if _can_encode(MARK, environment.stdout.encoding) else "> "
         self._editor = _editor(environment, self._mark, sees)
-        _press(self._editor, typed_ahead)
+        if typed_ahead:
+            _press(self._editor, typed_ahead)
 
     def greet(self, summary: str) -> None:
         if not self._quiet:

@@ -46,7 +46,8 @@ def cached_models(cache_path: Path) -> Iterator[CachedModel]:
         model_id = repository.name[len(_PREFIX) :].replace("--", "/")
         names = _revisions(repository / "refs")
         for snapshot in _entries(repository / "snapshots"):
-            yield from _models(model_id, names.get(snapshot.name, snapshot.name), snapshot)
+            with suppress(MrsError):  # a snapshot that cannot be listed
+                yield from _models(model_id, names.get(snapshot.name, snapshot.name), snapshot)
 
 
 def runnable(model: CachedModel) -> CachedModel | None:
