@@ -45,7 +45,7 @@ def find_request(flags: GlobalFlags, planned: PlanFlags, planning: PlanningFlags
     source = replace(plain.source, container="gguf", filenames=names)
     if filename is None:
         return replace(plain, source=source)
-    return ask.gguf_request(flags, GgufFlags(model_id, filename), planning)
+    return ask.gguf_request(flags, GgufFlags(model_id, [filename]), planning)
 
 
 def refuse_shorthand(planned: PlanFlags, selector: str) -> None:

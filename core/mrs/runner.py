@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mrs.errors import UsageError
-from mrs.events import HeldMemory, LoadProgress, OnProgress
+from mrs.events import DISK, HeldMemory, LoadProgress, OnProgress
 from mrs.families.find import Description, describe
 from mrs.interrupts import interrupts_held
 from mrs.kernels.library import is_available
@@ -75,6 +75,8 @@ def load(request: RunRequest, on_progress: OnProgress | None = None) -> LoadedMo
 
         text = _text_side(request, planner)
     vision = planner.description.spec.vision
+    if request.thinking is not None and not text.knows_thinking:
+        _logger.warning("the chat template knows no thinking: --thinking changes nothing")
     gallery = Gallery(vision.layout, request.vision.max_edge) if vision and request.vision else None
     made = still_fitting(request, planner, made)
     folder = _prefix_folder(request, planner, made, limit_bytes)
@@ -172,7 +174,7 @@ def _fetched(request: RunRequest, planner: Planner, report: OnProgress) -> Plann
     if planner.checkpoint.is_local:
         return planner
     checkpoint = fetch(
-        planner.checkpoint, lambda done, total: report(LoadProgress("disk", done, total))
+        planner.checkpoint, lambda done, total: report(LoadProgress(DISK, done, total))
     )
     return _planner(request, checkpoint, planner.description)
 
@@ -190,6 +192,8 @@ def _load_decoder(planner: Planner, made: Plan, report: OnProgress) -> tuple[Dec
     torch_devices = [torch.device(device.torch_device) for device in made.devices]
     totals = made.weight_bytes()
     done = dict.fromkeys(totals, 0)
+    for index, total_bytes in totals.items():
+        report(LoadProgress(made.devices[index].label, 0, total_bytes))
 
     def on_bytes(name: str, size_bytes: int) -> None:
         index = made.parameter_devices[name]

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -89,6 +90,13 @@ def test_a_70b_model_moves_little(hub: HubServer) -> None:
     assert hub.body_bytes < 200_000
     with pytest.raises(NotReadable, match="not been downloaded"):
         checkpoint.local_path("model-00001-of-00030.safetensors")
+
+
+def test_a_web_address_names_a_model(hub: HubServer) -> None:
+    hub.add(ID, tiny_files())
+    checkpoint = open_checkpoint(replace(source(), model_id=f"{hub.endpoint}/{ID}"))
+    assert (checkpoint.source.model_id, len(checkpoint.tensors)) == (ID, 4)
+    fails(NotReadable, replace(source(), model_id=f"{hub.endpoint}/{ID}/tree/v2"), "revision v2")
 
 
 def test_a_long_index_is_left_out(hub: HubServer) -> None:
@@ -272,7 +280,7 @@ def test_download(hub: HubServer, tmp_path: Path) -> None:
     assert not [s for s in hub.log if "pytorch_model" in s.path or "README" in s.path]
     assert {s.authorization for s in hub.log if s.place == "cdn"} == {None}
     total = sum(len(f) for n, f in tiny_files().items() if n.endswith(("json", "safetensors")))
-    assert told[-1] == (total, total)
+    assert (told[0], told[-1]) == ((0, total), (total, total))
     assert told == sorted(told)
     folder = checkpoint.local_path("model.safetensors").parent
     assert folder.is_relative_to(tmp_path / "cache" / "models--someone--tiny" / "snapshots")

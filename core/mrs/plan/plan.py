@@ -24,6 +24,7 @@ from mrs.plan.storage import Storage
 from mrs.plan.terms import Load, ModelSizes
 from mrs.plan.vision import VisionTerms, pictures
 from mrs.request import DEFAULT_SEQ_TOKENS, RunRequest, Strategy
+from mrs.source.address import model_name
 from mrs.units import human_bytes
 
 
@@ -126,8 +127,8 @@ class Plan:
         """One line: what runs where."""
         total = human_bytes(sum(terms.weight_bytes for terms in self.terms))
         runs = ", ".join(f"{self.devices[i].label} ({count} layers)" for i, count in self.runs)
-        model = self.model
-        return f"{model.model_id}: {model.family}, {self.weights_format}, {total} on {runs}"
+        name = model_name(self.model.model_id)
+        return f"{name}: {self.model.family}, {self.weights_format}, {total} on {runs}"
 
     def require_fit(self) -> None:
         """Raise DoesNotFit if a device lacks memory."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from mrs.errors import NotReadable
+from mrs.errors import NotReadable, UsageError
 from mrs.request import ModelSource
 from mrs.source.checkpoint import Checkpoint, WeightsFile
 from mrs.source.folder import Folder, Progress, read_json
@@ -65,7 +65,13 @@ def fetch(model: ModelSource | Checkpoint, progress: Progress | None = None) -> 
 def find_selector(source: ModelSource) -> Selector:
     """Which selector a model belongs to, from its files; `source.container` is not looked at."""
     located, folder = locate(replace(source, container="safetensors"))
-    if any(".gguf" in name for name in located.filenames):
+    if located.filenames:
+        # Only GGUF files are named one by one; a name may hold spaces, which cut it in pieces.
+        if not any(".gguf" in name for name in located.filenames):
+            raise UsageError(
+                f"-f {' '.join(located.filenames)} is no .gguf file",
+                hint="safetensors files are found without -f",
+            )
         return "gguf"
     config = read_json(folder, "config.json")
     has_weights = any(name.endswith(".safetensors") for name in folder.names())

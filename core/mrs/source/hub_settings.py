@@ -28,8 +28,10 @@ def hub_settings(source: ModelSource) -> HubSettings:
     """Settings for one model; UsageError for a token source that names nothing."""
     offline = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
     return HubSettings(
-        endpoint=_endpoint(),
-        cache_path=Path(source.cache_path).expanduser() if source.cache_path else _cache_path(),
+        endpoint=hub_endpoint(),
+        cache_path=Path(source.cache_path).expanduser()
+        if source.cache_path
+        else default_cache_path(),
         token=find_token(source.token_source),
         is_offline=offline.upper() in _TRUE,
     )
@@ -74,7 +76,8 @@ def cached_snapshot(cache_path: Path, model_id: str, revision: str) -> Path | No
     return snapshot if _COMMIT.fullmatch(commit) and snapshot.is_dir() else None
 
 
-def _endpoint() -> str:
+def hub_endpoint() -> str:
+    """The hub's address without a slash at its end; UsageError where the variable holds none."""
     endpoint = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
     if not re.fullmatch(r"https?://[\w.:\[\]-]+(/[!-~]*)?", endpoint, re.ASCII):
         raise UsageError("HF_ENDPOINT is no web address", where=endpoint)
@@ -86,7 +89,8 @@ def _home() -> Path:
     return _expanded(os.environ.get("HF_HOME", f"{cache}/huggingface"))
 
 
-def _cache_path() -> Path:
+def default_cache_path() -> Path:
+    """The hub library's own folder of downloads."""
     older = os.environ.get("HUGGINGFACE_HUB_CACHE", f"{_home()}/hub")
     return _expanded(os.environ.get("HF_HUB_CACHE", older))
 
