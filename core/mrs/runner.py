@@ -24,6 +24,7 @@ from mrs.plan.reconcile import Reconciliation, reconcile
 from mrs.plan.saved import replay
 from mrs.request import Message, RunRequest, Sampling
 from mrs.source.find import fetch, open_checkpoint
+from mrs.text.template_process import renderer
 
 if TYPE_CHECKING:
     from mrs.cache.prefix_folder import PrefixFolder
@@ -64,6 +65,7 @@ def load(request: RunRequest, on_progress: OnProgress | None = None) -> LoadedMo
     made = plan(request, planner)
     made.require_fit()
     planner = _fetched(request, planner, report)
+    renderer.start()  # ready by the time that all else is imported
     # Heavy imports start here: whatever fails above fails fast.
     with interrupts_held():
         import mrs.load.load
