@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mrs.errors import UsageError
@@ -24,6 +23,7 @@ from mrs.plan.reconcile import Reconciliation, reconcile
 from mrs.plan.saved import replay
 from mrs.request import Message, RunRequest, Sampling
 from mrs.source.find import fetch, open_checkpoint
+from mrs.source.reader import expanded
 from mrs.text.template_process import renderer
 
 if TYPE_CHECKING:
@@ -51,9 +51,10 @@ def open_planner(request: RunRequest) -> Planner:
 
 def plan(request: RunRequest, planner: Planner | None = None) -> Plan:
     """What `load` would do. A model that does not fit is planned all the same."""
+    folder_bytes(request)  # nothing is planned that would be refused
     planner = planner or open_planner(request)
     if request.plan_file is not None:
-        return replay(planner, request, Path(request.plan_file).expanduser())
+        return replay(planner, request, expanded(request.plan_file))
     return planner.plan(request)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -78,6 +79,20 @@ class Config:
         value = self._get(key, default)
         if isinstance(value, str) or not isinstance(value, Sequence):
             raise NotReadable(f"{key} = {value!r} is not a list", where=self.where)
+        return value
+
+    def numbers(self, key: str, count: int, above: float = -math.inf) -> tuple[float, ...]:
+        """A list of `count` numbers above `above`."""
+        values = self.sequence(key)
+        if len(values) != count:
+            raise NotReadable(f"{key} = {values!r} has not {count} numbers", where=self.where)
+        items = (Config({key: value}, self.where) for value in values)
+        return tuple(item.positive_number(key, above=above) for item in items)
+
+    def text(self, key: str, default: Any = _MISSING) -> str:
+        value = self._get(key, default)
+        if not isinstance(value, str):
+            raise NotReadable(f"{key} = {value!r} is not a text", where=self.where)
         return value
 
     def mapping(self, key: str) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from mrs.errors import NotReadable
 from mrs.request import ModelSource
 from mrs.source.folder import Folder, LocalFolder
+from mrs.source.reader import expanded, kind_of
 
 DEMOS = {"demo": "model", "demo-vision": "vision_model"}
 DEMO_FOLDER = Path(__file__).parent.parent / "demo"
@@ -22,12 +23,13 @@ def locate(source: ModelSource) -> tuple[ModelSource, Folder]:
     """
     if source.model_id in DEMOS:
         return _demo(source)
-    path = Path(source.model_id).expanduser()
-    if path.is_file() and path.suffix == ".gguf":
+    path = expanded(source.model_id)
+    kind = kind_of(path)
+    if kind == "file" and path.suffix == ".gguf":
         return replace(source, filenames=(path.name,)), LocalFolder(path.parent)
-    if path.is_dir():
+    if kind == "folder":
         return source, LocalFolder(path)
-    if path.exists():
+    if kind is not None:
         raise NotReadable("neither a folder nor a .gguf file", where=str(path))
     if is_path_like(source.model_id):
         raise NotReadable("no such folder or file", where=source.model_id, hint="check the path")

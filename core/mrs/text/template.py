@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from mrs.errors import MrsError, Unsupported, UsageError
+from mrs.source.reader import expanded
 from mrs.text.template_process import Stopped, renderer
 
 # What a template puts out at most.
@@ -127,7 +127,7 @@ def _named_templates(value: Any, name: str) -> dict[str, str]:
 def read_template_text(path: str) -> str:
     """The text of a template file that a person named; UsageError if it cannot be read."""
     try:
-        return Path(path).expanduser().read_text(encoding="utf-8-sig")
+        return expanded(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise UsageError(f"cannot read the chat template: {reason}", where=path) from error

@@ -26,8 +26,7 @@ def read_scale(images: Config) -> PixelScale:
     """The numbers by which bytes are scaled."""
     for step in ("do_rescale", "do_normalize"):
         images.refuse(step, True)
-    mean = tuple(float(value) for value in images.sequence("image_mean"))
-    std = tuple(float(value) for value in images.sequence("image_std"))
+    mean, std = images.numbers("image_mean", 3), images.numbers("image_std", 3, above=0)
     return PixelScale(mean, std, images.number("rescale_factor", 1 / 255))
 
 
