@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from mrs.address_space import require_room_for_torch
 from mrs.errors import UsageError
 from mrs.events import HeldMemory, LoadProgress, OnProgress
 from mrs.families.find import Description, describe
@@ -66,6 +67,7 @@ def load(request: RunRequest, on_progress: OnProgress | None = None) -> LoadedMo
     made = plan(request, planner)
     made.require_fit()
     planner = _fetched(request, planner, report)
+    require_room_for_torch()
     renderer.start()  # ready by the time that all else is imported
     # Heavy imports start here: whatever fails above fails fast.
     with interrupts_held():
@@ -99,6 +101,7 @@ def rehearse(
     made.require_fit()
     report = on_progress or (lambda progress: None)
     planner = _fetched(request, planner, report)
+    require_room_for_torch()
     for variable, silent in (("KINETO_LOG_LEVEL", "99"), ("TORCH_CPP_LOG_LEVEL", "ERROR")):
         os.environ.setdefault(variable, silent)  # the profiler talks on standard error
     decoder, weights = _load_decoder(planner, made, report)
