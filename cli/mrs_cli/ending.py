@@ -97,34 +97,30 @@ def ending_on_sigterm() -> Iterator[None]:
 
 
 @contextmanager
-def interruptible() -> Iterator[Callable[[], None]]:
-    """Ctrl-C ends the block, although libraries may swallow it or fail while they are imported.
+def interruptible(environment: Environment) -> Iterator[None]:
+    """Ctrl-C ends the block, in which nothing is to be saved, with a KeyboardInterrupt.
 
-    It waits for the end of an import, then for a call of what is yielded or the end of the block.
-    A second one does not wait.
+    While a library is imported, which may swallow that or fail of it, it ends the process.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield lambda: None
+        yield
         return
-    asked = False
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        waits, asked = not asked and _is_importing(frame), True
-        if not waits:
+        if not _is_importing(frame):
             raise KeyboardInterrupt
-
-    def check() -> None:
-        if asked:
-            raise KeyboardInterrupt
+        if environment.can_animate(environment.stderr):
+            with suppress(OSError):  # the bars go, and the cursor comes back
+                environment.stderr.write("\r\x1b[K\x1b[?25h")
+        say(environment, "interrupted")
+        os._exit(ExitCode.INTERRUPTED)
 
     signal.signal(signal.SIGINT, interrupt)
     try:
-        yield check
+        yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    check()
 
 
 def _is_importing(frame: FrameType | None) -> bool:
