@@ -229,6 +229,7 @@ def test_what_cannot_be_found_is_said_in_a_line(
     said = refusal(source)
     assert reason in said
     assert said.startswith(f"image {picture_name(source)} cannot be read")
+    said.encode()
 
 
 def test_a_folder_and_a_pipe_are_no_pictures(tmp_path: Path) -> None:
