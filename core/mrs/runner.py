@@ -210,10 +210,11 @@ def _prefix_folder(
     if request.prefix_cache_dir is None or limit_bytes is None:
         return None
     from mrs.cache.prefix_folder import PrefixFolder
+    from mrs.cache.prefix_key import prefix_key
     from mrs.load.identity import model_identity
 
     identity = model_identity(planner.checkpoint, made)
-    return PrefixFolder(request.prefix_cache_dir, identity, limit_bytes)
+    return PrefixFolder(request.prefix_cache_dir, identity, limit_bytes, key=prefix_key())
 
 
 def _engine(

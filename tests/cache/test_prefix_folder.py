@@ -35,7 +35,7 @@ def manager(
 ) -> PrefixCacheManager:
     """Remembers nothing in memory yet, like a process that has just begun."""
     return PrefixCacheManager(
-        4, new_cache=KINDS[kind], folder=PrefixFolder(str(folder), model, limit)
+        4, new_cache=KINDS[kind], folder=PrefixFolder(str(folder), model, limit, key=b"key")
     )
 
 
@@ -155,10 +155,10 @@ def test_every_type_comes_back_as_it_was(tmp_path: Path, dtype: torch.dtype) -> 
     for layer in cache.layers:
         keys = torch.randn(1, 200, 5, generator=chance).to(dtype)
         layer.append(keys, keys[..., :0])
-    folder = PrefixFolder(str(tmp_path), "m", MANY_BYTES)
+    folder = PrefixFolder(str(tmp_path), "m", MANY_BYTES, key=b"key")
     folder.save("key", LONG[:200], cache)
     folder.close()
-    again = PrefixFolder(str(tmp_path), "m", MANY_BYTES)
+    again = PrefixFolder(str(tmp_path), "m", MANY_BYTES, key=b"key")
     back = again.take(
         "key", [*LONG[:200], 1], most=200, beyond=0, new_cache=lambda: latent(2, 5, dtype)
     )
@@ -185,10 +185,10 @@ def test_pictures_come_back_with_their_places(tmp_path: Path, length: int) -> No
         if place < length:
             pictures.add(ImageKeys(place, keys, -keys))
     pictures.advance(length)
-    folder = PrefixFolder(str(tmp_path), "m", MANY_BYTES)
+    folder = PrefixFolder(str(tmp_path), "m", MANY_BYTES, key=b"key")
     folder.save("key", LONG[:length], cache)
     folder.close()
-    back = PrefixFolder(str(tmp_path), "m", MANY_BYTES).take(
+    back = PrefixFolder(str(tmp_path), "m", MANY_BYTES, key=b"key").take(
         "key", [*LONG[:length], 1], most=length, beyond=0, new_cache=new_cache
     )
     assert back is not None
@@ -208,7 +208,7 @@ def test_caches_of_other_shapes_are_never_filled(tmp_path: Path, other: Sequence
     cache, keys = latent(2, 5, torch.float32), torch.zeros(1, 40, 5)
     for layer in cache.layers:
         layer.append(keys, keys[..., :0])
-    folder = PrefixFolder(str(tmp_path), "m", MANY_BYTES)
+    folder = PrefixFolder(str(tmp_path), "m", MANY_BYTES, key=b"key")
     folder.save("key", LONG[:40], cache)
     folder.close()
     assert folder.take("key", LONG[:41], most=40, beyond=0, new_cache=lambda: other) is None
@@ -339,7 +339,7 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
     path = name if name.startswith("~") else str(tmp_path / name)
     with pytest.raises(UsageError, match="the prefix cache cannot be kept in"):
-        PrefixFolder(path, "m", MANY_BYTES)
+        PrefixFolder(path, "m", MANY_BYTES, key=b"key")
 
 
 def test_a_full_disk_ends_the_keeping_and_nothing_else(
