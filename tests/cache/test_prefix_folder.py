@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import signal
@@ -22,6 +23,7 @@ from mrs.cache.images import ImageCache, ImageKeys
 from mrs.cache.prefix import PrefixCacheManager
 from mrs.cache.prefix_chain import BLOCK_TOKENS
 from mrs.cache.prefix_folder import LEAST_TOKENS, STALE_S, PrefixFolder
+from mrs.cache.prefix_key import prefix_key
 from mrs.cache.sequence import SequenceCache
 from mrs.errors import UsageError
 
@@ -492,3 +494,54 @@ def test_random_conversations_over_many_processes(tmp_path: Path, kind: str, see
     assert hits > 5
     prefixes.close()
     assert sum(path.stat().st_size for path in files(tmp_path)) <= limit
+
+
+def test_a_forged_file_changes_nothing(tmp_path: Path) -> None:
+    """Numbers changed, and the seal made anew by somebody who does not know the key."""
+    keep(tmp_path, "dense", LONG[:100])
+    path = file_of(tmp_path, 100)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 64
+    head = 8 + int.from_bytes(content[:8], "little")
+    seal = content.index(b'"seal": "') + 9
+    content[seal : seal + 32] = b"0" * 32
+    forged = hashlib.blake2b(path.name.encode(), key=b"guess", digest_size=16)
+    forged.update(bytes(content))
+    content[seal : seal + 32] = forged.hexdigest().encode()
+    assert seal < head
+    path.write_bytes(content)
+    assert found(manager(tmp_path), "dense", [*LONG[:100], 3]) == 0
+    assert not path.exists()
+
+
+def test_files_under_another_key_or_name_are_not_there(tmp_path: Path) -> None:
+    keep(tmp_path, "dense", LONG[:100])
+    other = PrefixCacheManager(
+        4,
+        new_cache=KINDS["dense"],
+        folder=PrefixFolder(str(tmp_path), "a model", MANY_BYTES, key=b"another"),
+    )
+    assert found(other, "dense", [*LONG[:100], 3]) == 0
+    assert file_of(tmp_path, 100).exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes of POSIX")
+def test_the_key_is_the_users_own(tmp_path: Path) -> None:
+    file = tmp_path / "state" / "key"
+    key = prefix_key(file)
+    assert len(key) == 32
+    assert prefix_key(file) == key
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.chmod(0o644)  # whoever has read it could forge
+    assert prefix_key(file) != key
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes of POSIX")
+def test_a_folder_that_others_may_write_to_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    PrefixFolder(str(tmp_path), "m", MANY_BYTES, key=b"key")
+    assert not caplog.records
+    tmp_path.chmod(0o777)
+    PrefixFolder(str(tmp_path), "m", MANY_BYTES, key=b"key")
+    assert "other users may write" in caplog.text

@@ -125,7 +125,7 @@ def test_a_process_that_was_killed_is_started_anew() -> None:
     assert render("{{ messages[0].content }}") == "Hello"
 
 
-def test_half_a_character_is_said() -> None:
+def test_half_a_character_of_a_template_is_said() -> None:
     with pytest.raises(Unsupported, match=r"half a character \(chat_template\.jinja\)"):
         render("{{ '\\ud800' }}")
 

@@ -108,6 +108,12 @@ class Config:
             raise NotReadable(f"{key} = {value} must be at least 1", where=self.where)
         return value
 
+    def head_dim(self, width: int, heads: int) -> int:
+        """The part of `width` numbers that each of `heads` has; NotReadable where it is none."""
+        if width < heads:
+            raise NotReadable(f"{width} numbers are too few for {heads} heads", where=self.where)
+        return width // heads
+
     def optional_number(self, key: str) -> float | None:
         """A number above 0, or None where the config has none."""
         return self.positive_number(key) if self.has(key) else None
