@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mrs.address_space import require_room_for_torch
 from mrs.errors import UsageError
 from mrs.events import DISK, HeldMemory, LoadProgress, OnProgress
 from mrs.families.find import Description, describe
@@ -25,7 +25,9 @@ from mrs.plan.reconcile import HostMeasured, Reconciliation, reconcile
 from mrs.plan.saved import replay
 from mrs.request import Message, RunRequest, Sampling
 from mrs.source.find import fetch, open_checkpoint
+from mrs.source.reader import expanded
 from mrs.text.shorten import newest_tokens, newest_turns, room_for_prompt
+from mrs.text.template_process import renderer
 
 if TYPE_CHECKING:
     from mrs.cache.prefix_folder import PrefixFolder
@@ -53,9 +55,10 @@ def open_planner(request: RunRequest) -> Planner:
 
 def plan(request: RunRequest, planner: Planner | None = None) -> Plan:
     """What `load` would do. A model that does not fit is planned all the same."""
+    folder_bytes(request)  # nothing is planned that would be refused
     planner = planner or open_planner(request)
     if request.plan_file is not None:
-        return replay(planner, request, Path(request.plan_file).expanduser())
+        return replay(planner, request, expanded(request.plan_file))
     return planner.plan(request)
 
 
@@ -67,6 +70,8 @@ def load(request: RunRequest, on_progress: OnProgress | None = None) -> LoadedMo
     made = plan(request, planner)
     made.require_fit()
     planner = _fetched(request, planner, report)
+    require_room_for_torch()
+    renderer.start()  # ready by the time that all else is imported
     # Heavy imports start here: whatever fails above fails fast.
     with interrupts_held():
         import mrs.load.load
@@ -94,6 +99,7 @@ def rehearse(
     made.require_fit()
     report = on_progress or (lambda progress: None)
     planner = _fetched(request, planner, report)
+    require_room_for_torch()
     for variable, silent in (("KINETO_LOG_LEVEL", "99"), ("TORCH_CPP_LOG_LEVEL", "ERROR")):
         os.environ.setdefault(variable, silent)  # the profiler talks on standard error
     text = _text_side(request, planner)  # what a run has in memory counts here, too
@@ -224,10 +230,11 @@ def _prefix_folder(
     if request.prefix_cache_dir is None or limit_bytes is None:
         return None
     from mrs.cache.prefix_folder import PrefixFolder
+    from mrs.cache.prefix_key import prefix_key
     from mrs.load.identity import model_identity
 
     identity = model_identity(planner.checkpoint, made)
-    return PrefixFolder(request.prefix_cache_dir, identity, limit_bytes)
+    return PrefixFolder(request.prefix_cache_dir, identity, limit_bytes, key=prefix_key())
 
 
 def _engine(

@@ -281,6 +281,8 @@ def test_an_index_that_is_wrong(tmp_path: Path) -> None:
         ({"extra": "model-00004-of-00004.safetensors"}, "model-00004-of-00004.safetensors listed"),
         ({"extra": "../model.safetensors"}, "outside the folder"),
         ({"extra": 3}, "no weight_map"),
+        ({"extra": "x" * 5000}, "cannot read xxx"),
+        ({"extra": "\ud800"}, "half a character"),
     ):
         index.write_text(json.dumps({"weight_map": weight_map | changed}))
         fails(source(folder), NotReadable, words)

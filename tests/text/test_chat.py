@@ -235,3 +235,9 @@ def test_a_thought_that_the_template_opens_is_the_replys(end: str) -> None:
     closed = read_text_side(plain(chat_template_jinja=CHATML + end + "</think>"))
     assert opened.opening(opened.prompt_ids(HELLO)) == "<think>\n"
     assert closed.opening(closed.prompt_ids(HELLO)) == ""
+
+
+def test_half_a_character_in_a_message_is_said() -> None:
+    side = read_text_side(plain(**{"chat_template.jinja": "{{ messages[0].content }}"}))
+    with pytest.raises(UsageError, match="half a character"):
+        side.prompt_ids([{"role": "user", "content": "a\ud800"}])

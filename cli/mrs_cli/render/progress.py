@@ -49,17 +49,16 @@ def with_progress(
     quiet: bool,
 ) -> Result:
     """The result of `work`, with a bar for each device on a terminal while it loads."""
-    with interruptible() as check:
+    with interruptible(environment):
         if quiet or not environment.can_animate(environment.stderr):
-            return work(lambda _: check())
-        return _with_bars(environment, title, work, check)
+            return work(None)
+        return _with_bars(environment, title, work)
 
 
 def _with_bars(
     environment: Environment,
     title: str,
     work: Callable[[OnProgress | None], Result],
-    check: Callable[[], None],
 ) -> Result:
     from rich.progress import BarColumn, DownloadColumn, Progress, Task, TextColumn
     from rich.table import Column
@@ -86,7 +85,6 @@ def _with_bars(
         bars = {}
 
         def show(state: LoadProgress) -> None:
-            check()
             progress.update(waiting, visible=False)
             if state.device not in bars:
                 name = "download" if state.device == DISK else one_line(state.device)

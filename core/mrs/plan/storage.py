@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from mrs.errors import NotReadable
 from mrs.families.spec import Parameter
 from mrs.formats import FORMATS, PACKED_FORMATS, Format, packed_bytes
 from mrs.isq import isq_format
@@ -73,9 +74,12 @@ def store(parameter: Parameter, stored: Sequence[Format], rules: StorageRules) -
 
     Vectors stay in float32. Matrices are quantized as the file or `--isq` says where all pieces
     end up in one format, the others take the dense format. So does what native kernels do not
-    multiply: beside them, decoding it for every token would take most of the time.
+    multiply: beside them, decoding it for every token would take most of the time. Raises
+    NotReadable for a vector in blocks, which no program writes.
     """
     if parameter.role == "vector":
+        if any(format.is_quantized for format in stored):
+            raise NotReadable(f"the vector {parameter.pieces[0].tensor!r} is stored in blocks")
         return _plain(parameter, FORMATS["F32"])
     if parameter.role == "dense":
         return _plain(parameter, rules.dense)

@@ -10,7 +10,7 @@ from random import Random
 import torch
 
 from mrs.cache.prefix_folder import PrefixFolder
-from mrs.errors import ContextFull, UsageError
+from mrs.errors import ContextFull, NotReadable, UsageError
 from mrs.families.vision.spec import Vision
 from mrs.model.decoder import Decoder
 from mrs.model.segments import Segment
@@ -77,19 +77,26 @@ class Engine:
 
         `images` are shown at their places in the prompt. `breakers` are the tokens that end a repetition. The reply goes on while somebody calls
         `advance`, until `take` says so, or the model's context or `sampling.max_tokens` is
-        reached. Raises UsageError.
+        reached. Raises UsageError, and NotReadable for a token without an embedding.
         """
         if not prompt_ids:
             raise UsageError("the prompt has no tokens", hint="give it a text")
         if len(prompt_ids) >= self.context_tokens:
             raise ContextFull(len(prompt_ids), self.context_tokens)
+        spec = self._decoder.spec
+        rows = spec.vocab_size + spec.extra_tokens
+        if max(prompt_ids) >= rows:
+            raise NotReadable(
+                f"the tokenizer makes the token {max(prompt_ids)} and the model knows {rows}",
+                hint="are they of the same model?",
+            )
         most_ids = self.context_tokens
         if sampling.max_tokens is not None:
             most_ids = min(most_ids, len(prompt_ids) + sampling.max_tokens)
         sampler = Sampler(
             sampling,
             list(prompt_ids),
-            self._decoder.spec.vocab_size,
+            spec.vocab_size,
             self._new_chances(sampling),
             breakers,
         )

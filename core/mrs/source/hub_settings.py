@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mrs.errors import UsageError
 from mrs.request import ModelSource
+from mrs.source.reader import expanded, kind_of
 
 _TRUE = ("1", "ON", "YES", "TRUE")
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
@@ -29,9 +30,7 @@ def hub_settings(source: ModelSource) -> HubSettings:
     offline = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
     return HubSettings(
         endpoint=hub_endpoint(),
-        cache_path=Path(source.cache_path).expanduser()
-        if source.cache_path
-        else default_cache_path(),
+        cache_path=expanded(source.cache_path) if source.cache_path else default_cache_path(),
         token=find_token(source.token_source),
         is_offline=offline.upper() in _TRUE,
     )
@@ -54,7 +53,7 @@ def find_token(token_source: str) -> str | None:
     elif kind == "env" and value:
         token = _token_of_variable(value)
     elif kind == "path" and value:
-        token = _token_in_file(Path(value).expanduser())
+        token = _token_in_file(expanded(value))
     else:
         raise UsageError(
             "--token-source names no source",
@@ -73,7 +72,7 @@ def cached_snapshot(cache_path: Path, model_id: str, revision: str) -> Path | No
     except (OSError, UnicodeDecodeError):
         commit = revision
     snapshot = repository / "snapshots" / commit
-    return snapshot if _COMMIT.fullmatch(commit) and snapshot.is_dir() else None
+    return snapshot if _COMMIT.fullmatch(commit) and kind_of(snapshot) == "folder" else None
 
 
 def hub_endpoint() -> str:
@@ -96,7 +95,7 @@ def default_cache_path() -> Path:
 
 
 def _expanded(path: str) -> Path:
-    return Path(os.path.expandvars(path)).expanduser()
+    return expanded(os.path.expandvars(path))
 
 
 def _stored_token() -> str:

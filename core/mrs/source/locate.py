@@ -9,6 +9,7 @@ from mrs.errors import NotReadable
 from mrs.request import ModelSource
 from mrs.source.address import is_path_like, naming, taken_apart
 from mrs.source.folder import Folder, LocalFolder
+from mrs.source.reader import expanded, kind_of
 
 DEMOS = {"demo": "model", "demo-vision": "vision_model"}
 DEMO_FOLDER = Path(__file__).parent.parent / "demo"
@@ -23,15 +24,13 @@ def locate(source: ModelSource) -> tuple[ModelSource, Folder]:
     source = taken_apart(source)
     if source.model_id in DEMOS:
         return _demo(source)
-    try:
-        path = Path(source.model_id).expanduser()
-    except RuntimeError as error:  # ~somebody who does not exist
-        raise NotReadable("no such folder or file", where=source.model_id) from error
-    if path.is_file() and path.suffix == ".gguf":
+    path = expanded(source.model_id)
+    kind = kind_of(path)
+    if kind == "file" and path.suffix == ".gguf":
         return naming(source, path.name), LocalFolder(path.parent)
-    if path.is_dir():
+    if kind == "folder":
         return source, LocalFolder(path)
-    if path.exists():
+    if kind is not None:
         raise NotReadable("neither a folder nor a .gguf file", where=str(path))
     if is_path_like(source.model_id):
         raise NotReadable("no such folder or file", where=source.model_id, hint="check the path")
