@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from mrs.errors import UsageError
 from mrs.events import HeldMemory, LoadProgress, OnProgress
 from mrs.families.find import Description, describe
+from mrs.garbage import collector_paused
 from mrs.interrupts import interrupts_held
 from mrs.kernels.library import is_available
 from mrs.plan.bandwidth import remember_bandwidth
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
+@collector_paused()
 def open_planner(request: RunRequest) -> Planner:
     """What a model and the devices are, from headers alone: makes the plans of a request."""
     checkpoint = open_checkpoint(request.source)
@@ -48,6 +50,7 @@ def open_planner(request: RunRequest) -> Planner:
     return _planner(request, checkpoint, description)
 
 
+@collector_paused()
 def plan(request: RunRequest, planner: Planner | None = None) -> Plan:
     """What `load` would do. A model that does not fit is planned all the same."""
     planner = planner or open_planner(request)

@@ -22,10 +22,10 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("plan", "source")]
 
-from hub_server import Blob, HubServer  # noqa: E402
-from made_models import tensor_shapes  # noqa: E402
+from hub_server import Blob, HubServer
+from made_models import tensor_shapes
 
-from mrs.formats import FORMATS  # noqa: E402
+from mrs.formats import FORMATS
 
 MODEL_ID = "someone/large"
 SHARDS = 163
