@@ -96,7 +96,7 @@ class ModelFiles:
                 continue
             layer_bytes[layer] += kept.size_bytes
             if parameter.role == "matrix":
-                slot = parameter.name.removeprefix(f"layers.{layer}.").removesuffix(".weight")
+                slot = parameter.name.split(".", 2)[2].removesuffix(".weight")
                 slots[layer].append((slot, kept))
         works, non_mapped_work = weights_work(self.parameters, self.spec, storage)
         return KeptWeights(
