@@ -92,9 +92,9 @@ def reconcile(
 
 def _shown_bandwidths(plan: Plan, decode_tokens_per_s: float) -> dict[Device, float]:
     """Of a device that decodes alone, and faster than it was thought to read."""
-    working = [index for index, work in enumerate(plan.speed.work) if work.tensors]
-    if len(working) != 1:
+    index = plan.speed.only_device
+    if index is None:
         return {}
-    shown = plan.speed.shown_bandwidth(working[0], decode_tokens_per_s)
-    device = plan.devices[working[0]]
+    shown = plan.speed.shown_bandwidth(index, decode_tokens_per_s)
+    device = plan.devices[index]
     return {device: shown} if shown > bandwidth_of(device) else {}

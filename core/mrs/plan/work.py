@@ -26,8 +26,8 @@ class Work:
 
     Every pass reads `weight_bytes` of `tensors` tensors and of those of experts (`expert_bytes`,
     `expert_tensors`) the ones that are chosen; `cache_bytes` are a full cache of one sequence.
-    Each token is multiplied with `weights` numbers and `past_numbers` of a full cache, the last
-    one of a pass with `head_weights` too.
+    Each token is multiplied with `weights` numbers, `expert_weights` of the experts that it goes
+    to and `past_numbers` of a full cache, the last one of a pass with `head_weights` too.
     """
 
     weight_bytes: int = 0
@@ -36,6 +36,7 @@ class Work:
     tensors: int = 0
     expert_tensors: int = 0
     weights: int = 0
+    expert_weights: int = 0
     past_numbers: int = 0
     head_weights: int = 0
 
@@ -47,6 +48,7 @@ class Work:
             self.tensors + other.tensors,
             self.expert_tensors + other.expert_tensors,
             self.weights + other.weights,
+            self.expert_weights + other.expert_weights,
             self.past_numbers + other.past_numbers,
             self.head_weights + other.head_weights,
         )
@@ -75,10 +77,13 @@ def _work(
     numbers = count * prod(shape) if len(shape) > 1 else 0
     if layer is None:
         return Work(weight_bytes=count * size_bytes, tensors=count, head_weights=numbers)
-    weights = round(share * numbers)
     if share < 1:
-        return Work(expert_bytes=count * size_bytes, expert_tensors=count, weights=weights)
-    return Work(weight_bytes=count * size_bytes, tensors=count, weights=weights)
+        return Work(
+            expert_bytes=count * size_bytes,
+            expert_tensors=count,
+            expert_weights=round(share * numbers),
+        )
+    return Work(weight_bytes=count * size_bytes, tensors=count, weights=numbers)
 
 
 def past_numbers(mixer: Mixer, context_tokens: int, image_keys: int) -> int:
