@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +16,15 @@ from mrs.families.find import Description, describe
 from mrs.garbage import collector_paused
 from mrs.interrupts import interrupts_held
 from mrs.kernels.library import is_available
-from mrs.plan.bandwidth import remember_bandwidth
+from mrs.plan.bandwidth import (
+    bandwidth_of,
+    is_host_known,
+    learn_host_bandwidth,
+    remember_bandwidth,
+)
 from mrs.plan.calibration import corrections, remember
 from mrs.plan.device import Device
+from mrs.plan.learnt import Pace, learn
 from mrs.plan.memory import probe_devices
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
@@ -121,9 +129,27 @@ def rehearse(
         seen.decode_tokens_per_s,
     )
     remember(result.corrections)
-    for device, bytes_per_s in result.bandwidths.items():
-        remember_bandwidth(device, bytes_per_s)
+    pace = Pace()
+    pace.add_step(1 / seen.decode_tokens_per_s if seen.decode_tokens_per_s else math.inf)
+    pace.add_prompt(seen.prompt_tokens, seen.prompt_tokens / seen.prompt_tokens_per_s)
+    _learn(made, pace)
     return result
+
+
+def _learn(made: Plan, pace: Pace) -> None:
+    """Keep what a run has shown of this machine; whoever is in a hurry does not wait for it."""
+    index = made.speed.only_device
+    if pace.step_s is None or index is None or made.devices[index].bandwidth_source == "given":
+        return
+    device = made.devices[index]
+    with suppress(KeyboardInterrupt):
+        if device.torch_device == "cpu":
+            if not is_host_known():
+                learn_host_bandwidth()
+            learn(made.speed, pace)
+        shown = made.speed.shown_bandwidth(index, 1 / pace.step_s)
+        if shown > bandwidth_of(device):
+            remember_bandwidth(device, shown)
 
 
 def still_fitting(request: RunRequest, planner: Planner, made: Plan) -> Plan:
@@ -259,6 +285,7 @@ class LoadedModel:
         self._text = text
         self._gallery = gallery
         self.engine = engine
+        self.pace = Pace()
 
     def stream_chat(
         self, messages: Sequence[Message], sampling: Sampling, *, thinking: bool | None = None
@@ -287,6 +314,7 @@ class LoadedModel:
         """Give the memory back, once what is to be kept of it is in files."""
         self.engine.close()
         del self.engine
+        _learn(self.plan, self.pace)
 
     def _read(
         self, messages: Sequence[Message], thinking: bool | None
@@ -317,4 +345,6 @@ class LoadedModel:
         vision = self.engine.vision
         shown = show(vision, prompt_ids, images) if vision is not None else []
         speed = self.plan.speed
-        return Reply(self.engine, self._text, prompt_ids, sampling, opening, shown, speed)
+        return Reply(
+            self.engine, self._text, prompt_ids, sampling, opening, shown, speed, self.pace
+        )

@@ -54,7 +54,12 @@ def remember_bandwidth(device: Device, bytes_per_s: float, cache_file: Path | No
 
 def learn_host_bandwidth(cache_file: Path | None = None) -> None:
     """Measure how fast the CPU reads its memory, for the plans made from now on."""
-    _remember(host_key(), measure_host_bandwidth(), cache_file)
+    remember_host_bandwidth(measure_host_bandwidth(), cache_file)
+
+
+def remember_host_bandwidth(bytes_per_s: float, cache_file: Path | None = None) -> None:
+    """The same of a measured one."""
+    _remember(host_key(), bytes_per_s, cache_file)
 
 
 def is_host_known(cache_file: Path | None = None) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mrs.plan.account import Correction
-from mrs.plan.bandwidth import bandwidth_of
 from mrs.plan.device import Device
 from mrs.plan.plan import Plan
 
@@ -35,14 +34,13 @@ class Row:
 class Reconciliation:
     """Every term, and tokens a second of the prompt and of decoding at the full length.
 
-    `corrections` and `bandwidths` (bytes a second) are what was learnt of devices.
+    `corrections` are what was learnt of devices.
     """
 
     rows: tuple[Row, ...]
     prompt_tokens_per_s: float
     decode_tokens_per_s: float
     corrections: Mapping[Device, Correction]
-    bandwidths: Mapping[Device, float]
 
 
 def reconcile(
@@ -86,15 +84,4 @@ def reconcile(
         prompt_tokens_per_s,
         decode_tokens_per_s,
         corrections,
-        _shown_bandwidths(plan, decode_tokens_per_s),
     )
-
-
-def _shown_bandwidths(plan: Plan, decode_tokens_per_s: float) -> dict[Device, float]:
-    """Of a device that decodes alone, and faster than it was thought to read."""
-    index = plan.speed.only_device
-    if index is None:
-        return {}
-    shown = plan.speed.shown_bandwidth(index, decode_tokens_per_s)
-    device = plan.devices[index]
-    return {device: shown} if shown > bandwidth_of(device) else {}

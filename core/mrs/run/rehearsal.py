@@ -27,11 +27,14 @@ DECODED_TOKENS = 8
 class Rehearsal:
     """Bytes of the KV cache and of activations by device, and tokens a second.
 
+    The prompt has `prompt_tokens` tokens.
+
     An activation peak of 0 means that the device cannot be measured.
     """
 
     kv_bytes: Mapping[torch.device, int]
     activation_bytes: Mapping[torch.device, int]
+    prompt_tokens: int
     prompt_tokens_per_s: float
     decode_tokens_per_s: float
 
@@ -74,6 +77,7 @@ def rehearse(
     return Rehearsal(
         kv_bytes=kv_bytes,
         activation_bytes={d: max(0, peak - kv_bytes[d]) for d, peak in peaks.items()},
+        prompt_tokens=last,
         prompt_tokens_per_s=last / prompt_s,
         decode_tokens_per_s=1 / statistics.median(steps_s) if steps_s else 0.0,
     )
