@@ -51,6 +51,7 @@ def device_speed(device: Device, weights_format: str, weights_kind: str) -> Devi
             _around(bandwidth, ACCELERATOR_READ),
             _around(bandwidth, OPERATIONS_PER_BYTE[device.kind]),
             STEP_SECONDS[device.kind],
+            bandwidth_bytes_per_s=bandwidth,
         )
     learnt = Learnt.read()
     read = _around(bandwidth, ASSUMED_READ if _is_assumed(device) else PLAIN_READ)
@@ -62,7 +63,7 @@ def device_speed(device: Device, weights_format: str, weights_kind: str) -> Devi
     step = STEP_SECONDS["cpu"]
     if weights_kind in learnt.step_seconds:
         step = _around(learnt.step_seconds[weights_kind], LEARNT_STEP)
-    return DeviceSpeed(read, operations, step, TOKEN_STEPS)
+    return DeviceSpeed(read, operations, step, TOKEN_STEPS, bandwidth)
 
 
 def _around(value: float, factors: Range) -> Range:

@@ -41,13 +41,15 @@ class Range(NamedTuple):
 class DeviceSpeed:
     """Rates of a device with the weights of one model, each at its slow end and its fast one.
 
-    `token_steps` is the part of a step that a tensor costs for each token of a pass.
+    `token_steps` is the part of a step that a tensor costs for each token of a pass, and
+    `bandwidth_bytes_per_s` what the device is said to read.
     """
 
     read_bytes_per_s: Range
     operations_per_s: Range
     step_seconds: Range
     token_steps: float = 0.0
+    bandwidth_bytes_per_s: float = 0.0
 
 
 @dataclass(frozen=True)
