@@ -29,6 +29,7 @@ from mrs.plan.memory import probe_devices
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
 from mrs.plan.prefix import folder_bytes
+from mrs.plan.processor import is_busy
 from mrs.plan.reconcile import Reconciliation, reconcile
 from mrs.plan.saved import replay
 from mrs.request import Message, RunRequest, Sampling
@@ -143,7 +144,7 @@ def _learn(made: Plan, pace: Pace) -> None:
         return
     device = made.devices[index]
     with suppress(KeyboardInterrupt):
-        if device.torch_device == "cpu":
+        if device.torch_device == "cpu" and not is_busy():
             if not is_host_known():
                 learn_host_bandwidth()
             learn(made.speed, pace)

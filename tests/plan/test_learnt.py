@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from mrs import runner
+from mrs.events import Finished
+from mrs.plan.bandwidth import is_host_known
 from mrs.plan.device import Device
 from mrs.plan.learnt import Learnt, Pace, learn
 from mrs.plan.processor import OPERATIONS_PER_CYCLE, expected_bandwidth, operations_per_s
@@ -15,6 +18,7 @@ from mrs.plan.rates import device_speed
 from mrs.plan.remembered import cache_file, host_key, write_entries
 from mrs.plan.speed import SpeedEstimate
 from mrs.plan.work import Work
+from mrs.request import Message, ModelSource, RunRequest, Sampling
 
 GIB = 1024**3
 CPU = Device("cpu", 0, "CPU", 64 * GIB, 64 * GIB, "cpu")
@@ -128,3 +132,37 @@ def test_the_processor_says_what_to_expect(
 def test_a_processor_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mrs.plan.processor.PROC", tmp_path / "nowhere")
     assert operations_per_s("BF16") > 0
+
+
+@pytest.mark.parametrize("load", [0.5, 99.0])
+def test_a_chat_teaches_unless_the_machine_is_busy(
+    monkeypatch: pytest.MonkeyPatch, load: float
+) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (load, load, load))
+    monkeypatch.setattr("mrs.plan.bandwidth.measure_host_bandwidth", lambda: 31e9)
+    monkeypatch.setattr("mrs.plan.learnt.SLOWER", 1e6)
+    request = RunRequest(ModelSource("demo", "safetensors"), cpu=True)
+    model = runner.load(request)
+    question: list[Message] = [{"role": "user", "content": "What is a KV cache?"}]
+    reply = model.stream_chat(question, Sampling(temperature=0, max_tokens=30))
+    assert isinstance(list(reply)[-1], Finished)
+    assert Learnt.read() == Learnt()  # written once, at the end
+    model.close()
+    is_quiet = load < 1
+    assert is_host_known() == is_quiet
+    assert (Learnt.read() != Learnt()) == is_quiet
+    source = runner.plan(request).devices[-1].bandwidth_source
+    assert source == ("measured" if is_quiet else "assumed")
+
+
+def test_an_interrupt_at_the_end_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> float:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr("mrs.plan.bandwidth.measure_host_bandwidth", interrupted)
+    made = runner.plan(RunRequest(ModelSource("demo", "safetensors"), cpu=True))
+    pace = Pace()
+    pace.add_step(0.001)
+    runner._learn(made, pace)
+    assert Learnt.read() == Learnt()

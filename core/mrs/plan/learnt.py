@@ -12,8 +12,8 @@ from mrs.plan.speed import Range, SpeedEstimate
 
 FILE_NAME = "speed.json"
 
-#: What is further outside of the range that was expected says that something else was measured.
-SLOWEST, FASTEST = 0.5, 3.0
+#: So many times slower or faster than expected says that something else was measured.
+SLOWER, FASTER = 2.0, 3.0
 #: Prompts of fewer tokens are not bound by arithmetic.
 LEAST_PROMPT_TOKENS = 128
 
@@ -92,11 +92,11 @@ def _shown(speed: SpeedEstimate, pace: Pace) -> Learnt:
         multiplying = pace.prompt_s - speed.steps(index, tokens) * step_s
         work = speed.operations(index, tokens, speed.past_share(0, tokens))
         operations[kind] = _rate(work, multiplying)
-    slow, fast = device.step_seconds
+    slowest, fastest = device.step_seconds
     return Learnt(
         _plausible(reads, device.read_bytes_per_s),
         _plausible(operations, device.operations_per_s),
-        _plausible(steps, Range(fast, slow)),
+        {k: s for k, s in steps.items() if fastest / FASTER < s < slowest * SLOWER},
     )
 
 
@@ -105,7 +105,7 @@ def _rate(amount: float, seconds: float) -> float:
 
 
 def _plausible(found: Mapping[str, float], expected: Range) -> dict[str, float]:
-    low, high = expected.low * SLOWEST, expected.high * FASTEST
+    low, high = expected.low / SLOWER, expected.high * FASTER
     return {kind: value for kind, value in found.items() if low < value < high}
 
 

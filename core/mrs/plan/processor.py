@@ -9,6 +9,9 @@ from typing import Literal, NamedTuple
 
 from mrs.plan.host_memory import PROC
 
+#: A load for each thread beyond which other programs run, too.
+MOST_OWN_LOAD = 1.3
+
 Bf16Units = Literal["none", "vector", "matrix"]
 
 
@@ -17,6 +20,17 @@ def cpu_threads() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def is_busy() -> bool:
+    """Whether other programs have had part of the processor in the last minute.
+
+    This one counts as all of its threads.
+    """
+    try:
+        return os.getloadavg()[0] > MOST_OWN_LOAD * cpu_threads()
+    except (AttributeError, OSError):  # Windows does not tell
+        return False
 
 
 @cache
