@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mrs.address_space import require_room_for_torch
 from mrs.errors import UsageError
 from mrs.events import DISK, HeldMemory, LoadProgress, OnProgress
 from mrs.families.find import Description, describe
+from mrs.garbage import collector_paused
 from mrs.interrupts import interrupts_held
 from mrs.kernels.library import is_available
-from mrs.plan.bandwidth import remember_bandwidth
+from mrs.plan.bandwidth import (
+    bandwidth_of,
+    is_host_known,
+    learn_host_bandwidth,
+    remember_bandwidth,
+)
 from mrs.plan.calibration import corrections, remember
 from mrs.plan.device import Device
 from mrs.plan.host_memory import forget_peak, resident_bytes
+from mrs.plan.learnt import Pace, learn
 from mrs.plan.memory import probe_devices
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
 from mrs.plan.prefix import folder_bytes
+from mrs.plan.processor import is_busy
 from mrs.plan.reconcile import HostMeasured, Reconciliation, reconcile
 from mrs.plan.saved import replay
 from mrs.request import Message, RunRequest, Sampling
@@ -44,6 +54,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
+@collector_paused()
 def open_planner(request: RunRequest) -> Planner:
     """What a model and the devices are, from headers alone: makes the plans of a request."""
     checkpoint = open_checkpoint(request.source)
@@ -53,6 +64,7 @@ def open_planner(request: RunRequest) -> Planner:
     return _planner(request, checkpoint, description)
 
 
+@collector_paused()
 def plan(request: RunRequest, planner: Planner | None = None) -> Plan:
     """What `load` would do. A model that does not fit is planned all the same."""
     folder_bytes(request)  # nothing is planned that would be refused
@@ -128,9 +140,27 @@ def rehearse(
     )
     del text
     remember(result.corrections)
-    for device, bytes_per_s in result.bandwidths.items():
-        remember_bandwidth(device, bytes_per_s)
+    pace = Pace()
+    pace.add_step(1 / seen.decode_tokens_per_s if seen.decode_tokens_per_s else math.inf)
+    pace.add_prompt(seen.prompt_tokens, seen.prompt_tokens / seen.prompt_tokens_per_s)
+    _learn(made, pace)
     return result
+
+
+def _learn(made: Plan, pace: Pace) -> None:
+    """Keep what a run has shown of this machine; whoever is in a hurry does not wait for it."""
+    index = made.speed.only_device
+    if pace.step_s is None or index is None or made.devices[index].bandwidth_source == "given":
+        return
+    device = made.devices[index]
+    with suppress(KeyboardInterrupt):
+        if device.torch_device == "cpu" and not is_busy():
+            if not is_host_known():
+                learn_host_bandwidth()
+            learn(made.speed, pace)
+        shown = made.speed.shown_bandwidth(index, 1 / pace.step_s)
+        if shown > bandwidth_of(device):
+            remember_bandwidth(device, shown)
 
 
 def still_fitting(request: RunRequest, planner: Planner, made: Plan) -> Plan:
@@ -283,6 +313,7 @@ class LoadedModel:
         self._text = text
         self._gallery = gallery
         self._engine: Engine | None = engine
+        self.pace = Pace()
 
     @property
     def engine(self) -> Engine:
@@ -349,6 +380,7 @@ class LoadedModel:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
+            _learn(self.plan, self.pace)
 
     def _cut(self, prompt_ids: list[int], sampling: Sampling, truncate: bool) -> list[int]:
         if not truncate or len(prompt_ids) < self.context_tokens:
@@ -386,4 +418,6 @@ class LoadedModel:
         vision = self.engine.vision
         shown = show(vision, prompt_ids, images) if vision is not None else []
         speed = self.plan.speed
-        return Reply(self.engine, self._text, prompt_ids, sampling, opening, shown, speed)
+        return Reply(
+            self.engine, self._text, prompt_ids, sampling, opening, shown, speed, self.pace
+        )

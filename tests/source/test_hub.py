@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import signal
 import threading
 import time
@@ -16,12 +17,14 @@ import numpy as np
 import pytest
 import torch
 from hub_server import Blob, HubServer, Served
+from platformdirs import user_cache_path
 from safetensors.torch import save
 
 from mrs.errors import MrsError, NotReadable, Unsupported, UsageError
 from mrs.formats import FORMATS
 from mrs.request import ModelSource
 from mrs.source import Weights, fetch, find_selector, open_checkpoint
+from mrs.source.header_cache import FOLDER
 from mrs.source.hub_settings import find_token
 
 ID = "someone/tiny"
@@ -33,8 +36,10 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     """A hub, with the environment pointing at it and at an empty cache."""
     for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_CACHE", "http_proxy", "HTTP_PROXY"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("mrs.source.hub.RECENT_S", 0)
     with HubServer() as server:
         monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
         monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
         yield server
 
@@ -63,6 +68,10 @@ def header_only(shapes: dict[str, tuple[int, ...]]) -> Blob:
         offset = end
     text = json.dumps(entries).encode()
     return Blob(len(text).to_bytes(8, "little") + text, 8 + len(text) + offset)
+
+
+def kept_folder() -> Path:
+    return user_cache_path("mrs") / FOLDER
 
 
 def source(container: str = "safetensors", **kwargs: object) -> ModelSource:
@@ -221,6 +230,7 @@ def test_a_server_without_ranges(
     assert len(open_checkpoint(source()).tensors) == 4
     assert len(open_checkpoint(source("gguf")).tensors) == 100
     monkeypatch.setattr("mrs.source.hub.MAX_SKIPPED_BYTES", 7)
+    shutil.rmtree(kept_folder())
     fails(NotReadable, source(), "does not serve ranges")
 
 
@@ -246,6 +256,7 @@ def test_passing_trouble_is_mended(hub: HubServer) -> None:
     assert next(answers, None) is None
 
     hub.log.clear()
+    shutil.rmtree(kept_folder())
 
     def expire(served: Served) -> int:
         if served.place == "cdn" and served.begin and not hub.signature:

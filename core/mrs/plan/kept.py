@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -88,13 +89,16 @@ class ModelFiles:
 
     def dense_format(self, wanted: str) -> Format:
         """The type of weights that are not quantized, and of the KV cache, for a `--dtype`."""
-        formats = [
+        return resolve_dtype(wanted, self._stored_counts)
+
+    @cached_property
+    def _stored_counts(self) -> Mapping[Format, int]:
+        return Counter(
             format
             for parameter in self.parameters
             if parameter.role != "vector"
             for format in self.stored[parameter.name]
-        ]
-        return resolve_dtype(wanted, formats)
+        )
 
     def kept(self, rules: StorageRules, *, is_cpu: bool) -> KeptWeights:
         """What a device makes of them."""
@@ -117,7 +121,7 @@ class ModelFiles:
                 continue
             layer_bytes[layer] += kept.size_bytes
             if parameter.role == "matrix":
-                slot = parameter.name.removeprefix(f"layers.{layer}.").removesuffix(".weight")
+                slot = parameter.name.split(".", 2)[2].removesuffix(".weight")
                 slots[layer].append((slot, kept))
         works, non_mapped_work = weights_work(self.parameters, self.spec, storage)
         return KeptWeights(

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mrs.plan.account import Correction
-from mrs.plan.bandwidth import bandwidth_of
 from mrs.plan.device import Device
 from mrs.plan.plan import Plan
 
@@ -43,14 +42,13 @@ class Row:
 class Reconciliation:
     """Every term, and tokens a second of the prompt and of decoding at the full length.
 
-    `corrections` and `bandwidths` (bytes a second) are what was learnt of devices.
+    `corrections` are what was learnt of devices.
     """
 
     rows: tuple[Row, ...]
     prompt_tokens_per_s: float
     decode_tokens_per_s: float
     corrections: Mapping[Device, Correction]
-    bandwidths: Mapping[Device, float]
 
 
 def reconcile(
@@ -96,7 +94,6 @@ def reconcile(
         prompt_tokens_per_s,
         decode_tokens_per_s,
         corrections,
-        _shown_bandwidths(plan, decode_tokens_per_s),
     )
 
 
@@ -122,13 +119,3 @@ def _process_rows(plan: Plan, rows: list[Row], host: HostMeasured) -> list[Row]:
         Row(label, "unexplained", gaps, host.peak_bytes - known),
         Row(label, "process", whole, host.peak_bytes),
     ]
-
-
-def _shown_bandwidths(plan: Plan, decode_tokens_per_s: float) -> dict[Device, float]:
-    """Of a device that decodes alone, and faster than it was thought to read."""
-    working = [index for index, work in enumerate(plan.speed.work) if work.tensors]
-    if len(working) != 1:
-        return {}
-    shown = plan.speed.shown_bandwidth(working[0], decode_tokens_per_s)
-    device = plan.devices[working[0]]
-    return {device: shown} if shown > bandwidth_of(device) else {}

@@ -28,13 +28,15 @@ DECODED_TOKENS = 8
 class Rehearsal:
     """Bytes of the KV cache and of activations by device, and tokens a second.
 
-    An activation peak of 0 means that the device cannot be measured. `process_bytes` is the most
-    that the process held, as the system counts it; None where it does not tell.
+    The prompt has `prompt_tokens` tokens. An activation peak of 0 means that the device cannot be
+    measured. `process_bytes` is the most that the process held, as the system counts it; None
+    where it does not tell.
     """
 
     kv_bytes: Mapping[torch.device, int]
     activation_bytes: Mapping[torch.device, int]
     process_bytes: int | None
+    prompt_tokens: int
     prompt_tokens_per_s: float
     decode_tokens_per_s: float
 
@@ -83,6 +85,7 @@ def rehearse(
         kv_bytes=kv_bytes,
         activation_bytes={d: max(0, peak - kv_bytes[d]) for d, peak in peaks.items()},
         process_bytes=process_bytes,
+        prompt_tokens=last,
         prompt_tokens_per_s=last / prompt_s,
         decode_tokens_per_s=1 / statistics.median(steps_s) if steps_s else 0.0,
     )

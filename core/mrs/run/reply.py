@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
 
 from mrs.events import Event, Finished, PlannedRates, TextDelta, TokenLogprob, Usage
+from mrs.plan.learnt import Pace
 from mrs.plan.speed import SpeedEstimate
 from mrs.request import Sampling
 from mrs.run.engine import Engine
@@ -15,13 +17,17 @@ from mrs.run.sampler import Choice
 from mrs.run.shown import ShownImage
 from mrs.text.chat import TextSide
 
+#: Tokens in a row whose mean time is a step's: short, to find moments that nothing disturbs.
+TIMED_STEPS = 8
+
 
 class Reply:
     """The events of one reply: an iterator that ends with one `Finished`.
 
     It is made together with all others that were begun, whenever somebody waits for one of them.
     A KeyboardInterrupt while it is waited for ends it as cancelled; `close` stops it at once.
-    `opening` is text of the reply that the prompt has already said; `speed` is what was planned.
+    `opening` is text of the reply that the prompt has already said; `speed` is what was planned,
+    and `pace` is told how fast it went.
     """
 
     def __init__(
@@ -33,9 +39,10 @@ class Reply:
         opening: str = "",
         images: Sequence[ShownImage] = (),
         speed: SpeedEstimate | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self._engine = engine
-        self._progress = _Progress(text, sampling, speed)
+        self._progress = _Progress(text, sampling, speed, pace or Pace())
         if opening:
             self._progress.events.append(TextDelta(opening))
         breakers = frozenset[int]()
@@ -82,20 +89,26 @@ class Reply:
 class _Progress:
     """Turns tokens into events, and counts and times them."""
 
-    def __init__(self, text: TextSide, sampling: Sampling, speed: SpeedEstimate | None) -> None:
+    def __init__(
+        self, text: TextSide, sampling: Sampling, speed: SpeedEstimate | None, pace: Pace
+    ) -> None:
         self.events: deque[Event] = deque()
         self._tokenizer = text.tokenizer
         self._stop_ids = frozenset[int]() if sampling.ignore_eos else text.stop_ids
         self._decoder = text.stream_decoder(sampling.stop)
         self._speed = speed
+        self._pace, self._step_s = pace, math.inf
         self._tokens = 0
-        self._start = self._first = self._last = time.perf_counter()
+        self._start = self._first = self._last = self._mark = time.perf_counter()
 
     def take(self, choice: Choice) -> bool:
         """The next token; returns whether the reply ends with it."""
         self._last = time.perf_counter()
         if self._tokens == 0:
-            self._first = self._last
+            self._first = self._mark = self._last
+        elif self._tokens % TIMED_STEPS == 0:
+            self._step_s = min(self._step_s, (self._last - self._mark) / TIMED_STEPS)
+            self._mark = self._last
         self._tokens += 1
         if choice.token in self._stop_ids:
             return True
@@ -124,6 +137,10 @@ class _Progress:
         if self._speed is None or generation.is_shared or generation.images:
             return None
         fed = max(generation.prompt_tokens - generation.cached_tokens, 1)
+        if self._step_s < math.inf:
+            self._pace.add_step(self._step_s)
+        if not generation.cached_tokens and self._tokens:
+            self._pace.add_prompt(fed, self._first - self._start)
         return PlannedRates(self._speed.prompt_of(fed), self._speed.decode)
 
     def _logprob(self, choice: Choice, logprob: float) -> TokenLogprob:

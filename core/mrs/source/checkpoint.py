@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mrs.errors import NotReadable
 from mrs.formats import Format
@@ -14,8 +14,7 @@ from mrs.source.folder import Folder, decode_text, read_text
 from mrs.source.reader import LocalFile, expanded
 
 
-@dataclass(frozen=True)
-class TensorInfo:
+class TensorInfo(NamedTuple):
     """One tensor in a file.
 
     `shape` is row-major as torch has it: the last dimension is the one that lies in a row, also

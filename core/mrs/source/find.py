@@ -38,7 +38,19 @@ def open_checkpoint(source: ModelSource) -> Checkpoint:
     for what is missing or malformed, Unsupported for pickled weights, newer formats and
     big-endian files, UsageError when a GGUF file has to be named.
     """
-    source, folder = locate(source)
+    located, folder = locate(source)
+    try:
+        checkpoint = _opened(located, folder)
+    except NotReadable:
+        if not folder.forget_headers():
+            raise
+        located, folder = locate(source)
+        checkpoint = _opened(located, folder)
+    folder.keep_headers()
+    return checkpoint
+
+
+def _opened(source: ModelSource, folder: Folder) -> Checkpoint:
     tokenizer_folder = locate_tokenizer(source)
     folder = folder.cached(wanted_files(source, folder))
     if tokenizer_folder is not None:

@@ -41,6 +41,12 @@ class Folder(Protocol):
 
     def open(self, name: str) -> ByteReader: ...
 
+    def keep_headers(self) -> None:
+        """Keep what was read for later plans, where it came from far away."""
+
+    def forget_headers(self) -> bool:
+        """Read anew what was kept; whether there was anything."""
+
     def cached(self, wanted: tuple[str, ...]) -> Folder:
         """The copy on this machine if it has every wanted file, else this folder."""
 
@@ -75,6 +81,12 @@ class LocalFolder:
 
     def open(self, name: str) -> ByteReader:
         return LocalFile(self.path / name)
+
+    def keep_headers(self) -> None:
+        pass
+
+    def forget_headers(self) -> bool:
+        return False
 
     def cached(self, wanted: tuple[str, ...]) -> Folder:
         return self

@@ -147,13 +147,14 @@ class HttpClient:
         """A connection for the address, and what to ask it for."""
         parts = urlsplit(url)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        proxy = _proxy(parts)
         connections = self._local.__dict__.setdefault("connections", {})
         origin = _origin(url)
         if origin not in connections:
-            connections[origin] = self._connect(parts, proxy)
-        through_proxy = proxy is not None and parts.scheme == "http"
-        return connections[origin], (url if through_proxy else target)
+            proxy = _proxy(parts)
+            through_proxy = proxy is not None and parts.scheme == "http"
+            connections[origin] = self._connect(parts, proxy), through_proxy
+        connection, through_proxy = connections[origin]
+        return connection, (url if through_proxy else target)
 
     def _connect(self, parts: SplitResult, proxy: SplitResult | None) -> http.client.HTTPConnection:
         via = proxy or parts
@@ -170,9 +171,9 @@ class HttpClient:
         return connection
 
     def _drop(self, url: str) -> None:
-        connection = self._local.__dict__.get("connections", {}).pop(_origin(url), None)
-        if connection is not None:
-            connection.close()
+        dropped = self._local.__dict__.get("connections", {}).pop(_origin(url), None)
+        if dropped is not None:
+            dropped[0].close()
 
 
 @contextmanager
