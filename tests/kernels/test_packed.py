@@ -134,6 +134,23 @@ def test_floats_of_any_width(name: str, columns: int) -> None:
     assert relative_error(matrix.matmul(x), x.double() @ expected.double().T) < 2e-3
 
 
+@pytest.mark.parametrize("tokens", [4, 8, 33])
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_subnormal_weights_count(is_wrapped: bool, tokens: int) -> None:
+    """In some groups of rows only; some processors' units for bf16 take them for 0."""
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.randn(48, COLUMNS, generator=generator).bfloat16()
+    weights[16:32] *= 1e-39
+    weights[40, 3] = -1e-39
+    matrix = packed("BF16", weights.view(torch.uint8))
+    if is_wrapped:
+        matrix = PackedMatrix.wrap(matrix.data, "BF16", 48, COLUMNS)
+    x = torch.rand(tokens, COLUMNS, generator=generator) * 1e35
+    result, expected = matrix.matmul(x).double(), x.double() @ weights.double().T
+    size = x.double() @ weights.abs().double().T
+    assert ((result - expected).abs() <= 4e-3 * size).all()
+
+
 @pytest.mark.parametrize("tokens", [2, 20])
 def test_not_a_number_stays_visible(tokens: int) -> None:
     matrix = packed("Q4_K", random_blocks("Q4_K", 16, COLUMNS))

@@ -168,7 +168,7 @@ ONE_CORE = "cpu=16GiB,bandwidth=13.3GB/s"
 
 @pytest.fixture
 def _no_matrix_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mrs.plan.estimate.bf16_units", lambda: "none")
+    monkeypatch.setattr("mrs.plan.estimate.torch_units", frozenset)
 
 
 @pytest.mark.usefixtures("_no_matrix_units")

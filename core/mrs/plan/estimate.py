@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mrs.cpu import torch_units
 from mrs.plan.bandwidth import bandwidth_of
 from mrs.plan.device import Device
 from mrs.plan.placement import Placement
-from mrs.plan.processor import bf16_units
 from mrs.plan.speed import DeviceSpeed, Processor, SpeedEstimate
 from mrs.plan.terms import ModelSizes
 from mrs.plan.work import Work, chosen_share, past_numbers
@@ -37,4 +37,4 @@ def estimate_speed(
 def _processor(device: Device) -> Processor:
     if device.torch_device != "cpu":
         return device.kind
-    return "cpu with matrix units" if bf16_units() == "matrix" else "cpu"
+    return "cpu with matrix units" if "amx" in torch_units() else "cpu"

@@ -14,14 +14,6 @@ typedef struct {
     const Laid *laid;
 } Quantizing;
 
-static bool multiplies_bf16(const Path *path) {
-#if defined(__x86_64__)
-    return path == &avx512_path && __builtin_cpu_supports("avx512bf16");
-#else
-    return path == NULL;
-#endif
-}
-
 static void quantize_panel(const Product *p, const Laid *laid, int64_t index) {
     const Path *path = p->factors[0].matrix->path;
     int64_t first = index * laid->width;
@@ -68,7 +60,7 @@ static Laid plan_layout(const Product *p, const Matrix *m) {
                    p->columns % SPAN_COLUMNS == 0 && p->tokens >= LEAST_WIDE;
     laid.width = p->tokens > 4 ? 8 : p->tokens > 2 ? 4 : (int)p->tokens;
     if (laid.is_wide) laid.width = WIDE_TOKENS;
-    if (laid.format == BF16 && laid.width == MAX_TOKENS && multiplies_bf16(m->path))
+    if (laid.format == BF16 && laid.width == MAX_TOKENS && m->path->multiplies_bf16)
         laid.format = BF16_PAIRS;
     laid.panels = divide_up(p->tokens, laid.width);
     int64_t units = padded_columns(p->columns) / UNIT_COLUMNS;
@@ -136,8 +128,9 @@ static void multiply_groups(const Product *p, const Factor *f, const Laid *laid,
             const uint8_t *panel = laid->data + index * laid->panel_bytes;
             int64_t token = index * laid->width, tokens = at_most(laid->width, p->tokens - token);
             for (int64_t group = first; group < at_most(first + step, end); group++) {
-                m->path->multiply(laid->format, m->packed + group * bytes, panel, laid->width,
-                                  m->columns, results);
+                const bool exact = laid->format == BF16_PAIRS && m->subnormal[group];
+                m->path->multiply(exact ? BF16_SUBNORMAL : laid->format, m->packed + group * bytes,
+                                  panel, laid->width, m->columns, results);
                 store_results(p, f, results, token, tokens, group * GROUP_ROWS);
             }
         }
