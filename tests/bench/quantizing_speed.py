@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mrs.formats import FORMATS
 from mrs.cpu import PATH_VARIABLE
+from mrs.formats import FORMATS
 from mrs.kernels.library import native_library, native_paths
 from mrs.quants import encode
 

@@ -98,7 +98,8 @@ class TestPackedMatrix:
                 in_range = size < 1e38
                 assert in_range.all() or factor >= 1.0
                 assert result[in_range].isfinite().all()
-                allowed = 1e-2 * size + 1e-30
+                # Subnormal activations may count as 0.
+                allowed = 1e-2 * size + 1.2e-38 * values.abs().sum(1) + 1e-30
                 assert ((result - expected).abs() <= allowed)[in_range].all()
 
     def test_tells_its_size(self, name: str, library: NativeLibrary) -> None:

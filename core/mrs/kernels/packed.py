@@ -39,7 +39,7 @@ class PackedMatrix:
     It takes as many bytes as in the file, rows rounded up to a multiple of 16. Products quantize
     the activations to 8 bits in groups of 32 columns, except with F16 and BF16 weights. With
     AVX-512 and more than 16 tokens, weights below 8 bits and the activations are both brought to
-    8 bits in groups of 128 columns.
+    8 bits in groups of 128 columns. Subnormal activations may count as 0, weights never do.
     """
 
     device = torch.device("cpu")

@@ -2,6 +2,7 @@
  * of threads over the groups of all rows. */
 #include "product.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "half.h"
@@ -10,11 +11,12 @@
 #include "weights.h"
 
 typedef struct {
-    const Product *product;
+    Product *product;
     const Laid *laid;
 } Quantizing;
 
-static void quantize_panel(const Product *p, const Laid *laid, int64_t index) {
+/* Returns false when memory is missing. */
+static bool quantize_panel(const Product *p, const Laid *laid, int64_t index) {
     const Path *path = p->factors[0].matrix->path;
     int64_t first = index * laid->width;
     int tokens = (int)at_most(laid->width, p->tokens - first);
@@ -24,6 +26,7 @@ static void quantize_panel(const Product *p, const Laid *laid, int64_t index) {
     if (p->type == TYPE_BF16) {
         const uint16_t *x = (const uint16_t *)p->x + first * p->columns;
         converted = take_scratch(converted_bytes);
+        if (!converted) return false;
         for (int64_t i = 0; i < tokens * p->columns; i++) converted[i] = float_of_bf16(x[i]);
     }
     const float *x = converted ? converted : (const float *)p->x + first * p->columns;
@@ -34,11 +37,13 @@ static void quantize_panel(const Product *p, const Laid *laid, int64_t index) {
     else
         path->quantize(laid->format, rows, tokens, laid->width, p->columns, panel);
     give_scratch(converted, converted_bytes);
+    return true;
 }
 
 static void quantize_task(void *data, int64_t first, int64_t end) {
     const Quantizing *q = data;
-    for (int64_t index = first; index < end; index++) quantize_panel(q->product, q->laid, index);
+    for (int64_t index = first; index < end; index++)
+        if (!quantize_panel(q->product, q->laid, index)) q->product->failed = true;
 }
 
 /* Whether the activations of one format serve another. */
@@ -83,7 +88,7 @@ static bool lay_activations(Product *p, int index, int threads) {
     if (!laid->data) return false;
     Quantizing quantizing = {p, laid};
     run_tasks(laid->panels < 4 ? 1 : threads, laid->panels, quantize_task, &quantizing);
-    return true;
+    return !p->failed;
 }
 
 static void free_activations(Product *p) {
@@ -159,32 +164,35 @@ static void multiply_task(void *data, int64_t first, int64_t end) {
 }
 
 /* Which matrix was multiplied after which the last time: models repeat their order at every step.
- * Plain addresses, since a matrix may be gone when it is looked up. */
+ * Plain addresses, since a matrix may be gone when it is looked up. Several threads may write here;
+ * what they mix up is a request for memory that is not wanted. */
 #define FOLLOWERS 4096
 static struct {
-    const uint8_t *matrix, *next;
-    int64_t next_bytes;
+    _Atomic(const uint8_t *) matrix, next;
+    _Atomic int64_t next_bytes;
 } followers[FOLLOWERS];
-static const uint8_t *previous;
+static _Thread_local const uint8_t *previous;
 
 #define AHEAD_BYTES (1 << 20) /* half of a usual second-level cache */
 
 /* Remembers the order and announces the matrix that will come next: the part of it where workers
  * begin, since the caller takes the first piece. */
 static void announce_next(const Matrix *m, int threads) {
-#define PLACE(address) ((uintptr_t)(address) / 4096 % FOLLOWERS)
+#define FOLLOWER(address) (&followers[(uintptr_t)(address) / 4096 % FOLLOWERS])
+#define PUT(place, value) atomic_store_explicit(&(place), value, memory_order_relaxed)
+#define GET(place) atomic_load_explicit(&(place), memory_order_relaxed)
     if (previous) {
-        followers[PLACE(previous)].matrix = previous;
-        followers[PLACE(previous)].next = m->packed;
-        followers[PLACE(previous)].next_bytes =
-            groups_of(m) * group_bytes((Format)m->format, m->columns);
+        PUT(FOLLOWER(previous)->matrix, previous);
+        PUT(FOLLOWER(previous)->next, m->packed);
+        PUT(FOLLOWER(previous)->next_bytes,
+            groups_of(m) * group_bytes((Format)m->format, m->columns));
     }
     previous = m->packed;
     const uint8_t *next = NULL;
     int64_t bytes = 0;
-    if (followers[PLACE(previous)].matrix == previous) {
-        next = followers[PLACE(previous)].next;
-        bytes = followers[PLACE(previous)].next_bytes;
+    if (GET(FOLLOWER(previous)->matrix) == previous) {
+        next = GET(FOLLOWER(previous)->next);
+        bytes = GET(FOLLOWER(previous)->next_bytes);
         next += bytes / (2 * threads);
         bytes -= bytes / (2 * threads);
     }
