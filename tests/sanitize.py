@@ -43,7 +43,8 @@ def check_addresses(folder: Path, arguments: Sequence[str]) -> int:
         env={
             **os.environ,
             "PYTHONPATH": str(TESTS),
-            "LD_PRELOAD": runtime("libasan.so"),
+            # The first wants to find the other's exceptions when it starts.
+            "LD_PRELOAD": f"{runtime('libasan.so')} {runtime('libstdc++.so.6')}",
             "ASAN_OPTIONS": "detect_leaks=0",  # Python's own are many
             "UBSAN_OPTIONS": "print_stacktrace=1",
             "MRS_SANITIZED_LIBRARY": str(library),
