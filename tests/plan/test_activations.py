@@ -102,6 +102,14 @@ def test_quantized_weights(tmp_path: Path, path: str, model: str, isq: str) -> N
     assert measured <= bound <= 1.15 * measured
 
 
+@pytest.mark.parametrize("isq", ["q4k", "q6k", "q8_0"])
+@pytest.mark.parametrize("model", ["llama", "wide"])
+def test_lower_paths(tmp_path: Path, lower_path: str, model: str, isq: str) -> None:
+    folder = write_model(tmp_path, {**BASE, **MODELS[model]}, "BF16")
+    measured, bound = measured_and_predicted(folder, "bf16", isq=isq)
+    assert measured <= bound <= 1.15 * measured
+
+
 @pytest.mark.parametrize("isq", [None, "q4k"])
 def test_several_threads(
     tmp_path: Path, path: str, isq: str | None, monkeypatch: pytest.MonkeyPatch

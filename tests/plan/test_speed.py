@@ -178,10 +178,11 @@ def processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int]
     """Plan for so many threads of a server's processor of 3 GHz without bf16 units."""
 
     def pretend(threads: int) -> None:
-        flags = "avx2 avx512f avx512bw avx512_vnni"
-        (tmp_path / "cpuinfo").write_text(f"cpu MHz : 3000.0\nflags : {flags}\n")
+        (tmp_path / "cpuinfo").write_text("cpu MHz : 3000.0\n")
         monkeypatch.setattr("mrs.plan.processor.PROC", tmp_path)
         monkeypatch.setattr("mrs.plan.processor.cpu_threads", lambda: threads)
+        monkeypatch.setattr("mrs.plan.processor.cpu_path", lambda: "avx512")
+        monkeypatch.setattr("mrs.plan.processor.cpu_paths", lambda: ["avx512"])
 
     return pretend
 
