@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mrs.address_space import require_room_for_torch
-from mrs.errors import UsageError
+from mrs.errors import MrsError, UsageError
 from mrs.events import DISK, HeldMemory, LoadProgress, OnProgress
 from mrs.families.find import Description, describe
 from mrs.garbage import collector_paused
@@ -114,7 +114,9 @@ def rehearse(
     require_room_for_torch()
     for variable, silent in (("KINETO_LOG_LEVEL", "99"), ("TORCH_CPP_LOG_LEVEL", "ERROR")):
         os.environ.setdefault(variable, silent)  # the profiler talks on standard error
-    text = _text_side(request, planner)  # what a run has in memory counts here, too
+    text = None
+    with suppress(MrsError):  # a plan needs no tokenizer, but the memory of one counts
+        text = _text_side(request, planner)
     import mrs.run.reply  # noqa: F401
     from mrs.run.rehearsal import measure, rehearse
 

@@ -89,18 +89,42 @@ def device_terms(
     layers = [[n for n, place in enumerate(layer_devices) if place == index] for index in indices]
     bounds = [_activation_bound(sizes.on(devices[i]), layers[i], i == home) for i in indices]
     in_heap = max((bounds[i] for i in indices if devices[i].torch_device == "cpu"), default=0)
-    return tuple(
-        _terms(
-            sizes.on(device),
-            device,
-            layers[index],
-            index == home,
-            _activations(bounds[index], corrections.get(device.label)),
-            _runtime(sizes, device, corrections.get(device.label)),
-            _allocator(device, bounds[index], in_heap),
+    host = host_index(devices)
+    found = []
+    for index, device in enumerate(devices):
+        if not layers[index] and index not in (home, host):
+            found.append(_empty(device))
+            continue
+        correction = corrections.get(device.label)
+        runtime = _runtime(device, correction)
+        allocator = _allocator(device, bounds[index])
+        if index == host:
+            runtime += _program(sizes)
+            allocator += heap_bytes(in_heap)
+        found.append(
+            _terms(
+                sizes.on(device),
+                device,
+                layers[index],
+                index == home,
+                _activations(bounds[index], correction),
+                runtime,
+                allocator,
+            )
         )
-        for index, device in enumerate(devices)
-    )
+    return tuple(found)
+
+
+def _empty(device: Device) -> DeviceTerms:
+    is_cpu = device.kind == "cpu"
+    none = NOTHING
+    return DeviceTerms(0, device.available_bytes, 0, 0, none, none, none, 0, 0, is_cpu)
+
+
+def host_index(devices: Sequence[Device]) -> int:
+    """The device whose memory the program itself is in: the CPU, or one that shares its memory."""
+    shared = (index for index, device in enumerate(devices) if device.shares_host_memory)
+    return next(shared, len(devices) - 1)
 
 
 def _activation_bound(sizes: Sizes, layers: Sequence[int], is_home: bool) -> int:
@@ -123,8 +147,6 @@ def _terms(
     allocator: Estimate,
 ) -> DeviceTerms:
     is_cpu = device.kind == "cpu"
-    if not layers and not is_home and not is_cpu:
-        return DeviceTerms(0, device.available_bytes, 0, 0, NOTHING, NOTHING, NOTHING, 0, 0)
     weights = sum(sizes.layer_bytes[layer] for layer in layers)
     weights += sizes.non_mapped_bytes if is_home else 0
     reserve = device.available_bytes - device.memory.usable_bytes
@@ -152,27 +174,23 @@ def _activations(bound: int, correction: Correction | None) -> Estimate:
     return Estimate(min(low, expected), expected, max(bound, expected))
 
 
-def _runtime(model: ModelSizes, device: Device, correction: Correction | None) -> Estimate:
-    if device.kind == "cpu":
-        estimate = program_bytes(model.spec.vocab_size, len(model.parameters), cpu_threads())
-    else:
-        estimate = runtime_bytes(device)
+def _runtime(device: Device, correction: Correction | None) -> Estimate:
+    estimate = runtime_bytes(device)
     if correction is None or correction.runtime_bytes is None:
         return estimate
     measured = correction.runtime_bytes
     return Estimate(min(estimate.low, measured), measured, max(estimate.high, measured))
 
 
-def _allocator(device: Device, bound: int, in_heap: int) -> Estimate:
-    """Accelerators lose a part of their own activations, the CPU of all that are in its heap."""
-    if device.kind == "cpu":
-        return heap_bytes(in_heap)
-    if device.torch_device == "cpu":
-        return NOTHING
-    return Estimate(0, 0, int(bound * FRAGMENTATION))
+def _program(model: ModelSizes) -> Estimate:
+    return program_bytes(model.spec.vocab_size, len(model.parameters), cpu_threads())
 
 
-def host_bytes(model: ModelSizes, cpu: Device) -> int:
-    """What the process takes of the CPU's memory besides what belongs to layers there, at most."""
-    program = _runtime(model, cpu, None).high
-    return program + heap_bytes(model.on(cpu).mapped_act_bytes).high
+def _allocator(device: Device, bound: int) -> Estimate:
+    """What an accelerator loses of its own activations; those of CPUs lie in the heap."""
+    return NOTHING if device.torch_device == "cpu" else Estimate(0, 0, int(bound * FRAGMENTATION))
+
+
+def host_bytes(model: ModelSizes, device: Device) -> int:
+    """The most that the process takes of the host's memory besides what layers there take."""
+    return _program(model).high + heap_bytes(model.on(device).mapped_act_bytes).high

@@ -87,7 +87,7 @@ class Plan:
         return [
             index
             for index, (device, terms) in rows
-            if not (shared and device.kind == "cpu") or terms.total.expected
+            if not (shared and device.kind == "cpu") or terms.is_used
         ]
 
     @property
