@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mrs.errors import UsageError
+from mrs.source.address import model_name
 from mrs_cli.chat_settings import changed, described, listed
 from mrs_cli.pictures import count_images
 from mrs_cli.saved_chat import SavedChat
 from mrs_cli.session import Question, Session
-from mrs_cli.settings import Setting
 
 
 @dataclass
@@ -36,9 +36,9 @@ def leave(chat: Chat, _: str) -> str:
 def system(chat: Chat, text: str) -> str:
     if not text:
         current = chat.session.system
-        return "no system prompt is set" if current is None else f"system prompt: {current}"
+        return "no system prompt is set" if current is None else f"system prompt is {current}"
     chat.session.system = text
-    return "system prompt set"
+    return f"system prompt is now {_shortened(text)}"
 
 
 def clear(chat: Chat, _: str) -> str:
@@ -70,10 +70,7 @@ def save(chat: Chat, name: str) -> str:
     from mrs_cli import saved_chat
 
     session = chat.session
-    path = saved_chat.save(
-        SavedChat(session.model_id, session.system, session.sampling, session.turns),
-        _file(name, "save"),
-    )
+    path = saved_chat.save(session.saved, _file(name, "save"))
     return f"{_turns(len(session.turns))} saved to {path}"
 
 
@@ -82,12 +79,18 @@ def load(chat: Chat, name: str) -> str:
     from mrs_cli import saved_chat
 
     saved = saved_chat.load(_file(name, "load"))
-    chat.session.resume(saved.turns)
     chat.session.system, chat.session.sampling = saved.system, saved.sampling
-    said = [f"{_turns(len(saved.turns))} loaded, held with {saved.model_id or 'an unnamed model'}"]
+    return resumed(chat.session, saved)
+
+
+def resumed(session: Session, saved: SavedChat) -> str:
+    """Goes on with what was said in a saved chat, and describes it."""
+    session.resume(saved.turns)
+    model = model_name(saved.model_id) if saved.model_id else "an unnamed model"
+    said = [f"{_turns(len(saved.turns))} loaded, held with {model}"]
     if saved.turns:
-        said.append(f"last message: {_shortened(chat.session.last_question().typed)}")
-    if count_images(saved.turns) and chat.session.vision is None:
+        said.append(f"last message: {_shortened(session.last_question().typed)}")
+    if count_images(saved.turns) and session.vision is None:
         said.append("this model sees no images; they stay with the conversation")
     if saved.unknown_settings:
         said.append(f"settings not known here: {', '.join(saved.unknown_settings)}")
@@ -120,20 +123,12 @@ def set_sampling(chat: Chat, text: str) -> str:
     if not value:
         return described(session.sampling, name)
     session.sampling = changed(session.sampling, name, value[0])
-    return f"now {described(session.sampling, name)}"
+    return described(session.sampling, name, "is now")
 
 
-def setter(name: str, setting: Setting) -> Callable[[Chat, str], str]:
-    """Sets one number of the sampling."""
-
-    def run(chat: Chat, text: str) -> str:
-        if not text:
-            raise UsageError(f"\\{name} needs a value", hint=f"give {setting.wording}")
-        value = setting.parse(text, spelled=f"\\{name} {text}")
-        chat.session.sampling = replace(chat.session.sampling, **{setting.name: value})  # type: ignore[arg-type]
-        return f"{name} is now {value:g}"
-
-    return run
+def setter(name: str) -> Callable[[Chat, str], str]:
+    """`\\set` for one setting."""
+    return lambda chat, text: set_sampling(chat, f"{name} {text}")
 
 
 def _file(name: str, command: str) -> str:

@@ -18,9 +18,11 @@ from mrs_cli.flags import (
     AskFlags,
     BenchFlags,
     BenchGlobalFlags,
+    CacheFlags,
     GlobalFlags,
     OutputFlags,
     PlanFlags,
+    PlanGlobalFlags,
     PlanningFlags,
     StdinFlags,
     merged,
@@ -43,12 +45,17 @@ PLAN_HELP = "Show where every byte of a model would go; without --dry-run, load 
 
 BENCH_HELP = "Time a model: prompt, reply, and the share of memory's speed that decoding reaches."
 
+CACHE_HELP = "Show what was downloaded: mrs cache list."
+
+LIST_HELP = "List the models in the hub's cache that can be run, and their sizes."
+
 PLAN_EXAMPLES = """\b
 Examples:
   mrs plan --dry-run
   mrs plan --dry-run -m ID --device cuda:0=24GiB --device cpu=64GiB
   mrs --isq q4k plan --dry-run --solve max-seq-len plain -m ID
-  mrs plan --dry-run --json plain -m ID > plan.json && mrs --plan plan.json -i plain -m ID
+  mrs plan --dry-run --json plain -m ID > plan.json
+  mrs --plan plan.json -i plain -m ID
 """
 
 
@@ -117,11 +124,11 @@ def _runner(selector: Selector) -> Callable[..., None]:
     return command
 
 
-@takes(PlanFlags, GlobalFlags, PlanningFlags, OutputFlags)
+@takes(PlanFlags, PlanGlobalFlags, PlanningFlags, OutputFlags)
 def plan(
     ctx: typer.Context,
     planned: PlanFlags,
-    flags: GlobalFlags,
+    flags: PlanGlobalFlags,
     planning: PlanningFlags,
     output: OutputFlags,
 ) -> None:
@@ -180,6 +187,15 @@ def _bencher(selector: Selector) -> Callable[..., None]:
     return command
 
 
+@takes(CacheFlags, OutputFlags)
+def list_cache(ctx: typer.Context, flags: CacheFlags, output: OutputFlags) -> None:
+    call: Call = ctx.obj
+    from mrs_cli import cache
+
+    flags = merged(CacheFlags(prefix_cache_dir=call.flags.prefix_cache_dir), flags)
+    raise typer.Exit(cache.list_cache(call.environment, merged(call.output, output), flags))
+
+
 def command_tree() -> Any:
     """The whole command line, as the object that parses, helps and documents."""
     app = typer.Typer(
@@ -189,11 +205,19 @@ def command_tree() -> Any:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
-    app.callback(invoke_without_command=True, epilog=EXAMPLES, options_metavar="[FLAGS]")(root)
+    app.callback(
+        invoke_without_command=True,
+        epilog=EXAMPLES,
+        subcommand_metavar="COMMAND [FLAGS]",
+    )(root)
     _add_selectors(app, _runner)
     plans = _with_selectors(plan, _planner, may_stand_alone=True)
     app.add_typer(plans, name="plan", help=PLAN_HELP, epilog=PLAN_EXAMPLES)
     app.add_typer(_with_selectors(bench, _bencher), name="bench", help=BENCH_HELP)
+    caches = typer.Typer(cls=Group, rich_markup_mode=None)
+    caches.callback(subcommand_metavar="list [FLAGS]")(lambda: None)
+    caches.command("list", help=LIST_HELP, cls=Command, options_metavar="[FLAGS]")(list_cache)
+    app.add_typer(caches, name="cache", help=CACHE_HELP)
     return typer.main.get_command(app)
 
 
@@ -204,8 +228,14 @@ def _with_selectors(
     may_stand_alone: bool = False,
 ) -> typer.Typer:
     """A command that takes flags of its own and then a selector."""
-    group = typer.Typer(cls=Group, rich_markup_mode=None)
-    group.callback(invoke_without_command=may_stand_alone, options_metavar="[FLAGS]")(callback)
+    group = typer.Typer(
+        cls=Group,
+        rich_markup_mode=None,
+    )
+    group.callback(
+        invoke_without_command=may_stand_alone,
+        subcommand_metavar="[SELECTOR [FLAGS]]" if may_stand_alone else "SELECTOR [FLAGS]",
+    )(callback)
     _add_selectors(group, command)
     return group
 

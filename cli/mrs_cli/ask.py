@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mrs.errors import UsageError
 from mrs.request import ModelSource, RunRequest, Sampling, VisionRequest
@@ -20,12 +21,15 @@ from mrs_cli.flags import (
 )
 from mrs_cli.settings import Biases
 
+if TYPE_CHECKING:
+    from mrs_cli.saved_chat import SavedChat
+
 
 @dataclass(frozen=True)
 class Task:
     """One run of the program. Without a `prompt`, prompts come from standard input.
 
-    `images` are pictures that go with the prompt.
+    `images` are pictures that go with the prompt; `resumed` is the chat to go on with.
     """
 
     request: RunRequest
@@ -38,17 +42,16 @@ class Task:
     quiet: bool = False
     verbose: int = 0
     log: str | None = None
+    resumed: SavedChat | None = None
 
 
 def task(
     flags: GlobalFlags, ask: AskFlags, output: OutputFlags, request: RunRequest, *, stdin: bool
 ) -> Task:
     """The task that flags describe; `stdin` is whether `-` asked for standard input."""
-    prompt = None if ask.prompt is None else _text(ask.prompt)
+    prompt = _prompt(ask.prompt or ())
     if prompt is not None and stdin:
         raise UsageError("both --prompt and - are given", hint="give one of the two")
-    if prompt is not None and not prompt.strip():
-        raise UsageError("--prompt is empty", hint="give it a text")
     if ask.image and prompt is None:
         raise UsageError("--image goes with a question", hint="add --prompt TEXT")
     if ask.image and request.vision is None:
@@ -58,22 +61,49 @@ def task(
         )
     if flags.log == "":
         raise UsageError("--log names no file", hint="give a file name")
+    resumed = _resumed(flags)
+    chosen = sampling(ask, resumed.sampling if resumed else Sampling())
+    system = None if ask.system is None else _text(ask.system)
     return Task(
         request=request,
-        sampling=replace(sampling(ask), seed=flags.seed),
+        sampling=chosen if flags.seed is None else replace(chosen, seed=flags.seed),
         prompt=prompt,
         images=tuple(ask.image or ()),
-        system=None if ask.system is None else _text(ask.system),
+        system=resumed.system if resumed and system is None else system,
         interactive=flags.interactive_mode,
         json=output.json,
         quiet=output.quiet,
         verbose=output.verbose,
         log=flags.log,
+        resumed=resumed,
     )
 
 
-def sampling(ask: AskFlags) -> Sampling:
-    """The settings given, over the defaults of a chat."""
+def _resumed(flags: GlobalFlags) -> SavedChat | None:
+    """The last chat, if it is to go on; what flags say goes before its settings."""
+    if not flags.resume:
+        return None
+    if not flags.interactive_mode:
+        raise UsageError("--continue goes on with a chat", hint="add -i")
+    from mrs_cli.last_chat import last_chat
+
+    return last_chat()
+
+
+def _prompt(given: Sequence[str]) -> str | None:
+    """The only prompt that is given, if one is."""
+    if len(given) > 1:
+        raise UsageError(
+            f"--prompt is given {len(given)} times",
+            hint="give one, or pipe several in, one a line",
+        )
+    if given and not given[0].strip():
+        raise UsageError("--prompt is empty", hint="give it a text")
+    return _text(given[0]) if given else None
+
+
+def sampling(ask: AskFlags, otherwise: Sampling) -> Sampling:
+    """The settings given, and `otherwise` for the others."""
     given: dict[str, Any] = {
         each.name: value
         for each in fields(Sampling)
@@ -88,7 +118,7 @@ def sampling(ask: AskFlags) -> Sampling:
         given["logit_bias"] = tuple(
             Biases().pair(text, spelled=f"--logit-bias {text}") for text in given["logit_bias"]
         )
-    return Sampling(**given)
+    return replace(otherwise, **given)
 
 
 def plain_request(flags: GlobalFlags, model: PlainFlags, planning: PlanningFlags) -> RunRequest:
@@ -121,11 +151,7 @@ def _pictures(flags: PictureFlags) -> VisionRequest:
 def gguf_request(flags: GlobalFlags, model: GgufFlags, planning: PlanningFlags) -> RunRequest:
     """What `gguf` asks to load."""
     model_id = _model_id(model.quantized_model_id)
-    filenames = tuple((model.quantized_filename or "").split())
-    if not filenames and model_id != "demo" and not model_id.lower().endswith(".gguf"):
-        raise UsageError(
-            f"gguf -m {model_id} names no file", hint="add -f FILE (several: -f 'FILE FILE')"
-        )
+    filenames = tuple(" ".join(model.quantized_filename or ()).split())
     source = ModelSource(
         model_id=model_id,
         container="gguf",
@@ -182,9 +208,13 @@ def _template(flag: str, path: str | None, *suffixes: str) -> str | None:
 
 
 def _thinking(text: str | None) -> bool | None:
-    if text not in (None, "true", "false"):
-        raise UsageError(f"--thinking {text} is neither true nor false")
-    return None if text is None else text == "true"
+    if text is None:
+        return None
+    if text.lower() not in ("true", "false"):
+        raise UsageError(
+            f"--thinking {text} is no choice", hint="give true or false; the flag alone is true"
+        )
+    return text.lower() == "true"
 
 
 def _token_source(text: str | None) -> str:

@@ -6,6 +6,7 @@ import json
 
 from mrs.errors import ExitCode
 from mrs.request import RunRequest
+from mrs.source.address import model_name
 from mrs_cli.environment import Environment
 from mrs_cli.flags import BenchFlags, OutputFlags
 from mrs_cli.render.progress import with_progress
@@ -20,7 +21,7 @@ def run_bench(
     work = Work(flags.prompt_tokens, flags.new_tokens, flags.rounds)
     report = with_progress(
         environment,
-        f"timing {request.source.model_id}",
+        f"timing {model_name(request.source.model_id)}",
         lambda show: bench(request, work, show),
         quiet=output.quiet,
     )

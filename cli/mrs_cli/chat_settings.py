@@ -26,19 +26,23 @@ def setting_names() -> list[str]:
     return [_spelled(field) for field in _settable()]
 
 
+def is_setting(name: str) -> bool:
+    return any(_key(field.name) == _key(name) for field in _settable())
+
+
 def changed(sampling: Sampling, name: str, text: str) -> Sampling:
     """`sampling` with one setting as `text` says; UsageError for what cannot be."""
     field = _find(name)
     value: Any = field.default
     if text != DEFAULT:
-        value = KINDS[field.name].parse(text, spelled=f"\\set {name} {text}")
+        value = KINDS[field.name].parse(text, spelled=f"{_spelled(field)} {text}")
     return replace(sampling, **{field.name: value})
 
 
-def described(sampling: Sampling, name: str) -> str:
-    """`top-k 32`: a setting as `\\set` takes it."""
+def described(sampling: Sampling, name: str, verb: str = "is") -> str:
+    """`top-k is 32`: a setting with its value as `\\set` takes it."""
     field = _find(name)
-    return f"{_spelled(field)} {_text(field, sampling)}"
+    return f"{_spelled(field)} {verb} {_text(field, sampling)}"
 
 
 def listed(sampling: Sampling) -> str:
@@ -76,13 +80,17 @@ def _settable() -> list[Field[Any]]:
 
 
 def _find(name: str) -> Field[Any]:
-    spelled = name.lower().replace("_", "-")
     for field in _settable():
-        if _spelled(field) == spelled:
+        if _key(field.name) == _key(name):
             return field
-    near = get_close_matches(spelled, setting_names(), n=1)
+    near = get_close_matches(name.lower(), setting_names(), n=1)
     hint = f"did you mean {near[0]}?" if near else "\\set lists the settings"
     raise UsageError(f"no setting {name}", hint=hint)
+
+
+def _key(name: str) -> str:
+    """A name as it is compared: `topk`, `top_k` and `top-k` are one."""
+    return name.lower().replace("_", "").replace("-", "")
 
 
 def _spelled(field: Field[Any]) -> str:

@@ -10,7 +10,8 @@ from re import DOTALL, fullmatch
 from mrs.errors import UsageError
 from mrs_cli import actions
 from mrs_cli.actions import Chat
-from mrs_cli.settings import Setting
+from mrs_cli.blocks import unquoted
+from mrs_cli.chat_settings import is_setting
 
 __all__ = ["COMMANDS", "Chat", "Command", "parse", "run"]
 
@@ -28,15 +29,20 @@ class Command:
 def parse(text: str) -> tuple[str, str] | None:
     r"""Name and argument of `\name argument` or `/name argument`; None for a message.
 
-    Only letters make a name, so that `/usr/bin` and `\frac{1}{2}` stay messages.
+    Only letters make a name, so that `/usr/bin` and `\frac{1}{2}` stay messages; names of settings
+    may have their dashes.
     """
-    match = fullmatch(r"[\\/]([A-Za-z]+)(?:\s+(.*))?\s*", text, flags=DOTALL)
-    return (match[1].lower(), (match[2] or "").strip()) if match else None
+    match = fullmatch(r"[\\/]([A-Za-z_-]+)(?:\s+(.*))?\s*", text, flags=DOTALL)
+    if match is None or not (match[1].isalpha() or is_setting(match[1])):
+        return None
+    return match[1].lower(), unquoted((match[2] or "").strip())
 
 
 def run(chat: Chat, name: str, argument: str) -> str:
     """Runs a command; UsageError for one that is unknown or given something wrong."""
     command = next((command for command in COMMANDS if command.name == name), None)
+    if command is None and is_setting(name):
+        return actions.setter(name)(chat, argument)
     if command is None:
         near = get_close_matches(name, [command.name for command in COMMANDS], n=1)
         hint = f"did you mean \\{near[0]}?" if near else "\\help lists the commands"
@@ -57,13 +63,13 @@ def _help(chat: Chat, _: str) -> str:
 
 _HINTS = (
     "A / in place of the \\ works too; a leading space makes it a message.",
+    "Each setting is a command of its own, too: \\min-p 0.1 is \\set min-p 0.1.",
+    'Three quotes, """, open a text of several lines and close it.',
     "On a terminal Tab completes, Alt-Enter starts a new line, Ctrl-C stops a reply,",
     "and Ctrl-X Ctrl-E opens the message in the editor that VISUAL or EDITOR names.",
     "A model that sees is shown the images whose paths or addresses a message holds.",
+    "mrs -i --continue goes on with the chat that ended last.",
 )
-_TEMPERATURE = Setting("temperature", high=2, above=True)
-_TOP_K = Setting("top_k", whole=True, low=1)
-_TOP_P = Setting("top_p", high=1, above=True)
 
 COMMANDS: tuple[Command, ...] = (
     Command("help", "", "show this list", _help),
@@ -83,17 +89,7 @@ COMMANDS: tuple[Command, ...] = (
         "set how replies are sampled, or list the settings",
         actions.set_sampling,
     ),
-    Command(
-        "temperature",
-        "X",
-        "above 0, up to 2: higher is more varied",
-        actions.setter("temperature", _TEMPERATURE),
-    ),
-    Command("topk", "N", "choose among the N likeliest tokens", actions.setter("topk", _TOP_K)),
-    Command(
-        "topp",
-        "X",
-        "above 0, up to 1: choose within this probability",
-        actions.setter("topp", _TOP_P),
-    ),
+    Command("temperature", "[X]", "0 to 2: higher is more varied", actions.setter("temperature")),
+    Command("topk", "[N]", "choose among the N likeliest tokens", actions.setter("top-k")),
+    Command("topp", "[X]", "choose within this probability", actions.setter("top-p")),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ VARIABLES = {
 FILES = {
     "~/.local/state/mrs/history": "what was typed in chats, readable by its owner alone; other "
     "platforms have their own folder for state",
+    "~/.local/state/mrs/chats/": "the last chats, kept when they end for --continue, likewise",
 }
 COMPLETIONS = {"bash": "mrs.bash", "zsh": "_mrs", "fish": "mrs.fish"}
 _ZSH_FIRST_USE = '[[ $funcstack[1] == _mrs ]] && _mrs_completion "$@"\n'
@@ -55,7 +57,7 @@ def man_page() -> str:
     """mrs(1) in the man macros."""
     tree = command_tree()
     ctx = tree.context_class(tree, info_name="mrs", **tree.context_settings)
-    usage = [f"mrs [FLAGS] {name} [FLAGS]" for name in tree.commands]
+    usage = [f"mrs [FLAGS] {words} [FLAGS]" for words, _ in _commands(tree)]
     parts = [
         '.TH MRS 1 "" mrs "User Commands"',
         _section("NAME", "mrs \\- plan, load and run large language models"),
@@ -63,9 +65,9 @@ def man_page() -> str:
         _section("DESCRIPTION", _escaped(_description())),
         _section("FLAGS", _flags(tree, ctx)),
     ]
-    for name, command in tree.commands.items():
-        sub = command.context_class(command, info_name=name, parent=ctx, **tree.context_settings)
-        parts.append(_section(f"FLAGS AFTER {name.upper()}", _flags(command, sub)))
+    for words, command in _commands(tree):
+        sub = command.context_class(command, info_name=words, parent=ctx, **tree.context_settings)
+        parts.append(_section(f"FLAGS AFTER {words.upper()}", _flags(command, sub)))
     chat = {f"\\{c.name} {c.argument}".rstrip(): c.help for c in COMMANDS}
     codes = {str(int(code)): meaning for code, meaning in EXIT_MEANINGS.items()}
     examples = re.findall(r"^  (mrs .*)$", tree.epilog, flags=re.MULTILINE)
@@ -77,6 +79,14 @@ def man_page() -> str:
         _section("EXAMPLES", ".nf\n" + "\n".join(map(_escaped, examples)) + "\n.fi"),
     ]
     return "\n".join(parts) + "\n"
+
+
+def _commands(tree: Any) -> Iterator[tuple[str, Any]]:
+    """Every command with the words that call it; a selector after another command is left out."""
+    for name, command in tree.commands.items():
+        below = getattr(command, "commands", {})
+        own = {f"{name} {sub}": each for sub, each in below.items() if sub not in tree.commands}
+        yield from (own or {name: command}).items()
 
 
 def _description() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from mrs.errors import ExitCode, MrsError
+from mrs.errors import ExitCode, MrsError, NotReadable, UsageError, shortened
 from mrs_cli.environment import Environment
 from mrs_cli.render.errors import say, show_error
 
@@ -28,14 +29,54 @@ def ended(environment: Environment, words: list[str], work: Callable[[], int]) -
         _discard_output(environment)
         return ExitCode.DONE
     except MrsError as error:
-        _show_traceback(environment, words)
-        show_error(environment, str(error))
-        return error.exit_code
+        return _failed(environment, words, error)
+    except OSError as error:
+        return _failed(environment, words, _refused(environment, error))
     except Exception as error:  # noqa: BLE001 - no error may end as a traceback
+        if _is_out_of_memory(error):
+            hint = "make room, or raise the limit (ulimit -v, a container's)"
+            return _failed(environment, words, OutOfMemory("the memory ran out", hint=hint))
         shown = _show_traceback(environment, words)
         hint = "" if shown else "; -vv shows where"
-        show_error(environment, f"internal error: {type(error).__name__}: {error}{hint}")
+        what = shortened(f"internal error: {type(error).__name__}: {error}")
+        show_error(environment, f"{what}{hint}")
         return ExitCode.INTERNAL
+
+
+class OutOfMemory(MrsError):
+    """The system gave no more memory, or no room in the address space."""
+
+    exit_code = ExitCode.DOES_NOT_FIT
+
+
+def _failed(environment: Environment, words: list[str], error: MrsError) -> int:
+    _show_traceback(environment, words)
+    show_error(environment, str(error))
+    return error.exit_code
+
+
+def _refused(environment: Environment, error: OSError) -> MrsError:
+    """What the system refused and nothing before this has explained."""
+    reason = error.strerror or str(error)
+    if error.errno == errno.ENOMEM:
+        return OutOfMemory("the memory ran out", where=reason)
+    if error.filename is not None:
+        return NotReadable(f"cannot use {os.fsdecode(error.filename)}", where=reason)
+    try:
+        os.read(environment.stdin.fileno(), 0)
+    except (OSError, ValueError):
+        return UsageError("standard input cannot be read", where=reason)
+    _discard_output(environment)
+    return UsageError("standard output cannot be written", where=reason)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether memory is what is missing, by type or by the words of the loader and of torch."""
+    said = str(error).lower()
+    return isinstance(error, MemoryError) or any(
+        words in said
+        for words in ("failed to map segment", "cannot allocate memory", "can't allocate memory")
+    )
 
 
 @contextmanager
@@ -56,34 +97,30 @@ def ending_on_sigterm() -> Iterator[None]:
 
 
 @contextmanager
-def interruptible() -> Iterator[Callable[[], None]]:
-    """Ctrl-C ends the block, although libraries may swallow it or fail while they are imported.
+def interruptible(environment: Environment) -> Iterator[None]:
+    """Ctrl-C ends the block, in which nothing is to be saved, with a KeyboardInterrupt.
 
-    It waits for the end of an import, then for a call of what is yielded or the end of the block.
-    A second one does not wait.
+    While a library is imported, which may swallow that or fail of it, it ends the process.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield lambda: None
+        yield
         return
-    asked = False
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        waits, asked = not asked and _is_importing(frame), True
-        if not waits:
+        if not _is_importing(frame):
             raise KeyboardInterrupt
-
-    def check() -> None:
-        if asked:
-            raise KeyboardInterrupt
+        if environment.can_animate(environment.stderr):
+            with suppress(OSError):  # the bars go, and the cursor comes back
+                environment.stderr.write("\r\x1b[K\x1b[?25h")
+        say(environment, "interrupted")
+        os._exit(ExitCode.INTERRUPTED)
 
     signal.signal(signal.SIGINT, interrupt)
     try:
-        yield check
+        yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    check()
 
 
 def _is_importing(frame: FrameType | None) -> bool:

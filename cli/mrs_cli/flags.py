@@ -12,6 +12,7 @@ from typing import Annotated, Literal, TypeVar
 from typer import Argument, Option
 
 from mrs.request import DEFAULT_SEQ_TOKENS
+from mrs_cli import completing
 from mrs_cli.settings import SETTINGS
 
 DataType = Literal["auto", "bf16", "f16", "f32"]
@@ -24,17 +25,40 @@ _devices = partial(Option, rich_help_panel="Devices and precision")
 _asking = partial(Option, rich_help_panel="Asking")
 _sampling = partial(Option, rich_help_panel="Sampling")
 _planning = partial(Option, rich_help_panel="Planning")
+_timing = partial(Option, rich_help_panel="Timing")
 _program = partial(Option, rich_help_panel="Program")
 _source = partial(Argument, rich_help_panel="Asking")
 
 
 @dataclass(frozen=True)
-class GlobalFlags:
-    """Flags that stand before the selector."""
+class ChatFlags:
+    """Flags that stand before the selector and are about what is said."""
 
     interactive_mode: Annotated[
         bool, _asking("-i", "--interactive-mode", help="Chat in the terminal.")
     ] = False
+    resume: Annotated[
+        bool,
+        _asking(
+            "--continue", help="Chat on from where the last chat on this machine was left (-i)."
+        ),
+    ] = False
+    thinking: Annotated[
+        str | None,
+        _asking(
+            "--thinking",
+            metavar="[true|false]",
+            autocompletion=completing.truths,
+            help="Thinking mode, for models whose template knows it.",
+            show_default="the template decides",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class PlacementFlags:
+    """What is loaded and where: flags of every command that loads or plans a model."""
+
     num_device_layers: Annotated[
         str | None,
         _devices(
@@ -51,6 +75,7 @@ class GlobalFlags:
         _devices(
             "--isq",
             metavar="LEVEL",
+            autocompletion=completing.isq_levels,
             help="Quantize while loading: q4_0 q4_1 q5_0 q5_1 q8_0 q2k q3k q4k q5k q6k, "
             "or bits 2 3 4 5 6 8.",
         ),
@@ -68,7 +93,10 @@ class GlobalFlags:
     ] = None
     no_cpu_spill: Annotated[
         bool,
-        _devices("--no-cpu-spill", help="Fail where the accelerators cannot hold every layer."),
+        _devices(
+            "--no-cpu-spill",
+            help="Fail where the accelerators cannot hold every layer, instead of using the CPU.",
+        ),
     ] = False
     no_calibration: Annotated[
         bool,
@@ -76,21 +104,31 @@ class GlobalFlags:
     ] = False
     plan_file: Annotated[
         str | None,
-        _devices("--plan", metavar="FILE", help="Run exactly the plan that mrs plan --json saved."),
+        _devices(
+            "--plan",
+            metavar="FILE",
+            help="Run exactly the plan that mrs plan --json saved; flags that say other than the plan are "
+            "named and ignored.",
+        ),
     ] = None
     no_kv_cache: Annotated[
         bool, _devices("--no-kv-cache", help="Recompute everything at each step.")
     ] = False
-    max_seqs: Annotated[
-        int | None,
-        _devices(
-            "--max-seqs",
-            metavar="N",
-            parser=SETTINGS["max_seqs"].from_flag,
-            help="Most sequences running at once.",
-            show_default="16",
+    token_source: Annotated[
+        str | None,
+        _model(
+            "--token-source",
+            metavar="SOURCE",
+            help="Where the hub token comes from: literal:VALUE, env:NAME, path:FILE, cache, none.",
+            show_default="cache",
         ),
     ] = None
+
+
+@dataclass(frozen=True)
+class PlanGlobalFlags(PlacementFlags):
+    """The global flags that a plan heeds."""
+
     prefix_cache_n: Annotated[
         int | None,
         _devices(
@@ -99,6 +137,22 @@ class GlobalFlags:
             parser=SETTINGS["prefix_cache_n"].from_flag,
             help="Past sequences that stay on their devices, so that what begins like one need "
             "not be computed again; 0 remembers none.",
+            show_default="16",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class GlobalFlags(PlanGlobalFlags, ChatFlags):
+    """Flags that stand before the selector."""
+
+    max_seqs: Annotated[
+        int | None,
+        _devices(
+            "--max-seqs",
+            metavar="N",
+            parser=SETTINGS["max_seqs"].from_flag,
+            help="Most sequences running at once.",
             show_default="16",
         ),
     ] = None
@@ -149,24 +203,6 @@ class GlobalFlags:
             help="A .jinja file that beats every other template.",
         ),
     ] = None
-    token_source: Annotated[
-        str | None,
-        _model(
-            "--token-source",
-            metavar="SOURCE",
-            help="Where the hub token comes from: literal:VALUE, env:NAME, path:FILE, cache, none.",
-            show_default="cache",
-        ),
-    ] = None
-    thinking: Annotated[
-        str | None,
-        _asking(
-            "--thinking",
-            metavar="[true|false]",
-            help="Thinking mode, for models whose template knows it.",
-            show_default="the template decides",
-        ),
-    ] = None
     log: Annotated[
         str | None,
         _program(
@@ -183,7 +219,7 @@ class AskFlags:
     """What to ask and how to answer; these stand before or after the selector."""
 
     prompt: Annotated[
-        str | None,
+        list[str] | None,
         _asking(
             "-P",
             "--prompt",
@@ -340,7 +376,9 @@ class AskFlags:
 class OutputFlags:
     """How much is said and in which form; these stand before or after the selector."""
 
-    json: Annotated[bool, _program("--json", help="One JSON object a reply.")] = False
+    json: Annotated[
+        bool, _program("--json", help="Print JSON: an object a reply, plan or table.")
+    ] = False
     quiet: Annotated[
         bool, _program("-q", "--quiet", help="Say nothing but replies and errors.")
     ] = False
@@ -435,12 +473,24 @@ class PlainFlags:
     """Which safetensors model."""
 
     model_id: Annotated[
-        str, _model("-m", "--model-id", metavar="ID", help="Hub id, local folder, or demo.")
+        str,
+        _model(
+            "-m",
+            "--model-id",
+            metavar="ID",
+            autocompletion=completing.plain_models,
+            help="Hub id or its web address, local folder, or demo.",
+        ),
     ]
     arch: Annotated[
         str | None,
         _model(
-            "-a", "--arch", metavar="NAME", help="Architecture.", show_default="as config.json says"
+            "-a",
+            "--arch",
+            metavar="NAME",
+            autocompletion=completing.architectures,
+            help="Architecture.",
+            show_default="as config.json says",
         ),
     ] = None
     tokenizer_json: Annotated[
@@ -478,17 +528,18 @@ class GgufModelFlags:
             "-m",
             "--quantized-model-id",
             metavar="ID",
-            help="Hub id, local folder, .gguf file, or demo.",
+            autocompletion=completing.gguf_models,
+            help="Hub id or its web address, local folder, .gguf file, or demo.",
         ),
     ]
     quantized_filename: Annotated[
-        str | None,
+        list[str] | None,
         _model(
             "-f",
             "--quantized-filename",
             metavar="FILE",
-            help="File in it; several shards are separated by one space.",
-            show_default="needed unless -m is a .gguf file or demo",
+            help="File in it; of several shards the first is enough.",
+            show_default="the only model there",
         ),
     ] = None
     tok_model_id: Annotated[
@@ -531,8 +582,9 @@ class PlanFlags:
         _planning(
             "--device",
             metavar="DEVICE",
-            help="Plan for a device that need not be there, such as cuda:0=24GiB, "
-            "cuda:1=16GiB,bandwidth=448GB/s or cpu=64GiB; may be given several times.",
+            help="Plan for a device that need not be there: by its memory, such as cuda:0=24GiB, "
+            "cuda:1=16GiB,bandwidth=448GB/s or cpu=64GiB, or by its name, such as "
+            '"cuda:0=RTX 4090" or "metal:0=M4 Max 64GB"; may be given several times.',
         ),
     ] = None
     solve: Annotated[
@@ -540,7 +592,8 @@ class PlanFlags:
         _planning(
             "--solve",
             metavar="max-seq-len|max-batch-size|isq",
-            help="Find the largest length or batch, or the finest quantization, that fits.",
+            help="Find the largest length or batch that fits, or the finest quantization that fits "
+            "without layers on the CPU (if none does, the fastest).",
         ),
     ] = None
     model_id: Annotated[
@@ -549,6 +602,7 @@ class PlanFlags:
             "-m",
             "--model-id",
             metavar="ID",
+            autocompletion=completing.all_models,
             help="Model, when no selector is named: hub id, local folder, .gguf file, or demo.",
             show_default="demo",
         ),
@@ -559,23 +613,70 @@ class PlanFlags:
 
 
 @dataclass(frozen=True)
+class CacheFlags:
+    """Which folders `mrs cache` looks into."""
+
+    hf_cache_path: Annotated[
+        str | None,
+        _program(
+            "--hf-cache-path",
+            metavar="FOLDER",
+            help="Hub cache.",
+            show_default="as HF_HUB_CACHE and HF_HOME say",
+        ),
+    ] = None
+    prefix_cache_dir: Annotated[
+        str | None,
+        _program(
+            "--prefix-cache-dir",
+            metavar="FOLDER",
+            help="Folder of past sequences.",
+            show_default="none",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
 class BenchFlags:
     """Flags of `mrs bench` itself."""
 
     prompt_tokens: Annotated[
-        int, _planning("-p", "--prompt-tokens", metavar="N", min=1, help="Length of the prompt.")
+        int,
+        _timing(
+            "-p",
+            "--prompt-tokens",
+            metavar="N",
+            min=1,
+            help="Length of the prompt.",
+            show_default="512",
+        ),
     ] = 512
     new_tokens: Annotated[
-        int, _planning("-n", "--new-tokens", metavar="N", min=2, help="Length of the reply.")
+        int,
+        _timing(
+            "-n",
+            "--new-tokens",
+            metavar="N",
+            min=2,
+            help="Length of the reply.",
+            show_default="64",
+        ),
     ] = 64
     rounds: Annotated[
         int,
-        _planning("-r", "--rounds", metavar="N", min=1, help="Rounds, after one to warm up."),
+        _timing(
+            "-r",
+            "--rounds",
+            metavar="N",
+            min=1,
+            help="Rounds, after one to warm up.",
+            show_default="3",
+        ),
     ] = 3
 
 
 @dataclass(frozen=True)
-class BenchGlobalFlags(GlobalFlags):
+class BenchGlobalFlags(PlacementFlags):
     """The global flags after `bench`, where `-n` is the length of the reply."""
 
     num_device_layers: Annotated[
@@ -597,16 +698,19 @@ class StdinFlags:
         str | None,
         _source(
             metavar="-",
-            help="Read prompts from standard input, one a line.",
+            help="Read prompts from standard input, one a line; a pipe is read without it, too.",
         ),
     ] = None
 
 
-def merged(outer: Group, inner: Group) -> Group:
-    """`outer` with every flag that `inner` was given: the word nearest to the command wins."""
-    given = {
-        each.name: value
-        for each in fields(inner)  # type: ignore[arg-type]
-        if (value := getattr(inner, each.name)) != each.default
-    }
+def merged(outer: Group, inner: object) -> Group:
+    """`outer` with every flag that `inner` was given: the word nearest to the command wins.
+
+    Flags that may be given several times add up.
+    """
+    given = {}
+    for each in fields(inner):  # type: ignore[arg-type]
+        if (value := getattr(inner, each.name)) != each.default:
+            is_list = isinstance(value, list)
+            given[each.name] = [*(getattr(outer, each.name) or ()), *value] if is_list else value
     return replace(outer, **given)  # type: ignore[type-var]

@@ -20,6 +20,7 @@ _LONGEST_NAME, _MOST_OPENING = 4096, 8
 _PAIRS = {"(": ")", "[": "]", "{": "}", "<": ">", "\u201c": "\u201d", "\u2018": "\u2019"}
 #: What a shell gives a meaning to; before other letters a backslash belongs to the path.
 _ESCAPED = re.compile(r"\\( )" if os.name == "nt" else r"""\\([ ()\[\]{}'"&;!$*?<>|#~`\\])""")
+_SPECIAL = re.compile(" " if os.name == "nt" else r"""[ ()\[\]{}'"&;!$*?<>|#`\\]""")
 #: Nobody leaves it in a path without a backslash: a pattern, or a piece of code.
 _NO_PATH = re.compile(r"""(?<!\\)["'`*]|\]\(""")
 _CLOSING = "\"'`\u201d\u2019)]}>"
@@ -70,6 +71,33 @@ def spelled(source: str) -> str:
     return f"{quote}{source}{quote}"
 
 
+@dataclass(frozen=True)
+class BegunName:
+    """The path that a person is typing: as it stands there, what it means, and its quote if any."""
+
+    typed: str
+    name: str
+    quote: str
+
+
+def begun_name(text: str) -> BegunName:
+    """The path at the end of `text`, perhaps the beginning of one."""
+    for start in range(max(0, len(text) - _LONGEST_NAME), len(text)):
+        is_begin = start == 0 or text[start - 1].isspace()
+        if is_begin and text[start] in "\"'" and text[start] not in text[start + 1 :]:
+            return BegunName(text[start:], text[start + 1 :], text[start])
+    word = re.search(r"(?:\\[^\n]|[^\s\\])*$", text)
+    typed = word[0] if word else ""
+    return BegunName(typed, _ESCAPED.sub(r"\1", typed), "")
+
+
+def finished_name(begun: BegunName, path: str, *, is_whole: bool) -> str:
+    """What a person would have typed to name `path`; a quote is closed where it `is_whole`."""
+    if begun.quote:
+        return f"{begun.quote}{path}{begun.quote if is_whole else ''}"
+    return _SPECIAL.sub(r"\\\g<0>", path)
+
+
 def _places(text: str, known: Collection[str]) -> Iterator[tuple[int, int, str]]:
     """Where names begin and end, punctuation left out, and what they name."""
     closed = {
@@ -81,12 +109,12 @@ def _places(text: str, known: Collection[str]) -> Iterator[tuple[int, int, str]]
         if (opened := _OPENED.match(text, start)) and (ends := closed[opened[1]]):
             end = ends[min(bisect_left(ends, opened.end()), len(ends) - 1)]
             name = text[opened.end() : min(end, opened.end() + _LONGEST_NAME)]
-            if "\n" not in name and (name in known or _is_picture(name)):
+            if "\n" not in name and (name in known or is_picture(name)):
                 at = end + 1
                 yield start, at, name
                 continue
         name = _bare_name(word[0])
-        if _is_picture(name) and (_WEB.match(name) or not _NO_PATH.search(name)):
+        if is_picture(name) and (_WEB.match(name) or not _NO_PATH.search(name)):
             end = start + len(word[0].rstrip(_TRAILING))
             yield start, end, name if _WEB.match(name) else _ESCAPED.sub(r"\1", name)
 
@@ -104,7 +132,8 @@ def _bare_name(word: str) -> str:
     return word
 
 
-def _is_picture(name: str) -> bool:
+def is_picture(name: str) -> bool:
+    """Whether a path or a web address ends like an image file."""
     if _WEB.match(name):
         try:
             name = urlsplit(name).path

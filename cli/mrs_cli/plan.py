@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from mrs_cli.flags import (
     PlanningFlags,
     VisionFlags,
 )
+from mrs_cli.render.messages import listening
 
 if TYPE_CHECKING:
     from mrs.plan.plan import Plan
@@ -45,7 +45,7 @@ def find_request(flags: GlobalFlags, planned: PlanFlags, planning: PlanningFlags
     source = replace(plain.source, container="gguf", filenames=names)
     if filename is None:
         return replace(plain, source=source)
-    return ask.gguf_request(flags, GgufFlags(model_id, filename), planning)
+    return ask.gguf_request(flags, GgufFlags(model_id, [filename]), planning)
 
 
 def refuse_shorthand(planned: PlanFlags, selector: str) -> None:
@@ -64,8 +64,16 @@ def show_plan(
 
     The exit code is DOES_NOT_FIT for a plan that lacks memory.
     """
+    with listening(environment, quiet=output.quiet, verbose=output.verbose):
+        return _show_plan(environment, output, planned, request)
+
+
+def _show_plan(
+    environment: Environment, output: OutputFlags, planned: PlanFlags, request: RunRequest
+) -> ExitCode:
     from mrs.plan.advice import nearest_changes
     from mrs.plan.bandwidth import learn_host_bandwidth
+    from mrs.plan.conversations import conversations_at_once
     from mrs.plan.document import dumps, to_document
     from mrs.plan.solve import solve
     from mrs.runner import open_planner, plan
@@ -83,28 +91,20 @@ def show_plan(
     solution = solve(planner, request, planned.solve) if planned.solve else None
     made = plan(request, planner) if solution is None else solution.plan
     request = request if solution is None else solution.request
-    changes = [] if solution or is_settled else nearest_changes(planner, request, made)
+    solved = solution is not None and solution.best is not None
+    changes = [] if solved or is_settled else nearest_changes(planner, request, made)
+    at_once = conversations_at_once(planner, request, made)
     if not output.json:
-        render_plan(environment, made, changes, solution)
-    if made.fits:
-        _warn(environment, output, made)
+        render_plan(environment, made, changes, solution, at_once)
     result = None
     if made.fits and not planned.dry_run:
         result = _measure(environment, output, request, planner, made)
     if output.json:
-        document = to_document(made, changes, solution, result)
+        document = to_document(made, changes, solution, result, at_once)
         environment.stdout.write(dumps(document) + "\n")
     elif result is not None:
         render_reconciliation(environment, made, result)
     return ExitCode.DONE if made.fits else ExitCode.DOES_NOT_FIT
-
-
-def _warn(environment: Environment, output: OutputFlags, plan: Plan) -> None:
-    """One line where part of the model goes to the CPU; the picture says it, too."""
-    if plan.spilled_layers and (output.json or not environment.can_animate(environment.stdout)):
-        with suppress(OSError):
-            layers = f"{plan.spilled_layers} of {plan.model.layers} layers"
-            environment.stderr.write(f"mrs: warning: {layers} go to the CPU\n")
 
 
 def _measure(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mrs.errors import ContextFull, ExitCode, MrsError, Unsupported, UsageError
 from mrs_cli import commands
+from mrs_cli.blocks import unquoted
 from mrs_cli.commands import Chat
 from mrs_cli.pictures import described, too_many
 from mrs_cli.screen import Screen
@@ -24,8 +27,8 @@ def chat(session: Session, screen: Screen, first: Question | None = None) -> Exi
     while state.open and (question := _next(state, screen)) is not None:
         if command := commands.parse(question.text):
             _obey(state, screen, *command)
-        elif question.text.strip():
-            _answer(session, screen, question)
+        elif (text := unquoted(question.text)).strip():
+            _answer(state, screen, replace(question, text=_no_command(text)))
     return ExitCode.DONE
 
 
@@ -36,8 +39,27 @@ def _next(state: Chat, screen: Screen) -> Question | None:
     if pending is not None:
         screen.echo(pending.typed)
         return pending
-    text = screen.read(draft.typed if draft else "")
+    text = _read(screen, draft.typed if draft else "")
     return None if text is None else (draft or Question("")).with_text(text)
+
+
+def _read(screen: Screen, draft: str) -> str | None:
+    """What a person types; where nothing is typed it takes a second Ctrl-C to leave."""
+    try:
+        return screen.read(draft)
+    except KeyboardInterrupt:
+        if not screen.attended:
+            raise
+    screen.note("Ctrl-C again leaves, and so does Ctrl-D")
+    try:
+        return screen.read()
+    except KeyboardInterrupt:
+        return None
+
+
+def _no_command(text: str) -> str:
+    """A message that looks like a command, as it is when it is asked again."""
+    return f" {text}" if commands.parse(text) else text
 
 
 def _obey(state: Chat, screen: Screen, name: str, argument: str) -> None:
@@ -48,7 +70,8 @@ def _obey(state: Chat, screen: Screen, name: str, argument: str) -> None:
         screen.error(error)
 
 
-def _answer(session: Session, screen: Screen, question: Question) -> None:
+def _answer(state: Chat, screen: Screen, question: Question) -> None:
+    session, attached = state.session, None
     try:
         attached = _attached(session, screen, question)
         if attached is None:
@@ -58,6 +81,8 @@ def _answer(session: Session, screen: Screen, question: Question) -> None:
         if not screen.attended:
             raise
         screen.error(error)
+        if attached is None and screen.edits:
+            state.draft = question  # with a name to mend
         return
     screen.statistics(reply)
     if reply.reason == "cancelled" and not screen.attended:

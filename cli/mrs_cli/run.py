@@ -6,11 +6,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
 from mrs.errors import ExitCode, UsageError
+from mrs_cli.actions import resumed
 from mrs_cli.ask import Task
+from mrs_cli.blocks import unquoted
 from mrs_cli.environment import Environment
+from mrs_cli.last_chat import keep
 from mrs_cli.log import RequestLog
 from mrs_cli.pictures import hold, typed
 from mrs_cli.piped import Begun, PipedLines, begun_ahead
+from mrs_cli.render.echo import without_echo
 from mrs_cli.render.messages import listening
 from mrs_cli.render.plain import PlainScreen
 from mrs_cli.render.progress import load_model
@@ -35,6 +39,9 @@ def run(environment: Environment, task: Task, *, stdin: bool) -> ExitCode:
                 closing(RequestLog.open(task.log, task.request.source.model_id))
             )
         first = _first(task)
+        typed_ahead = None
+        if task.interactive and environment.can_chat and not task.json:
+            typed_ahead = stack.enter_context(without_echo(environment.stdin))
         model = load_model(environment, task.request, quiet=task.quiet)
         stack.callback(model.close)
         session = Session(
@@ -46,7 +53,7 @@ def run(environment: Environment, task: Task, *, stdin: bool) -> ExitCode:
             vision=task.request.vision,
         )
         if task.interactive:
-            return chat(session, _chat_screen(environment, task), first)
+            return _chat(environment, task, session, first, typed_ahead)
         return _answer(environment, task, session, first)
 
 
@@ -94,12 +101,32 @@ def _prompts(
     else:
         while (line := screen.read()) is not None:
             if line.strip():
-                yield Question(line), None
+                yield Question(unquoted(line)), None
 
 
-def _chat_screen(environment: Environment, task: Task) -> Screen:
-    if environment.can_chat and not task.json:
+def _chat(
+    environment: Environment,
+    task: Task,
+    session: Session,
+    first: Question | None,
+    typed_ahead: str | None,
+) -> ExitCode:
+    """Chats, and keeps what a person said for `--continue`, however the chat ends.
+
+    `typed_ahead` is what was typed before the program read keys; None where lines are read.
+    """
+    screen: Screen
+    if typed_ahead is not None:
         from mrs_cli.render.terminal import TerminalScreen
 
-        return TerminalScreen(environment, quiet=task.quiet)
-    return PlainScreen(environment, json=task.json, quiet=task.quiet, statistics=True)
+        sees = session.vision is not None
+        screen = TerminalScreen(environment, typed_ahead, quiet=task.quiet, sees=sees)
+    else:
+        screen = PlainScreen(environment, json=task.json, quiet=task.quiet, statistics=True)
+    try:
+        if task.resumed is not None:
+            screen.note(resumed(session, task.resumed))
+        return chat(session, screen, first)
+    finally:
+        if screen.attended and (task.resumed is None or session.turns != task.resumed.turns):
+            keep(session.saved)

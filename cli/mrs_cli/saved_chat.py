@@ -43,8 +43,6 @@ def save(chat: SavedChat, name: str) -> Path:
     Only a saved chat is replaced. Raises UsageError.
     """
     path = _path(name)
-    if path.exists() and not _is_saved_chat(path):
-        raise UsageError(f"{path} exists and is no saved chat", hint="give another name")
     text = json_text(
         {
             "format": FORMAT,
@@ -58,6 +56,8 @@ def save(chat: SavedChat, name: str) -> Path:
         indent=2,
     )
     try:
+        if path.exists() and not _is_saved_chat(path):
+            raise UsageError(f"{path} exists and is no saved chat", hint="give another name")
         _replace(path, (text + "\n").encode("utf-8", "replace"))
     except OSError as error:
         raise UsageError(f"{path} cannot be written", where=error.strerror or "") from error

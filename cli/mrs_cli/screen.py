@@ -29,7 +29,8 @@ class Screen(Protocol):
         """The next message or command; None when there is no more.
 
         `draft` is filled in where the screen edits. Ctrl-C takes what stands there away, which
-        gives an empty text; where nothing stands there, it ends the chat.
+        gives an empty text; where nothing stands there, it raises KeyboardInterrupt. Lines that
+        open three quotes are read up to those that close them.
         """
         ...
 

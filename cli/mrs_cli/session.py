@@ -12,6 +12,7 @@ from mrs.request import Message, Sampling, VisionRequest
 from mrs_cli.environment import Model
 from mrs_cli.log import RequestLog
 from mrs_cli.pictures import attached, count_images, reworded, typed, with_names, without_images
+from mrs_cli.saved_chat import SavedChat
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,11 @@ class Session:
     usage: Usage | None = None
     unanswered: Question | None = None
     vision: VisionRequest | None = None
+
+    @property
+    def saved(self) -> SavedChat:
+        """The conversation with all that it takes to go on."""
+        return SavedChat(self.model_id, self.system, self.sampling, self.turns)
 
     def messages(self) -> list[Message]:
         """The conversation as the model sees it."""

@@ -9,6 +9,9 @@ from typing import Any, Protocol
 
 from mrs.errors import UsageError
 
+#: No setting means anything beyond it, and every number up to it is a float as well.
+_MOST = 2.0**64
+
 
 class Kind(Protocol):
     """What a setting may be, and how it is written. UsageError quotes `spelled`."""
@@ -47,8 +50,8 @@ class Setting:
             value = int(text) if self.whole else float(text)
         except ValueError:
             raise UsageError(f"{spelled} is no number", hint=f"give {self.wording}") from None
-        too_low = value <= self.low if self.above else value < self.low
-        if math.isnan(value) or math.isinf(value) or too_low or value > self.high:
+        is_above = value > self.low if self.above else value >= self.low
+        if not (is_above and value <= min(self.high, _MOST)):  # NaN is not above anything
             raise UsageError(f"{spelled} is out of range", hint=f"give {self.wording}")
         return value
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import MISSING, fields
+from itertools import zip_longest
 from typing import Any
 
 import typer
@@ -61,7 +62,7 @@ def names_and_help(parameter: Any) -> tuple[str, str]:
     """`-s, --seed N` and what it does, with its default or that it is required."""
     metavar = parameter.metavar or ""
     if parameter.param_type_name == "argument":
-        return f"[{metavar}]", parameter.help
+        return metavar, parameter.help
     # The parser names its own help option in no fixed order.
     names = ", ".join(sorted(parameter.opts, key=len)) + (f" {metavar}" if metavar else "")
     if parameter.required:
@@ -76,11 +77,12 @@ def _format_options(command: Any, ctx: Any, formatter: Any) -> None:
         heading: [names_and_help(parameter) for parameter in parameters]
         for heading, parameters in panels(command, ctx).items()
     }
-    # One width for all panels, so that their columns line up.
-    width = max(len(names) for records in found.values() for names, _ in records)
+    # One width for all panels, so that their columns line up; longer names have their own line.
+    longest = max(len(names) for records in found.values() for names, _ in records)
+    width = min(longest, formatter.width // 2 - 4)
     for heading, records in found.items():
         with formatter.section(heading):
-            formatter.write_dl([(names.ljust(width), text) for names, text in records], width + 2)
+            formatter.write_dl([(names.ljust(width), text) for names, text in records], width)
 
 
 class Command(TyperCommand):
@@ -88,6 +90,12 @@ class Command(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _format_options(self, ctx, formatter)
+
+    def get_short_help_str(self, limit: int = 0) -> str:
+        return self.help or ""  # whole: where it is shown, it wraps
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [self.options_metavar or ""]  # arguments are explained among the flags
 
 
 class Group(TyperGroup):
@@ -97,16 +105,21 @@ class Group(TyperGroup):
         self.format_commands(ctx, formatter)
         _format_options(self, ctx, formatter)
 
+    def get_short_help_str(self, limit: int = 0) -> str:
+        return self.help or ""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [*(["[FLAGS]"] if self.params else []), self.subcommand_metavar]
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, _with_thinking_value(args))
+        return super().parse_args(ctx, _with_thinking_value(args, self.commands))
 
 
-def _with_thinking_value(args: list[str]) -> list[str]:
-    filled = list(args)
-    for position, word in enumerate(args):
-        if word == "--thinking" and args[position + 1 : position + 2] not in (
-            ["true"],
-            ["false"],
-        ):
-            filled[position] = "--thinking=true"
-    return filled
+def _with_thinking_value(args: list[str], commands: Collection[str]) -> list[str]:
+    """`args` with a value for each `--thinking` before a flag, a command or the end."""
+    return [
+        "--thinking=true"
+        if word == "--thinking" and (after is None or after in commands or after.startswith("-"))
+        else word
+        for word, after in zip_longest(args, args[1:])
+    ]

@@ -25,7 +25,13 @@ if TYPE_CHECKING:
         CompletionResponse,
     )
     from mrs.api.runner import Runner
-    from mrs.api.which import Architecture, VisionArchitecture, Which
+    from mrs.api.which import (
+        Architecture,
+        ModelDType,
+        MultimodalArchitecture,
+        VisionArchitecture,
+        Which,
+    )
 
 __all__ = [
     "Architecture",
@@ -35,6 +41,8 @@ __all__ = [
     "CompletionChunkResponse",
     "CompletionRequest",
     "CompletionResponse",
+    "ModelDType",
+    "MultimodalArchitecture",
     "Runner",
     "VisionArchitecture",
     "Which",
@@ -44,6 +52,8 @@ _MODULES = {
     "Architecture": "which",
     "ChatCompletionRequest": "requests",
     "CompletionRequest": "requests",
+    "ModelDType": "which",
+    "MultimodalArchitecture": "which",
     "Runner": "runner",
     "VisionArchitecture": "which",
     "Which": "which",

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from mrs.errors import UsageError
 from mrs.events import OnProgress
+from mrs.plan.bandwidth import remember_host_bandwidth
 from mrs.request import RunRequest, Sampling
 from mrs.runner import load, open_planner, plan
 
 if TYPE_CHECKING:
     from mrs.engine.loop import EngineLoop
+    from mrs.runner import LoadedModel
 
 #: Ids of prompts are drawn from this seed; each round has its own, so that no cache can help.
 SEED = 20260101
@@ -99,9 +101,10 @@ def bench(
     token_bytes = decoded_weight_bytes(description.parameters, description.spec, made.storage)
     on_cpu = all(made.devices[index].torch_device == "cpu" for index in made.layer_devices)
     rounds = _time(model.engine, work, description.spec.vocab_size, on_cpu, on_round)
+    reads = [r.read_bytes_per_s for r in rounds if r.read_bytes_per_s is not None]
+    _remember(model, work, rounds, reads)
     decode = [(work.new_tokens - 1) / r.decode_s for r in rounds]
     traffic = [rate * token_bytes for rate in decode]
-    reads = [r.read_bytes_per_s for r in rounds if r.read_bytes_per_s is not None]
     shares = [moved / read for moved, read in zip(traffic, reads, strict=False)]
     return Report(
         summary=model.summary,
@@ -116,6 +119,17 @@ def bench(
         read_bytes_per_s=Spread.of(reads) if reads else None,
         read_share=Spread.of(shares) if shares else None,
     )
+
+
+def _remember(model: LoadedModel, work: Work, rounds: list[_Round], reads: list[float]) -> None:
+    """Later plans know how fast the machine was."""
+    if reads:
+        remember_host_bandwidth(max(reads))
+    for each in rounds:
+        model.pace.add_prompt(work.prompt_tokens, each.prompt_s)
+        if work.new_tokens > 1:
+            model.pace.add_step(each.decode_s / (work.new_tokens - 1))
+    model.close()
 
 
 def _require_room(work: Work, context_tokens: int) -> None:

@@ -17,20 +17,27 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+def shortened(text: str, most_characters: int = 400) -> str:
+    """`text` as part of a line that can be encoded, a long one cut in the middle."""
+    if len(text) > most_characters:
+        text = f"{text[: most_characters // 2]}\u2026{text[-(most_characters // 2) :]}"
+    line = " ".join(text.split()) if "\n" in text or "\r" in text else text
+    return line.encode("utf-8", "replace").decode()
+
+
 class MrsError(Exception):
     """An error meant for a person: what happened, where, and what to try.
 
-    `str(error)` is one line, `what (where): hint`, with the absent parts left out.
+    `str(error)` is one line, `what (where): hint`, with the absent parts left out. Whoever made
+    the names and values in it, each part is short.
     """
 
     exit_code = ExitCode.INTERNAL
 
     def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
-        self.what = what
-        self.where = where
-        self.hint = hint
-        text = f"{what} ({where})" if where else what
-        super().__init__(f"{text}: {hint}" if hint else text)
+        self.what, self.where, self.hint = map(shortened, (what, where, hint))
+        text = f"{self.what} ({self.where})" if where else self.what
+        super().__init__(f"{text}: {self.hint}" if hint else text)
 
 
 class UsageError(MrsError):

@@ -9,9 +9,16 @@ from typing import Literal
 FinishReason = Literal["stop", "length", "cancelled"]
 
 
+#: The device of a download's progress.
+DISK = "disk"
+
+
 @dataclass(frozen=True)
 class LoadProgress:
-    """`done_bytes` of the `total_bytes` that `device` will hold are in place."""
+    """`done_bytes` of the `total_bytes` that `device` will hold are in place.
+
+    The first for each device comes before its first byte.
+    """
 
     device: str
     done_bytes: int

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from math import prod
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Format:
-    """One storage format.
+    """One storage format; there is one object of each, in `FORMATS`.
 
     `block_elements` numbers take `block_bytes` bytes. `ggml_type` is its number in GGUF files,
     or None for types that only safetensors knows.

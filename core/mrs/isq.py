@@ -21,6 +21,8 @@ _BY_NAME = {
     "q5k": "Q5_K",
     "q6k": "Q6_K",
 }
+#: Every value that `--isq` takes.
+ISQ_NAMES = (*_BY_NAME, *_BY_BITS)
 _LATER = ("hqq4", "hqq8", "fp8")
 
 #: What embedding and head get: 2 to 4 bits -> Q6_K, 5 and more -> Q8_0.
@@ -58,9 +60,14 @@ def parse_isq(text: str) -> Format:
             f"--isq {text} is not available", hint=f"choose one of {', '.join(_BY_NAME)}"
         )
     if (format_name := _BY_BITS.get(name) or _BY_NAME.get(name)) is None:
-        choices = ", ".join([*_BY_NAME, *_BY_BITS])
+        choices = ", ".join(ISQ_NAMES)
         raise UsageError(f"--isq {text} is no quantization", hint=f"choose one of {choices}")
     return FORMATS[format_name]
+
+
+def isq_name(format_name: str) -> str:
+    """How `--isq` spells a format: `Q4_K` is `q4k`; KeyError for one that it does not make."""
+    return {made: name for name, made in _BY_NAME.items()}[format_name]
 
 
 def isq_format(

@@ -67,7 +67,8 @@ class Sampling:
     repetition of n tokens longer loses `dry_multiplier * dry_base ** (n - dry_allowed_length)`
     where n is at least `dry_allowed_length`; the last token of each of `dry_sequence_breakers`
     ends a repetition. With a `seed`, instead of the model's own if it has one, the same prompt gets
-    the same reply; replies that differ in `variant` draw other chances.
+    the same reply; replies that differ in `variant` draw other chances. With `ignore_eos` no token
+    ends the reply.
     """
 
     temperature: float = 0.1
@@ -87,6 +88,7 @@ class Sampling:
     dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
     seed: int | None = None
     variant: int = 0
+    ignore_eos: bool = False
 
 
 @dataclass(frozen=True)

@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Sequence
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from mrs.errors import UsageError
-from mrs.events import HeldMemory, LoadProgress, OnProgress
+from mrs.address_space import require_room_for_torch
+from mrs.errors import MrsError, UsageError
+from mrs.events import DISK, HeldMemory, LoadProgress, OnProgress
 from mrs.families.find import Description, describe
+from mrs.garbage import collector_paused
 from mrs.interrupts import interrupts_held
 from mrs.kernels.library import is_available
-from mrs.plan.bandwidth import remember_bandwidth
+from mrs.plan.bandwidth import (
+    bandwidth_of,
+    is_host_known,
+    learn_host_bandwidth,
+    remember_bandwidth,
+)
 from mrs.plan.calibration import corrections, remember
 from mrs.plan.device import Device
+from mrs.plan.host_memory import forget_peak, resident_bytes
+from mrs.plan.learnt import Pace, learn
 from mrs.plan.memory import probe_devices
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
 from mrs.plan.prefix import folder_bytes
-from mrs.plan.reconcile import Reconciliation, reconcile
+from mrs.plan.processor import is_busy
+from mrs.plan.reconcile import HostMeasured, Reconciliation, reconcile
 from mrs.plan.saved import replay
 from mrs.request import Message, RunRequest, Sampling
 from mrs.source.find import fetch, open_checkpoint
+from mrs.source.reader import expanded
+from mrs.text.shorten import newest_tokens, newest_turns, room_for_prompt
+from mrs.text.template_process import renderer
 
 if TYPE_CHECKING:
     from mrs.cache.prefix_folder import PrefixFolder
@@ -35,10 +49,12 @@ if TYPE_CHECKING:
     from mrs.model.weights import ModelWeights
     from mrs.source.checkpoint import Checkpoint
     from mrs.text.chat import TextSide
+    from mrs.text.tokenizer import Tokenizer
 
 _logger = logging.getLogger(__name__)
 
 
+@collector_paused()
 def open_planner(request: RunRequest) -> Planner:
     """What a model and the devices are, from headers alone: makes the plans of a request."""
     checkpoint = open_checkpoint(request.source)
@@ -48,11 +64,13 @@ def open_planner(request: RunRequest) -> Planner:
     return _planner(request, checkpoint, description)
 
 
+@collector_paused()
 def plan(request: RunRequest, planner: Planner | None = None) -> Plan:
     """What `load` would do. A model that does not fit is planned all the same."""
+    folder_bytes(request)  # nothing is planned that would be refused
     planner = planner or open_planner(request)
     if request.plan_file is not None:
-        return replay(planner, request, Path(request.plan_file).expanduser())
+        return replay(planner, request, expanded(request.plan_file))
     return planner.plan(request)
 
 
@@ -64,22 +82,19 @@ def load(request: RunRequest, on_progress: OnProgress | None = None) -> LoadedMo
     made = plan(request, planner)
     made.require_fit()
     planner = _fetched(request, planner, report)
+    require_room_for_torch()
+    renderer.start()  # ready by the time that all else is imported
     # Heavy imports start here: whatever fails above fails fast.
     with interrupts_held():  # all at once, so that the imports are not disturbed
         import mrs.engine.build
         import mrs.engine.reply
         import mrs.load.load  # noqa: F401
         from mrs.media.gallery import Gallery
-        from mrs.text.chat import read_text_side
 
+        text = _text_side(request, planner)
     vision = planner.description.spec.vision
-    text = read_text_side(
-        planner.checkpoint,
-        chat_template=request.chat_template,
-        jinja_explicit=request.jinja_explicit,
-        placeholder=vision.placeholder if vision else None,
-        image_token_id=vision.image_token_id if vision else None,
-    )
+    if request.thinking is not None and not text.knows_thinking:
+        _logger.warning("the chat template knows no thinking: --thinking changes nothing")
     gallery = Gallery(vision.layout, request.vision.max_edge) if vision and request.vision else None
     made = still_fitting(request, planner, made)
     folder = _prefix_folder(request, planner, made, limit_bytes)
@@ -97,11 +112,18 @@ def rehearse(
     made.require_fit()
     report = on_progress or (lambda progress: None)
     planner = _fetched(request, planner, report)
+    require_room_for_torch()
     for variable, silent in (("KINETO_LOG_LEVEL", "99"), ("TORCH_CPP_LOG_LEVEL", "ERROR")):
         os.environ.setdefault(variable, silent)  # the profiler talks on standard error
-    decoder, weights = _load_decoder(planner, made, report)
+    text = None
+    with suppress(MrsError):  # a plan needs no tokenizer, but the memory of one counts
+        text = _text_side(request, planner)
+    import mrs.engine.reply  # noqa: F401
     from mrs.engine.profile.run import measure, rehearse
 
+    program_bytes = resident_bytes()
+    forget_peak()
+    decoder, weights = _load_decoder(planner, made, report)
     vision = made.vision
     seen = rehearse(
         decoder,
@@ -115,13 +137,33 @@ def rehearse(
         made,
         planner.corrections if request.calibration else {},
         measure(seen, weights, free_before),
+        HostMeasured(program_bytes, seen.process_bytes),
         seen.prompt_tokens_per_s,
         seen.decode_tokens_per_s,
     )
+    del text
     remember(result.corrections)
-    for device, bytes_per_s in result.bandwidths.items():
-        remember_bandwidth(device, bytes_per_s)
+    pace = Pace()
+    pace.add_step(1 / seen.decode_tokens_per_s if seen.decode_tokens_per_s else math.inf)
+    pace.add_prompt(seen.prompt_tokens, seen.prompt_tokens / seen.prompt_tokens_per_s)
+    _learn(made, pace)
     return result
+
+
+def _learn(made: Plan, pace: Pace) -> None:
+    """Keep what a run has shown of this machine; whoever is in a hurry does not wait for it."""
+    index = made.speed.only_device
+    if pace.step_s is None or index is None or made.devices[index].bandwidth_source == "given":
+        return
+    device = made.devices[index]
+    with suppress(KeyboardInterrupt):
+        if device.torch_device == "cpu" and not is_busy():
+            if not is_host_known():
+                learn_host_bandwidth()
+            learn(made.speed, pace)
+        shown = made.speed.shown_bandwidth(index, 1 / pace.step_s)
+        if shown > bandwidth_of(device):
+            remember_bandwidth(device, shown)
 
 
 def still_fitting(request: RunRequest, planner: Planner, made: Plan) -> Plan:
@@ -133,13 +175,27 @@ def still_fitting(request: RunRequest, planner: Planner, made: Plan) -> Plan:
     shrunk = any(
         device.label not in now or now[device.label].available_bytes < terms.needed_bytes
         for device, terms in zip(made.devices, made.terms, strict=True)
-        if terms.total.expected
+        if terms.is_used
     )
     if not shrunk:
         return made
     again = plan(request, _planner(request, planner.checkpoint, planner.description))
     again.require_fit()
     return again
+
+
+def _text_side(request: RunRequest, planner: Planner) -> TextSide:
+    """Tokenizer and chat template of a model whose files are on this machine."""
+    from mrs.text.chat import read_text_side
+
+    vision = planner.description.spec.vision
+    return read_text_side(
+        planner.checkpoint,
+        chat_template=request.chat_template,
+        jinja_explicit=request.jinja_explicit,
+        placeholder=vision.placeholder if vision else None,
+        image_token_id=vision.image_token_id if vision else None,
+    )
 
 
 def _devices(request: RunRequest) -> list[Device]:
@@ -157,7 +213,7 @@ def _fetched(request: RunRequest, planner: Planner, report: OnProgress) -> Plann
     if planner.checkpoint.is_local:
         return planner
     checkpoint = fetch(
-        planner.checkpoint, lambda done, total: report(LoadProgress("disk", done, total))
+        planner.checkpoint, lambda done, total: report(LoadProgress(DISK, done, total))
     )
     return _planner(request, checkpoint, planner.description)
 
@@ -169,13 +225,15 @@ def _load_decoder(planner: Planner, made: Plan, report: OnProgress) -> tuple[Dec
 
     from mrs.kernels.memory import keep_freed_memory, use_one_heap
     from mrs.load.load import load_weights
-    from mrs.load.read import TORCH_DTYPES
+    from mrs.load.tensor_reader import TORCH_DTYPES
     from mrs.model.decoder import Decoder
 
     use_one_heap()
     torch_devices = [torch.device(device.torch_device) for device in made.devices]
     totals = made.weight_bytes()
     done = dict.fromkeys(totals, 0)
+    for index, total_bytes in totals.items():
+        report(LoadProgress(made.devices[index].label, 0, total_bytes))
 
     def on_bytes(name: str, size_bytes: int) -> None:
         index = made.parameter_devices[name]
@@ -206,10 +264,11 @@ def _prefix_folder(
     if request.prefix_cache_dir is None or limit_bytes is None:
         return None
     from mrs.cache.prefix_folder import PrefixFolder
+    from mrs.cache.prefix_key import prefix_key
     from mrs.load.identity import model_identity
 
     identity = model_identity(planner.checkpoint, made)
-    return PrefixFolder(request.prefix_cache_dir, identity, limit_bytes)
+    return PrefixFolder(request.prefix_cache_dir, identity, limit_bytes, key=prefix_key())
 
 
 def _engine(
@@ -257,7 +316,25 @@ class LoadedModel:
         self._thinking = request.thinking
         self._text = text
         self._gallery = gallery
-        self.engine = engine
+        self._engine: EngineLoop | None = engine
+        self.pace = Pace()
+
+    @property
+    def engine(self) -> EngineLoop:
+        """What makes tokens. Raises UsageError after `close`."""
+        if self._engine is None:
+            raise UsageError(
+                "the model is closed", where=self.plan.model.model_id, hint="load it again"
+            )
+        return self._engine
+
+    @property
+    def is_closed(self) -> bool:
+        return self._engine is None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._text.tokenizer
 
     def stream_chat(
         self,
@@ -265,22 +342,42 @@ class LoadedModel:
         sampling: Sampling,
         *,
         thinking: bool | None = None,
+        truncate: bool = False,
         timeout_s: float | None = None,
     ) -> Reply:
         """Answer the last message of a conversation; `thinking` goes before the model's own.
 
-        A reply that is not complete after `timeout_s` fails.
+        With `truncate`, a conversation that is too long loses its oldest turns, and if the newest
+        is still too long, the prompt its oldest tokens. A reply that is not complete after
+        `timeout_s` fails.
         """
         thinking = self._thinking if thinking is None else thinking
         prompt_ids, images = self._read(messages, thinking)
+        if truncate and len(prompt_ids) >= self.context_tokens:
+            room = room_for_prompt(self.context_tokens, sampling.max_tokens)
+            messages = newest_turns(
+                messages, lambda rest: len(self._read(rest, thinking)[0]) <= room
+            )
+            prompt_ids, images = self._read(messages, thinking)
+        if not images:  # which cannot be cut
+            prompt_ids = self._cut(prompt_ids, sampling, truncate)
         opening = self._text.opening(prompt_ids)
         return self._stream(prompt_ids, sampling, opening, images, timeout_s)
 
     def stream_completion(
-        self, prompt: str, sampling: Sampling, *, timeout_s: float | None = None
+        self,
+        prompt: str,
+        sampling: Sampling,
+        *,
+        truncate: bool = False,
+        timeout_s: float | None = None,
     ) -> Reply:
-        """Continue a text; a reply that is not complete after `timeout_s` fails."""
-        return self._stream(self._text.encode_raw(prompt), sampling, timeout_s=timeout_s)
+        """Continue a text; with `truncate`, one that is too long loses its oldest tokens.
+
+        A reply that is not complete after `timeout_s` fails.
+        """
+        prompt_ids = self._cut(self._text.encode_raw(prompt), sampling, truncate)
+        return self._stream(prompt_ids, sampling, timeout_s=timeout_s)
 
     def prompt_tokens(self, messages: Sequence[Message]) -> int:
         """Tokens that a conversation takes of the context."""
@@ -291,17 +388,26 @@ class LoadedModel:
         from mrs.engine.profile.memory_in_use import held_memory
 
         used = zip(self.plan.devices, self.plan.terms, strict=True)
-        return held_memory(device.torch_device for device, terms in used if terms.total.expected)
+        return held_memory(device.torch_device for device, terms in used if terms.is_used)
 
     def close(self) -> None:
-        """Give the memory back, once what is to be kept of it is in files."""
-        self.engine.close()
-        del self.engine
+        """Give the memory back, once what is to be kept of it is in files. Twice is harmless."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+            _learn(self.plan, self.pace)
+
+    def _cut(self, prompt_ids: list[int], sampling: Sampling, truncate: bool) -> list[int]:
+        if not truncate or len(prompt_ids) < self.context_tokens:
+            return prompt_ids
+        room = room_for_prompt(self.context_tokens, sampling.max_tokens)
+        return newest_tokens(prompt_ids, room, self.tokenizer.bos_id)
 
     def _read(
         self, messages: Sequence[Message], thinking: bool | None
     ) -> tuple[list[int], list[PreparedImage]]:
-        """The prompt of a conversation, and the pictures in it."""
+        """The prompt of a conversation, and the pictures in it. Raises UsageError after `close`."""
+        _ = self.engine
         images: list[PreparedImage] = []
         if self._gallery is not None:
             images = self._gallery.of(messages)
@@ -335,5 +441,6 @@ class LoadedModel:
             opening,
             placed,
             self.plan.speed,
+            self.pace,
             timeout_s,
         )

@@ -131,6 +131,9 @@ def test_a_text_is_continued(runner: Runner) -> None:
     )
     said = "".join(chunk.choices[0].text for chunk in stream)
     assert "The capital of France" + said == response.choices[0].text
+    echo = CompletionRequest("The capital of France", max_tokens=6, stream=True, echo_prompt=True)
+    chunks = runner.send_completion_request(echo)
+    assert "".join(chunk.choices[0].text for chunk in chunks) == response.choices[0].text
 
 
 def test_a_string_is_a_prompt_as_it_is(runner: Runner) -> None:

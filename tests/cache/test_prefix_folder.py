@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import signal
@@ -22,6 +23,7 @@ from mrs.cache.images import ImageCache, ImageKeys
 from mrs.cache.prefix import PrefixCacheManager
 from mrs.cache.prefix_chain import BLOCK_TOKENS
 from mrs.cache.prefix_folder import LEAST_TOKENS, STALE_S, PrefixFolder
+from mrs.cache.prefix_key import prefix_key
 from mrs.cache.sequence import SequenceCache
 from mrs.errors import UsageError
 
@@ -35,7 +37,7 @@ def manager(
 ) -> PrefixCacheManager:
     """Remembers nothing in memory yet, like a process that has just begun."""
     return PrefixCacheManager(
-        4, new_cache=KINDS[kind], folder=PrefixFolder(str(folder), model, limit)
+        4, new_cache=KINDS[kind], folder=PrefixFolder(str(folder), model, limit, key=b"key")
     )
 
 
@@ -155,10 +157,10 @@ def test_every_type_comes_back_as_it_was(tmp_path: Path, dtype: torch.dtype) -> 
     for layer in cache.layers:
         keys = torch.randn(1, 200, 5, generator=chance).to(dtype)
         layer.append(keys, keys[..., :0])
-    folder = PrefixFolder(str(tmp_path), "m", MANY_BYTES)
+    folder = PrefixFolder(str(tmp_path), "m", MANY_BYTES, key=b"key")
     folder.save("key", LONG[:200], cache)
     folder.close()
-    again = PrefixFolder(str(tmp_path), "m", MANY_BYTES)
+    again = PrefixFolder(str(tmp_path), "m", MANY_BYTES, key=b"key")
     back = again.take(
         "key", [*LONG[:200], 1], most=200, beyond=0, new_cache=lambda: latent(2, 5, dtype)
     )
@@ -185,10 +187,10 @@ def test_pictures_come_back_with_their_places(tmp_path: Path, length: int) -> No
         if place < length:
             pictures.add(ImageKeys(place, keys, -keys))
     pictures.advance(length)
-    folder = PrefixFolder(str(tmp_path), "m", MANY_BYTES)
+    folder = PrefixFolder(str(tmp_path), "m", MANY_BYTES, key=b"key")
     folder.save("key", LONG[:length], cache)
     folder.close()
-    back = PrefixFolder(str(tmp_path), "m", MANY_BYTES).take(
+    back = PrefixFolder(str(tmp_path), "m", MANY_BYTES, key=b"key").take(
         "key", [*LONG[:length], 1], most=length, beyond=0, new_cache=new_cache
     )
     assert back is not None
@@ -208,7 +210,7 @@ def test_caches_of_other_shapes_are_never_filled(tmp_path: Path, other: Sequence
     cache, keys = latent(2, 5, torch.float32), torch.zeros(1, 40, 5)
     for layer in cache.layers:
         layer.append(keys, keys[..., :0])
-    folder = PrefixFolder(str(tmp_path), "m", MANY_BYTES)
+    folder = PrefixFolder(str(tmp_path), "m", MANY_BYTES, key=b"key")
     folder.save("key", LONG[:40], cache)
     folder.close()
     assert folder.take("key", LONG[:41], most=40, beyond=0, new_cache=lambda: other) is None
@@ -339,7 +341,7 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
     path = name if name.startswith("~") else str(tmp_path / name)
     with pytest.raises(UsageError, match="the prefix cache cannot be kept in"):
-        PrefixFolder(path, "m", MANY_BYTES)
+        PrefixFolder(path, "m", MANY_BYTES, key=b"key")
 
 
 def test_a_full_disk_ends_the_keeping_and_nothing_else(
@@ -492,3 +494,54 @@ def test_random_conversations_over_many_processes(tmp_path: Path, kind: str, see
     assert hits > 5
     prefixes.close()
     assert sum(path.stat().st_size for path in files(tmp_path)) <= limit
+
+
+def test_a_forged_file_changes_nothing(tmp_path: Path) -> None:
+    """Numbers changed, and the seal made anew by somebody who does not know the key."""
+    keep(tmp_path, "dense", LONG[:100])
+    path = file_of(tmp_path, 100)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 64
+    head = 8 + int.from_bytes(content[:8], "little")
+    seal = content.index(b'"seal": "') + 9
+    content[seal : seal + 32] = b"0" * 32
+    forged = hashlib.blake2b(path.name.encode(), key=b"guess", digest_size=16)
+    forged.update(bytes(content))
+    content[seal : seal + 32] = forged.hexdigest().encode()
+    assert seal < head
+    path.write_bytes(content)
+    assert found(manager(tmp_path), "dense", [*LONG[:100], 3]) == 0
+    assert not path.exists()
+
+
+def test_files_under_another_key_or_name_are_not_there(tmp_path: Path) -> None:
+    keep(tmp_path, "dense", LONG[:100])
+    other = PrefixCacheManager(
+        4,
+        new_cache=KINDS["dense"],
+        folder=PrefixFolder(str(tmp_path), "a model", MANY_BYTES, key=b"another"),
+    )
+    assert found(other, "dense", [*LONG[:100], 3]) == 0
+    assert file_of(tmp_path, 100).exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes of POSIX")
+def test_the_key_is_the_users_own(tmp_path: Path) -> None:
+    file = tmp_path / "state" / "key"
+    key = prefix_key(file)
+    assert len(key) == 32
+    assert prefix_key(file) == key
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.chmod(0o644)  # whoever has read it could forge
+    assert prefix_key(file) != key
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes of POSIX")
+def test_a_folder_that_others_may_write_to_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    PrefixFolder(str(tmp_path), "m", MANY_BYTES, key=b"key")
+    assert not caplog.records
+    tmp_path.chmod(0o777)
+    PrefixFolder(str(tmp_path), "m", MANY_BYTES, key=b"key")
+    assert "other users may write" in caplog.text

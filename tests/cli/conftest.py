@@ -21,6 +21,12 @@ from mrs_cli.app import main
 from mrs_cli.environment import Environment
 
 
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads or writes the chats and the history of whoever runs it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+
+
 @pytest.fixture
 def run_mrs() -> Callable[..., Ran]:
     """`run_mrs("plain", "-m", "x", stdin="hello\\n")`; stdin None is a terminal."""

@@ -41,6 +41,7 @@ class FakeModel:
 
     def __init__(self, request: RunRequest, delay_s: float = 0.0) -> None:
         self.request = request
+        self.summary = os.environ.get("FAKE_SUMMARY", self.summary)
         self.has_chat_template = request.source.model_id != "no-template"
         self.context_tokens = 12 if request.source.model_id == "small" else 4096
         self.asked: list[tuple[object, Sampling]] = []
@@ -102,9 +103,9 @@ def load(request: RunRequest, on_progress: OnProgress | None = None) -> FakeMode
         raise NotReadable("no such model", where="missing", hint="give a folder that exists")
     if request.source.model_id == "bug":
         raise ZeroDivisionError("a\nbug")
-    if request.source.model_id == "slow":
+    if request.source.model_id in ("slow", "waits"):
         print("slow load begins", file=sys.stderr, flush=True)
-        time.sleep(30)
+        time.sleep(30 if request.source.model_id == "slow" else 0.5)
     for done in (0, 1 << 19, 1 << 20):
         if on_progress:
             on_progress(LoadProgress("cpu", done, 1 << 20))

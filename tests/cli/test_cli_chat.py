@@ -7,6 +7,8 @@ import json
 import pytest
 from mrs_runs import Terminal
 
+from mrs.request import Sampling
+from mrs_cli.chat_settings import setting_names
 from mrs_cli.commands import COMMANDS, parse
 
 
@@ -69,13 +71,12 @@ def test_help_lists_every_command(run_mrs):
     [
         ("\\hepl", "no command \\hepl: did you mean \\help?"),
         ("/zzz", "no command \\zzz: \\help lists the commands"),
-        ("\\temperature", "\\temperature needs a value: give a number above 0 and up to 2"),
-        ("\\temperature 0", "\\temperature 0 is out of range"),
-        ("\\temperature 2.5", "\\temperature 2.5 is out of range"),
-        ("\\topk 0", "\\topk 0 is out of range: give a whole number from 1 up"),
-        ("\\topk 1.5", "\\topk 1.5 is no number"),
-        ("\\topp 1.1", "\\topp 1.1 is out of range"),
-        ("\\topp nan", "\\topp nan is out of range"),
+        ("\\temperature 2.5", "temperature 2.5 is out of range: give a number from 0 up to 2"),
+        ("\\topk -1", "top-k -1 is out of range: give a whole number from 0 up"),
+        ("\\topk 1.5", "top-k 1.5 is no number"),
+        ("\\topp 1.1", "top-p 1.1 is out of range"),
+        ("\\topp nan", "top-p nan is out of range"),
+        ("\\min-p 2", "min-p 2 is out of range"),
         ("\\clear all", "\\clear takes nothing after it"),
     ],
 )
@@ -87,7 +88,55 @@ def test_a_wrong_command_gets_a_hint_and_the_chat_goes_on(run_mrs, said, hint):
     assert ran.out == "Hello! I am a **fake** model.\n"
 
 
-@pytest.mark.parametrize("text", ["/usr/bin/env", "\\frac{1}{2}", " \\exit", "a /exit", "\\", "//"])
+@pytest.mark.parametrize("name", setting_names())
+def test_every_setting_is_a_command_like_set(run_mrs, name):
+    value = {"logit-bias": "1=2", "repetition-penalty": "2"}.get(name, "1")
+    ran = lines(run_mrs, f"\\set {name} {value}", "hello")
+    for spelled in (name, name.replace("-", "_"), name.replace("-", "").upper()):
+        again = lines(run_mrs, f"\\{spelled} {value}", "hello")
+        assert again.models[0].asked == ran.models[0].asked
+        assert again.err == ran.err
+    assert Sampling() not in [sampling for _, sampling in ran.models[0].asked]
+
+
+def test_confirmations_read_alike(run_mrs):
+    said = ["\\temperature 0", "\\set temperature 0", "\\topk 3", "\\system Be  brief."]
+    ran = run_mrs("-i", "plain", "-m", "x", stdin="\n".join([*said, "\\temperature"]) + "\n")
+    assert ran.err.splitlines()[1:] == [
+        "temperature is now 0",
+        "temperature is now 0",
+        "top-k is now 3",
+        "system prompt is now Be brief.",
+        "temperature is 0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "asked"),
+    [
+        (['"""one', "two", 'three"""', "history"], "one\ntwo\nthree"),
+        (['"""', "one", "", '"""', "history"], "one\n"),
+        (['"""\\exit"""'], " \\exit"),
+        (['"""never closed', "at all"], "never closed\nat all"),
+        (['a """quote""" within'], 'a """quote""" within'),
+        (['"""doc""" and more'], '"""doc""" and more'),
+    ],
+)
+def test_three_quotes_hold_a_text_of_several_lines(run_mrs, said, asked):
+    ran = lines(run_mrs, *said)
+    assert ran.models[0].asked[-1][0][0]["content"] == asked
+    assert len(ran.models[0].asked) == (2 if "history" in said else 1)
+
+
+def test_three_quotes_after_a_command(run_mrs):
+    ran = lines(run_mrs, '\\system """Be', 'brief."""', "hello")
+    assert ran.models[0].asked[0][0][0] == {"role": "system", "content": "Be\nbrief."}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\\min-x 1", "/usr-bin", "/usr/bin/env", "\\frac{1}{2}", " \\exit", "a /exit", "\\", "//"],
+)
 def test_messages_that_only_look_like_commands(text):
     assert parse(text) is None
 

@@ -75,12 +75,12 @@ def test_edit_replaces_the_last_message(chat):
         ("\\set zzz", "no setting zzz: \\set lists the settings"),
         (
             "\\set temperature 3",
-            "\\set temperature 3 is out of range: give a number from 0 up to 2",
+            "error: temperature 3 is out of range: give a number from 0 up to 2",
         ),
-        ("\\set max-tokens 0", "\\set max-tokens 0 is out of range"),
-        ('\\set stop ["a"', '\\set stop ["a" is no list of texts: give texts as ["A", "B"]'),
+        ("\\set max-tokens 0", "error: max-tokens 0 is out of range"),
+        ('\\set stop ["a"', 'stop ["a" is no list of texts: give texts as ["A", "B"]'),
         ('\\set stop [""]', "is no list"),
-        ("\\set logit-bias 3", "\\set logit-bias 3 is no bias: give TOKEN=X, such as 13=-5"),
+        ("\\set logit-bias 3", "logit-bias 3 is no bias: give TOKEN=X, such as 13=-5"),
     ],
 )
 def test_what_cannot_be_is_said_and_the_chat_goes_on(chat, said, error):
@@ -142,8 +142,8 @@ def test_set_reaches_the_model(chat):
     first, second = (sampling for _, sampling in ran.models[0].asked)
     assert first == Sampling(0, 7, 0.5, 0.2, 1.5, -1, 2, 99, ("a b", "c"))
     assert (second.top_k, second.stop) == (32, ("END of it",))
-    assert notes(ran)[:2] == ["now temperature 0", "now top-k 7"]
-    assert notes(ran)[-1] == "stop END of it"
+    assert notes(ran)[:2] == ["temperature is now 0", "top-k is now 7"]
+    assert notes(ran)[-1] == "stop is END of it"
 
 
 def test_what_set_shows_it_takes(chat):
@@ -154,7 +154,7 @@ def test_what_set_shows_it_takes(chat):
         'stop ["[x"]',
     )
     ran = chat(*(f"\\set {setting}" for setting in shown), "hello")
-    assert notes(ran) == [f"now {setting}" for setting in shown]
+    assert notes(ran) == [setting.replace(" ", " is now ", 1) for setting in shown]
     sampling = ran.models[0].asked[0][1]
     assert sampling.logit_bias == ((3, -5.0), (17, 0.25))
     assert sampling.dry_sequence_breakers == ("\n", ":")
@@ -164,7 +164,7 @@ def test_what_set_shows_it_takes(chat):
 def test_set_lists_every_setting_that_changes_a_reply(chat):
     listed = [line.split()[0] for line in notes(chat("\\set")) if line][:-1]
     assert listed == setting_names()
-    for_programs = {"logprobs", "variant"}
+    for_programs = {"logprobs", "variant", "ignore_eos"}
     assert {name.replace("-", "_") for name in listed} == {
         field.name for field in fields(Sampling)
     } - for_programs

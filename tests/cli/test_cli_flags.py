@@ -29,6 +29,8 @@ GLOBAL_FLAGS = [
     (["--thinking", "true"], {"thinking": True}),
     (["--thinking", "false"], {"thinking": False}),
     (["--thinking=false"], {"thinking": False}),
+    (["--thinking", "True"], {"thinking": True}),
+    (["--thinking", "--cpu"], {"thinking": True, "cpu": True}),
 ]
 SELECTOR_FLAGS = [
     (["-d", "bf16"], {"dtype": "bf16"}),
@@ -93,7 +95,9 @@ def test_token_sources(run_mrs, source):
     ("flags", "expected"),
     [
         (["-m", "d", "-f", "a b"], {"model_id": "d", "filenames": ("a", "b")}),
+        (["-m", "d", "-f", "a", "-f", "b"], {"model_id": "d", "filenames": ("a", "b")}),
         (["-m", "demo"], {"model_id": "demo", "filenames": ()}),
+        (["-m", "folder"], {"model_id": "folder", "filenames": ()}),
         (["-m", "a/b.gguf"], {"model_id": "a/b.gguf", "filenames": ()}),
         (
             ["--quantized-model-id", "d", "--quantized-filename", "a", "--tok-model-id", "t"],
@@ -123,12 +127,17 @@ def test_the_seed_stands_before_the_selector(run_mrs, flags, seed):
 def test_every_sampling_field_has_a_flag():
     assert {name for _, expected in SAMPLING for name in expected} == {
         each.name for each in fields(Sampling)
-    } - {"seed", "logprobs", "variant"}  # the first is a global flag, the others for programs
+    } - {"seed", "logprobs", "variant", "ignore_eos"}  # a global flag; the others for programs
 
 
 def test_the_word_nearest_to_the_model_wins(run_mrs):
     ran = run_mrs("--top-k", "5", "--min-p", "0.5", "plain", "-m", "x", "--top-k", "7", "-P", "a")
     assert ran.models[0].asked[0][1] == replace(Sampling(), top_k=7, min_p=0.5)
+
+
+def test_flags_for_several_values_add_up(run_mrs):
+    ran = run_mrs("--stop", "a", "plain", "-m", "x", "--stop", "b", "-P", "hello")
+    assert ran.models[0].asked[0][1].stop == ("a", "b")
 
 
 def test_the_line_of_the_original(run_mrs):

@@ -321,8 +321,7 @@ def test_a_chat_in_a_terminal(chat, folder):
     child.send("none.png two\r")
     child.expect_exact("image none.png cannot be read (No such file or directory)")
     child.expect_exact(PROMPT)
-    child.send("\\edit\r")
-    child.expect_exact("none.png two")
+    child.expect_exact("none.png two")  # the message stands there again
     child.sendcontrol("u")
     child.send("three\r")
     child.expect_exact("You said: three")
@@ -336,3 +335,30 @@ def test_a_chat_in_a_terminal(chat, folder):
     child.expect_exact("\u25a3 cat.png 12\u00d77")
     child.expect(re.escape("What is in? Now?"))
     child.expect_exact(PROMPT)
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed", "rest"),
+    [
+        ("See ca\t", "t.png", " now?"),
+        ("See my\t", "\\ dog.bmp", " now?"),
+        ("See 'my\t", "dog.bmp'", " now?"),
+        ("See sub/de\t", "ep/", "pig.png now?"),
+    ],
+)
+def test_tab_completes_the_paths_of_pictures(chat, folder, typed, completed, rest):
+    (folder / "cat.txt").touch()
+    (folder / "sub" / "deep").mkdir(parents=True)
+    picture(folder / "sub" / "deep" / "pig.png")
+    child = chat(selector="vision-plain", cwd=folder)
+    child.send(typed)
+    child.expect_exact(completed)
+    child.send(f"{rest}\r")
+    child.expect_exact("12\u00d77" if "dog" not in completed else "30\u00d720")
+    child.expect_exact("See now?")
+
+
+def test_tab_leaves_messages_alone_where_the_model_does_not_see(chat, folder):
+    child = chat(cwd=folder)
+    child.send("hel\tlo\r")
+    child.expect_exact("fake")

@@ -17,7 +17,7 @@ from mrs_cli.app import main
 from mrs_cli.environment import Environment
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "plan"))
-from made_models import LLAMA_70B, write_headers, write_model
+from made_models import GPT_OSS, LLAMA_70B, write_few_bits, write_headers, write_model
 
 SMALL: dict[str, Any] = {**LLAMA_70B, "hidden_size": 256, "intermediate_size": 512}
 SMALL |= {"num_hidden_layers": 6, "num_attention_heads": 8, "vocab_size": 512}
@@ -60,7 +60,8 @@ def test_plain_text_in_a_pipe(run_mrs, big: str) -> None:
     assert "layers: 0\u201345 cuda:0, 46\u201379 cuda:1" in lines
     assert "result: fits" in lines
     past = next(line for line in lines if line.startswith("past conversations: "))
-    assert re.search(r"[\d.]+ MiB on cuda:0, [\d.]+ GiB on cuda:1$", past)
+    assert re.search(r"may take [\d.]+ MiB on cuda:0, [\d.]+ GiB on cuda:1$", past)
+    assert "conversations: 1 of 4,096 tokens fits at once" in lines
     ran = run_mrs("--prefix-cache-n", "0", "plan", "--dry-run", *TWO_GPUS, "plain", "-m", big)
     assert "past conversations" not in ran.out
 
@@ -104,13 +105,25 @@ def test_a_saved_plan_is_shown_without_changes_that_it_would_not_take(
     assert "change:" not in ran.out
 
 
-def test_a_spill_is_a_warning(run_mrs, big: str) -> None:
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_spill_is_said_once(run_mrs, big: str, as_json: bool) -> None:
     devices = ("--device", "cuda:0=80GiB", "--device", "cpu=128GiB")
-    ran = run_mrs("plan", "--dry-run", *devices, "-m", big)
+    ran = run_mrs("plan", "--dry-run", *(["--json"] if as_json else []), *devices, "-m", big)
     assert ran.code == 0
-    assert re.fullmatch(r"mrs: warning: \d+ of 80 layers go to the CPU\n", ran.err)
+    assert len(re.findall(r"\d+ of 80 layers on the CPU", ran.out)) == 1
+    assert "go to the CPU" not in ran.out
+    assert ran.err == ""
+
+
+def test_without_the_cpu(run_mrs, big: str) -> None:
+    devices = ("--device", "cuda:0=80GiB", "--device", "cpu=128GiB")
     ran = run_mrs("--no-cpu-spill", "plan", "--dry-run", *devices, "-m", big)
     assert ran.code == 4
+    assert "change: without --no-cpu-spill:" in ran.out
+    solve = ("--solve", "max-seq-len")
+    ran = run_mrs("--no-cpu-spill", "plan", "--dry-run", *devices, *solve, "-m", big)
+    assert ran.code == 4
+    assert "change: --isq q8_0:" in ran.out
     assert "change: without --no-cpu-spill:" in ran.out
 
 
@@ -167,6 +180,52 @@ def test_what_was_measured_as_json(run_mrs, small: str) -> None:
     assert document["measured"]["decode_tokens_per_s"] > 0
 
 
+def test_searched_levels_and_their_speed(run_mrs, big: str) -> None:
+    devices = ("--device", "cuda:0=RTX PRO 6000", "--device", "cpu=128GiB")
+    ran = run_mrs("plan", "--dry-run", *devices, "--solve", "isq", "-m", big)
+    rows = [line for line in ran.out.splitlines() if line.startswith("searched: ")]
+    assert re.fullmatch(
+        r"searched: --isq none: 134 GiB, [\d.]+\u2013[\d.]+ tokens/s, \d+ of 80 layers on the CPU",
+        rows[0],
+    )
+    assert re.fullmatch(r"searched: --isq q8_0: .* tokens/s, fits \u2190", rows[1])
+
+
+def test_weights_that_are_widened_and_kv_that_stops_growing(run_mrs, tmp_path: Path) -> None:
+    folder = write_few_bits(tmp_path / "gpt-oss", GPT_OSS)
+    command = ("plan", "--dry-run", "--device", "cpu=64GiB", "-m", str(folder))
+    lines = run_mrs(*command).out.splitlines()
+    assert lines[1].endswith("4.62 KiB of KV a token on average, 4.00 KiB for each further one")
+    assert lines[2] == (
+        "weights: 3.06 GiB in the files, 5.24 GiB in memory: MXFP4 is widened to BF16"
+    )
+    document = json.loads(run_mrs(*command, "--json").out)
+    assert list(document)[:4] == ["version", "summary", "verdict", "weights"]
+    assert document["weights"]["text"] == lines[2].removeprefix("weights: ")
+    assert document["model"]["kv_bytes_per_further_token"] == 4096
+
+
+def test_unified_memory_is_shown_once(run_mrs, small: str) -> None:
+    command = ("plan", "--dry-run", "--device", "metal:0=M2 Max 32GB", "-m", small)
+    ran = run_mrs(*command)
+    assert "metal:0: Apple M2 Max 32GB, imagined, 6 layers" in ran.out
+    assert "cpu" not in ran.out
+    document = json.loads(run_mrs(*command, "--json").out)
+    assert [device["label"] for device in document["devices"]] == ["metal:0"]
+    ran = run_mrs(*command, "-n", "2")
+    assert "warning: metal:0 and cpu share one memory: together they need" in ran.out
+
+
+def test_flags_that_contradict_a_saved_plan(run_mrs, small: str, tmp_path: Path) -> None:
+    saved = tmp_path / "plan.json"
+    saved.write_text(run_mrs("plan", "--dry-run", "--json", "-m", small, "--isq", "q4k").out)
+    again = ("plan", "--dry-run", "--plan", str(saved), "-m", small)
+    assert run_mrs(*again, "--isq", "4").err == ""
+    ran = run_mrs(*again, "--isq", "q8_0")
+    assert ran.code == 0
+    assert ran.err == f"mrs: warning: --isq q8_0 is ignored: the plan in {saved} has q4k\n"
+
+
 @pytest.mark.parametrize("columns", [80, 140])
 def test_the_picture_keeps_to_the_screen(
     monkeypatch: pytest.MonkeyPatch, big: str, columns: int
@@ -198,7 +257,7 @@ def test_a_long_line_goes_on_below_its_beginning(monkeypatch: pytest.MonkeyPatch
     environment = Environment(io.StringIO(), out, io.StringIO(), {"TERM": "xterm"})
     assert main(("plan", "--dry-run", "-m", "demo-vision"), environment) == 0
     text = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
-    assert re.search(r"^    1 image of [^\n]*\n    [^\n]*looking", text, re.MULTILINE)
+    assert re.search(r"^    1 image of [^\n]*\n    [^\n]*activations", text, re.MULTILINE)
 
 
 def test_facts_of_four_gpus(run_mrs, big: str) -> None:
@@ -206,12 +265,14 @@ def test_facts_of_four_gpus(run_mrs, big: str) -> None:
     gpus = [f"--device=cuda:{i}=40GiB" for i in range(4)]
     ran = run_mrs("plan", "--dry-run", *gpus, "--device", "cpu=8GiB", "-m", big)
     assert re.search(
-        r"^past conversations: \d+ MiB to [\d.]+ GiB on each of 4 devices$", ran.out, re.MULTILINE
+        r"^past conversations: may take \d+ MiB to [\d.]+ GiB on each of 4 devices$",
+        ran.out,
+        re.MULTILINE,
     )
-    assert "of prompt (200 GB/s assumed)" in ran.out
+    assert "of prompt (assuming memory at 200 GB/s)" in ran.out
     given = [f"{gpu},bandwidth=900GB/s" for gpu in gpus]
     ran = run_mrs("plan", "--dry-run", *given, "--device", "cpu=8GiB", "-m", big)
-    assert "assumed" not in ran.out
+    assert "assuming" not in ran.out
 
 
 def test_what_does_not_fit_remembers_nothing(run_mrs, big: str) -> None:

@@ -80,7 +80,53 @@ def test_ctrl_c_at_the_prompt_takes_the_line_away_then_leaves(chat):
     child.expect_exact("You said: none")
     child.expect_exact(PROMPT)
     child.sendintr()
+    child.expect_exact("Ctrl-C again leaves, and so does Ctrl-D")
+    child.expect_exact(PROMPT)
+    child.send("history\r")
+    child.expect_exact("user=history")
+    child.expect_exact(PROMPT)
+    child.sendintr()
+    child.expect_exact(PROMPT)
+    child.sendintr()
     assert ended(child) == 0
+
+
+def test_what_is_typed_while_a_model_loads_is_sent(chat):
+    child = chat("-m", "waits", wait="slow load begins")
+    child.send("hello\rsnow\rhalf")
+    child.expect_exact("fake: a book of answers")
+    assert "hello" not in child.before
+    child.expect_exact("\x1b[1mfake\x1b[0m model.")
+    child.expect_exact("\u2603 snow")
+    child.expect_exact(PROMPT)
+    child.expect_exact("half")
+    child.send(" a line\r")
+    child.expect("You said: half a line")
+
+
+def test_what_is_typed_before_the_program_reads_keys_is_sent(chat):
+    child = chat("-m", "waits", wait=None)
+    child.send("hello\rsnow\r")  # while Python starts
+    child.expect_exact("\x1b[1mfake\x1b[0m model.")
+    child.expect_exact("\u2603 snow")
+
+
+def test_a_terminal_has_its_echo_back_after_a_load_that_ends_in_an_error(chat):
+    import termios
+
+    child = chat("-m", "missing", wait="no such model")
+    assert ended(child) == 3
+    assert termios.tcgetattr(child.child_fd)[3] & termios.ECHO
+
+
+def test_three_quotes_let_enter_begin_a_new_line(chat):
+    child = chat()
+    child.send('"""one\rtwo"""\r')
+    child.expect(STATISTICS)
+    assert "You said: one\r\n" in re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", child.before)
+    child.expect_exact(PROMPT)
+    child.send("history\r")
+    child.expect("user=one\r\n")
 
 
 def test_sigterm_leaves_and_restores_the_terminal(chat):
@@ -170,6 +216,9 @@ def test_a_dumb_terminal_gets_plain_lines(chat):
     child.expect_exact("> ")
     assert "\x1b" not in child.before
     child.sendintr()
+    child.expect_exact("Ctrl-C again leaves")
+    child.expect_exact("> ")
+    child.sendintr()
     assert ended(child) == 0
 
 
@@ -181,3 +230,9 @@ def test_keys_pressed_during_a_reply_wait_for_the_prompt(chat):
     child.expect(STATISTICS)
     assert "snow" not in child.before
     child.expect_exact("\u2603")
+
+
+def test_notes_break_between_words_and_are_set_in(chat):
+    child = chat(COLUMNS="40")
+    child.send("\\help\r")
+    child.expect("change the last *(\x1b\\[[0-9;]*m)*\r\n(\x1b\\[[0-9;]*m)*    message and ask")

@@ -18,14 +18,14 @@ STATISTICS = r"(?s)first token .*?prompt \d+ tokens.*?reply \d+ tokens"
 SCRIPT: tuple[tuple[str, str | None], ...] = (
     ("Who are you?", None),
     ("\\help", r"\\help +show this list"),
-    ("\\system Be brief.", "system prompt set"),
+    ("\\system Be brief.", "system prompt is now Be brief"),
     ("\\tokens", r"context: [\d,]+ of [\d,]+ tokens used.*last reply: \d+ tokens"),
     ("What is 3 + 4?", None),
     ("\\retry", None),
     ("\\temperature 0.5", "temperature is now 0.5"),
-    ("\\topk 5", "topk is now 5"),
-    ("\\topp 0.5", "topp is now 0.5"),
-    ("\\set max-tokens 16", "now max-tokens 16"),
+    ("\\topk 5", "top-k is now 5"),
+    ("\\topp 0.5", "top-p is now 0.5"),
+    ("\\set max-tokens 16", "max-tokens is now 16"),
     ("\\set", r"presence-penalty +0\.1"),
     ("What is a KV cache?", None),
     ("\\edit What is a GPU?", None),
@@ -99,7 +99,7 @@ def test_tab_completes_commands_settings_and_files(chat, tmp_path):
     child = chat(cwd=tmp_path)
     for typed, completion, rest, shown in (
         ("\\und", "o", "", "nothing was said yet"),
-        ("/set min", "-p", "", "min-p 0.05"),
+        ("/set min", "-p", "", "min-p is 0.05"),
         ("\\save ./chats", "mine", "/a.json", "0 turns"),
     ):
         child.send(f"{typed}\t")

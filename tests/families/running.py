@@ -15,7 +15,7 @@ from mrs.engine.profile.run import rehearse
 from mrs.families.find import Description, describe
 from mrs.kernels.library import is_available
 from mrs.load.load import load_weights
-from mrs.load.read import TORCH_DTYPES
+from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.decoder import Decoder
 from mrs.model.segments import Segment
 from mrs.model.weights import ModelWeights

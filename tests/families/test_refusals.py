@@ -34,7 +34,7 @@ def _no_weight_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         pytest.fail("a weight was read")
 
-    monkeypatch.setattr(Weights, "tensor_bytes", fail)
+    monkeypatch.setattr(Weights, "read_into", fail)
 
 
 @pytest.fixture

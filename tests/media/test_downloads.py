@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from PIL import Image
 
 from mrs.errors import NotReadable
 from mrs.media.open import PictureLimits, open_picture
+from mrs.source import http_client
 
 
 def png() -> bytes:
@@ -46,6 +48,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def moved(self) -> None:
         self.answer(302, b"", Location="/cat.png")
+
+    def two_lines(self) -> None:
+        self.wfile.write(b"HTTP/1.1 none\r of\n these\r\n\r\n")
+        self.close_connection = True
+
+    def away(self) -> None:
+        self.answer(302, b"", Location=f"http://localhost:{self.server.server_port}/secret.png")
+
+    def secret(self) -> None:
+        self.server.secrets.append(self.path)  # type: ignore[attr-defined]
+        self.answer(200, png())
 
     def circle(self) -> None:
         self.answer(302, b"", Location="/circle.png")
@@ -88,6 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    secrets: ClassVar[list[str]] = []
     stopped: threading.Event
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -130,6 +144,44 @@ def test_what_does_not_come(address: Callable[[str], str], name: str, reason: st
     with pytest.raises(NotReadable, match=reason) as caught:
         open_picture(address(name))
     assert str(caught.value).startswith(f"image {address(name)} cannot be read")
+
+
+def test_a_public_server_sends_nobody_into_the_local_network(
+    address: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("no_proxy", "*")
+    open_picture(address("away.png"))
+    assert _Server.secrets.pop() == "/secret.png"
+    answers = iter([True, False])
+    monkeypatch.setattr(http_client, "_is_public", lambda _: next(answers))
+    with pytest.raises(NotReadable, match="redirects into the local network: localhost:"):
+        open_picture(address("away.png"))
+    assert not _Server.secrets
+
+
+@pytest.mark.parametrize(
+    ("found", "is_public"),
+    [
+        ("8.8.8.8", True),
+        ("2606:4700:4700::1111", True),
+        ("127.0.0.1", False),
+        ("10.1.2.3", False),
+        ("169.254.169.254", False),
+        ("192.168.0.1", False),
+        ("::1", False),
+        ("fe80::1%eth0", False),
+        ("::ffff:127.0.0.1", False),
+    ],
+)
+def test_which_addresses_are_public(found: str, is_public: bool) -> None:
+    assert http_client._is_public(found) == is_public
+
+
+def test_a_status_of_two_lines_is_one_line(address: Callable[[str], str]) -> None:
+    with pytest.raises(NotReadable) as caught:
+        open_picture(address("two_lines.png"))
+    assert "\n" not in str(caught.value)
+    assert "\r" not in str(caught.value)
 
 
 def test_an_endless_answer_is_read_to_the_limit(address: Callable[[str], str]) -> None:

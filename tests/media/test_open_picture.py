@@ -6,7 +6,11 @@ import base64
 import hashlib
 import io
 import os
+import struct
+import subprocess
+import sys
 import time
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -229,6 +233,7 @@ def test_what_cannot_be_found_is_said_in_a_line(
     said = refusal(source)
     assert reason in said
     assert said.startswith(f"image {picture_name(source)} cannot be read")
+    said.encode()
 
 
 def test_a_folder_and_a_pipe_are_no_pictures(tmp_path: Path) -> None:
@@ -280,8 +285,6 @@ def png_of(width: int, height: int) -> bytes:
     """A few bytes whose header claims a size."""
     content = bytearray(encoded(Image.new("L", (1, 1)), "PNG"))
     content[16:24] = width.to_bytes(4, "big") + height.to_bytes(4, "big")
-    import zlib
-
     content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
     return bytes(content)
 
@@ -314,6 +317,43 @@ def test_decompression_bombs(tmp_path: Path, make: Callable[[], bytes]) -> None:
     started = time.monotonic()
     assert "more than 67 million pixels" in refusal(path)
     assert time.monotonic() - started < 5
+
+
+MEASURE = """
+import sys
+from pathlib import Path
+from PIL import Image
+from mrs.media.open import open_picture
+from mrs.media.pixels import to_rgb
+def peak_bytes():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+Image.init()
+before = peak_bytes()
+to_rgb(open_picture(sys.argv[1]).image)
+print(peak_bytes() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="measured as Linux does")
+@pytest.mark.parametrize(("colour", "channels", "copies"), [(0, 1, 2), (2, 3, 1), (6, 4, 2)])
+def test_sixteen_bits_take_no_more_memory_than_the_pixels(
+    tmp_path: Path, colour: int, channels: int, copies: int
+) -> None:
+    """The process as the system sees it: `copies` of four bytes a pixel and a few MiB."""
+    side = 4096
+    head = struct.pack(">IIBBBBB", side, side, 16, colour, 0, 0, 0)
+    data = zlib.compress((b"\0" + bytes(2 * channels * side)) * side, 1)
+    parts = ((b"IHDR", head), (b"IDAT", data), (b"IEND", b""))
+    content = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(part)) + kind + part + struct.pack(">I", zlib.crc32(kind + part))
+        for kind, part in parts
+    )
+    path = stored(tmp_path, "a.png", content)
+    ran = subprocess.run(
+        [sys.executable, "-c", MEASURE, path], capture_output=True, text=True, check=True
+    )
+    assert int(ran.stdout) < copies * 4 * side**2 + 24 * 2**20
 
 
 def jpeg_with(inserted: bytes, *, before: bytes) -> bytes:

@@ -98,3 +98,15 @@ def test_sparse_choice_weighs_among_close_rivals() -> None:
     # The second is close to the first, the third to neither.
     first = torch.tensor([1.0, 0.995]).softmax(-1)[0]
     torch.testing.assert_close(weights, torch.tensor([[first, 1.0]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_single_token_is_mixed_to_the_same_bits(dtype: torch.dtype) -> None:
+    """As a batch of tokens is, where each expert's rows are gathered and put back."""
+    torch.manual_seed(0)
+    part, _ = mixture(4, [])
+    x = torch.randn(1, HIDDEN).to(dtype)
+    weights, chosen = part._router(x)
+    alone = part._mixed_for_one(x, weights, chosen)
+    assert alone.equal(part._mixed(x, weights, chosen))
+    assert alone.equal(part(x))

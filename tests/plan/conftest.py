@@ -10,8 +10,9 @@ import pytest
 import torch
 from made_models import LLAMA_70B, write_headers
 
+from mrs.cpu import PATH_VARIABLE
 from mrs.families.find import describe
-from mrs.kernels.library import PATH_VARIABLE, is_available, native_library
+from mrs.kernels.library import native_library, native_paths
 from mrs.plan.device_text import what_if_devices
 from mrs.plan.planner import Planner
 from mrs.request import ModelSource, RunRequest
@@ -44,15 +45,22 @@ def planner_of() -> Callable[..., tuple[Planner, RunRequest]]:
     return make
 
 
-@pytest.fixture(params=["native", "torch"])
+@pytest.fixture(params=[*native_paths()[:1], "torch"])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The kernels that run: the native library's, or torch's."""
-    if request.param == "torch":
-        monkeypatch.setenv(PATH_VARIABLE, "torch")
-    elif not is_available():
-        pytest.skip("the native kernels were not built")
+    """The kernels that run and are planned for: the best native ones, or torch's."""
+    yield from _forced(request.param, monkeypatch)
+
+
+@pytest.fixture(params=native_paths()[1:])
+def lower_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The other native paths that this processor can run."""
+    yield from _forced(request.param, monkeypatch)
+
+
+def _forced(path: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv(PATH_VARIABLE, path)
     native_library.cache_clear()
-    yield request.param
+    yield path
     native_library.cache_clear()
 
 

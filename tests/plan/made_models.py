@@ -25,6 +25,22 @@ LLAMA_70B: dict[str, Any] = {
     "rms_norm_eps": 1e-5,
     "rope_theta": 500000.0,
 }
+GPT_OSS: dict[str, Any] = {
+    "model_type": "gpt_oss",
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 16,
+    "head_dim": 64,
+    "vocab_size": 201088,
+    "max_position_embeddings": 131072,
+    "num_local_experts": 32,
+    "num_experts_per_tok": 4,
+    "sliding_window": 128,
+    "rms_norm_eps": 1e-5,
+    "quantization_config": {"quant_method": "mxfp4"},
+}
 
 
 def tensor_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -41,12 +57,20 @@ def tensor_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def header(shapes: Mapping[str, tuple[int, ...]], dtype: str = "BF16") -> tuple[bytes, int]:
-    """A safetensors header, and the bytes of the whole file that it promises."""
+def header(
+    shapes: Mapping[str, tuple[int, ...]],
+    dtype: str = "BF16",
+    dtypes: Mapping[str, str] | None = None,
+) -> tuple[bytes, int]:
+    """A safetensors header, and the bytes of the whole file that it promises.
+
+    `dtypes` are those of single tensors.
+    """
     entries, offset = {}, 0
     for name, shape in shapes.items():
-        end = offset + FORMATS[dtype].size_bytes(shape)
-        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, end]}
+        own = (dtypes or {}).get(name, dtype)
+        end = offset + FORMATS[own].size_bytes(shape)
+        entries[name] = {"dtype": own, "shape": shape, "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(entries).encode()
     text += b" " * (-len(text) % 8)
@@ -70,6 +94,33 @@ def write_headers(folder: Path, config: Mapping[str, Any], count: int = 1) -> Pa
         with (folder / name).open("wb") as file:
             file.write(head)
             file.truncate(size_bytes)
+    return folder
+
+
+def write_few_bits(folder: Path, config: Mapping[str, Any]) -> Path:
+    """Like `write_headers`, with the layers' matrices in the few bits that `config` names."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    dtypes: dict[str, str] = {}
+    method = config["quantization_config"]["quant_method"]
+    for name, shape in tensor_shapes(config).items():
+        if method == "fp8" and "_proj" in name:
+            dtypes[name] = "F8_E4M3"
+            shapes[f"{name}_scale_inv"] = tuple(-(-size // 128) for size in shape)
+        if method == "mxfp4" and ".experts." in name:
+            experts = config["num_local_experts"]
+            shape = (experts, shape[0] // experts, *shape[1:])
+        if method == "mxfp4" and name.endswith(("gate_up_proj", "down_proj")):
+            shape = (*shape[:2], shape[2] // 32)
+            shapes[f"{name}_scales"], dtypes[f"{name}_scales"] = shape, "U8"
+            name, shape = f"{name}_blocks", (*shape, 16)
+            dtypes[name] = "U8"
+        shapes[name] = shape
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    head, size_bytes = header(shapes, dtypes=dtypes)
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(head)
+        file.truncate(size_bytes)
     return folder
 
 

@@ -16,7 +16,7 @@ from mrs.formats import FORMATS
 from mrs.isq import parse_isq
 from mrs.kernels.library import is_available
 from mrs.load.load import load_weights
-from mrs.load.read import TORCH_DTYPES
+from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.decoder import Decoder
 from mrs.plan.device import Device
 from mrs.plan.forward_pass import decoding_bytes
@@ -97,6 +97,14 @@ def test_the_measured_peak_is_bounded(tmp_path: Path, path: str, model: str) -> 
 @pytest.mark.parametrize("isq", ["q4k", "q6k", "q8_0"])
 @pytest.mark.parametrize("model", ["llama", "wide", "biased", "norms and odd heads", "qkv biased"])
 def test_quantized_weights(tmp_path: Path, path: str, model: str, isq: str) -> None:
+    folder = write_model(tmp_path, {**BASE, **MODELS[model]}, "BF16")
+    measured, bound = measured_and_predicted(folder, "bf16", isq=isq)
+    assert measured <= bound <= 1.15 * measured
+
+
+@pytest.mark.parametrize("isq", ["q4k", "q6k", "q8_0"])
+@pytest.mark.parametrize("model", ["llama", "wide"])
+def test_lower_paths(tmp_path: Path, lower_path: str, model: str, isq: str) -> None:
     folder = write_model(tmp_path, {**BASE, **MODELS[model]}, "BF16")
     measured, bound = measured_and_predicted(folder, "bf16", isq=isq)
     assert measured <= bound <= 1.15 * measured

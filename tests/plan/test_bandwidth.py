@@ -22,6 +22,7 @@ CPU = Device("cpu", 0, "Fast 9000", 1, 1, "cpu")
 
 def test_order_of_sources(tmp_path, monkeypatch):
     monkeypatch.setattr(bandwidth, "measure_host_bandwidth", lambda: 31e9)
+    monkeypatch.setattr(bandwidth, "expected_bandwidth", lambda: 20e9)
     cache = tmp_path / "folder" / "bandwidth.json"
     given = replace(GPU, bandwidth_bytes_per_s=5.0, bandwidth_source="given")
     unknown = replace(GPU, name="Card of tomorrow")
@@ -48,7 +49,8 @@ def test_the_fastest_measurement_is_kept(tmp_path, monkeypatch):
         assert with_bandwidth([CPU], cache)[0].bandwidth_bytes_per_s == kept
 
 
-def test_logical_devices_read_the_memory_of_the_cpu(tmp_path):
+def test_logical_devices_read_the_memory_of_the_cpu(tmp_path, monkeypatch):
+    monkeypatch.setattr(bandwidth, "expected_bandwidth", lambda: 20e9)
     cache = tmp_path / "bandwidth.json"
     logical = Device("cuda", 1, "logical device on the CPU", 1, 1, "cpu")
     assert with_bandwidth([logical], cache)[0].bandwidth_bytes_per_s == 20e9

@@ -7,11 +7,12 @@ import torch
 
 from mrs.cache.images import ImageCache
 from mrs.cache.sequence import SequenceCache
+from mrs.cpu import torch_units
 from mrs.engine.profile.peak_memory import peak_bytes
 from mrs.families.slots import layer_slots
 from mrs.families.spec import CrossAttention, Layer, Mlp, Norm
 from mrs.formats import FORMATS
-from mrs.load.read import TORCH_DTYPES
+from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.cross_attention import CrossAttentionLayer
 from mrs.model.matrix import DenseMatrix
 from mrs.model.segments import Segment, Sight
@@ -25,6 +26,7 @@ CPU = torch.device("cpu")
 HIDDEN, KEYS = 256, 900
 NORM = Norm(1e-5)
 ATTENTION = CrossAttention(heads=8, kv_heads=2, head_dim=32, scale=32**-0.5, norm=NORM)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def make_layer(layer: Layer, dense: str) -> CrossAttentionLayer:
@@ -39,17 +41,11 @@ def make_layer(layer: Layer, dense: str) -> CrossAttentionLayer:
     return CrossAttentionLayer(layer, ModelWeights(matrices, vectors))
 
 
-@pytest.fixture
-def native(path: str) -> bool:
-    """Whether the native library's kernels run, or torch's."""
-    return path == "native"
-
-
 @pytest.mark.parametrize("dense", ["F32", "BF16"])
 @pytest.mark.parametrize("wide", [64, 2048])
 @pytest.mark.parametrize(("tokens", "images"), [(256, 1), (256, 3), (8, 1), (8, 3), (2048, 1)])
 @torch.inference_mode()
-def test_reading(native: bool, dense: str, wide: int, tokens: int, images: int) -> None:
+def test_reading(path: str, dense: str, wide: int, tokens: int, images: int) -> None:
     layer = Layer(ATTENTION, Mlp(wide), NORM, "gated")
     part = make_layer(layer, dense)
     x = torch.randn(tokens, HIDDEN)
@@ -58,7 +54,7 @@ def test_reading(native: bool, dense: str, wide: int, tokens: int, images: int) 
     segment = Segment(slice(0, tokens), SequenceCache([cache]), tokens, sights)
     measured = peak_bytes(lambda: part(x, [segment], 0), CPU) - cache.nbytes + x.nbytes
     assert cache.nbytes == layer_kv_bytes(layer, 1, FORMATS[dense], image_keys=images * KEYS)
-    run = make_pass(tokens, dense, native, images * KEYS, KEYS)
+    run = make_pass(tokens, dense, path, images * KEYS, KEYS)
     bound = layer_activation_bytes(layer, HIDDEN, run, kept_as(dense))
     # Features are here already; on another device they take as much as is planned for.
     assert measured <= bound <= 1.15 * (measured + KEYS * HIDDEN * 4) + 100_000
@@ -66,7 +62,7 @@ def test_reading(native: bool, dense: str, wide: int, tokens: int, images: int) 
 
 @pytest.mark.parametrize("dense", ["F32", "BF16"])
 @torch.inference_mode()
-def test_decoding(native: bool, dense: str) -> None:
+def test_decoding(path: str, dense: str) -> None:
     layer = Layer(ATTENTION, Mlp(64), NORM, "gated")
     part, caches = make_layer(layer, dense), []
     for _ in range(4):
@@ -78,7 +74,7 @@ def test_decoding(native: bool, dense: str) -> None:
     x = torch.randn(4, HIDDEN)
     segments = [Segment(slice(row, row + 1), memory) for row, memory in enumerate(caches)]
     measured = peak_bytes(lambda: part(x, segments, 0), CPU) + x.nbytes
-    run = make_pass(4, dense, native, KEYS, 0, sequence_tokens=1)
+    run = make_pass(4, dense, path, KEYS, 0, sequence_tokens=1)
     bound = layer_activation_bytes(layer, HIDDEN, run, kept_as(dense))
     assert measured <= bound <= 1.5 * measured + 500_000
 
@@ -100,7 +96,7 @@ def kept_as(dense: str) -> KeptAs:
 
 
 def make_pass(
-    tokens: int, dense: str, native: bool, keys: int, new_keys: int, sequence_tokens: int = 0
+    tokens: int, dense: str, path: str, keys: int, new_keys: int, sequence_tokens: int = 0
 ) -> Pass:
     return Pass(
         tokens,
@@ -109,7 +105,8 @@ def make_pass(
         FORMATS["F32"],
         FORMATS[dense],
         threads=torch.get_num_threads(),
-        native=native,
+        path=path,
+        torch_units=torch_units(),
         image_keys=keys,
         new_image_keys=new_keys,
     )

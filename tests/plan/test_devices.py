@@ -10,6 +10,7 @@ import pytest
 
 from mrs.errors import UsageError
 from mrs.plan.apple import working_set_bytes
+from mrs.plan.gpu_bandwidths import PUBLISHED, find_card, published_bandwidth
 from mrs.plan.host_memory import HostMemory
 from mrs.plan.memory import Device, placement_devices, probe_devices
 from mrs.plan.nvidia import cuda_devices
@@ -53,6 +54,61 @@ def test_imagined_accelerators_stand_beside_the_real_cpu(machine):
 
 
 @pytest.mark.parametrize(
+    ("text", "gib", "gb_per_s"),
+    [
+        ("cuda:0=RTX 4090", 24, 1008),
+        ("cuda:0=rtx4090", 24, 1008),
+        ("cuda:0=NVIDIA GeForce RTX 4090 24GB", 24, 1008),
+        ("cuda:0=RTX 4090,bandwidth=900GB/s", 24, 900),
+        ("cuda=A100", 40, 1555),
+        ("cuda=NVIDIA A100-SXM4-80GB", 80, 2039),
+        ("cuda=L4", 22.5, 300),
+        ("cuda=L4 24GB", 22.5, 300),
+        ("cuda=RTX 4060 Ti 16 GiB", 16, 288),
+        ("metal=M2 Max 96GB", 72, 400),
+        ("metal=Apple M1 16GB", 32 / 3, 68),
+    ],
+)
+def test_published_cards(text, gib, gb_per_s, machine):
+    device = probe_devices([text], environ={}, **machine)[0]
+    assert device.available_bytes == device.total_bytes == int(gib * GIB)
+    assert device.bandwidth_bytes_per_s == gb_per_s * 1e9
+    assert device.bandwidth_source == ("given" if "bandwidth" in text else "published")
+    assert device.shares_host_memory == (device.kind == "metal")
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("cuda:0=RTX 4095", "RTX 4090"),
+        ("cuda:0=H100X", "H100"),
+        ("cuda:0=RTX 4060 Ti", "RTX 4060 Ti 8GB, RTX 4060 Ti 16GB"),
+        ("cuda:0=RTX 4090 48GB", "RTX 4090"),
+        ("cuda:0=M2 Max 96GB", "cuda:0=24GiB"),
+        ("metal=M2 Max", "Apple M2 Max 96GB"),
+        ("metal=RTX 4090", "cuda:0=24GiB"),
+        ("cpu=RTX 4090", "cuda:0=24GiB"),
+        ("cuda:0=MI300X", "cuda:0=24GiB"),
+        ("cuda:0=24", "write 24GiB"),
+        ("cuda:0=4090", "write 4090GiB, or the name of a card such as RTX 4090"),
+        ("cuda:0=24GiB,bandwidth=900", "write 900GB/s"),
+    ],
+)
+def test_names_and_numbers_that_say_too_little(text, hint, machine):
+    with pytest.raises(UsageError) as caught:
+        probe_devices([text], environ={}, **machine)
+    assert hint in str(caught.value.hint)
+
+
+def test_every_card_is_found_by_its_name():
+    for name, (gb_per_s, *sizes) in PUBLISHED.items():
+        for size in sizes:
+            card = find_card(f"{name} {size:.0f}GB" if len(sizes) > 1 else name)
+            assert card.memory_bytes == int(size * GIB)
+            assert card.bytes_per_s == gb_per_s * 1e9 == published_bandwidth(name)
+
+
+@pytest.mark.parametrize(
     ("texts", "quoted"),
     [
         (["rocm:0=24GiB"], "'rocm:0=24GiB'"),
@@ -61,6 +117,7 @@ def test_imagined_accelerators_stand_beside_the_real_cpu(machine):
         (["cpu:1=1GiB"], "'cpu:1=1GiB'"),
         (["cuda:0=lots"], "'lots'"),
         (["cuda:0=0"], "'0'"),
+        (["cuda:0=0GiB"], "'0GiB'"),
         (["cuda:0=-1GiB"], "'-1GiB'"),
         (["cuda:0=1GiB,speed=9"], "'speed=9'"),
         (["cuda:0=1GiB,bandwidth=fast"], "'fast'"),
@@ -99,7 +156,9 @@ def test_cpu_only_ignores_every_accelerator(machine):
         assert (cpu.kind, cpu.available_bytes) == ("cpu", 48 * GIB)
 
 
-@pytest.mark.parametrize(("text", "quoted"), [("cpu,gpu", "'gpu'"), ("cpu=big", "'big'")])
+@pytest.mark.parametrize(
+    ("text", "quoted"), [("cpu,gpu", "'gpu'"), ("cpu=big", "'big'"), ("cpu=24", "'24' has no unit")]
+)
 def test_logical_devices_that_make_no_sense(text, quoted, machine):
     with pytest.raises(UsageError, match=quoted):
         probe_devices(environ={"MRS_LOGICAL_DEVICES": text}, **machine)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from made_models import LLAMA_70B, tensor_shapes, write_headers
+from made_models import GPT_OSS, LLAMA_70B, tensor_shapes, write_few_bits, write_headers
 
 from mrs.errors import DoesNotFit, UsageError
 from mrs.formats import FORMATS
 from mrs.plan.advice import nearest_changes
+from mrs.plan.conversations import conversations_at_once
+from mrs.plan.conversions import conversion_text, conversions, memory_bytes
 from mrs.plan.document import SCHEMA, to_document
+from mrs.plan.placement import Placement
 from mrs.plan.plan import Plan
 from mrs.plan.solve import GOALS, solve
 from mrs.units import GIB
@@ -225,11 +230,11 @@ def test_any_plan_keeps_its_promises(
 @pytest.mark.parametrize(
     ("devices", "wishes"),
     [
-        (["cpu=450MiB"], {}),
-        (["cpu=900MiB"], {"max_seq_len": 32768}),
+        (["cpu=790MiB"], {}),
+        (["cpu=1240MiB"], {"max_seq_len": 32768}),
         (["cuda:0=1400MiB", "cpu=8GiB"], {"max_seq_len": 32768}),
         (["cuda:0=1400MiB", "cpu=8GiB"], {"max_seq_len": 8192, "max_batch_size": 8}),
-        (["cpu=900MiB"], {"dtype": "f32"}),
+        (["cpu=1240MiB"], {"dtype": "f32"}),
     ],
 )
 def test_advice_holds(small: Path, planner_of, devices, wishes) -> None:
@@ -252,20 +257,20 @@ def test_advice_holds(small: Path, planner_of, devices, wishes) -> None:
 
 
 def test_room_to_grow(small: Path, planner_of) -> None:
-    planner, request = planner_of(small, "cpu=1200MiB")
+    planner, request = planner_of(small, "cpu=1540MiB")
     plan = planner.plan(request)
     (change,) = nearest_changes(planner, request, plan)
     tokens = int(change.flags.split()[1])
     assert change.plan.fits
     assert 4096 < tokens < 32768
-    planner, request = planner_of(small, "cpu=1200MiB", max_seq_len=tokens + 256)
+    planner, request = planner_of(small, "cpu=1540MiB", max_seq_len=tokens + 256)
     assert not planner.plan(request).fits
 
 
 @pytest.mark.parametrize("goal", GOALS)
 def test_solve_finds_the_best(small: Path, planner_of, goal: str) -> None:
     """Against trying all values in order."""
-    memory = "cpu=450MiB" if goal == "isq" else "cpu=760MiB"
+    memory = "cpu=790MiB" if goal == "isq" else "cpu=1100MiB"
     planner, request = planner_of(small, memory)
     solution = solve(planner, request, goal)
     fields = {"max-seq-len": "max_seq_len", "max-batch-size": "max_batch_size", "isq": "isq"}
@@ -293,3 +298,124 @@ def test_nothing_to_solve(small: Path, planner_of) -> None:
         solution = solve(planner, request, goal)
         assert solution.best is None
         assert not solution.plan.fits
+
+
+def test_mxfp4_and_fp8_are_widened(tmp_path: Path, planner_of) -> None:
+    """File bytes are those of the folder; in memory every matrix takes two bytes a number."""
+    fp8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
+    for stored, config in (
+        ("MXFP4", GPT_OSS),
+        ("F8_E4M3", {**SMALL, "quantization_config": fp8}),
+    ):
+        folder = write_few_bits(tmp_path / stored, config)
+        planner, request = planner_of(folder, "cpu=64GiB")
+        plan = planner.plan(request)
+        check(plan)
+        (conversion,) = conversions(plan)
+        assert (conversion.stored, conversion.kept, conversion.verb) == (stored, "BF16", "widened")
+        on_disk = (folder / "model.safetensors").stat().st_size
+        assert plan.model.file_bytes == pytest.approx(on_disk, rel=1e-4)
+        grown = conversion.memory_bytes - conversion.file_bytes
+        assert memory_bytes(plan) - on_disk == pytest.approx(grown, rel=1e-3)
+        assert "is widened to BF16" in conversion_text(plan)
+
+
+def test_nothing_is_said_of_weights_that_stay_as_they_are(llama_70b: Path, planner_of) -> None:
+    planner, request = planner_of(llama_70b, "cpu=256GiB")
+    assert conversion_text(planner.plan(request)) == ""
+    planner, request = planner_of(llama_70b, "cpu=256GiB", isq="q4k")
+    text = "131 GiB in the files, 37.5 GiB in memory: BF16 is quantized to Q4_K and Q6_K"
+    assert conversion_text(planner.plan(request)) == text
+    planner, request = planner_of(llama_70b, "cpu=512GiB", dtype="f32")
+    text = "131 GiB in the files, 263 GiB in memory: BF16 is widened to F32"
+    assert conversion_text(planner.plan(request)) == text
+
+
+@pytest.mark.parametrize(("tokens", "full", "further"), [(4096, 1, 1), (1000, 6, 6)])
+def test_kv_of_a_further_token(
+    tmp_path: Path, planner_of, tokens: int, full: int, further: int
+) -> None:
+    """Of six layers five see 1,024 tokens, and keep 512 more for a chunk of the prompt."""
+    sizes = {"num_hidden_layers": 6, "sliding_window": 1024, "query_pre_attn_scalar": 64}
+    folder = write_headers(
+        tmp_path / "gemma", {**SMALL, **sizes, "model_type": "gemma3_text", "head_dim": 64}
+    )
+    planner, request = planner_of(folder, "cpu=64GiB", max_seq_len=tokens)
+    plan = planner.plan(request)
+    cell = 2 * 8 * 64 * 2
+    cells = full * tokens + (6 - full) * 1536
+    assert plan.kv_bytes_per_token == cells * cell // tokens
+    assert plan.kv_bytes_per_further_token == further * cell
+    planner, request = planner_of(folder, "cpu=64GiB", max_seq_len=tokens + 1)
+    assert sum(planner.plan(request).kv_bytes) - sum(plan.kv_bytes) == further * cell
+
+
+@pytest.mark.parametrize(
+    ("devices", "wishes"),
+    [
+        (["cpu=900MiB"], {}),
+        (["cuda:0=1400MiB", "cpu=1GiB"], {"max_seq_len": 2048, "max_batch_size": 2}),
+        (["cuda:0=1100MiB", "cuda:1=1300MiB", "cpu=1GiB"], {"isq": "q8_0", "dtype": "f32"}),
+        (["cpu=400MiB"], {}),
+        (["cuda:0=1050MiB", "cpu=1GiB"], {"max_seq_len": 64}),
+    ],
+)
+def test_conversations_at_once(small: Path, planner_of, devices, wishes) -> None:
+    """Against trying all numbers in order, with the layers where they are and reserves kept."""
+    planner, request = planner_of(small, *devices, **wishes)
+    plan = planner.plan(request)
+    count = plan.load.batch if plan.fits else 0
+    while plan.fits and count < 200:
+        more = replace(request, max_batch_size=count + 1)
+        planned = planner.plan(more, Placement(plan.runs))
+        if not planned.fits or min(terms.free_bytes for terms in planned.terms) < 0:
+            break
+        count += 1
+    assert count < 200
+    assert conversations_at_once(planner, request, plan) == count
+
+
+def test_the_best_level_leaves_the_cpu_out_or_is_the_fastest(llama_70b: Path, planner_of) -> None:
+    for memory, best in (("96GiB", "q8_0"), ("60GiB", "q6k"), ("12GiB", "q2k")):
+        planner, request = planner_of(llama_70b, f"cuda:0={memory}", "cpu=256GiB")
+        solution = solve(planner, request, "isq")
+        assert solution.best == best
+        fitting = [(level, plan) for level, plan in solution.tried if plan.fits]
+        rates = [plan.speed.decode for _, plan in fitting]
+        assert rates == sorted(rates), "fewer bytes are faster"
+        finest = [level for level, plan in fitting if not plan.spilled_layers] or ["q2k"]
+        assert solution.best == finest[0]
+
+
+def test_changes_without_the_cpu_come_first_and_then_the_fastest(small: Path, planner_of) -> None:
+    planner, request = planner_of(
+        small, "cuda:0=1200MiB", "cpu=850MiB", max_seq_len=16384, max_batch_size=8
+    )
+    plan = planner.plan(request)
+    assert not plan.fits
+    changes = nearest_changes(planner, request, plan)
+    ranks = [(c.plan.spilled_layers > 0, -c.plan.speed.decode.low) for c in changes]
+    assert len(changes) > 1
+    assert ranks == sorted(ranks)
+
+
+def test_a_spill_that_nothing_avoids_is_made_faster(llama_70b: Path, planner_of) -> None:
+    planner, request = planner_of(llama_70b, "cuda:0=12GiB", "cpu=256GiB")
+    plan = planner.plan(request)
+    assert plan.fits
+    (change,) = nearest_changes(planner, request, plan)
+    assert change.flags == "--isq q2k"
+    assert change.plan.speed.decode > plan.speed.decode
+
+
+def test_unified_memory_that_both_use(small: Path, planner_of) -> None:
+    devices = ("metal:0=8GiB", "cpu=12GiB")
+    planner, request = planner_of(small, *devices)
+    plan = planner.plan(request)
+    assert plan.visible_devices == [0]
+    assert not plan.warnings
+    planner, request = planner_of(small, *devices, layer_map="6")
+    plan = planner.plan(request)
+    assert plan.visible_devices == [0, 1]
+    (warning,) = plan.warnings
+    assert re.fullmatch(r"metal:0 and cpu share one memory: .* \d+ MiB of 12.0 GiB", warning)

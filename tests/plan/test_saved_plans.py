@@ -14,7 +14,7 @@ from mrs.errors import DoesNotFit, MrsError, NotReadable, UsageError
 from mrs.plan.document import dumps, to_document
 from mrs.plan.saved import replay
 
-DEVICES = ("cuda:0=80GiB", "cuda:1=80GiB", "cpu=64GiB")
+DEVICES = ("cuda:0=80GiB", "cuda:1=80GiB", "cpu=80GiB")
 
 
 @pytest.fixture
@@ -43,6 +43,41 @@ def test_the_same_plan_comes_back(llama_70b: Path, planner_of, saved, wishes) ->
     path, plan = saved(**wishes)
     planner, request = planner_of(llama_70b, *DEVICES, max_seq_len=99, isq="q8_0")
     assert replay(planner, request, path) == plan
+
+
+@pytest.mark.parametrize(
+    ("wishes", "flag", "value"),
+    [
+        ({"max_seq_len": 99}, "--max-seq-len 99", "2048"),
+        ({"max_batch_size": 3}, "--max-batch-size 3", "2"),
+        ({"dtype": "f32"}, "--dtype f32", "f16"),
+        ({"isq": "8"}, "--isq 8", "q4k"),
+        ({"strategy": "spread"}, "--strategy spread", "fill"),
+        ({"layer_map": "1:40"}, "--num-device-layers 1:40", "80 layers on cuda:0"),
+        ({"layer_map": "9:40"}, "--num-device-layers 9:40", "80 layers on cuda:0"),
+    ],
+)
+def test_flags_that_contradict_the_plan_are_named(
+    llama_70b: Path, planner_of, saved, caplog, wishes, flag: str, value: str
+) -> None:
+    same = {"max_seq_len": 2048, "max_batch_size": 2, "dtype": "f16", "isq": "q4k"}
+    path, plan = saved(**same)
+    planner, request = planner_of(llama_70b, *DEVICES, **same, layer_map="0:80")
+    assert replay(planner, request, path) == plan
+    assert not caplog.messages
+    planner, request = planner_of(llama_70b, *DEVICES, **wishes)
+    assert replay(planner, request, path) == plan
+    assert caplog.messages == [f"{flag} is ignored: the plan in {path} has {value}"]
+
+
+def test_a_plan_that_uses_the_cpu_against_no_cpu_spill(
+    llama_70b: Path, planner_of, saved, caplog
+) -> None:
+    path, _ = saved(layer_map="0:20;1:20")
+    planner, request = planner_of(llama_70b, *DEVICES, cpu_spill=False)
+    replay(planner, request, path)
+    where = "20 layers on cuda:0, 20 layers on cuda:1, 40 layers on cpu"
+    assert caplog.messages == [f"--no-cpu-spill is ignored: the plan in {path} has {where}"]
 
 
 def test_another_model(planner_of, saved, tmp_path: Path) -> None:

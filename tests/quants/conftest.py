@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from mrs.kernels.library import PATH_VARIABLE, native_library, native_paths
+from mrs.cpu import PATH_VARIABLE
+from mrs.kernels.library import native_library, native_paths
 
 
 @pytest.fixture(params=["torch", *native_paths()])

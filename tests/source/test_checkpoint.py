@@ -72,8 +72,8 @@ def check_weights(checkpoint: Checkpoint) -> None:
     assert checkpoint.is_local
     with Weights(checkpoint) as weights:
         for name, expected in TENSORS.items():
-            data = weights.tensor_bytes(checkpoint.tensors[name])
-            found = np.frombuffer(data, np.float32).reshape(checkpoint.tensors[name].shape)
+            found = np.empty(checkpoint.tensors[name].shape, np.float32)
+            weights.read_into(found.data.cast("B"), checkpoint.tensors[name])
             np.testing.assert_array_equal(found, expected.numpy())
 
 
@@ -281,6 +281,8 @@ def test_an_index_that_is_wrong(tmp_path: Path) -> None:
         ({"extra": "model-00004-of-00004.safetensors"}, "model-00004-of-00004.safetensors listed"),
         ({"extra": "../model.safetensors"}, "outside the folder"),
         ({"extra": 3}, "no weight_map"),
+        ({"extra": "x" * 5000}, "cannot read xxx"),
+        ({"extra": "\ud800"}, "half a character"),
     ):
         index.write_text(json.dumps({"weight_map": weight_map | changed}))
         fails(source(folder), NotReadable, words)
@@ -304,25 +306,26 @@ def test_a_file_that_shrinks_after_opening(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(source(plain(tmp_path)))
     tensor = checkpoint.tensors["model.layers.5.mlp.weight"]
     path = tmp_path / "model.safetensors"
+    data = memoryview(bytearray(48))
     with Weights(checkpoint) as weights:
-        assert len(weights.tensor_bytes(tensor)) == 48
+        weights.read_into(data, tensor)
         with path.open("r+b") as file:
             file.truncate(path.stat().st_size - 1)
         with pytest.raises(NotReadable, match="now has"):
-            weights.tensor_bytes(tensor)
+            weights.read_into(data, tensor)
     with pytest.raises(NotReadable, match="now has"), Weights(checkpoint) as weights:
-        weights.tensor_bytes(tensor)
+        weights.read_into(data, tensor)
 
 
-def test_views_outlive_the_mapping(tmp_path: Path) -> None:
+def test_a_part_of_a_tensor(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(source(plain(tmp_path)))
+    info = checkpoint.tensors["model.layers.2.mlp.weight"]
+    data = bytearray(16)
     with Weights(checkpoint) as weights:
-        info = checkpoint.tensors["model.layers.2.mlp.weight"]
-        data = weights.tensor_bytes(info)
-        assert data.readonly
-        weights.release(info)
-    found = np.frombuffer(data, np.float32).reshape(3, 4)
-    np.testing.assert_array_equal(found, TENSORS["model.layers.2.mlp.weight"].numpy())
+        weights.read_into(memoryview(data), info, 16)
+        with pytest.raises(ValueError, match="no bytes"):
+            weights.read_into(memoryview(data), info, 40)
+    assert data == TENSORS[info.name][1].numpy().tobytes()
 
 
 def test_opening_imports_nothing_heavy(tmp_path: Path) -> None:

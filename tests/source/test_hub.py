@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -15,12 +17,14 @@ import numpy as np
 import pytest
 import torch
 from hub_server import Blob, HubServer, Served
+from platformdirs import user_cache_path
 from safetensors.torch import save
 
 from mrs.errors import MrsError, NotReadable, Unsupported, UsageError
 from mrs.formats import FORMATS
 from mrs.request import ModelSource
 from mrs.source import Weights, fetch, find_selector, open_checkpoint
+from mrs.source.header_cache import FOLDER
 from mrs.source.hub_settings import find_token
 
 ID = "someone/tiny"
@@ -32,8 +36,10 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     """A hub, with the environment pointing at it and at an empty cache."""
     for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_CACHE", "http_proxy", "HTTP_PROXY"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("mrs.source.hub.RECENT_S", 0)
     with HubServer() as server:
         monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
         monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
         yield server
 
@@ -64,6 +70,10 @@ def header_only(shapes: dict[str, tuple[int, ...]]) -> Blob:
     return Blob(len(text).to_bytes(8, "little") + text, 8 + len(text) + offset)
 
 
+def kept_folder() -> Path:
+    return user_cache_path("mrs") / FOLDER
+
+
 def source(container: str = "safetensors", **kwargs: object) -> ModelSource:
     return ModelSource(ID, container, **kwargs)  # type: ignore[arg-type]
 
@@ -89,6 +99,13 @@ def test_a_70b_model_moves_little(hub: HubServer) -> None:
     assert hub.body_bytes < 200_000
     with pytest.raises(NotReadable, match="not been downloaded"):
         checkpoint.local_path("model-00001-of-00030.safetensors")
+
+
+def test_a_web_address_names_a_model(hub: HubServer) -> None:
+    hub.add(ID, tiny_files())
+    checkpoint = open_checkpoint(replace(source(), model_id=f"{hub.endpoint}/{ID}"))
+    assert (checkpoint.source.model_id, len(checkpoint.tensors)) == (ID, 4)
+    fails(NotReadable, replace(source(), model_id=f"{hub.endpoint}/{ID}/tree/v2"), "revision v2")
 
 
 def test_a_long_index_is_left_out(hub: HubServer) -> None:
@@ -213,6 +230,7 @@ def test_a_server_without_ranges(
     assert len(open_checkpoint(source()).tensors) == 4
     assert len(open_checkpoint(source("gguf")).tensors) == 100
     monkeypatch.setattr("mrs.source.hub.MAX_SKIPPED_BYTES", 7)
+    shutil.rmtree(kept_folder())
     fails(NotReadable, source(), "does not serve ranges")
 
 
@@ -238,6 +256,7 @@ def test_passing_trouble_is_mended(hub: HubServer) -> None:
     assert next(answers, None) is None
 
     hub.log.clear()
+    shutil.rmtree(kept_folder())
 
     def expire(served: Served) -> int:
         if served.place == "cdn" and served.begin and not hub.signature:
@@ -266,12 +285,13 @@ def test_download(hub: HubServer, tmp_path: Path) -> None:
     assert checkpoint.generation_config == {"eos_token_id": 2}
     with Weights(checkpoint) as weights:
         for name, expected in tensors().items():
-            data = np.frombuffer(weights.tensor_bytes(checkpoint.tensors[name]), np.float32)
-            np.testing.assert_array_equal(data.reshape(4, 64), expected.numpy())
+            found = np.empty((4, 64), np.float32)
+            weights.read_into(found.data.cast("B"), checkpoint.tensors[name])
+            np.testing.assert_array_equal(found, expected.numpy())
     assert not [s for s in hub.log if "pytorch_model" in s.path or "README" in s.path]
     assert {s.authorization for s in hub.log if s.place == "cdn"} == {None}
     total = sum(len(f) for n, f in tiny_files().items() if n.endswith(("json", "safetensors")))
-    assert told[-1] == (total, total)
+    assert (told[0], told[-1]) == ((0, total), (total, total))
     assert told == sorted(told)
     folder = checkpoint.local_path("model.safetensors").parent
     assert folder.is_relative_to(tmp_path / "cache" / "models--someone--tiny" / "snapshots")

@@ -209,6 +209,13 @@ def talk(side: TextSide, *, stopped: bool = False) -> str:
     return side.tokenizer.backend.decode(side.prompt_ids(said if stopped else TALK))
 
 
+@pytest.mark.parametrize("switch", ["enable_thinking", "thinking"])
+def test_whether_a_template_can_be_told_to_think(switch: str) -> None:
+    assert not read_text_side(plain(chat_template_jinja=CHATML)).knows_thinking
+    switched = f"{{% if {switch} %}}<think>{{% endif %}}"
+    assert read_text_side(plain(chat_template_jinja=switched)).knows_thinking
+
+
 def test_a_template_that_knows_no_thoughts_is_given_none() -> None:
     side = read_text_side(plain(chat_template_jinja=CHATML))
     assert "assistant\nHi" in talk(side)
@@ -228,3 +235,9 @@ def test_a_thought_that_the_template_opens_is_the_replys(end: str) -> None:
     closed = read_text_side(plain(chat_template_jinja=CHATML + end + "</think>"))
     assert opened.opening(opened.prompt_ids(HELLO)) == "<think>\n"
     assert closed.opening(closed.prompt_ids(HELLO)) == ""
+
+
+def test_half_a_character_in_a_message_is_said() -> None:
+    side = read_text_side(plain(**{"chat_template.jinja": "{{ messages[0].content }}"}))
+    with pytest.raises(UsageError, match="half a character"):
+        side.prompt_ids([{"role": "user", "content": "a\ud800"}])

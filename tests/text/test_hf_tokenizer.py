@@ -229,3 +229,13 @@ def test_decoders_that_nobody_wrote_down(tokenizer_json: dict[str, Any]) -> None
         text = json.dumps({**tokenizer_json, "decoder": decoder})
         with pytest.raises(Unsupported, match="decoder"):
             read_hf_tokenizer({"tokenizer.json": text}.get)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [r'{"bos_token": "\ud800"}', r'{"added_tokens_decoder": {"1": {"content": "\udfff"}}}'],
+)
+def test_half_a_character_in_a_token_is_said(config: str) -> None:
+    files = {"tokenizer.json": "{}", "tokenizer_config.json": config}
+    with pytest.raises(NotReadable, match=r"half a character \(tokenizer_config\.json\)"):
+        read_hf_tokenizer(files.get)

@@ -14,7 +14,7 @@ import transformers.utils.chat_template_utils as reference
 
 from mrs.errors import UsageError
 from mrs.request import Message
-from mrs.text import sandbox
+from mrs.text import template_process
 from mrs.text.template import ChatTemplate
 
 TEMPLATES = {
@@ -128,7 +128,7 @@ class FifthOfMarch(datetime.datetime):
 
 @pytest.fixture(autouse=True)
 def fixed_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "datetime", FifthOfMarch)
+    monkeypatch.setattr(template_process, "datetime", FifthOfMarch)
     monkeypatch.setattr(reference, "datetime", FifthOfMarch)
 
 

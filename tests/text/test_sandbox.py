@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
 import pytest
 
 from mrs.errors import MrsError, Unsupported, UsageError
+from mrs.text import template_process
 from mrs.text.template import ChatTemplate
-
-HELLO = [{"role": "user", "content": "Hello"}]
 
 
 def render(source: str, content: str = "Hello") -> str:
@@ -62,13 +69,103 @@ GREEDY = {
     "a wide str.format": "{{ '{:>10000000000}'.format(1) }}",
     "a wide format filter": "{{ '%*d' | format(10 ** 10, 1) }}",
     "tabs": "{{ '\t'.expandtabs(10 ** 10) | length }}",
+    "wrapping with a long text": "{{ ('a ' * 10 ** 5) | wordwrap(1, wrapstring='x' * 10 ** 4) }}",
+    "a sum of lists": "{{ ([[1] * 99] * 9999) | sum(start=[]) | length }}",
+    "much text": "{% for i in range(9999) %}" + "x" * 1000 + "{% endfor %}",
 }
+COMPARING = (
+    "{% set ns = namespace(x=[], y=[]) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}"
+    "{% set ns.y = [ns.y, ns.y] %}{% endfor %}{{ ns.x == ns.y }}"
+)
 
 
-@pytest.mark.parametrize("source", GREEDY.values(), ids=GREEDY)
+@pytest.fixture(name="short_limit")
+def _short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    render("the process is there")
+    monkeypatch.setattr(template_process, "MOST_SECONDS", 0.3)
+
+
+@pytest.mark.usefixtures("short_limit")
+@pytest.mark.parametrize("source", [*GREEDY.values(), COMPARING], ids=[*GREEDY, "comparing"])
 def test_greedy_templates_are_stopped(source: str) -> None:
+    started = time.monotonic()
     with pytest.raises(Unsupported, match=r"chat_template\.jinja"):
         render(source)
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.usefixtures("short_limit")
+def test_what_stops_a_template_is_said_and_the_next_one_is_rendered() -> None:
+    with pytest.raises(Unsupported, match=r"^the chat template fails: .* longer than 0\.3 s \("):
+        render(COMPARING)
+    assert render("{{ messages[0].content }}") == "Hello"
+    with pytest.raises(Unsupported, match=r"takes more memory than 512 MiB \("):
+        render("{{ 'x' * 10 ** 9 }}")
+    assert render("{{ messages[0].content }}") == "Hello"
+    with pytest.raises(Unsupported, match="far more text than it was given"):
+        render(GREEDY["much text"])
+
+
+def test_ctrl_c_ends_the_waiting_for_a_template() -> None:
+    render("the process is there")
+    threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        render(COMPARING)
+    assert time.monotonic() - started < 5
+    assert render("{{ messages[0].content }}") == "Hello"
+
+
+def test_a_process_that_was_killed_is_started_anew() -> None:
+    render("the process is there")
+    process = template_process.renderer._process
+    assert process is not None
+    process.kill()
+    process.wait()
+    assert render("{{ messages[0].content }}") == "Hello"
+
+
+def test_half_a_character_of_a_template_is_said() -> None:
+    with pytest.raises(Unsupported, match=r"half a character \(chat_template\.jinja\)"):
+        render("{{ '\\ud800' }}")
+
+
+@pytest.mark.skipif(not hasattr(os, "getsid"), reason="sessions are of POSIX")
+def test_the_process_is_alone_and_ends_with_its_parent(tmp_path: Path) -> None:
+    """It has a session of its own, three files, nothing of the working folder, and no orphan."""
+    (tmp_path / "jinja2.py").write_text("raise SystemExit")
+    (tmp_path / "json.py").write_text("raise SystemExit")
+    script = (
+        "import os, time\nfrom mrs.text.template import ChatTemplate\n"
+        "from mrs.text.template_process import renderer\n"
+        "held = os.open('.', 0); os.set_inheritable(held, True)\n"
+        "ChatTemplate('x', name='x')\nprint(renderer._process.pid, flush=True)\ntime.sleep(60)\n"
+    )
+    (tmp_path / "run.py").write_text(f"import sys; sys.path.pop(0)\n{script}")
+    command = [sys.executable, str(tmp_path / "run.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert os.getsid(child) == child
+        if Path("/proc/self/fd").exists():
+            assert {each.name for each in Path(f"/proc/{child}/fd").iterdir()} == {*"012"}
+        parent.kill()
+        parent.wait()
+    deadline = time.monotonic() + 20
+    while _is_alive(child) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not _is_alive(child)
+
+
+def _is_alive(process_id: int) -> bool:
+    status = Path(f"/proc/{process_id}/stat")
+    if Path("/proc/self/stat").exists():
+        return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def test_long_conversations_are_not_greedy() -> None:

@@ -18,6 +18,7 @@ from tokenizers import pre_tokenizers
 from vision_reference import VisionReference, make_vision_reference, picture
 from vision_running import Conversation, Seeing, difference, load_seeing
 
+from mrs import ChatCompletionRequest, ChatCompletionResponse, Runner, Which
 from mrs.errors import NotReadable, Unsupported
 from mrs.families.find import describe
 from mrs.request import ModelSource
@@ -209,6 +210,20 @@ def test_answers_on_the_command_line(tmp_path: Path) -> None:
     # Nine rows between their two marks and two pairs of empty lines.
     text = "user: What? model:"
     assert replies[0]["prompt_tokens"] == len(text) + 9 + 2 + 4
+    which = Which.GGUF(str(tmp_path), MODEL, mmproj_filename=MMPROJ)
+    shown = {"type": "image_url", "image_url": {"url": str(tmp_path / "0.png")}}
+    parts = [shown, {"type": "text", "text": "What?"}]
+    with Runner(which, cpu=True) as runner:
+        request = ChatCompletionRequest(
+            [{"role": "user", "content": parts}],
+            max_tokens=12,
+            frequency_penalty=0.1,
+            presence_penalty=0.1,
+        )
+        response = runner.send_chat_completion_request(request)
+    assert isinstance(response, ChatCompletionResponse)
+    assert response.usage.prompt_tokens == replies[0]["prompt_tokens"]
+    assert response.choices[0].message.content == replies[0]["text"]
 
 
 def test_flags_for_images_need_what_sees(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_conversations_that_mix_pictures_are_answered_as_from_nothing(
         return Past((*past.ids, *ids), (*past.images, *shown))
 
     def begun() -> Engine:
-        return begin_engine(model, 3, PrefixFolder(str(tmp_path), "m", 1 << 30))
+        return begin_engine(model, 3, PrefixFolder(str(tmp_path), "m", 1 << 30, key=b"key"))
 
     forgetful = begin_engine(model, 0)
     remembering = begun() if lasting else begin_engine(model, 3)

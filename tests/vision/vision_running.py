@@ -16,7 +16,7 @@ from mrs.engine.worker import build_segment
 from mrs.families.find import Description, describe
 from mrs.families.vision.spec import Vision
 from mrs.load.load import load_weights
-from mrs.load.read import TORCH_DTYPES
+from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.media.prepare import PreparedImage, prepare
 from mrs.model.decoder import Decoder
 from mrs.model.weights import ModelWeights

@@ -52,8 +52,10 @@ def _path(context: Any) -> list[Any]:
 
 def _place_of(flag: str, path: list[Any]) -> str:
     """Where a flag belongs that the last of `path` does not have, or what was perhaps meant."""
-    for outer, inner in pairwise(path):
+    for outer, inner in reversed(list(pairwise(path))):
         if flag in _flag_names(outer):
+            if hasattr(inner, "commands"):
+                return f"it means nothing to {inner.name}"
             return f"it is a global flag, put it before {inner.name}"
     for group in reversed(path):
         commands = getattr(group, "commands", {})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mrs.events import HeldMemory
 from mrs.units import human_bytes
+from mrs_cli.render.text import table
 
 if TYPE_CHECKING:
     from mrs.plan.plan import Plan
@@ -18,17 +19,19 @@ def held_text(plan: Plan, memory: Sequence[HeldMemory]) -> str:
         ("planned", "layers", "weights", "KV cache", "activations", "runtime")
     ]
     for index, (device, terms) in enumerate(zip(plan.devices, plan.terms, strict=True)):
-        if terms.total.expected:
+        if terms.is_used:
             sizes = (
                 terms.weight_bytes,
                 terms.kv_bytes,
                 terms.activations.expected,
-                terms.runtime.expected,
+                terms.runtime.expected + terms.allocator.expected,
             )
             rows.append((device.label, _layers(plan, index), *map(human_bytes, sizes)))
     now: list[tuple[str, ...]] = [("now", "held", "free")]
     now += [(m.device, human_bytes(m.held_bytes), human_bytes(m.available_bytes)) for m in memory]
-    return "\n".join((*_table(rows), "", *_table(now)))
+    return "\n".join(
+        (*table(rows, right=range(1, len(rows[0]))), "", *table(now, right=range(1, len(now[0]))))
+    )
 
 
 def _layers(plan: Plan, wanted: int) -> str:
@@ -39,11 +42,3 @@ def _layers(plan: Plan, wanted: int) -> str:
             ranges.append(f"{first}\u2013{first + count - 1}" if count > 1 else str(first))
         first += count
     return ", ".join(ranges) or "none"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The first column to the left, all others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join((row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:]))) for row in rows
-    ]

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from mrs.errors import MrsError
 from mrs.events import Event
+from mrs_cli.blocks import is_open
 from mrs_cli.environment import Environment
 from mrs_cli.render.errors import show_error
 from mrs_cli.render.statistics import reply_object, statistics_line
@@ -37,24 +38,32 @@ class PlainScreen:
         """The summary was said when the model was loaded."""
 
     def read(self, draft: str = "") -> str | None:
+        text = self._prompted("> ")
+        while text is not None and is_open(text) and (line := self._prompted(". ")) is not None:
+            text += f"\n{line}"
+        return text
+
+    def _prompted(self, mark: str) -> str | None:
         if self.attended and not self._quiet:
-            self._say("> ", end="")
+            self._say(mark, end="")
         return self._line()
 
     def confirm(self, question: str) -> bool:
         if not self.attended:
             return False
         self._say(f"{question} (y/n) ", end="")
-        return (self._line() or "").strip().lower() in ("y", "yes")
+        try:
+            return (self._line() or "").strip().lower() in ("y", "yes")
+        except KeyboardInterrupt:
+            return False
 
     def _line(self) -> str | None:
         try:
             line = self._environment.stdin.readline()
         except KeyboardInterrupt:
-            if not self.attended:
-                raise
-            self._say("")
-            return None
+            if self.attended:
+                self._say("")
+            raise
         return line.rstrip("\r\n") if line else None
 
     def echo(self, text: str) -> None:

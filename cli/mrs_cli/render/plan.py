@@ -7,6 +7,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from mrs.plan.binding import binding
+from mrs.plan.conversions import conversion_text
+from mrs.plan.search import MOST_SEQUENCES
 from mrs.units import human_bytes
 from mrs_cli.environment import Environment
 from mrs_cli.render.text import one_line, rate_range
@@ -37,14 +39,15 @@ def render_plan(
     plan: Plan,
     changes: Sequence[Change],
     solution: Solution | None,
+    at_once: int,
 ) -> None:
-    """The whole plan on standard output."""
+    """The whole plan on standard output; `at_once` conversations fit."""
     if environment.can_animate(environment.stdout):
         from mrs_cli.render.plan_picture import draw_plan
 
-        draw_plan(environment, plan, changes, solution)
+        draw_plan(environment, plan, changes, solution, at_once)
         return
-    for line in plain_lines(plan, changes, solution):
+    for line in plain_lines(plan, changes, solution, at_once):
         indent = "  " if line.startswith(" ") else ""
         environment.stdout.write(f"{indent}{one_line(line)}\n")
 
@@ -72,29 +75,33 @@ def render_reconciliation(environment: Environment, plan: Plan, result: Reconcil
         environment.stdout.write("  ".join((*left, *right)).rstrip() + "\n")
 
 
-def plain_lines(plan: Plan, changes: Sequence[Change], solution: Solution | None) -> Iterator[str]:
+def plain_lines(
+    plan: Plan, changes: Sequence[Change], solution: Solution | None, at_once: int
+) -> Iterator[str]:
     """The same facts as the picture, one a line."""
     yield f"model: {plan.model.model_id}"
     yield f"  {model_facts(plan)}"
+    if weights := conversion_text(plan):
+        yield f"weights: {weights}"
     yield f"planned for: {planned_for(plan)}"
-    for device, terms in zip(plan.devices, plan.terms, strict=True):
+    for index in plan.visible_devices:
+        device, terms = plan.devices[index], plan.terms[index]
         yield f"{device.label}: {device_line(device, terms)}"
-        if terms.total.expected:
+        if terms.is_used:
             sizes = zip(PARTS, part_bytes(terms), strict=True)
             yield "  " + ", ".join(f"{name} {human_bytes(size)}" for (name, _, _), size in sizes)
     yield f"layers: {', '.join(layer_runs(plan))}"
-    yield f"result: {verdict(plan)}"
-    yield f"binding: {binding(plan).text}"
+    yield f"result: {plan.verdict}"
+    yield f"limit: {binding(plan).text}"
     if rates := speed(plan):
         yield f"speed: {rates}"
     if images := seeing(plan):
         yield f"images: {images}"
-    if past := past_conversations(plan):
-        yield past
-    for row in solved_rows(solution):
-        yield f"searched: {'  '.join(row)}"
+    yield from filter(None, (conversations(plan, at_once), past_conversations(plan)))
+    for flags, *facts in solved_rows(solution):
+        yield f"searched: {flags}: {', '.join(filter(None, facts))}"
     for change in changes:
-        yield f"change: {change.flags}: {change.effect}"
+        yield f"change: {change.flags}: {change_effect(change)}"
     for warning in plan.warnings:
         yield f"warning: {warning}"
 
@@ -105,7 +112,7 @@ def part_bytes(terms: DeviceTerms) -> tuple[int, ...]:
         terms.weight_bytes,
         terms.kv_bytes,
         terms.activations.expected,
-        terms.runtime.expected,
+        terms.runtime.expected + terms.allocator.expected,
         terms.reserve_bytes,
         max(0, terms.free_bytes),
     )
@@ -117,9 +124,18 @@ def model_facts(plan: Plan) -> str:
         f"{_count(plan.model.parameters)} parameters",
         plan.weights_format,
         f"{plan.model.layers} layers",
-        f"{human_bytes(plan.kv_bytes_per_token)} of KV a token",
+        _kv_a_token(plan),
     ]
     return " \u00b7 ".join(facts)
+
+
+def _kv_a_token(plan: Plan) -> str:
+    """The average, and what a further token takes where that is something else."""
+    average = f"{human_bytes(plan.kv_bytes_per_token)} of KV a token"
+    if plan.kv_bytes_per_token == plan.kv_bytes_per_further_token:
+        return average
+    further = human_bytes(plan.kv_bytes_per_further_token)
+    return f"{average} on average, {further} for each further one"
 
 
 def _count(number: int) -> str:
@@ -144,7 +160,7 @@ def planned_for(plan: Plan) -> str:
 def device_line(device: Device, terms: DeviceTerms) -> str:
     """Its name, its layers, and what it is expected to hold of what it has."""
     available = human_bytes(terms.available_bytes)
-    if not terms.total.expected:
+    if not terms.is_used:
         return f"{device.name}, not used, {available} free"
     layers = f"{terms.layers} layer{'s' if terms.layers != 1 else ''}"
     return f"{device.name}, {layers}, {bytes_range(*terms.total)} of {available}"
@@ -175,14 +191,6 @@ def layer_runs(plan: Plan) -> list[str]:
     ]
 
 
-def verdict(plan: Plan) -> str:
-    if not plan.fits:
-        return f"does not fit, {human_bytes(plan.missing_bytes)} missing"
-    if plan.spilled_layers:
-        return f"fits with {plan.spilled_layers} of {plan.model.layers} layers on the CPU"
-    return "fits"
-
-
 def speed(plan: Plan) -> str:
     """Tokens a second, and at which bandwidths where these are a guess; nothing without a fit."""
     if not plan.fits:
@@ -192,28 +200,39 @@ def speed(plan: Plan) -> str:
     guessed = {
         speed.bandwidth_bytes_per_s
         for device, speed, terms in used
-        if terms.total.expected and device.bandwidth_source == "assumed"
+        if terms.is_used and device.bandwidth_source == "assumed"
     }
     numbers = " and ".join(f"{bytes_per_s / 1e9:.0f}" for bytes_per_s in sorted(guessed))
-    basis = f" ({numbers} GB/s assumed)" if guessed else ""
+    basis = f" (assuming memory at {numbers} GB/s)" if guessed else ""
     return f"{decode} tokens/s of reply, {prompt} of prompt{basis}"
 
 
 def seeing(plan: Plan) -> str:
-    """What sees, and what pictures take; nothing for a model of text alone."""
+    """What images take of the context and of memory; nothing for a model of text alone."""
     vision = plan.vision
     if vision is None:
         return ""
     count = "1 image" if vision.images == 1 else f"{vision.images} images"
-    looking = human_bytes(vision.activation_bytes + vision.feature_bytes)
+    activations = human_bytes(vision.activation_bytes + vision.feature_bytes)
     each = f"{vision.image_rows:,} tokens"
     if vision.image_keys:
         each = f"{vision.image_keys:,} keys"
     return (
         f"{count} of up to {vision.image_edge} pixels, {each} each; "
-        f"tower and projector {human_bytes(vision.weight_bytes)}, looking {looking}, "
+        f"weights of tower and projector {human_bytes(vision.weight_bytes)}, their activations "
+        f"{activations}, "
         f"on {plan.devices[plan.home].label}"
     )
+
+
+def conversations(plan: Plan, at_once: int) -> str:
+    """How many of the planned length fit at once; nothing without a fit."""
+    if not at_once:
+        return ""
+    more = " or more" if at_once >= MOST_SEQUENCES else ""
+    verb = "fits" if at_once == 1 else "fit"
+    tokens = f"{plan.load.context_tokens:,} tokens"
+    return f"conversations: {at_once:,}{more} of {tokens} {verb} at once"
 
 
 def past_conversations(plan: Plan) -> str:
@@ -233,7 +252,7 @@ def past_conversations(plan: Plan) -> str:
         where = [f"{size} on each of {len(sizes)} devices"]
     else:
         where = [f"{human_bytes(size_bytes)} on {label}" for label, size_bytes in sizes.items()]
-    return f"past conversations: {', '.join(where)}"
+    return f"past conversations: may take {', '.join(where)}"
 
 
 def deviation(predicted: int, measured: int) -> str:
@@ -244,13 +263,25 @@ def deviation(predicted: int, measured: int) -> str:
     return f"{100 * (predicted / measured - 1):+.1f} %"
 
 
-def solved_rows(solution: Solution | None) -> list[tuple[str, str, str]]:
-    """Value tried, what it takes, and how it ends; the best one is marked."""
+def change_effect(change: Change) -> str:
+    return f"{change.effect}, {rate_range(*change.plan.speed.decode)} tokens/s"
+
+
+def solved_rows(solution: Solution | None) -> list[tuple[str, str, str, str]]:
+    """Value tried, what it takes, its speed, and how it ends; the best one is marked."""
     if solution is None:
         return []
     rows = []
     for value, plan in solution.tried:
         total = human_bytes(sum(terms.total.expected for terms in plan.terms))
         mark = " \u2190" if value == solution.best else ""
-        rows.append((f"--{solution.goal} {value}", total, f"{verdict(plan)}{mark}"))
+        rate = f"{rate_range(*plan.speed.decode)} tokens/s" if plan.fits else ""
+        rows.append((f"--{solution.goal} {value}", total, rate, f"{_outcome(plan)}{mark}"))
     return rows
+
+
+def _outcome(plan: Plan) -> str:
+    """The verdict in fewer words."""
+    if plan.fits and plan.spilled_layers:
+        return f"{plan.spilled_layers} of {plan.model.layers} layers on the CPU"
+    return plan.verdict

@@ -9,11 +9,14 @@ from rich.padding import Padding
 from rich.text import Text
 
 from mrs.plan.binding import binding
+from mrs.plan.conversions import conversion_text
 from mrs.units import human_bytes
 from mrs_cli.environment import Environment
 from mrs_cli.render.plan import (
     PARTS,
     bytes_range,
+    change_effect,
+    conversations,
     model_facts,
     part_bytes,
     past_conversations,
@@ -21,7 +24,6 @@ from mrs_cli.render.plan import (
     seeing,
     solved_rows,
     speed,
-    verdict,
 )
 from mrs_cli.render.text import one_line
 from mrs_cli.render.theme import console
@@ -46,6 +48,7 @@ def draw_plan(
     plan: Plan,
     changes: Sequence[Change],
     solution: Solution | None,
+    at_once: int,
 ) -> None:
     screen = console(environment, environment.stdout)
     width = min(screen.width, MOST_COLUMNS) - 2 * len(INDENT)
@@ -53,15 +56,17 @@ def draw_plan(
         Text(),
         Text(one_line(plan.model.model_id), style="bold"),
         Text(model_facts(plan), style="quiet"),
-        Text(f"planned for {planned_for(plan)}", style="quiet"),
-        Text(),
     ]
-    for device, terms in zip(plan.devices, plan.terms, strict=True):
-        lines += [*_device(device, terms, width), Text()]
-    lines += [_layers(plan, width), Text(), *_table(plan), Text(), *_findings(plan), Text()]
+    if weights := conversion_text(plan):
+        lines.append(Text(weights, style="quiet"))
+    lines += [Text(f"planned for {planned_for(plan)}", style="quiet"), Text()]
+    for index in plan.visible_devices:
+        lines += [*_device(plan.devices[index], plan.terms[index], width), Text()]
+    lines += [_layers(plan, width), Text(), *_table(plan), Text()]
+    lines += [*_findings(plan, at_once), Text()]
     lines += _searched(solution)
     lines += _changes(plan, changes)
-    lines += [Text(f"! {one_line(warning)}", style="yellow") for warning in _other(plan)]
+    lines += [Text(f"! {one_line(warning)}", style="yellow") for warning in plan.warnings]
     _print(screen, lines)
 
 
@@ -76,7 +81,7 @@ def _print(screen: Console, lines: Sequence[Text]) -> None:
 
 def _device(device: Device, terms: DeviceTerms, width: int) -> list[Text]:
     """Its name and what it holds, above its bar."""
-    if not terms.total.expected:
+    if not terms.is_used:
         free = f"not used, {human_bytes(terms.available_bytes)} free"
         return [_spread(device, free, width, "quiet")]
     held = f"{bytes_range(*terms.total)} of {human_bytes(terms.available_bytes)}"
@@ -134,7 +139,7 @@ def _table(plan: Plan) -> list[Text]:
     used = [
         (device.label, terms)
         for device, terms in zip(plan.devices, plan.terms, strict=True)
-        if terms.total.expected
+        if terms.is_used
     ]
     rows = [
         [human_bytes(size) if size else "\u2013" for size in part_bytes(terms)] for _, terms in used
@@ -154,17 +159,16 @@ def _table(plan: Plan) -> list[Text]:
     return lines
 
 
-def _findings(plan: Plan) -> list[Text]:
+def _findings(plan: Plan, at_once: int) -> list[Text]:
     mark, style = ("\u2713", "green") if plan.fits else ("\u2717", "error")
     if plan.fits and plan.spilled_layers:
         mark, style = "!", "yellow"
     lines = [
-        Text(f"{mark} {verdict(plan)}", style=style),
+        Text(f"{mark} {plan.verdict}", style=style),
         Text(f"  {binding(plan).text}"),
     ]
-    for fact in (speed(plan), seeing(plan), past_conversations(plan)):
-        if fact:
-            lines.append(Text(f"  {fact}", style="quiet"))
+    facts = speed(plan), seeing(plan), conversations(plan, at_once), past_conversations(plan)
+    lines += [Text(f"  {fact}", style="quiet") for fact in facts if fact]
     return lines
 
 
@@ -174,8 +178,10 @@ def _searched(solution: Solution | None) -> list[Text]:
     rows = solved_rows(solution)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [Text("searched", style="bold")]
-    for (value, _), (flags, size, end) in zip(solution.tried, rows, strict=True):
-        line = f"  {flags.ljust(widths[0])}  {size.rjust(widths[1])}  {end}"
+    for (value, _), (flags, size, rate, end) in zip(solution.tried, rows, strict=True):
+        line = (
+            f"  {flags.ljust(widths[0])}  {size.rjust(widths[1])}  {rate.ljust(widths[2])}  {end}"
+        )
         lines.append(Text(line, style="bold cyan" if value == solution.best else "quiet"))
     return [*lines, Text()]
 
@@ -188,10 +194,5 @@ def _changes(plan: Plan, changes: Sequence[Change]) -> list[Text]:
     column = max(len(change.flags) for change in changes)
     for change in changes:
         flags = f"  {change.flags.ljust(column)}  "
-        lines.append(Text.assemble((flags, "accent"), change.effect))
+        lines.append(Text.assemble((flags, "accent"), change_effect(change)))
     return [*lines, Text()]
-
-
-def _other(plan: Plan) -> list[str]:
-    """Warnings that the picture does not show by itself."""
-    return [warning for warning in plan.warnings if "go to the CPU" not in warning]

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from mrs.events import LoadProgress, OnProgress
+from mrs.events import DISK, LoadProgress, OnProgress
 from mrs.request import RunRequest
+from mrs.source.address import model_name
 from mrs_cli.ending import interruptible
 from mrs_cli.environment import Environment, Model
 from mrs_cli.render.text import one_line
@@ -19,15 +20,25 @@ def load_model(environment: Environment, request: RunRequest, *, quiet: bool) ->
     """The loaded model: bars for each device on a terminal, then one summary line."""
     model = with_progress(
         environment,
-        f"loading {request.source.model_id}",
+        f"loading {model_name(request.source.model_id)}",
         lambda show: environment.load(request, show),
         quiet=quiet,
     )
     if not quiet:
-        with suppress(OSError):
-            environment.stderr.write(one_line(model.summary) + "\n")
-            environment.stderr.flush()
+        _say_summary(environment, one_line(model.summary))
     return model
+
+
+def _say_summary(environment: Environment, summary: str) -> None:
+    """One line; on a terminal several where it is narrow, broken between words."""
+    with suppress(OSError):
+        if environment.can_animate(environment.stderr):
+            from mrs_cli.render.theme import console
+
+            console(environment, environment.stderr).print(summary, overflow="ellipsis")
+        else:
+            environment.stderr.write(summary + "\n")
+        environment.stderr.flush()
 
 
 def with_progress(
@@ -38,27 +49,35 @@ def with_progress(
     quiet: bool,
 ) -> Result:
     """The result of `work`, with a bar for each device on a terminal while it loads."""
-    with interruptible() as check:
+    with interruptible(environment):
         if quiet or not environment.can_animate(environment.stderr):
-            return work(lambda _: check())
-        return _with_bars(environment, title, work, check)
+            return work(None)
+        return _with_bars(environment, title, work)
 
 
 def _with_bars(
     environment: Environment,
     title: str,
     work: Callable[[OnProgress | None], Result],
-    check: Callable[[], None],
 ) -> Result:
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+    from rich.progress import BarColumn, DownloadColumn, Progress, Task, TextColumn
+    from rich.table import Column
+    from rich.text import Text
 
     from mrs_cli.render.theme import console
 
+    class Sizes(DownloadColumn):
+        """The bytes that are there and all of them, once these are known."""
+
+        def render(self, task: Task) -> Text:
+            return Text() if task.total is None else super().render(task)
+
+    screen = console(environment, environment.stderr)
     progress = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=32),
-        DownloadColumn(binary_units=True),
-        console=console(environment, environment.stderr),
+        TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+        BarColumn(bar_width=max(4, min(32, screen.width - 40))),
+        Sizes(binary_units=True, table_column=Column(no_wrap=True)),
+        console=screen,
         transient=True,
     )
     with progress:
@@ -66,10 +85,10 @@ def _with_bars(
         bars = {}
 
         def show(state: LoadProgress) -> None:
-            check()
             progress.update(waiting, visible=False)
             if state.device not in bars:
-                bars[state.device] = progress.add_task(one_line(state.device))
+                name = "download" if state.device == DISK else one_line(state.device)
+                bars[state.device] = progress.add_task(name)
             progress.update(bars[state.device], completed=state.done_bytes, total=state.total_bytes)
 
         return work(show)

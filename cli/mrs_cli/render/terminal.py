@@ -5,22 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from rich.control import Control
 
 from mrs.errors import MrsError
 from mrs.events import Event
+from mrs_cli.blocks import is_open
 from mrs_cli.environment import Environment
 from mrs_cli.render.completion import chat_completer
-from mrs_cli.render.echo import without_echo
 from mrs_cli.render.markdown import MarkdownStream
 from mrs_cli.render.statistics import statistics_line
 from mrs_cli.render.text import one_line, printable
 from mrs_cli.render.theme import console
 from mrs_cli.render.thoughts import ThoughtSplitter
 from mrs_cli.session import Reply, receive
+from mrs_cli.state import state_folder
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
@@ -31,17 +32,23 @@ MARK = "\u203a "
 
 
 class TerminalScreen:
-    """Where a person chats; see `Screen`."""
+    """Where a person chats; see `Screen`. Keys that nobody reads yet must not be echoed.
+
+    The first message begins with the keys `typed_ahead`.
+    """
 
     attended = True
     edits = True
 
-    def __init__(self, environment: Environment, *, quiet: bool) -> None:
-        self._environment = environment
+    def __init__(
+        self, environment: Environment, typed_ahead: str, *, quiet: bool, sees: bool
+    ) -> None:
         self._quiet = quiet
         self._console = console(environment, environment.stdout)
         self._mark = MARK if _can_encode(MARK, environment.stdout.encoding) else "> "
-        self._editor = _editor(environment, self._mark)
+        self._editor = _editor(environment, self._mark, sees)
+        if typed_ahead:
+            _press(self._editor, typed_ahead)
 
     def greet(self, summary: str) -> None:
         if not self._quiet:
@@ -57,7 +64,9 @@ class TerminalScreen:
         except EOFError:
             return None
         except KeyboardInterrupt:  # takes what was typed away first
-            return "" if draft or self._editor.default_buffer.text else None
+            if draft or self._editor.default_buffer.text:
+                return ""
+            raise
         return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
     def confirm(self, question: str) -> bool:
@@ -77,7 +86,7 @@ class TerminalScreen:
     def show(self, events: Iterator[Event]) -> Reply:
         self._console.print()
         stream, splitter = MarkdownStream(self._console), ThoughtSplitter()
-        with without_echo(self._environment.stdin), ExitStack() as stack:
+        with ExitStack() as stack:
             stack.callback(self._close_gap, stream)
             waiting = stack.enter_context(
                 self._console.status("", spinner="dots", spinner_style="quiet")
@@ -107,11 +116,20 @@ class TerminalScreen:
     def note(self, text: str) -> None:
         if not self._quiet:
             self._console.print()
-            self._console.print(printable(text), style="quiet")
+            self._console.print(_hanging(printable(text), self._console.width), style="quiet")
 
     def error(self, error: MrsError) -> None:
         self._console.print()
         self._console.print(one_line(str(error)), style="error")
+
+
+def _hanging(text: str, columns: int) -> str:
+    """`text` with the lines that are too long broken between words, what follows set in."""
+    return "\n".join(
+        part
+        for line in text.split("\n")
+        for part in wrap(line, columns, subsequent_indent="    ", break_on_hyphens=False) or [""]
+    )
 
 
 def _can_encode(text: str, encoding: str | None) -> bool:
@@ -122,7 +140,7 @@ def _can_encode(text: str, encoding: str | None) -> bool:
     return True
 
 
-def _editor(environment: Environment, mark: str) -> PromptSession[str]:
+def _editor(environment: Environment, mark: str, sees: bool) -> PromptSession[str]:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.output import ColorDepth
     from prompt_toolkit.styles import Style
@@ -136,14 +154,29 @@ def _editor(environment: Environment, mark: str) -> PromptSession[str]:
         history=_history(),
         style=Style.from_dict({"mark": "ansicyan bold"}),
         color_depth=None if colour else ColorDepth.DEPTH_1_BIT,
-        completer=chat_completer(),
+        completer=chat_completer(images=sees),
         complete_while_typing=False,
         tempfile_suffix=".md",
     )
 
 
+def _press(editor: PromptSession[str], typed: str) -> None:
+    """Presses keys before the editor reads its own."""
+    from prompt_toolkit.input.typeahead import store_typeahead
+    from prompt_toolkit.input.vt100_parser import Vt100Parser
+    from prompt_toolkit.key_binding.key_processor import KeyPress
+
+    presses: list[KeyPress] = []
+    parser = Vt100Parser(presses.append)
+    parser.feed(typed)
+    parser.flush()
+    store_typeahead(editor.app.input, presses)
+
+
 def _keys() -> KeyBindings:
-    """Enter sends; Alt-Enter and Ctrl-J start a new line. Pasted lines stay one message.
+    """Enter sends, but within three quotes it starts a new line, as Alt-Enter and Ctrl-J always do.
+
+    Pasted lines stay one message.
 
     Ctrl-X Ctrl-E opens the editor that `VISUAL` or `EDITOR` names; what it saves waits for Enter.
     """
@@ -153,7 +186,11 @@ def _keys() -> KeyBindings:
 
     @keys.add("enter")
     def _(event: Any) -> None:
-        event.current_buffer.validate_and_handle()
+        buffer = event.current_buffer
+        if is_open(buffer.text):
+            buffer.insert_text("\n")
+        else:
+            buffer.validate_and_handle()
 
     @keys.add("escape", "enter")
     @keys.add("c-j")
@@ -169,12 +206,10 @@ def _keys() -> KeyBindings:
 
 def _history() -> History:
     """What was typed in earlier chats; only the owner may read the file."""
-    from platformdirs import user_state_path
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
-    path = Path(user_state_path("mrs", appauthor=False)) / "history"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = state_folder() / "history"
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
         path.chmod(0o600)
     except OSError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 # Everything of Unicode category Cc except tab and newline: C0, DEL and C1.
 _CONTROLS = dict.fromkeys(
@@ -25,6 +25,18 @@ def one_line(text: str) -> str:
 def either(names: Sequence[str]) -> str:
     """`a, b or c`"""
     return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def table(rows: Sequence[Sequence[str]], right: Container[int]) -> list[str]:
+    """Lines of aligned columns; those with an index in `right` are aligned to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if index in right else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def json_text(value: object, indent: int | None = None) -> str:

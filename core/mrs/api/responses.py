@@ -53,10 +53,14 @@ class Logprobs:
 
 @dataclass(frozen=True)
 class ResponseMessage:
-    """What the model said, or in a chunk, what it said since the last one."""
+    """What the model said, or in a chunk, what it said since the last one.
+
+    No tools are called.
+    """
 
     content: str
     role: str = "assistant"
+    tool_calls: None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,16 +32,18 @@ class Chunk:
 
 
 class ChunkStream(Generic[Response_co]):
-    """The chunks of a response as they are made, an iterator.
+    """The chunks of a response as they are made, an iterator; `start` comes before each reply.
 
     `close` ends it, from another thread too. A KeyboardInterrupt ends the computing and goes on to
     the caller.
     """
 
-    def __init__(self, replies: Sequence[Events], make: Callable[[Chunk], Response_co]) -> None:
+    def __init__(
+        self, replies: Sequence[Events], make: Callable[[Chunk], Response_co], start: str = ""
+    ) -> None:
         self._replies = replies
         self._make = make
-        self._chunks = _chunks(replies)
+        self._chunks = _chunks(replies, start)
         self._is_closed = False
 
     def __iter__(self) -> ChunkStream[Response_co]:
@@ -64,9 +66,11 @@ class ChunkStream(Generic[Response_co]):
             reply.close()
 
 
-def _chunks(replies: Sequence[Events]) -> Iterator[Chunk]:
+def _chunks(replies: Sequence[Events], start: str) -> Iterator[Chunk]:
     """All replies' chunks, one after another from each that is not finished."""
     open_replies = dict(enumerate(replies))
+    if start:
+        yield from (Chunk(index, start) for index in open_replies)
     while open_replies:
         for index, reply in list(open_replies.items()):
             event = next(reply, None)

@@ -33,10 +33,13 @@ class PrefixChain:
     A file that cannot be used is removed, and the others are looked through as without it.
     """
 
-    def __init__(self, files: dict[int, Path], tokens: Sequence[int], model: str) -> None:
+    def __init__(
+        self, files: dict[int, Path], tokens: Sequence[int], model: str, key: bytes
+    ) -> None:
         self._files = files
         self._tokens = tokens
         self._model = model
+        self._key = key
         self._outlines: dict[int, Outline] = {}
 
     @property
@@ -80,7 +83,7 @@ class PrefixChain:
 
     def _holding(self, outline: Outline, cache: SequenceCache) -> Holding | None:
         try:
-            return read_holding(outline, cache)
+            return read_holding(outline, cache, self._key)
         except (*DAMAGED, OSError) as error:
             self._remove(outline.end, error)
             return None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +19,26 @@ from mrs.cache.prefix_parts import Holding, ImagePiece, Piece
 from mrs.cache.sequence import SequenceCache
 from mrs.source.checkpoint import TensorInfo
 from mrs.source.reader import LocalFile
-from mrs.source.safetensors_header import read_safetensors_header
+from mrs.source.safetensors_header import SafetensorsHeader, read_safetensors_header
 
 #: Changes whenever the same tokens of the same model would be written otherwise.
-FORMAT = "mrs prefix 1"
+FORMAT = "mrs prefix 2"
 _NAMES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
-_CHECKSUM = '"checksum": "%08x"'
+_SEAL_BYTES = 16
+_NO_SEAL = "0" * (2 * _SEAL_BYTES)
+_SEAL = '"seal": "%s"'
+
+
+class _InMemory:
+    """The bytes of a whole file as a reader of them."""
+
+    def __init__(self, data: bytearray) -> None:
+        self._data = data
+        self.size_bytes = len(data)
+
+    def read(self, offset: int, length: int) -> bytes:
+        return bytes(self._data[offset : offset + length])
 
 
 @dataclass(frozen=True)
@@ -40,7 +54,7 @@ class Outline:
     end: int
     firsts: tuple[int | None, ...]
     tensors: Mapping[str, TensorInfo]
-    size_bytes: int
+    header: SafetensorsHeader
 
     def has_state(self, layer: int) -> bool:
         """Whether the state after the last token is there."""
@@ -54,27 +68,26 @@ class Outline:
         ) and all(self.has_state(i) for i, state in enumerate(other.states) if state)
 
 
-def encode(held: Holding, tokens: Sequence[int], model: str) -> list[bytes | memoryview]:
+def encode(
+    name: str, held: Holding, tokens: Sequence[int], model: str, key: bytes
+) -> list[bytes | memoryview]:
     """The bytes of a file in parts: what `held`, in the host's memory, has of `tokens`.
 
-    `model` is whatever else the numbers depend on. A checksum of the whole file is in its header,
-    computed with zeros in its place.
+    `model` is whatever else the numbers depend on. A seal is in the header: a hash, with `key`, of
+    the file's name and all of its bytes, with zeros in its place.
     """
     tensors = sorted(_tensors(held), key=lambda item: -item[1].element_size())
     header: dict[str, Any] = {"__metadata__": _facts(held, tokens, model)}
     offset = 0
-    for name, tensor in tensors:
+    for tensor_name, tensor in tensors:
         ends = [offset, offset + tensor.nbytes]
-        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": [*tensor.shape]}
-        header[name]["data_offsets"], offset = ends, ends[1]
+        entry = {"dtype": _NAMES[tensor.dtype], "shape": [*tensor.shape], "data_offsets": ends}
+        header[tensor_name], offset = entry, ends[1]
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     head = len(text).to_bytes(8, "little") + text
     parts = [_as_bytes(tensor).numpy().data for _, tensor in tensors if tensor.nbytes]
-    checksum = zlib.crc32(head)
-    for part in parts:
-        checksum = zlib.crc32(part, checksum)
-    return [_with_checksum(head, 0, checksum), *parts]
+    return [_with_seal(head, _NO_SEAL, _seal(name, [head, *parts], key)), *parts]
 
 
 def read_outline(path: Path, start: int, tokens: Sequence[int], model: str) -> Outline:
@@ -86,7 +99,7 @@ def read_outline(path: Path, start: int, tokens: Sequence[int], model: str) -> O
     header = read_safetensors_header(file, path.name)
     end = start + len(tokens)
     facts = header.metadata
-    if {**facts, "firsts": "", "checksum": ""} != _facts_of(start, tokens, model, "", ""):
+    if {**facts, "firsts": "", "seal": ""} != _facts_of(start, tokens, model, "", ""):
         raise ValueError("other tokens or another model")
     firsts = json.loads(facts["firsts"])
     if not isinstance(firsts, list) or not all(
@@ -94,7 +107,7 @@ def read_outline(path: Path, start: int, tokens: Sequence[int], model: str) -> O
     ):
         raise ValueError("odd first tokens")
     tensors = {tensor.name: tensor for tensor in header.tensors}
-    return Outline(path, start, end, tuple(firsts), tensors, file.size_bytes)
+    return Outline(path, start, end, tuple(firsts), tensors, header)
 
 
 def check_fits(outline: Outline, cache: SequenceCache) -> None:
@@ -123,15 +136,20 @@ def check_fits(outline: Outline, cache: SequenceCache) -> None:
         raise ValueError("tensors of other shapes")
 
 
-def read_holding(outline: Outline, cache: SequenceCache) -> Holding:
-    """All that a file holds, which fits `cache`. ValueError if it is damaged, and OSError."""
-    with outline.path.open("rb") as file:
-        data = bytearray(file.read(outline.size_bytes + 1))
+def read_holding(outline: Outline, cache: SequenceCache, key: bytes) -> Holding:
+    """All that a file holds, which fits `cache`.
+
+    ValueError if it is damaged, forged or no longer that of `outline`, and OSError.
+    """
+    data = bytearray(outline.path.read_bytes())
     head = bytes(data[: 8 + int.from_bytes(data[:8], "little")])
-    stored = int(head.partition(b'"checksum": "')[2][:8], 16)
-    checksum = zlib.crc32(_with_checksum(head, stored, 0))
-    if zlib.crc32(memoryview(data)[len(head) :], checksum) != stored:
-        raise ValueError("damaged")
+    stored = outline.header.metadata["seal"]
+    unsealed = _with_seal(head, stored, _NO_SEAL)
+    seal = _seal(outline.path.name, [unsealed, memoryview(data)[len(head) :]], key)
+    if not hmac.compare_digest(seal, stored):
+        raise ValueError("damaged, or not written by this user")
+    if read_safetensors_header(_InMemory(data), outline.path.name) != outline.header:
+        raise ValueError("changed while it was read")
     tensors = {name: _tensor(data, info) for name, info in outline.tensors.items()}
     pieces: list[Piece | ImagePiece | None] = []
     for index, (layer, first) in enumerate(zip(cache.layers, outline.firsts, strict=True)):
@@ -183,11 +201,11 @@ def _places(outline: Outline, layer: int) -> list[int]:
 
 def _facts(held: Holding, tokens: Sequence[int], model: str) -> dict[str, str]:
     firsts = json.dumps([piece and piece.first for piece in held.pieces])
-    return _facts_of(held.start, tokens, model, firsts, "0" * 8)
+    return _facts_of(held.start, tokens, model, firsts, _NO_SEAL)
 
 
 def _facts_of(
-    start: int, tokens: Sequence[int], model: str, firsts: str, checksum: str
+    start: int, tokens: Sequence[int], model: str, firsts: str, seal: str
 ) -> dict[str, str]:
     return {
         "format": FORMAT,
@@ -195,12 +213,19 @@ def _facts_of(
         "start": str(start),
         "tokens": " ".join(map(str, tokens)),
         "firsts": firsts,
-        "checksum": checksum,
+        "seal": seal,
     }
 
 
-def _with_checksum(head: bytes, old: int, new: int) -> bytes:
-    return head.replace((_CHECKSUM % old).encode(), (_CHECKSUM % new).encode(), 1)
+def _with_seal(head: bytes, old: str, new: str) -> bytes:
+    return head.replace((_SEAL % old).encode(), (_SEAL % new).encode(), 1)
+
+
+def _seal(name: str, parts: Sequence[bytes | memoryview], key: bytes) -> str:
+    hashed = hashlib.blake2b(name.encode(), key=key, digest_size=_SEAL_BYTES)
+    for part in parts:
+        hashed.update(part)
+    return hashed.hexdigest()
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:

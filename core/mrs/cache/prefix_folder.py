@@ -45,18 +45,20 @@ class PrefixFolder:
     """Files of a block of tokens each, named after all tokens of the sequence up to their last.
 
     A name is made of hashes of the model and of the tokens, and of their number: a look-up lists
-    the folder and opens only files of its prompt. `model` says all that the numbers depend on
+    the folder and opens only files of its prompt. Hashes of names and of contents are made with
+    `key`: what has another one is not there. `model` says all that the numbers depend on
     beside the tokens. Files appear whole or not at all, and one that is damaged is removed. All
     files in the folder together take at most `limit_bytes`: those used longest ago go first.
     Writing happens in a thread of its own. Other processes may use the same folder, several
     threads may not.
     """
 
-    def __init__(self, path: str, model: str, limit_bytes: int) -> None:
+    def __init__(self, path: str, model: str, limit_bytes: int, *, key: bytes) -> None:
         """Raises UsageError for a folder that cannot be made or written to."""
         self._path = _usable(path)
         self._model = model
-        self._mark = hashlib.blake2b(model.encode(), digest_size=8).hexdigest()
+        self._key = key
+        self._mark = hashlib.blake2b(model.encode(), digest_size=8, key=key).hexdigest()
         self._limit_bytes = limit_bytes
         self._listed_ns = -1
         self._names: dict[int, set[str]] = {}
@@ -136,11 +138,11 @@ class PrefixFolder:
         ends = sorted(end for end in known if end <= len(tokens))
         names = self._named(key, tokens, ends)
         files = {end: self._path / name for end, name in names.items() if name in known[end]}
-        return PrefixChain(files, tokens, self._model)
+        return PrefixChain(files, tokens, self._model, self._key)
 
     def _named(self, key: Hashable, tokens: Sequence[int], ends: Sequence[int]) -> dict[int, str]:
         """The name of the file that ends at each of `ends`, which rise."""
-        running = hashlib.blake2b(f"{self._model} {key!r} ".encode(), digest_size=16)
+        running = hashlib.blake2b(f"{self._model} {key!r} ".encode(), digest_size=16, key=self._key)
         names, start = {}, 0
         for end in ends:
             running.update("".join(f"{token} " for token in tokens[start:end]).encode())
@@ -174,7 +176,7 @@ class PrefixFolder:
             for path, held, tokens in fresh:
                 if self._is_stopped:
                     return
-                _write_whole(path, encode(held, tokens, self._model))
+                _write_whole(path, encode(path.name, held, tokens, self._model, self._key))
             _touch(paths)
             self._shrink()
         except OSError as error:
@@ -209,10 +211,20 @@ def _usable(path: str) -> Path:
         folder = Path(path).expanduser()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
+            _warn_of_others(folder)
             return folder
     except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"the prefix cache cannot be kept in {path}", where=reason) from error
+
+
+def _warn_of_others(folder: Path) -> None:
+    if hasattr(os, "getuid") and folder.stat().st_mode & 0o022:
+        _logger.warning(
+            "other users may write to %s: they can delete what is remembered there, "
+            "not change it (chmod go-w ends that)",
+            folder,
+        )
 
 
 def _touch(paths: Sequence[Path]) -> None:

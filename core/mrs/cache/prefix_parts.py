@@ -20,11 +20,15 @@ State = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Piece:
-    """One layer's memory of the tokens `first` and after; `reach` as the layer's cache says."""
+    """One layer's memory of the tokens `first` and after; `reach` as the layer's cache says.
+
+    `is_view` says that the memory is the cache's.
+    """
 
     first: int
     reach: int | None
     tensors: tuple[Tensor, ...]
+    is_view: bool = False
 
     def cut(self, start: int, end: int) -> Piece:
         """The tokens `start` to `end`; before `first` there is nothing."""
@@ -34,11 +38,12 @@ class Piece:
 
     def copied(self) -> Piece:
         """The same in memory of its own."""
-        return replace(self, tensors=tuple(map(_copied, self.tensors)))
+        return replace(self, tensors=tuple(map(_copied, self.tensors)), is_view=False)
 
     def moved(self, device: torch.device) -> Piece:
         """The same on a device, with no other memory kept alive by it."""
-        return replace(self, tensors=tuple(_moved(tensor, device) for tensor in self.tensors))
+        tensors = tuple(_moved(tensor, device) for tensor in self.tensors)
+        return replace(self, tensors=tensors, is_view=False)
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class ImagePiece:
     first: int
     images: tuple[ImageKeys, ...]
     reach: None = None
+    is_view: bool = False
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -68,7 +74,7 @@ class ImagePiece:
 
     def _with(self, change: Callable[[Tensor], Tensor]) -> ImagePiece:
         images = (ImageKeys(i.place, change(i.keys), change(i.values)) for i in self.images)
-        return replace(self, images=tuple(images))
+        return replace(self, images=tuple(images), is_view=False)
 
 
 def _copied(tensor: Tensor) -> Tensor:
@@ -88,8 +94,8 @@ class Holding:
 
     `pieces` has one entry a layer, None where a layer holds nothing of these tokens. `states`
     has the state after `end` of the layers that are one state, None for the others; it is empty
-    where nothing is known of it. `source` is the cache that the pieces are views of, None where
-    they have memory of their own.
+    where nothing is known of it. `source` is the cache that pieces are views of, None where all
+    have memory of their own.
     """
 
     start: int
@@ -107,9 +113,9 @@ class Holding:
     @cached_property
     def own_bytes(self) -> Mapping[torch.device, int]:
         """Bytes by device, without what a cache holds anyway."""
-        pieces = () if self.source is not None else self.pieces
+        pieces = (piece.tensors for piece in self.pieces if piece and not piece.is_view)
         totals: Counter[torch.device] = Counter()
-        for tensors in (*(piece and piece.tensors for piece in pieces), *self.states):
+        for tensors in (*pieces, *self.states):
             for tensor in tensors or ():
                 totals[tensor.device] += tensor.nbytes
         return totals
@@ -128,8 +134,11 @@ class Holding:
         return firsts
 
     def split(self, at: int) -> tuple[Holding, Holding]:
-        left = tuple(p and (p.cut(self.start, at) if p.first < at else None) for p in self.pieces)
-        right = tuple(p and p.cut(at, self.end) for p in self.pieces)
+        """Two holdings, of which each can go without the other."""
+        left = tuple(
+            p and (_part(p, self.start, at) if p.first < at else None) for p in self.pieces
+        )
+        right = tuple(p and _part(p, at, self.end) for p in self.pieces)
         return (
             Holding(self.start, at, left, source=self.source),
             Holding(at, self.end, right, self.states, self.source),
@@ -143,7 +152,7 @@ class Holding:
         if not other.pieces:
             return self
         pieces = tuple(
-            (b.copied() if other.source else b) if b and (a is None or b.first < a.first) else a
+            _owned(b) if b and (a is None or b.first < a.first) else a
             for a, b in zip(self.pieces, other.pieces, strict=True)
         )
         return replace(self, pieces=pieces, states=self.states or other.states)
@@ -160,7 +169,7 @@ class Holding:
         """The same in memory of its own, whatever becomes of the cache that it was seen in."""
         if self.source is None:
             return self
-        return replace(self, pieces=tuple(p and p.copied() for p in self.pieces), source=None)
+        return replace(self, pieces=tuple(p and _owned(p) for p in self.pieces), source=None)
 
     def moved(self, device: torch.device) -> Holding:
         """The same in memory of its own on a device."""
@@ -171,11 +180,21 @@ class Holding:
 
 def _piece(layer: LayerCache, start: int, end: int) -> Piece | ImagePiece | None:
     if isinstance(layer, ImageCache):
-        return ImagePiece(start, layer.images(start, end))
+        return ImagePiece(start, layer.images(start, end), is_view=True)
     if not isinstance(layer, TokenCache):
         return None
     first = max(start, layer.oldest)
-    return Piece(first, layer.reach, layer.contents(first, end)) if first < end else None
+    return Piece(first, layer.reach, layer.contents(first, end), True) if first < end else None
+
+
+def _owned(piece: Piece | ImagePiece) -> Piece | ImagePiece:
+    return piece.copied() if piece.is_view else piece
+
+
+def _part(piece: Piece | ImagePiece, start: int, end: int) -> Piece | ImagePiece:
+    """The tokens `start` to `end`, which keep no memory of the others alive unless a cache does."""
+    part = piece.cut(start, end)
+    return part if piece.is_view else part.copied()
 
 
 def states_of(cache: SequenceCache) -> tuple[State | None, ...]:

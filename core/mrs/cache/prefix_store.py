@@ -117,6 +117,8 @@ class PrefixStore:
     def clear(self) -> int:
         """Forget everything; returns how many sequences there were."""
         count = len(self.sequences)
+        for root in self.roots.values():
+            root.detach()
         self.roots.clear()
         self.sequences.clear()
         self._tails.clear()
@@ -156,10 +158,12 @@ class PrefixStore:
         _, stored = self.sequences.popitem(last=False)
         self._uncount(stored)
         unused = [node for node in stored.node.lineage() if not node.users]
-        if not unused:
-            return
-        unused[-1].detach()
+        if unused:
+            unused[-1].detach()
         for node in unused:
             self._tails.pop(node, None)
         if not self.roots[stored.root].children:
             del self.roots[stored.root]
+        if stored.live is not None:
+            # Others may share a beginning with it that is a view of its whole cache.
+            self.release(stored.live)

@@ -57,6 +57,8 @@ class Node:
         """Forget this node and all under it."""
         if self.parent is not None:
             del self.parent.children[self.tokens[0]]
+        for node in list(self.below()):
+            node.children.clear()  # or it would be a cycle, whose memory is free only some day
 
 
 def matching(root: Node, tokens: Sequence[int]) -> tuple[list[Node], int]:

@@ -14,7 +14,7 @@ from mrs.engine.sampling.sampler import Sampler
 from mrs.engine.scheduler import ScheduledBatch, Scheduler
 from mrs.engine.sequence import DeadlineExceeded, Sequence, SequenceRequest, TokenOutput
 from mrs.engine.worker import StepAborted, Worker
-from mrs.errors import ContextFull, UsageError
+from mrs.errors import ContextFull, NotReadable, UsageError
 from mrs.families.spec import ModelSpec
 
 
@@ -68,13 +68,20 @@ class Engine:
     def new_sequence(self, request: SequenceRequest) -> Sequence:
         """The sequence that a request becomes; it is not added yet.
 
-        Raises UsageError for a prompt that cannot be continued.
+        Raises UsageError for a prompt that cannot be continued, and NotReadable for a token
+        without an embedding.
         """
         prompt_ids, sampling = list(request.prompt_ids), request.sampling
         if not prompt_ids:
             raise UsageError("the prompt has no tokens", hint="give it a text")
         if len(prompt_ids) >= self.context_tokens:
             raise ContextFull(len(prompt_ids), self.context_tokens)
+        rows = self.spec.vocab_size + self.spec.extra_tokens
+        if max(prompt_ids) >= rows:
+            raise NotReadable(
+                f"the tokenizer makes the token {max(prompt_ids)} and the model knows {rows}",
+                hint="are they of the same model?",
+            )
         max_length = self.context_tokens
         if sampling.max_tokens is not None:
             max_length = min(max_length, len(prompt_ids) + sampling.max_tokens)

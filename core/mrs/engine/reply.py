@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -11,9 +12,13 @@ from mrs.engine.loop import EngineLoop
 from mrs.engine.sampling.sampler import SampledToken
 from mrs.engine.sequence import SequenceRequest, TokenOutput
 from mrs.events import Event, Finished, FinishReason, PlannedRates, TextDelta, TokenLogprob, Usage
+from mrs.plan.learnt import Pace
 from mrs.plan.speed import SpeedEstimate
 from mrs.request import Sampling
 from mrs.text.chat import TextSide
+
+#: Tokens in a row whose mean time is a step's: short, to find moments that nothing disturbs.
+TIMED_STEPS = 8
 
 
 class Reply:
@@ -21,7 +26,8 @@ class Reply:
 
     Its tokens are computed whether it is read or not; they become text in the thread that reads.
     A KeyboardInterrupt while it waits ends it as cancelled; `close` stops it at once. `opening` is
-    text of the reply that is a part of the prompt; `speed` is what was planned.
+    text of the reply that is a part of the prompt; `speed` is what was planned, and `pace` collects
+    how fast it went.
     """
 
     def __init__(
@@ -33,6 +39,7 @@ class Reply:
         opening: str = "",
         images: Sequence[ImageInput] = (),
         speed: SpeedEstimate | None = None,
+        pace: Pace | None = None,
         timeout_s: float | None = None,
     ) -> None:
         breakers = frozenset[int]()
@@ -44,9 +51,11 @@ class Reply:
         self._speed = speed
         self._num_tokens = 0
         self._is_finished = False
-        self._start_s = self._first_s = self._last_s = time.perf_counter()
+        self._pace, self._step_s = pace or Pace(), math.inf
+        self._start_s = self._first_s = self._last_s = self._mark_s = time.perf_counter()
+        stop_ids = frozenset[int]() if sampling.ignore_eos else text.stop_ids
         self._stream = engine.submit(
-            SequenceRequest(prompt_ids, sampling, text.stop_ids, breakers, images, timeout_s)
+            SequenceRequest(prompt_ids, sampling, stop_ids, breakers, images, timeout_s)
         )
 
     def __iter__(self) -> Reply:
@@ -93,7 +102,10 @@ class Reply:
     def _count(self, time_s: float) -> None:
         self._last_s = time_s
         if self._num_tokens == 0:
-            self._first_s = time_s
+            self._first_s = self._mark_s = time_s
+        elif self._num_tokens % TIMED_STEPS == 0:
+            self._step_s = min(self._step_s, (time_s - self._mark_s) / TIMED_STEPS)
+            self._mark_s = time_s
         self._num_tokens += 1
 
     def _add_text(self, token: SampledToken) -> None:
@@ -124,6 +136,10 @@ class Reply:
         if self._speed is None or sequence.is_batched or sequence.images:
             return None
         computed = max(sequence.num_prompt_tokens - sequence.num_cached_tokens, 1)
+        if self._step_s < math.inf:
+            self._pace.add_step(self._step_s)
+        if not sequence.num_cached_tokens and self._num_tokens:
+            self._pace.add_prompt(computed, self._first_s - self._start_s)
         return PlannedRates(self._speed.prompt_of(computed), self._speed.decode)
 
     def _logprob(self, token: SampledToken, logprob: float) -> TokenLogprob:

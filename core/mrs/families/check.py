@@ -23,9 +23,10 @@ def check_tensors(
     scales: set[str] = set()
     for parameter in parameters:
         for piece in parameter.pieces:
-            if piece.tensor not in read:
-                read[piece.tensor] = _Table(parameter, piece)
-            read[piece.tensor].rows += _rows(parameter, piece)
+            table = read.get(piece.tensor)
+            if table is None:
+                table = read[piece.tensor] = _Table(parameter, piece)
+            table.rows += _rows(parameter, piece)
             if piece.scales is not None:
                 scales.add(piece.scales.tensor)
     for tensor, table in read.items():

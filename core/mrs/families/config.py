@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -80,6 +81,20 @@ class Config:
             raise NotReadable(f"{key} = {value!r} is not a list", where=self.where)
         return value
 
+    def numbers(self, key: str, count: int, above: float = -math.inf) -> tuple[float, ...]:
+        """A list of `count` numbers above `above`."""
+        values = self.sequence(key)
+        if len(values) != count:
+            raise NotReadable(f"{key} = {values!r} has not {count} numbers", where=self.where)
+        items = (Config({key: value}, self.where) for value in values)
+        return tuple(item.positive_number(key, above=above) for item in items)
+
+    def text(self, key: str, default: Any = _MISSING) -> str:
+        value = self._get(key, default)
+        if not isinstance(value, str):
+            raise NotReadable(f"{key} = {value!r} is not a text", where=self.where)
+        return value
+
     def mapping(self, key: str) -> Mapping[str, Any]:
         value = self._get(key, {})
         if not isinstance(value, Mapping):
@@ -92,6 +107,12 @@ class Config:
         if value < 1:
             raise NotReadable(f"{key} = {value} must be at least 1", where=self.where)
         return value
+
+    def head_dim(self, width: int, heads: int) -> int:
+        """The part of `width` numbers that each of `heads` has; NotReadable where it is none."""
+        if width < heads:
+            raise NotReadable(f"{width} numbers are too few for {heads} heads", where=self.where)
+        return width // heads
 
     def optional_number(self, key: str) -> float | None:
         """A number above 0, or None where the config has none."""

@@ -58,7 +58,7 @@ def config_from_gguf(
         for key, name in {**KEYS, **family_keys}.items()
         if prefix + name in metadata
     }
-    if "token_embd.weight" in tensor_shapes:
+    if tensor_shapes.get("token_embd.weight"):
         config["vocab_size"] = tensor_shapes["token_embd.weight"][0]
     _head_sizes(config)
     config["tie_word_embeddings"] = "output.weight" not in tensor_shapes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mrs.families.names import ALTERNATING, JOINT, TRANSPOSED
 from mrs.families.slots import Kind, Slot, layer_slots, model_slots
@@ -57,7 +57,7 @@ def list_vision_parameters(
             own, file = f"vision.{key}.{index}.", names[key].format(layer=index)
             slots = list(layer_slots(layer, vision.tower.hidden_size))
             found += bind.slots(slots, own, file, None)
-    return [replace(p, role="tower") if p.role == "matrix" else p for p in found]
+    return [p._replace(role="tower") if p.role == "matrix" else p for p in found]
 
 
 @dataclass(frozen=True)

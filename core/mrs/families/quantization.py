@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mrs.errors import Unsupported
 from mrs.families.config import Config
@@ -53,8 +53,6 @@ def with_scales(
             return piece
         tensor = piece.tensor + quantization.numbers
         # Blocks lie along the columns, whichever way the plain tensor has them.
-        return replace(
-            piece, tensor=tensor, scales=Scales(scales, quantization.tile), transposed=False
-        )
+        return Piece(tensor, piece.rows, piece.change, scales=Scales(scales, quantization.tile))
 
-    return [replace(p, pieces=tuple(scaled(piece) for piece in p.pieces)) for p in parameters]
+    return [p._replace(pieces=tuple(map(scaled, p.pieces))) for p in parameters]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from mrs.families.vision.spec import Vision
@@ -315,16 +315,14 @@ Change = Literal["plus_one", "negative_exp"]
 Role = Literal["matrix", "embedding", "head", "tower", "dense", "vector"]
 
 
-@dataclass(frozen=True)
-class Scales:
+class Scales(NamedTuple):
     """A tensor with one scale for each `tile` (rows, columns) of another one's numbers."""
 
     tensor: str
     tile: tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """Where a parameter's numbers lie in a checkpoint: rows of one tensor.
 
     A tensor of more dimensions is a table too: all but the last one number its rows. Where the
@@ -340,8 +338,7 @@ class Piece:
     scales: Scales | None = None
 
 
-@dataclass(frozen=True)
-class Parameter:
+class Parameter(NamedTuple):
     """One tensor of the running model.
 
     `matrix`, `embedding` and `head` may be kept quantized. A `tower` is a matrix of the part that

@@ -7,7 +7,7 @@ import time
 import torch
 
 from mrs.kernels.library import native_library
-from mrs.kernels.memory import allocate_weights
+from mrs.kernels.memory import WeightArena
 
 
 def read_bandwidth(size_bytes: int = 256 << 20, rounds: int = 5) -> float:
@@ -16,7 +16,7 @@ def read_bandwidth(size_bytes: int = 256 << 20, rounds: int = 5) -> float:
     `size_bytes` should be several times the last-level cache. Matrix-vector products over packed
     weights can at best read at this rate.
     """
-    memory = allocate_weights(size_bytes)
+    memory = WeightArena([size_bytes]).take(size_bytes)
     memory.fill_(1)  # pages exist only once they are written
     library = native_library()
     best = float("inf")

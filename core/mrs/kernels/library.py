@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-#: Names a lower path than the processor allows: one of `PATH_NAMES`, or "torch".
-PATH_VARIABLE = "MRS_CPU_PATH"
+from mrs.cpu import PATH_NAMES, cpu_path, cpu_paths
 
-#: What the paths are called in front of people.
-PATH_NAMES = {
-    "avx512": "native AVX-512 VNNI",
-    "avx2": "native AVX2",
-    "neon": "native NEON",
-    "portable": "native C",
-}
+#: The paths that differ outside the library only, and theirs in it.
+_SAME_CODE = {"amx": "avx512_bf16"}
 
 _LIBRARY = (
     Path(__file__).parent / "native" / ("libmrs.dylib" if sys.platform == "darwin" else "libmrs.so")
 )
-
-
-class _Path(ctypes.Structure):
-    _fields_ = (("name", ctypes.c_char_p),)
 
 
 class NativeMatrix(ctypes.Structure):
@@ -38,6 +27,7 @@ class NativeMatrix(ctypes.Structure):
         ("rows", ctypes.c_int64),
         ("columns", ctypes.c_int64),
         ("packed", ctypes.c_void_p),
+        ("subnormal", ctypes.c_void_p),
     )
 
 
@@ -52,10 +42,11 @@ class NativeLibrary:
 
 _POINTER, _INT, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
 _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
-    "mrs_path": (_POINTER, (_INT,)),
+    "mrs_path": (_POINTER, (ctypes.c_char_p,)),
     "mrs_row_bytes": (_LONG, (_INT, _LONG)),
     "mrs_packed_bytes": (_LONG, (_INT, _LONG, _LONG)),
     "mrs_pack": (None, (_POINTER, _POINTER, _LONG, _LONG, _LONG, _INT)),
+    "mrs_mark_subnormal": (None, (_POINTER, _INT)),
     "mrs_decode": (ctypes.c_bool, (_POINTER, _POINTER, _LONG, _LONG, _INT, _POINTER, _INT)),
     "mrs_matmul": (ctypes.c_bool, (_POINTER, _POINTER, _INT, _LONG, _POINTER, _INT)),
     "mrs_read": (None, (_POINTER, _POINTER, _LONG, _INT)),
@@ -78,47 +69,32 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
 
 def is_available() -> bool:
     """Whether the library was built and is not switched off; loads nothing."""
-    return os.environ.get(PATH_VARIABLE) != "torch" and _LIBRARY.exists()
+    return cpu_path() != "torch" and _LIBRARY.exists()
 
 
 @cache
 def native_library() -> NativeLibrary | None:
     """The library, or None where it was not built or the environment asks for torch."""
-    wanted = os.environ.get(PATH_VARIABLE)
-    functions = None if wanted == "torch" else _open_library()
-    if functions is None:
+    if not is_available():
         return None
-    paths = _paths(functions)
-    name = wanted or next(iter(paths))
-    if name not in paths:
-        known = ", ".join((*paths, "torch"))
-        raise ValueError(f"{PATH_VARIABLE}={name}: this processor has {known}")
-    return NativeLibrary(functions, name, paths[name])
+    path, functions = cpu_path(), _open_library()
+    return NativeLibrary(functions, path, functions.mrs_path(_SAME_CODE.get(path, path).encode()))
 
 
 def native_paths() -> list[str]:
     """The native paths that this processor can run, best first; empty where none was built."""
-    functions = _open_library()
-    return [] if functions is None else list(_paths(functions))
+    return [path for path in cpu_paths() if path != "torch"] if _LIBRARY.exists() else []
 
 
 def path_name() -> str:
     """How matrix products run on this CPU, for people: "native AVX-512 VNNI", …, "torch"."""
     library = native_library()
-    return "torch" if library is None else PATH_NAMES[library.path]
+    return PATH_NAMES["torch" if library is None else library.path]
 
 
-def _open_library() -> ctypes.CDLL | None:
-    if not _LIBRARY.exists():
-        return None
+def _open_library() -> ctypes.CDLL:
     functions = ctypes.CDLL(str(_LIBRARY))
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(functions, name)
         function.restype, function.argtypes = result, arguments
     return functions
-
-
-def _paths(functions: ctypes.CDLL) -> dict[str, int]:
-    """Addresses of this processor's paths by their names, best first."""
-    addresses = (functions.mrs_path(index) for index in range(len(PATH_NAMES)))
-    return {_Path.from_address(address).name.decode(): address for address in addresses if address}

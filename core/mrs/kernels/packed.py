@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from mrs.kernels.library import NativeLibrary, NativeMatrix, native_library
-from mrs.kernels.memory import allocate_weights
 
 #: Formats of GGUF that the native kernels multiply, in the library's order.
 PACKED_FORMATS = (
@@ -39,14 +38,14 @@ class PackedMatrix:
     It takes as many bytes as in the file, rows rounded up to a multiple of 16. Products quantize
     the activations to 8 bits in groups of 32 columns, except with F16 and BF16 weights. With
     AVX-512 and more than 16 tokens, weights below 8 bits and the activations are both brought to
-    8 bits in groups of 128 columns.
+    8 bits in groups of 128 columns. Subnormal activations may count as 0, weights never do.
     """
 
     device = torch.device("cpu")
 
     def __init__(self, format_name: str, rows: int, columns: int) -> None:
         """Memory for the weight, to be filled by `fill`; ValueError where rows cut a block."""
-        data = allocate_weights(_packed_bytes(format_name, rows, columns))
+        data = torch.empty(_packed_bytes(format_name, rows, columns), dtype=torch.uint8)
         self._hold(data, format_name, rows, columns)
 
     @classmethod
@@ -57,6 +56,8 @@ class PackedMatrix:
             raise ValueError(f"{data.numel()} packed bytes instead of {size_bytes}")
         matrix = cls.__new__(cls)
         matrix._hold(data.contiguous(), format_name, rows, columns)
+        if matrix._subnormal is not None:
+            matrix._library.functions.mrs_mark_subnormal(matrix.address, torch.get_num_threads())
         return matrix
 
     def _hold(self, data: Tensor, format_name: str, rows: int, columns: int) -> None:
@@ -64,7 +65,16 @@ class PackedMatrix:
         self.format_name = format_name
         self._library = library
         self._data = data
-        self._matrix = NativeMatrix(library.path_address, number, rows, columns, data.data_ptr())
+        groups = -(-rows // GROUP_ROWS)
+        self._subnormal = torch.zeros(groups).bool() if format_name == "BF16" else None
+        self._matrix = NativeMatrix(
+            library.path_address,
+            number,
+            rows,
+            columns,
+            data.data_ptr(),
+            None if self._subnormal is None else self._subnormal.data_ptr(),
+        )
         self._address = ctypes.addressof(self._matrix)
         self._row_bytes: int = library.functions.mrs_row_bytes(number, columns)
         self._dense_tokens, self._dense_dtype = _dense(library.path)
@@ -86,8 +96,16 @@ class PackedMatrix:
 
     @property
     def dense_tokens(self) -> int:
-        """From so many rows on they are multiplied by torch, with decoded weights."""
+        """From so many rows on they are multiplied by torch, with decoded weights.
+
+        Torch's units for bf16 take subnormal weights for 0, so those are left to the library.
+        """
+        if self._dense_dtype is torch.bfloat16 and self._has_subnormal():
+            return sys.maxsize
         return self._dense_tokens
+
+    def _has_subnormal(self) -> bool:
+        return self._subnormal is not None and bool(self._subnormal.any())
 
     def fill(self, blocks: Tensor, first_row: int = 0) -> None:
         """Take rows of a file's blocks, uint8 (R, row_bytes), as rows `first_row` and after.
@@ -118,7 +136,7 @@ class PackedMatrix:
         if x.dtype not in _TYPES:
             return self.matmul(x.float()).to(x.dtype)
         x = x.contiguous()
-        if x.shape[0] >= self._dense_tokens:
+        if x.shape[0] >= self.dense_tokens:
             return self._matmul_decoded(x)
         return self._matmul_packed(x)
 
@@ -202,7 +220,7 @@ def _dense(path: str) -> tuple[int, torch.dtype]:
 
     Measured: only matrix units (AMX) beat this library's products, and anything beats portable C.
     """
-    if torch.cpu._is_amx_tile_supported():
+    if path == "amx":
         return 32, torch.bfloat16
     if path == "portable":
         return 4, torch.float32

@@ -29,7 +29,9 @@ def model_identity(checkpoint: Checkpoint, plan: Plan) -> str:
         tensors = [checkpoint.tensors[name] for name in sorted(checkpoint.tensors)]
         for info in tensors[:: -(-len(tensors) // SAMPLED_TENSORS) or 1]:
             start = max(0, (info.size_bytes - SAMPLE_BYTES) // 2)
-            found.update(weights.tensor_bytes(info)[start : start + SAMPLE_BYTES])
+            sample = bytearray(min(SAMPLE_BYTES, info.size_bytes))
+            weights.read_into(memoryview(sample), info, start)
+            found.update(sample)
     return found.hexdigest()
 
 

@@ -11,6 +11,7 @@ from mrs.errors import NotReadable
 from mrs.media import jpeg
 from mrs.media.recent import Recent
 from mrs.media.source import data_uri, is_data, read_source, unreadable
+from mrs.media.strips import changed, strips
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -117,14 +118,18 @@ def _too_many_pixels(source: str, limits: PictureLimits) -> NotReadable:
 
 
 def _plain(image: Image) -> Image:
-    """In mode L, RGB or RGBA: with transparency RGBA, without colour L."""
+    """The picture in mode L, RGB or RGBA: with transparency RGBA, without colour L."""
     if image.mode.startswith("I"):  # 16 bits of grey
-        return image.convert("I").point(lambda value: value * (1 / 256)).convert("L")
+        return changed(image, "L", _upper_bits)
     if "transparency" in image.info or image.mode in ("LA", "PA"):
         return image.convert("RGBA")
     if image.mode == "1":
         return image.convert("L")
-    return image.copy() if image.mode in ("L", "RGB", "RGBA") else image.convert("RGB")
+    return image if image.mode in ("L", "RGB", "RGBA") else image.convert("RGB")
+
+
+def _upper_bits(image: Image) -> Image:
+    return image.convert("I").point(lambda value: value * (1 / 256)).convert("L")
 
 
 def _upright(image: Image, file: ImageFile) -> Image:
@@ -149,7 +154,8 @@ def _upright(image: Image, file: ImageFile) -> Image:
 
 def _digest(image: Image) -> int:
     hashed = hashlib.sha256(f"{image.mode} {image.width} {image.height} ".encode())
-    hashed.update(image.tobytes())
+    for _, strip in strips(image):
+        hashed.update(strip.tobytes())
     return int.from_bytes(hashed.digest()[:8], "big") >> 1
 
 

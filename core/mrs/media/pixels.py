@@ -8,14 +8,18 @@ from PIL.Image import Image, Resampling, alpha_composite, new
 from torch import Tensor
 
 from mrs.families.vision.spec import PixelScale
+from mrs.media.strips import changed
 
 
 def to_rgb(image: Image) -> Image:
     """Three channels; what is transparent lets white through."""
     if "A" in image.getbands():
-        image = image.convert("RGBA")
-        image = alpha_composite(new("RGBA", image.size, "white"), image)
+        return changed(image, "RGB", _on_white)
     return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _on_white(image: Image) -> Image:
+    return alpha_composite(new("RGBA", image.size, "white"), image.convert("RGBA")).convert("RGB")
 
 
 def resize(image: Image, height: int, width: int, resampling: str) -> Image:

@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
-from mrs.errors import NotReadable
+from mrs.errors import NotReadable, shortened
 
 _NAMED_CHARACTERS = 80
 _DATA = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.IGNORECASE)
@@ -19,11 +19,7 @@ _SPACE = re.compile(r"[ \t\r\n]+")
 
 def picture_name(source: str) -> str:
     """What to call a picture when talking of it; long names are cut in the middle."""
-    name = original_source(source)
-    if len(name) > _NAMED_CHARACTERS:
-        half = _NAMED_CHARACTERS // 2
-        name = f"{name[:half]}\u2026{name[-half:]}"
-    return " ".join(name.split())
+    return " ".join(shortened(original_source(source), _NAMED_CHARACTERS).split())
 
 
 def original_source(source: str) -> str:

@@ -55,7 +55,8 @@ class MoePart:
 
     def __call__(self, x: Tensor) -> Tensor:
         weights, chosen = self._router(x)
-        out = self._mixed(x, weights, chosen)
+        mixed = self._mixed_for_one if x.shape[0] == 1 else self._mixed
+        out = mixed(x, weights, chosen)
         if self._shared is not None:
             shared = self._shared(x)
             if self._shared_gate is not None:
@@ -77,4 +78,12 @@ class MoePart:
             rows = tokens[pairs]
             out.index_add_(0, rows, self._experts[expert](x[rows]).mul_(pair_weights[pairs]))
             start += count
+        return out
+
+    def _mixed_for_one(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        """The same sum for a single token, whose rows need not be gathered for each expert."""
+        out = torch.zeros_like(x)
+        numbers, pair_weights = chosen[0].tolist(), weights[0].to(x.dtype).tolist()
+        for expert, weight in sorted(zip(numbers, pair_weights, strict=True)):
+            out += self._experts[expert](x).mul_(weight)
         return out

@@ -6,13 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mrs.plan.device import Device
-from mrs.plan.overhead import NOTHING, Estimate, runtime_bytes
-from mrs.plan.terms import ModelSizes
+from mrs.plan.overhead import (
+    FRAGMENTATION,
+    NOTHING,
+    Estimate,
+    heap_bytes,
+    program_bytes,
+    runtime_bytes,
+)
+from mrs.plan.processor import cpu_threads
+from mrs.plan.terms import ModelSizes, Sizes
 
 #: Our formula bounds the measured activations from above, by at most this part of them.
 ACTIVATION_SLACK = 0.15
-#: An accelerator's allocator rounds blocks up and cannot use every gap between them.
-FRAGMENTATION = 0.25
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,10 @@ class Correction:
 class DeviceTerms:
     """The bytes of one device. `reserve_bytes` are kept free beside the runtime's.
 
-    `loading_bytes` is the most that is held while weights are loaded, before there is a cache.
+    `runtime` is what an accelerator's driver takes, and on the CPU the program itself, wherever
+    the layers are. `allocator` is what is lost to gaps between blocks of memory. `loading_bytes`
+    is the most that is held while weights are loaded, before there is a cache. A device must have
+    what is expected, and a CPU the upper bound: a process that exceeds its memory is killed.
     """
 
     layers: int
@@ -36,23 +45,32 @@ class DeviceTerms:
     kv_bytes: int
     activations: Estimate
     runtime: Estimate
+    allocator: Estimate
     reserve_bytes: int
     loading_bytes: int
+    is_cpu: bool = False
 
     @property
     def total(self) -> Estimate:
         held = Estimate.exact(self.weight_bytes + self.kv_bytes)
-        return held + self.activations + self.runtime
+        return held + self.activations + self.runtime + self.allocator
+
+    @property
+    def is_used(self) -> bool:
+        """Whether any part of the model is there."""
+        return self.layers > 0 or self.weight_bytes > 0
 
     @property
     def needed_bytes(self) -> int:
         """What must be there for the plan to be kept."""
-        return max(self.total.expected, self.loading_bytes)
+        total = self.total.high if self.is_cpu else self.total.expected
+        return max(total, self.loading_bytes)
 
     @property
     def free_bytes(self) -> int:
         """What is left beside everything and the reserve; negative if something is missing."""
-        return self.available_bytes - self.total.expected - self.reserve_bytes
+        total = self.total.high if self.is_cpu else self.total.expected
+        return self.available_bytes - total - self.reserve_bytes
 
     @property
     def missing_bytes(self) -> int:
@@ -66,52 +84,94 @@ def device_terms(
     home: int,
     corrections: Mapping[str, Correction],
 ) -> tuple[DeviceTerms, ...]:
-    """The terms of every device; those that hold nothing have zeros."""
-    return tuple(
-        _terms(sizes, device, index, layer_devices, home, corrections.get(device.label))
-        for index, device in enumerate(devices)
-    )
+    """The terms of every device; those that hold nothing have zeros, but for the program's."""
+    indices = range(len(devices))
+    layers = [[n for n, place in enumerate(layer_devices) if place == index] for index in indices]
+    bounds = [_activation_bound(sizes.on(devices[i]), layers[i], i == home) for i in indices]
+    in_heap = max((bounds[i] for i in indices if devices[i].torch_device == "cpu"), default=0)
+    host = host_index(devices)
+    found = []
+    for index, device in enumerate(devices):
+        if not layers[index] and index not in (home, host):
+            found.append(_empty(device))
+            continue
+        correction = corrections.get(device.label)
+        runtime = _runtime(device, correction)
+        allocator = _allocator(device, bounds[index])
+        if index == host:
+            runtime += _program(sizes)
+            allocator += heap_bytes(in_heap)
+        found.append(
+            _terms(
+                sizes.on(device),
+                device,
+                layers[index],
+                index == home,
+                _activations(bounds[index], correction),
+                runtime,
+                allocator,
+            )
+        )
+    return tuple(found)
+
+
+def _empty(device: Device) -> DeviceTerms:
+    is_cpu = device.kind == "cpu"
+    none = NOTHING
+    return DeviceTerms(0, device.available_bytes, 0, 0, none, none, none, 0, 0, is_cpu)
+
+
+def host_index(devices: Sequence[Device]) -> int:
+    """The device whose memory the program itself is in: the CPU, or one that shares its memory."""
+    shared = (index for index, device in enumerate(devices) if device.shares_host_memory)
+    return next(shared, len(devices) - 1)
+
+
+def _activation_bound(sizes: Sizes, layers: Sequence[int], is_home: bool) -> int:
+    """The most that is alive at once on a device with these layers."""
+    if not layers and not is_home:
+        return 0
+    largest = max((sizes.layer_act_bytes[layer] for layer in layers), default=0)
+    if is_home:
+        largest = max(largest, sizes.head_act_bytes) + sizes.feature_bytes
+    return largest + sizes.standing_bytes
 
 
 def _terms(
-    model: ModelSizes,
+    sizes: Sizes,
     device: Device,
-    index: int,
-    layer_devices: Sequence[int],
-    home: int,
-    correction: Correction | None,
+    layers: Sequence[int],
+    is_home: bool,
+    activations: Estimate,
+    runtime: Estimate,
+    allocator: Estimate,
 ) -> DeviceTerms:
-    sizes = model.on(device)
-    mine = [layer for layer, place in enumerate(layer_devices) if place == index]
-    if not mine and index != home:
-        return DeviceTerms(0, device.available_bytes, 0, 0, NOTHING, NOTHING, 0, 0)
-    weights = sum(sizes.layer_bytes[layer] for layer in mine)
-    activations = max((sizes.layer_act_bytes[layer] for layer in mine), default=0)
-    if index == home:
-        weights += sizes.non_mapped_bytes
-        activations = max(activations, sizes.head_act_bytes) + sizes.feature_bytes
-    runtime = _runtime(device, correction)
+    is_cpu = device.kind == "cpu"
+    weights = sum(sizes.layer_bytes[layer] for layer in layers)
+    weights += sizes.non_mapped_bytes if is_home else 0
     reserve = device.available_bytes - device.memory.usable_bytes
+    scratch = sizes.kept.load_scratch_bytes if weights else 0
     return DeviceTerms(
-        layers=len(mine),
+        layers=len(layers),
         available_bytes=device.available_bytes,
         weight_bytes=weights,
-        kv_bytes=sum(sizes.kv_bytes[layer] for layer in mine),
-        activations=_activations(activations + sizes.standing_bytes, device, correction),
+        kv_bytes=sum(sizes.kv_bytes[layer] for layer in layers),
+        activations=activations,
         runtime=runtime,
+        allocator=allocator,
         reserve_bytes=max(0, reserve - runtime.expected),
-        loading_bytes=weights + runtime.expected + sizes.kept.load_scratch_bytes,
+        loading_bytes=weights + (runtime.high if is_cpu else runtime.expected) + scratch,
+        is_cpu=is_cpu,
     )
 
 
-def _activations(bound: int, device: Device, correction: Correction | None) -> Estimate:
-    """Between the least that the bound can mean and what an allocator makes of it."""
+def _activations(bound: int, correction: Correction | None) -> Estimate:
+    """Between the least that the bound can mean and the bound; or what was measured."""
     low = int(bound / (1 + ACTIVATION_SLACK))
-    high = bound if device.torch_device == "cpu" else int(bound * (1 + FRAGMENTATION))
     if correction is None:
-        return Estimate(low, bound, high)
+        return Estimate(low, bound, bound)
     expected = int(bound * correction.activation_ratio)
-    return Estimate(min(low, expected), expected, max(high, expected))
+    return Estimate(min(low, expected), expected, max(bound, expected))
 
 
 def _runtime(device: Device, correction: Correction | None) -> Estimate:
@@ -120,3 +180,17 @@ def _runtime(device: Device, correction: Correction | None) -> Estimate:
         return estimate
     measured = correction.runtime_bytes
     return Estimate(min(estimate.low, measured), measured, max(estimate.high, measured))
+
+
+def _program(model: ModelSizes) -> Estimate:
+    return program_bytes(model.spec.vocab_size, len(model.parameters), cpu_threads())
+
+
+def _allocator(device: Device, bound: int) -> Estimate:
+    """What an accelerator loses of its own activations; those of CPUs lie in the heap."""
+    return NOTHING if device.torch_device == "cpu" else Estimate(0, 0, int(bound * FRAGMENTATION))
+
+
+def host_bytes(model: ModelSizes, device: Device) -> int:
+    """The most that the process takes of the host's memory besides what layers there take."""
+    return _program(model).high + heap_bytes(model.on(device).mapped_act_bytes).high

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mrs.isq import parse_isq
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
-from mrs.plan.search import ISQ_LEVELS, LENGTH_STEP, largest
+from mrs.plan.search import ISQ_LEVELS, LENGTH_STEP, best_level, largest
 from mrs.request import RunRequest
 from mrs.units import human_bytes
 
@@ -25,19 +24,41 @@ class Change:
 
 
 def nearest_changes(planner: Planner, request: RunRequest, plan: Plan) -> list[Change]:
-    """At most three changes, each alone enough: to fit, else to leave the CPU out.
+    """At most three changes, each alone enough: to leave the CPU out, else to fit.
 
-    A plan that fits on its accelerators gets one: how far its length could grow.
+    Those that leave the CPU out come first, then those with the fastest replies. A plan that fits
+    on its accelerators gets one change: how far its length could grow. Where nothing keeps the
+    CPU out of a plan that fits, quantization that makes it faster is proposed.
     """
     if plan.fits and not plan.spilled_layers:
         return list(_longer(planner, request, plan))[:1]
-    goal = _no_spill if plan.fits else _fits
-    kinds = (_shorter, _fewer, _narrower, _quantized, _by_itself, _with_cpu)
-    found = [change for kind in kinds for change in kind(planner, request, plan, goal)]
-    return found[:MOST_CHANGES]
+    kinds: tuple[Kind, ...] = (_shorter, _fewer, _narrower, _quantized, _by_itself)
+    goals: tuple[Goal, ...] = (_no_spill,) if plan.fits else (_no_spill, _fits)
+    found = [change for kind in kinds for change in _reaching(goals, kind, planner, request, plan)]
+    if plan.fits and not found:
+        faster = (_narrower, _quantized)
+        found = [change for kind in faster for change in kind(planner, request, plan, _fits)]
+    with_cpu = list(_with_cpu(planner, request, plan, _fits))
+    return [*sorted(found, key=_rank)[: MOST_CHANGES - len(with_cpu)], *with_cpu]
 
 
 Goal = Callable[[Plan], bool]
+Kind = Callable[[Planner, RunRequest, Plan, Goal], "Iterator[Change]"]
+
+
+def _reaching(
+    goals: Sequence[Goal], kind: Kind, planner: Planner, request: RunRequest, plan: Plan
+) -> list[Change]:
+    """The change of a kind for the first goal that it reaches."""
+    for goal in goals:
+        if found := list(kind(planner, request, plan, goal)):
+            return found
+    return []
+
+
+def _rank(change: Change) -> tuple[bool, float]:
+    """Without layers on the CPU first, then by the speed of replies."""
+    return change.plan.spilled_layers > 0, -change.plan.speed.decode.low
 
 
 def _fits(plan: Plan) -> bool:
@@ -97,15 +118,17 @@ def _narrower(planner: Planner, request: RunRequest, plan: Plan, goal: Goal) -> 
 
 
 def _quantized(planner: Planner, request: RunRequest, plan: Plan, goal: Goal) -> Iterator[Change]:
-    """The finest level that is smaller than the weights are now and reaches the goal."""
-    now = _weight_bytes(plan)
+    """The best level that is smaller than the weights are now and reaches the goal."""
+    reaching: list[tuple[str, Plan]] = []
     for level in ISQ_LEVELS:
-        if plan.isq is not None and parse_isq(level).name == plan.isq:
-            continue
         smaller = planner.plan(replace(request, isq=level))
-        if _weight_bytes(smaller) < now and goal(smaller):
-            yield Change(f"--isq {level}", _smaller(plan, smaller), smaller)
-            return
+        if _weight_bytes(smaller) < _weight_bytes(plan) and goal(smaller):
+            reaching.append((level, smaller))
+            if not smaller.spilled_layers:
+                break
+    if best := best_level(reaching):
+        level, smaller = best
+        yield Change(f"--isq {level}", _smaller(plan, smaller), smaller)
 
 
 def _by_itself(planner: Planner, request: RunRequest, plan: Plan, goal: Goal) -> Iterator[Change]:

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from mrs.plan.device import Device, DeviceKind
 from mrs.plan.gpu_bandwidths import published_bandwidth
+from mrs.plan.processor import expected_bandwidth
 from mrs.plan.remembered import cache_file as remembered_file
 from mrs.plan.remembered import device_key, host_key, read_entries, write_entries
 
 FILE_NAME = "bandwidth.json"
 
 #: Low ends of what is sold, for devices that nothing else is known of.
-ASSUMED_BYTES_PER_S: dict[DeviceKind, float] = {"cuda": 200e9, "metal": 68e9, "cpu": 20e9}
+ASSUMED_BYTES_PER_S: dict[DeviceKind, float] = {"cuda": 200e9, "metal": 68e9}
 
 MEASURED_BYTES = 256 * 1024**2
 #: Passes that together read all of it.
@@ -34,9 +35,12 @@ def with_bandwidth(devices: Sequence[Device], cache_file: Path | None = None) ->
 
 
 def bandwidth_of(device: Device) -> float:
-    """Bytes a second: the device's own figure, or the assumed one of its kind."""
-    kind: DeviceKind = "cpu" if device.torch_device == "cpu" else device.kind
-    return device.bandwidth_bytes_per_s or ASSUMED_BYTES_PER_S[kind]
+    """Bytes a second: the device's own figure, or what is assumed of its kind or of this CPU."""
+    if device.bandwidth_bytes_per_s is not None:
+        return device.bandwidth_bytes_per_s
+    return (
+        expected_bandwidth() if device.torch_device == "cpu" else ASSUMED_BYTES_PER_S[device.kind]
+    )
 
 
 def remember_bandwidth(device: Device, bytes_per_s: float, cache_file: Path | None = None) -> None:
@@ -50,7 +54,17 @@ def remember_bandwidth(device: Device, bytes_per_s: float, cache_file: Path | No
 
 def learn_host_bandwidth(cache_file: Path | None = None) -> None:
     """Measure how fast the CPU reads its memory, for the plans made from now on."""
-    _remember(host_key(), measure_host_bandwidth(), cache_file)
+    remember_host_bandwidth(measure_host_bandwidth(), cache_file)
+
+
+def remember_host_bandwidth(bytes_per_s: float, cache_file: Path | None = None) -> None:
+    """The same of a measured one."""
+    _remember(host_key(), bytes_per_s, cache_file)
+
+
+def is_host_known(cache_file: Path | None = None) -> bool:
+    """Whether it has been measured before."""
+    return host_key() in _read(cache_file or remembered_file(FILE_NAME))
 
 
 def measure_host_bandwidth(size_bytes: int = MEASURED_BYTES) -> float:

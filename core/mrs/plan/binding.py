@@ -22,9 +22,8 @@ class Binding:
     def text(self) -> str:
         size = human_bytes(abs(self.free_bytes))
         room = f"lacks {size}" if self.free_bytes < 0 else f"has {size} to spare"
-        return (
-            f"{self.device} {room}; its largest term: {self.term}, {human_bytes(self.term_bytes)}"
-        )
+        size = human_bytes(self.term_bytes)
+        return f"{self.device} {room}; its largest part: {self.term}, {size}"
 
 
 def binding(plan: Plan) -> Binding:
@@ -32,7 +31,7 @@ def binding(plan: Plan) -> Binding:
 
     A plan that lacks memory is bound by the device that lacks most.
     """
-    used = [index for index, terms in enumerate(plan.terms) if terms.total.expected]
+    used = [index for index, terms in enumerate(plan.terms) if terms.is_used]
     lacking = [index for index in used if plan.terms[index].missing_bytes]
     accelerators = [index for index in used if plan.devices[index].kind != "cpu"]
     index = min(lacking or accelerators or used, key=lambda i: _spare_bytes(plan.terms[i]))

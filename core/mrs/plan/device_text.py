@@ -1,4 +1,4 @@
-"""Devices as people write them: `--device cuda:0=24GiB,bandwidth=448GB/s`, and logical ones."""
+"""Devices as people write them: `cuda:0=24GiB`, `cuda:0=RTX 4090`, and logical ones."""
 
 from __future__ import annotations
 
@@ -6,14 +6,21 @@ import re
 from collections.abc import Sequence
 
 from mrs.errors import UsageError
+from mrs.plan.apple import working_set_bytes
 from mrs.plan.device import Device, DeviceKind
+from mrs.plan.gpu_bandwidths import Card, find_card, near_names
 from mrs.plan.host_memory import HostMemory
 from mrs.units import parse_bytes
 
 FLAG = "--device"
 LOGICAL_VARIABLE = "MRS_LOGICAL_DEVICES"
-EXPECTED = "expected such as cuda:0=24GiB, cuda:1=16GiB,bandwidth=448GB/s or cpu=64GiB"
+EXPECTED = (
+    'expected such as cuda:0=24GiB, "cuda:0=RTX 4090", cuda:1=16GiB,bandwidth=448GB/s or cpu=64GiB'
+)
+#: Numbers of so many digits may be meant as the name of a card: 4090.
+DIGITS_OF_A_NAME = 4
 _DEVICE = re.compile(r"(cuda|metal|cpu)(?::([0-9]{1,4}))?")
+_BARE_NUMBER = re.compile(r"[0-9.]+")
 
 
 def what_if_devices(texts: Sequence[str]) -> list[Device]:
@@ -35,36 +42,72 @@ def _what_if_device(text: str) -> Device:
     match = _DEVICE.fullmatch(label.strip())
     if match is None or not equals or (match[1] == "cpu" and match[2]):
         raise UsageError(f"{text!r} is no device", where=FLAG, hint=EXPECTED)
-    size_text, *options = values.split(",")
-    size = _bytes(size_text, text)
-    bandwidth: float | None = None
-    for option in options:
-        key, _, value = option.partition("=")
-        if key.strip() != "bandwidth" or bandwidth is not None:
-            raise UsageError(f"{option!r} in {text!r} is unknown", where=FLAG, hint=EXPECTED)
-        bandwidth = float(_bytes(value.strip().removesuffix("/s"), text))
     kind: DeviceKind = "cuda" if match[1] == "cuda" else "metal" if match[1] == "metal" else "cpu"
     ordinal = int(match[2] or 0)
+    memory, *options = (value.strip() for value in values.split(","))
+    card = _card(memory, kind, text)
+    size = _card_bytes(card) if card else _bytes(memory, "GiB", FLAG)
+    given = _bandwidth(options, text)
+    published = card.bytes_per_s if card else None
     return Device(
         kind=kind,
         ordinal=ordinal,
-        name="imagined",
+        name=f"{card.name}, imagined" if card else "imagined",
         total_bytes=size,
         available_bytes=size,
         torch_device={"cuda": f"cuda:{ordinal}", "metal": "mps", "cpu": "cpu"}[kind],
-        bandwidth_bytes_per_s=bandwidth,
-        bandwidth_source="given" if bandwidth is not None else None,
-        shares_host_memory=kind == "metal",
+        bandwidth_bytes_per_s=given or published,
+        bandwidth_source="given" if given else "published" if published else None,
+        shares_host_memory=kind == "metal" or (card is not None and card.is_unified),
     )
 
 
-def _bytes(size_text: str, text: str) -> int:
+def _card(name: str, kind: DeviceKind, text: str) -> Card | None:
+    """The card of that name; None for a size. UsageError lists the cards with similar names."""
+    card = find_card(name)
+    if card is None:
+        if name[:1].isdigit():
+            return None
+        near = near_names(name)
+        hint = f"cards with similar names: {', '.join(near)}" if near else EXPECTED
+        raise UsageError(
+            f"{name!r} in {text!r} is neither a size nor a known card", where=FLAG, hint=hint
+        )
+    if kind != ("metal" if card.is_apple else "cuda"):
+        raise UsageError(f"{card.name} in {text!r} is no {kind} device", where=FLAG, hint=EXPECTED)
+    return card
+
+
+def _card_bytes(card: Card) -> int:
+    """What of its memory a process may take; of an Apple computer's that is a part."""
+    return working_set_bytes(card.memory_bytes) if card.is_apple else card.memory_bytes
+
+
+def _bandwidth(options: Sequence[str], text: str) -> float | None:
+    """Bytes a second, from `bandwidth=448GB/s`, the one option there is."""
+    if not options:
+        return None
+    key, _, value = options[0].partition("=")
+    if key.strip() != "bandwidth" or len(options) > 1:
+        raise UsageError(f"{options[-1]!r} in {text!r} is unknown", where=FLAG, hint=EXPECTED)
+    return float(_bytes(value.strip().removesuffix("/s"), "GB", FLAG, "/s"))
+
+
+def _bytes(text: str, unit: str, where: str, suffix: str = "") -> int:
+    """The size that a person wrote with its unit, above 0; `unit` is what the hint proposes."""
+    if _BARE_NUMBER.fullmatch(text):
+        hint = f"write {text}{unit}{suffix}"
+        if len(text) >= DIGITS_OF_A_NAME and (near := near_names(text)):
+            hint += f", or the name of a card such as {near[0]}"
+        raise UsageError(f"{text!r} has no unit", where=where, hint=hint)
     try:
-        size = parse_bytes(size_text)
+        size = parse_bytes(text)
     except ValueError as error:
-        raise UsageError(f"{error}, in {text!r}", where=FLAG, hint=EXPECTED) from None
+        raise UsageError(str(error), where=where) from None
     if size <= 0:
-        raise UsageError(f"{size_text!r} in {text!r} is nothing", where=FLAG, hint=EXPECTED)
+        raise UsageError(
+            f"{text!r} is nothing", where=where, hint=f"write such as 24{unit}{suffix}"
+        )
     return size
 
 
@@ -85,7 +128,7 @@ def logical_devices(text: str, host: HostMemory) -> list[Device]:
                 where=LOGICAL_VARIABLE,
                 hint="expected such as cpu,cpu or cpu=2GiB,cpu=4GiB",
             )
-        sizes.append(_logical_bytes(size) if equals else None)
+        sizes.append(_bytes(size, "GiB", LOGICAL_VARIABLE) if equals else None)
     unsized = sum(size is None for size in sizes)
     left = max(0, host.available_bytes - sum(size or 0 for size in sizes))
     share = left // (unsized + 1)
@@ -100,10 +143,3 @@ def logical_devices(text: str, host: HostMemory) -> list[Device]:
         )
         for ordinal, size in enumerate(sizes)
     ]
-
-
-def _logical_bytes(text: str) -> int:
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        raise UsageError(str(error), where=LOGICAL_VARIABLE) from None

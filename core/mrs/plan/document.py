@@ -11,13 +11,14 @@ from typing import Any
 from mrs.plan.account import DeviceTerms
 from mrs.plan.advice import Change
 from mrs.plan.binding import binding
+from mrs.plan.conversions import conversion_text, conversions, memory_bytes
 from mrs.plan.device import Device
 from mrs.plan.overhead import Estimate
 from mrs.plan.plan import Plan
 from mrs.plan.reconcile import Reconciliation
 from mrs.plan.solve import Solution
 
-VERSION = 3
+VERSION = 4
 SCHEMA = Path(__file__).with_name("plan.schema.json")
 
 
@@ -26,28 +27,42 @@ def to_document(
     changes: Sequence[Change] = (),
     solution: Solution | None = None,
     result: Reconciliation | None = None,
+    at_once: int = 0,
 ) -> dict[str, Any]:
-    """Every fact of a plan; `SCHEMA` says what each means."""
+    """Every fact of a plan; `SCHEMA` says what each means.
+
+    `at_once` counts the conversations that fit, as `conversations_at_once` does; 0 if not known.
+    """
     bound = binding(plan)
     return {
         "version": VERSION,
         "summary": plan.summary,
+        "verdict": plan.verdict,
+        "weights": {
+            "file_bytes": plan.model.file_bytes,
+            "memory_bytes": memory_bytes(plan),
+            "conversions": [asdict(each) for each in conversions(plan)],
+            "text": conversion_text(plan),
+        },
         "model": {
-            **asdict(plan.model),
+            **{key: fact for key, fact in asdict(plan.model).items() if key != "file_bytes"},
             "weights_format": plan.weights_format,
             "kv_bytes_per_token": plan.kv_bytes_per_token,
+            "kv_bytes_per_further_token": plan.kv_bytes_per_further_token,
         },
         "planned": {
             **asdict(plan.load),
             "dtype": plan.dense.name,
             "isq": plan.isq,
             "strategy": plan.strategy,
+            "conversations_at_once": at_once or None,
         },
         "fits": plan.fits,
         "missing_bytes": plan.missing_bytes,
         "spilled_layers": plan.spilled_layers,
         "devices": [
-            _device(*row) for row in zip(plan.devices, plan.terms, plan.prefix_bytes, strict=True)
+            _device(plan.devices[index], plan.terms[index], plan.prefix_bytes[index])
+            for index in plan.visible_devices
         ],
         "home": plan.devices[plan.home].label,
         "vision": None if plan.vision is None else asdict(plan.vision),
@@ -87,6 +102,7 @@ def _device(device: Device, terms: DeviceTerms, prefix_bytes: int) -> dict[str, 
             "kv_cache": terms.kv_bytes,
             "activations": _range(terms.activations),
             "runtime": _range(terms.runtime),
+            "allocator": _range(terms.allocator),
             "reserve": terms.reserve_bytes,
             "free": terms.free_bytes,
             "prefix_cache": prefix_bytes,
@@ -107,6 +123,7 @@ def _outcome(plan: Plan) -> dict[str, Any]:
         "missing_bytes": plan.missing_bytes,
         "spilled_layers": plan.spilled_layers,
         "total_bytes": sum(terms.total.expected for terms in plan.terms),
+        "decode_tokens_per_s": plan.speed.decode._asdict(),
     }
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mrs.plan.bandwidth import bandwidth_of
+from mrs.families.spec import Moe
 from mrs.plan.device import Device
+from mrs.plan.facts import weights_format
 from mrs.plan.placement import Placement
-from mrs.plan.processor import bf16_units
-from mrs.plan.speed import DeviceSpeed, Processor, SpeedEstimate
+from mrs.plan.rates import device_speed
+from mrs.plan.speed import MOST_CACHED_BYTES, SpeedEstimate
 from mrs.plan.terms import ModelSizes
 from mrs.plan.work import Work, chosen_share, past_numbers
+
+#: What choosing experts and sorting tokens by them costs a layer.
+ROUTING_STEPS = 6
 
 
 def estimate_speed(
@@ -25,16 +29,30 @@ def estimate_speed(
             cache_bytes=sizes.kv_bytes[layer] // sizes.load.batch,
             past_numbers=past_numbers(mixer, sizes.load.context_tokens, sizes.image_keys),
         )
+        if isinstance(sizes.spec.layers[layer].feed_forward, Moe):
+            past += Work(tensors=ROUTING_STEPS)
         works[index] += sizes.on(devices[index]).kept.layer_work[layer] + past
+    format_name, kind = _weights_kind(sizes, works, devices[placement.first_device])
     return SpeedEstimate(
         work=tuple(works),
-        devices=tuple(DeviceSpeed(_processor(device), bandwidth_of(device)) for device in devices),
+        devices=tuple(device_speed(device, format_name, kind) for device in devices),
         chunk_tokens=sizes.load.chunk_tokens,
+        context_tokens=sizes.load.context_tokens,
         chosen_share=chosen_share(sizes.spec),
+        weights_kind=kind,
     )
 
 
-def _processor(device: Device) -> Processor:
-    if device.torch_device != "cpu":
-        return device.kind
-    return "cpu with matrix units" if bf16_units() == "matrix" else "cpu"
+def _weights_kind(sizes: ModelSizes, works: Sequence[Work], device: Device) -> tuple[str, str]:
+    """The format of most weights, and what their rates are learnt as: apart for what caches hold,
+    for mixtures, and for what is multiplied without the native kernels."""
+    storage = sizes.on(device).storage
+    format_name = weights_format(storage).split(" ")[0]
+    words = [format_name]
+    if sum(work.weight_bytes + work.expert_bytes for work in works) < MOST_CACHED_BYTES:
+        words.append("cached")
+    if any(isinstance(layer.feed_forward, Moe) for layer in sizes.spec.layers):
+        words.append("mixture")
+    if all(kept.form != "packed" for kept in storage.values()):
+        words.append("without native kernels")
+    return format_name, " ".join(words)

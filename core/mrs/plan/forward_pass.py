@@ -11,27 +11,39 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from mrs.formats import Format
-from mrs.plan.processor import Bf16Units
+from mrs.formats import FORMATS, Format
 from mrs.plan.storage import Storage
 from mrs.units import KIB, MIB
 
-#: What torch's CPU kernels take besides for products of half types, at most, on processors that
-#: multiply them.
-PRODUCT_SCRATCH_BYTES = 400 * KIB
-#: Tokens from which packed weights are decoded for matrix units, and the size of the tiles.
-MATRIX_UNIT_TOKENS = 32
+#: What torch's products take besides with AMX, at least.
+AMX_SCRATCH_BYTES = 400 * KIB
+#: Tokens and columns from which torch's products of bf16 take so much more in each thread.
+COPIED_TOKENS, COPIED_COLUMNS, COPIED_BYTES = 769, 2049, 1536 * KIB
+#: Tokens from which packed weights are decoded for torch's products, by path; and the tiles.
+DECODED_TOKENS = {"amx": 32, "portable": 4}
 TILE_BYTES = 4 * MIB
-#: More tokens than this are multiplied as pairs of bf16.
+#: More tokens than this are multiplied as pairs of bf16, by paths that have units for them.
 PAIRED_TOKENS = 4
-#: Tokens in a panel of activations, for up to so many tokens in all.
-PANEL_WIDTHS = ((1, 1), (2, 2), (4, 4), (16, 8), (float("inf"), 12))
-#: Where weights are levelled for the tokens of the last of these, a thread has a tile of so many
-#: bytes, and sums of so many tiles of so many rows, in panels of which so many are in hand.
+PAIRED_PATHS = ("amx", "avx512_bf16")
+#: Tokens in a panel of activations: the least of these that hold all, or the largest.
+PANEL_WIDTHS = (1, 2, 4, 8)
+#: Some paths level weights for so many tokens and more. A thread then has a tile of so many bytes,
+#: and sums of so many tiles of so many rows, in panels of which so many are in hand.
+TILED_PATHS = ("amx", "avx512_bf16", "avx512")
+TILED_TOKENS, TILED_COLUMNS = 17, 128
 TILE_CODE_BYTES, TILE_ROWS, TILES, TILE_PANELS = 16_896, 32, 8, 48
-TILED_COLUMNS = 128
-#: The layout of what such weights read, and its bytes for 32 columns of a token.
-TILED = "tiles", 34
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How some packed weights read x: tokens in a panel, and a token's bytes for 32 columns."""
+
+    name: str
+    width: int
+    unit_bytes: int
+
+
+TILED = Layout("tiles", 12, 34)
 
 #: Where blocks are decoded for every product: weights in a tile, on a CPU and elsewhere.
 BLOCK_TILE_WEIGHTS, BLOCK_TILE_WEIGHTS_ELSEWHERE = 1 << 20, 1 << 22
@@ -57,9 +69,9 @@ class Pass:
     """One forward pass on one device.
 
     `tokens` rows run at once, at most `sequence_tokens` of them of one sequence, which then has
-    `context_tokens` in all. `threads` work on a CPU that has the `bf16` units and, with
-    `native`, our kernels; 0 means an accelerator. Tokens see `image_keys` keys of pictures, of
-    which each gives `new_image_keys` in this pass.
+    `context_tokens` in all. `threads` work on a CPU, 0 means an accelerator; `path` and
+    `torch_units` are those of `mrs.cpu`. Tokens see `image_keys` keys of pictures, of which each
+    gives `new_image_keys` in this pass.
     """
 
     tokens: int
@@ -68,10 +80,15 @@ class Pass:
     activation: Format
     cache: Format
     threads: int = 0
-    bf16: Bf16Units = "none"
-    native: bool = False
+    path: str = "torch"
+    torch_units: frozenset[str] = frozenset()
     image_keys: int = 0
     new_image_keys: int = 0
+
+    @property
+    def native(self) -> bool:
+        """Whether our kernels compute."""
+        return self.path != "torch"
 
     def size(self, numbers: int) -> int:
         """Bytes of the activations of all rows, of so many numbers each."""
@@ -102,34 +119,50 @@ def product_bytes(
     if kept.format == run.activation:
         return with_bias
     cast = tokens * kept.format.block_bytes
-    scratch = _dense_scratch_bytes(run, kept.format, tokens, rows)
+    scratch = _dense_scratch_bytes(run, kept.format, tokens, columns, rows)
     return max(cast * (columns + rows) + scratch, cast * rows + result, with_bias)
 
 
-def _dense_scratch_bytes(run: Pass, weight: Format, tokens: int, rows: int) -> int:
-    """Without bf16 units a CPU sums products of bf16 up in float32, and those of f16 in place."""
+def _dense_scratch_bytes(run: Pass, weight: Format, tokens: int, columns: int, rows: int) -> int:
+    """Torch's units lay some weights out anew in each thread, and sum up some tokens, as measured.
+
+    Without units a CPU sums products of bf16 up in float32, or like those of f16 in place.
+    """
+    some = min(tokens, 256)
     if not run.threads:
         return 0
-    if run.bf16 != "none":
-        return PRODUCT_SCRATCH_BYTES
-    return 4 * tokens * rows + KIB if weight.name == "BF16" and tokens > 1 else 0
+    if weight.name == "F16" and "f16" in run.torch_units:
+        laid = min(256 * columns, 256 * KIB)
+        sums = some * (2 * min(columns, 2048) + 4 * min(rows, 1024) + 64)
+        return run.threads * (2 * KIB + laid + sums)
+    if weight.name == "BF16" and "bf16" in run.torch_units:
+        copied = tokens >= COPIED_TOKENS and columns >= COPIED_COLUMNS
+        laid = min(128 * columns, 128 * KIB) + (COPIED_BYTES if copied else 0)
+        least = AMX_SCRATCH_BYTES if "amx" in run.torch_units else 0
+        return max(run.threads * (KIB + laid + 256 * some), least)
+    return 4 * tokens * rows + KIB if weight.name == "BF16" and "sums" in run.torch_units else 0
 
 
 def _packed_scratch_bytes(run: Pass, weight: Format, tokens: int, columns: int, rows: int) -> int:
-    """A packed product lays x out in panels. For matrix units it casts x of many tokens to bf16
-    instead, and decodes tile after tile of the weight to bf16, each of which is multiplied while
-    the one before is still there.
+    """A packed product lays x out in panels. Where torch multiplies many tokens, tile after tile of
+    the weight is decoded, and multiplied while the one before is still there: to bf16, which x is
+    cast to, for matrix units, and to float32 in place of portable C.
     """
     if not decodes_packed(run, tokens):
         return panel_bytes(run, [weight], tokens, columns, rows)
-    tile_rows = min(rows, max(TILE_BYTES // (2 * columns), 1))
-    tiles = 2 * tile_rows * 2 * columns
-    return 2 * tokens * (columns + tile_rows) + tiles + PRODUCT_SCRATCH_BYTES
+    number = 2 if run.path == "amx" else 4
+    tile_rows = min(rows, max(TILE_BYTES // (number * columns), 1))
+    tiles = (2 if tile_rows < rows else 1) * tile_rows * number * columns
+    results = number * tokens * tile_rows
+    if run.path != "amx":
+        return results + tiles
+    units = _dense_scratch_bytes(run, FORMATS["BF16"], tokens, columns, tile_rows)
+    return number * tokens * columns + results + tiles + units
 
 
 def decodes_packed(run: Pass, tokens: int) -> bool:
     """Whether packed weights are decoded for so many tokens."""
-    return run.bf16 == "matrix" and tokens >= MATRIX_UNIT_TOKENS
+    return tokens >= DECODED_TOKENS.get(run.path, tokens + 1)
 
 
 def panel_bytes(run: Pass, weights: Iterable[Format], tokens: int, columns: int, rows: int) -> int:
@@ -137,34 +170,30 @@ def panel_bytes(run: Pass, weights: Iterable[Format], tokens: int, columns: int,
 
     Weights of one layout share it. A panel holds several tokens and is filled up.
     """
-    width = next(width for most, width in PANEL_WIDTHS if tokens <= most)
-    padded = -(-tokens // width) * width
-    units = padded * -(-columns // 32)
     layouts = {_layout(run, weight, tokens, columns) for weight in weights}
-    laid = sum(units * unit_bytes for _, unit_bytes in layouts)
+    panels = {layout.name: -(-tokens // layout.width) for layout in layouts}
+    laid = sum(
+        panels[layout.name] * layout.width * -(-columns // 32) * layout.unit_bytes
+        for layout in layouts
+    )
     if TILED not in layouts:
         return laid
-    # Processors with fewer registers have narrower panels with more scales, and no tiles.
-    panels = min(padded // width, TILE_PANELS)
     tasks = -(-rows // TILE_ROWS)
     tiles = min(tasks if run.threads == 1 else max(tasks // (2 * run.threads), 1), TILES)
-    tiling = TILE_CODE_BYTES + tiles * panels * TILE_ROWS * width * 4
-    return laid + max(min(run.threads, tasks) * tiling, units * 10)
+    sums = tiles * min(panels[TILED.name], TILE_PANELS) * TILE_ROWS * TILED.width * 4
+    return laid + min(run.threads, tasks) * (TILE_CODE_BYTES + sums)
 
 
-def _layout(run: Pass, weight: Format, tokens: int, columns: int) -> tuple[str, int]:
-    """What tells a layout from others, and its bytes for 32 columns of a token.
-
-    For quantized weights numbers take a byte, and 12 or 2 more; for plain ones they are bf16 or
-    float32, whichever the processor multiplies.
+def _layout(run: Pass, weight: Format, tokens: int, columns: int) -> Layout:
+    """How a packed weight reads x: for quantized weights numbers take a byte, and 12 or 2 more;
+    for plain ones they are bf16 or float32, whichever the path multiplies.
     """
+    width = next((width for width in PANEL_WIDTHS if tokens <= width), PANEL_WIDTHS[-1])
     if not weight.is_quantized:
-        halves = run.bf16 != "none" and weight.name == "BF16" and tokens > PAIRED_TOKENS
-        return ("bf16", 64) if halves else ("float32", 128)
-    many = tokens > PANEL_WIDTHS[-2][0]
-    if many and weight.name != "Q8_0" and columns % TILED_COLUMNS == 0:
-        return TILED
-    return weight.name, 44
+        paired = run.path in PAIRED_PATHS and weight.name == "BF16" and tokens > PAIRED_TOKENS
+        return Layout("bf16", width, 64) if paired else Layout("float32", width, 128)
+    tiled = run.path in TILED_PATHS and tokens >= TILED_TOKENS and columns % TILED_COLUMNS == 0
+    return TILED if tiled and weight.name != "Q8_0" else Layout(weight.name, width, 44)
 
 
 def _block_scratch_bytes(run: Pass, weight: Format, tokens: int, columns: int, rows: int) -> int:

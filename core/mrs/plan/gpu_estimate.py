@@ -59,9 +59,11 @@ def estimate_gpu_layers(
     """How many layers fit on GPUs of one library, each holding back one layer as a buffer.
 
     The KV is shared out evenly. Layer `i` goes to the `i % j`-th of the `j` GPUs that have had
-    room so far; a GPU that once fails is out for good. The graph is `graph_full_bytes` if all
-    fits and `graph_partial_bytes` if not; several GPUs always use the partial one and `metal`
-    always the full one. The projector lives on the first GPU with room.
+    room so far; a GPU that once fails is out for good. The output tensor tries the `n % j`-th for
+    `n` layers placed and falling `j`, so it may try one GPU twice and another never; where
+    `requested_layers` are reached without it, it does not count. The graph is `graph_full_bytes`
+    if all fits and `graph_partial_bytes` if not; several GPUs always use the partial one and
+    `metal` always the full one. The projector lives on the first GPU with room.
     """
     if not gpus:
         return GpuEstimate(0, 0, 0, 0, "", [])
@@ -77,10 +79,10 @@ def estimate_gpu_layers(
     fully_loaded = dealer.layers >= len(sizes)
     overflow = (len(sizes) - dealer.layers) * sizes[-1] if sizes else 0
     if output_bytes > 0 and dealer.layers < limit:
-        dealer.deal(dealer.layers, output_bytes)
-    if output_bytes > 0 and dealer.layers < len(sizes) + 1:
-        fully_loaded = False
-        overflow += output_bytes
+        dealer.deal_output(output_bytes)
+        if dealer.layers < len(sizes) + 1:
+            fully_loaded = False
+            overflow += output_bytes
     return dealer.estimate(full if fully_loaded else partial, overflow)
 
 
@@ -157,12 +159,24 @@ class _Dealer:
         """Give the next layer to the GPU whose turn it is, dropping those without room."""
         while self.open:
             gpu = self.open[turn % len(self.open)]
-            if self.gpus[gpu].free_bytes > self.held_back_bytes + self.gpu_bytes[gpu] + size_bytes:
-                self.gpu_bytes[gpu] += size_bytes
-                self.counts[gpu] += 1
-                self.layers += 1
+            if self._give(gpu, size_bytes):
                 return
             self.open.remove(gpu)
+
+    def deal_output(self, size_bytes: int) -> None:
+        """Give the output tensor to a GPU with room, dropping none."""
+        for count in range(len(self.open), 0, -1):
+            if self._give(self.open[self.layers % count], size_bytes):
+                return
+
+    def _give(self, gpu: int, size_bytes: int) -> bool:
+        """Give a GPU one more layer, if it has room."""
+        if self.gpus[gpu].free_bytes <= self.held_back_bytes + self.gpu_bytes[gpu] + size_bytes:
+            return False
+        self.gpu_bytes[gpu] += size_bytes
+        self.counts[gpu] += 1
+        self.layers += 1
+        return True
 
     def estimate(self, graph_bytes: int, overflow_bytes: int) -> GpuEstimate:
         """Close the books: the GPUs with layers get the graph."""

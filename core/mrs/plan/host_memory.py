@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,16 +27,41 @@ class _Limit(NamedTuple):
 def host_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> HostMemory:
     """Total and available bytes: those of the machine, within every limit that applies.
 
-    Available is what can be taken without swapping. File pages that a cgroup is charged for count
+    Available is what this process may hold in all without swapping: what is free, and what it
+    holds already. File pages that a cgroup is charged for count
     as available, because the kernel drops them first. The two folders are those of Linux;
     elsewhere psutil is asked.
     """
     total, available = _machine_memory(proc)
+    own = _numbers(proc / "self" / "status").get("RssAnon:", 0) * 1024
+    available = min(total, available + own)
     for limit in _limits(proc, cgroup):
-        free = limit.limit_bytes - limit.used_bytes + limit.reclaimable_bytes
+        free = limit.limit_bytes - limit.used_bytes + limit.reclaimable_bytes + own
         total = min(total, limit.limit_bytes)
         available = min(available, max(0, min(free, limit.limit_bytes)))
     return HostMemory(total, available)
+
+
+def resident_bytes(proc: Path = PROC) -> int:
+    """Memory of this process that is in use now, as the system counts it."""
+    status = _numbers(proc / "self" / "status")
+    if "VmRSS:" in status:
+        return status["VmRSS:"] * 1024
+    import psutil
+
+    return int(psutil.Process().memory_info().rss)
+
+
+def peak_resident_bytes(proc: Path = PROC) -> int | None:
+    """The most that `resident_bytes` ever was; None where the system does not tell."""
+    peak = _numbers(proc / "self" / "status").get("VmHWM:")
+    return None if peak is None else peak * 1024
+
+
+def forget_peak(proc: Path = PROC) -> None:
+    """Let `peak_resident_bytes` begin anew, where the system offers that (Linux does)."""
+    with suppress(OSError):
+        (proc / "self" / "clear_refs").write_text("5")
 
 
 def _machine_memory(proc: Path) -> HostMemory:

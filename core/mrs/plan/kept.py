@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 from mrs.families.find import Description
 from mrs.families.spec import Parameter
-from mrs.formats import Format
+from mrs.formats import FORMATS, Format
 from mrs.plan.facts import ModelFacts, model_facts
-from mrs.plan.storage import Storage, StorageRules, resolve_dtype, store
+from mrs.plan.processor import cpu_threads
+from mrs.plan.storage import (
+    CODED_WEIGHTS,
+    SCALED_CHUNK_WEIGHTS,
+    Storage,
+    StorageRules,
+    load_chunk_weights,
+    resolve_dtype,
+    store,
+)
 from mrs.plan.work import Work, weights_work
 from mrs.source.checkpoint import Checkpoint
 from mrs.units import MIB
 
-#: Temporaries of decoding or encoding one chunk of a tensor.
-CODING_SCRATCH_BYTES = 4 * MIB
+#: Temporaries of decoding or encoding a weight of a chunk, of a chunk that has scales of its own,
+#: and of one that is stored transposed.
+CODING_BYTES, SCALED_BYTES, TRANSPOSED_BYTES = 44, 64, 8
 #: What 2**21 numbers take while an accelerator quantizes them and lays them out, at most.
 BLOCK_LOAD_SCRATCH_BYTES = 96 * MIB
 
@@ -61,15 +73,32 @@ class ModelFiles:
             p.name: [tensors[piece.tensor].format for piece in p.pieces] for p in self.parameters
         }
 
+    @cached_property
+    def stored_as(self) -> Mapping[str, Storage]:
+        """Format and bytes of each parameter in the files; scales of FP8 numbers do not count.
+
+        Only MXFP4 numbers come as plain bytes, two in each, with a byte of scale for 32.
+        """
+        found = {}
+        for parameter in self.parameters:
+            format = self.stored[parameter.name][0]
+            format = FORMATS["MXFP4"] if format.name == "U8" else format
+            size_bytes = prod(parameter.shape) * format.block_bytes // format.block_elements
+            found[parameter.name] = Storage(format, size_bytes)
+        return found
+
     def dense_format(self, wanted: str) -> Format:
         """The type of weights that are not quantized, and of the KV cache, for a `--dtype`."""
-        formats = [
+        return resolve_dtype(wanted, self._stored_counts)
+
+    @cached_property
+    def _stored_counts(self) -> Mapping[Format, int]:
+        return Counter(
             format
             for parameter in self.parameters
             if parameter.role != "vector"
             for format in self.stored[parameter.name]
-        ]
-        return resolve_dtype(wanted, formats)
+        )
 
     def kept(self, rules: StorageRules, *, is_cpu: bool) -> KeptWeights:
         """What a device makes of them."""
@@ -92,7 +121,7 @@ class ModelFiles:
                 continue
             layer_bytes[layer] += kept.size_bytes
             if parameter.role == "matrix":
-                slot = parameter.name.removeprefix(f"layers.{layer}.").removesuffix(".weight")
+                slot = parameter.name.split(".", 2)[2].removesuffix(".weight")
                 slots[layer].append((slot, kept))
         works, non_mapped_work = weights_work(self.parameters, self.spec, storage)
         return KeptWeights(
@@ -109,13 +138,22 @@ class ModelFiles:
 def _scratch_bytes(
     parameter: Parameter, stored: Sequence[Format], kept: Storage, *, is_cpu: bool
 ) -> int:
-    """Numbers or blocks that are made of a file's bytes before they go to their place.
+    """Memory that loading a parameter takes besides its own.
 
-    Bytes that are kept as they lie in the file are copied from there. An accelerator makes blocks
-    itself, some at a time, and gets numbers from the host.
+    A chunk of the file, and what is made of it before it goes to its place. An accelerator makes
+    blocks itself, some at a time.
     """
+    threads = cpu_threads()
+    weights = min(prod(parameter.shape), load_chunk_weights(threads))
+    file_bytes = max(weights * f.block_bytes // f.block_elements for f in stored)
     if not is_cpu:
         return BLOCK_LOAD_SCRATCH_BYTES if kept.form == "blocks" else 0
     if all(format == kept.format for format in stored):
-        return 0
-    return kept.format.size_bytes(parameter.shape) + CODING_SCRATCH_BYTES
+        return file_bytes
+    kept_bytes = weights * kept.format.block_bytes // kept.format.block_elements
+    coded = CODING_BYTES * min(weights, threads * CODED_WEIGHTS)
+    if any(piece.scales for piece in parameter.pieces):
+        coded += SCALED_BYTES * min(weights, SCALED_CHUNK_WEIGHTS)
+    if any(piece.transposed for piece in parameter.pieces):
+        coded += TRANSPOSED_BYTES * weights
+    return file_bytes + kept_bytes + coded

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mrs.errors import DoesNotFit
-from mrs.plan.account import Correction
+from mrs.plan.account import Correction, host_bytes, host_index
 from mrs.plan.bandwidth import bandwidth_of
 from mrs.plan.device import Device, placement_devices
 from mrs.plan.fastest import TokenReads, fastest
@@ -37,6 +37,8 @@ def place(
         memories = [device.memory for device in devices]
         return place_by_hand(parse_layer_map(request.layer_map), count, memories)
     candidates = placement_devices(devices)
+    if (host := host_index(devices)) < len(candidates):
+        candidates[host] = _without_program(sizes, devices[host], candidates[host])
     if not request.cpu_spill and candidates[0].kind != "cpu":
         candidates = [memory for memory in candidates if memory.kind != "cpu"]
     considered = devices[: len(candidates)]
@@ -46,6 +48,12 @@ def place(
         last = replace(candidates[-1], available_bytes=_UNLIMITED_BYTES)
         request = replace(request, strategy="fill")
         return _placed(request, sizes, considered, [*candidates[:-1], last], corrections)
+
+
+def _without_program(sizes: ModelSizes, host: Device, memory: DeviceMemory) -> DeviceMemory:
+    """The host's memory less what the process takes of it wherever the layers are."""
+    available = memory.available_bytes - host_bytes(sizes, host)
+    return replace(memory, available_bytes=max(0, available))
 
 
 def _placed(

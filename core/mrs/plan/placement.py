@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mrs.units import MIB
+from mrs.units import MIB, human_bytes
 
 RESERVE_FRACTION = 0.02
 MIN_RESERVE_BYTES = 512 * MIB
@@ -133,7 +133,5 @@ def without_shared_cpu(devices: Sequence[DeviceMemory]) -> list[DeviceMemory]:
 
 
 def no_layer_warning(device: DeviceMemory) -> str:
-    return (
-        f"{device.label} can fit 0 layers: lower --max-seq-len, --max-batch-size or "
-        "--max-num-images, or pick a smaller --isq"
-    )
+    memory = human_bytes(device.available_bytes)
+    return f"{device.label} can fit 0 layers: one, with what goes beside it, exceeds its {memory}"

@@ -24,6 +24,7 @@ from mrs.plan.storage import Storage
 from mrs.plan.terms import Load, ModelSizes
 from mrs.plan.vision import VisionTerms, pictures
 from mrs.request import DEFAULT_SEQ_TOKENS, RunRequest, Strategy
+from mrs.source.address import model_name
 from mrs.units import human_bytes
 
 
@@ -32,10 +33,12 @@ class Plan:
     """What a run will do.
 
     `layer_devices` has one index into `devices` a layer; embedding, final norm and head sit on
-    `devices[home]`. `storage` and `parameter_devices` are keyed by parameter name, `terms` has
-    one entry a device, and so has `prefix_bytes`: what past sequences may be remembered in.
-    `vision` is what sees, on `devices[home]`, a part of its terms; None where nothing does.
-    `corrected` says that measurements of this machine were used.
+    `devices[home]`. `storage`, `stored` (the same in the files) and `parameter_devices` are keyed
+    by parameter name. `kv_bytes_per_token` is the average over the planned length,
+    `kv_bytes_per_further_token` what one more would take. `terms` has one entry a device, and so
+    has `prefix_bytes`: what past sequences may be remembered in. `vision` is what sees, on
+    `devices[home]`, a part of its terms; None where nothing does. `corrected` says that
+    measurements of this machine were used.
     """
 
     model: ModelFacts
@@ -47,10 +50,12 @@ class Plan:
     layer_devices: tuple[int, ...]
     home: int
     storage: Mapping[str, Storage]
+    stored: Mapping[str, Storage]
     parameter_devices: Mapping[str, int]
     layer_bytes: tuple[int, ...]
     kv_bytes: tuple[int, ...]
     kv_bytes_per_token: int
+    kv_bytes_per_further_token: int
     terms: tuple[DeviceTerms, ...]
     prefix_bytes: tuple[int, ...]
     speed: SpeedEstimate
@@ -75,6 +80,26 @@ class Plan:
         return sum(self.devices[index].kind == "cpu" for index in self.layer_devices)
 
     @property
+    def visible_devices(self) -> list[int]:
+        """Devices to show: without an unused CPU whose memory is an accelerator's."""
+        shared = any(device.shares_host_memory for device in self.devices)
+        rows = enumerate(zip(self.devices, self.terms, strict=True))
+        return [
+            index
+            for index, (device, terms) in rows
+            if not (shared and device.kind == "cpu") or terms.is_used
+        ]
+
+    @property
+    def verdict(self) -> str:
+        """Whether it fits, and what of it is on the CPU, in a few words."""
+        if not self.fits:
+            return f"does not fit, {human_bytes(self.missing_bytes)} missing"
+        if not self.spilled_layers:
+            return "fits"
+        return f"fits with {self.spilled_layers} of {self.model.layers} layers on the CPU"
+
+    @property
     def weights_format(self) -> str:
         return weights_format(self.storage)
 
@@ -88,7 +113,7 @@ class Plan:
         for device, terms, size_bytes in zip(
             self.devices, self.terms, self.prefix_bytes, strict=True
         ):
-            if terms.total.expected:
+            if terms.is_used:
                 budgets[device.torch_device] += size_bytes
         return dict(budgets)
 
@@ -102,8 +127,8 @@ class Plan:
         """One line: what runs where."""
         total = human_bytes(sum(terms.weight_bytes for terms in self.terms))
         runs = ", ".join(f"{self.devices[i].label} ({count} layers)" for i, count in self.runs)
-        model = self.model
-        return f"{model.model_id}: {model.family}, {self.weights_format}, {total} on {runs}"
+        name = model_name(self.model.model_id)
+        return f"{name}: {self.model.family}, {self.weights_format}, {total} on {runs}"
 
     def require_fit(self) -> None:
         """Raise DoesNotFit if a device lacks memory."""
@@ -119,7 +144,7 @@ class Plan:
             f"the model exceeds the devices by {human_bytes(self.missing_bytes)}",
             missing_bytes=self.missing_bytes,
             where="; ".join(lacking),
-            hint="lower --max-seq-len or --max-batch-size, or pick a smaller --isq",
+            hint="mrs plan with the same flags says what would help",
         )
 
 
@@ -166,11 +191,13 @@ def make_plan(
         devices=tuple(devices),
         layer_devices=layer_devices,
         home=home,
+        stored=files.stored_as,
         storage={name: on[index].storage[name] for name, index in parameter_devices.items()},
         parameter_devices=parameter_devices,
         layer_bytes=tuple(on[i].layer_bytes[n] for n, i in enumerate(layer_devices)),
         kv_bytes=sizes.kv_bytes,
         kv_bytes_per_token=sizes.kv_bytes_per_token,
+        kv_bytes_per_further_token=sizes.kv_bytes_per_further_token,
         terms=terms,
         prefix_bytes=prefix_budgets(request, terms),
         speed=estimate_speed(sizes, placement, devices),

@@ -21,7 +21,7 @@ def prefix_budgets(request: RunRequest, terms: Sequence[DeviceTerms]) -> tuple[i
     if not remembers(request):
         return (0,) * len(terms)
     return tuple(
-        int(PREFIX_SHARE * max(held.free_bytes, 0)) if held.total.expected else 0 for held in terms
+        int(PREFIX_SHARE * max(held.free_bytes, 0)) if held.is_used else 0 for held in terms
     )
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mrs.plan.account import Correction
-from mrs.plan.bandwidth import bandwidth_of
 from mrs.plan.device import Device
 from mrs.plan.plan import Plan
 
@@ -19,6 +18,14 @@ class Measured:
     kv_bytes: int
     activation_bytes: int | None
     runtime_bytes: int | None
+
+
+@dataclass(frozen=True)
+class HostMeasured:
+    """What the system says of the process: before any weight was there, and at its peak."""
+
+    program_bytes: int
+    peak_bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -35,20 +42,20 @@ class Row:
 class Reconciliation:
     """Every term, and tokens a second of the prompt and of decoding at the full length.
 
-    `corrections` and `bandwidths` (bytes a second) are what was learnt of devices.
+    `corrections` are what was learnt of devices.
     """
 
     rows: tuple[Row, ...]
     prompt_tokens_per_s: float
     decode_tokens_per_s: float
     corrections: Mapping[Device, Correction]
-    bandwidths: Mapping[Device, float]
 
 
 def reconcile(
     plan: Plan,
     used_corrections: Mapping[str, Correction],
     measured: Mapping[str, Measured],
+    host: HostMeasured,
     prompt_tokens_per_s: float,
     decode_tokens_per_s: float,
 ) -> Reconciliation:
@@ -63,13 +70,13 @@ def reconcile(
         held = [
             (device, terms)
             for device, terms in zip(plan.devices, plan.terms, strict=True)
-            if device.torch_device == torch_device and terms.total.expected
+            if device.torch_device == torch_device and terms.is_used
         ]
         if not held:
             continue
         label = " + ".join(device.label for device, _ in held)
         activations = max(terms.activations.expected for _, terms in held)
-        runtime = sum(terms.runtime.expected for _, terms in held)
+        runtime = sum(terms.runtime.expected for _, terms in held if not terms.is_cpu)
         rows += [
             Row(label, "weights", sum(t.weight_bytes for _, t in held), found.weight_bytes),
             Row(label, "KV cache", sum(t.kv_bytes for _, t in held), found.kv_bytes),
@@ -81,20 +88,34 @@ def reconcile(
         if found.activation_bytes:
             ratio = found.activation_bytes / activations * before.activation_ratio
             corrections[held[0][0]] = Correction(ratio, found.runtime_bytes)
+    rows += _process_rows(plan, rows, host)
     return Reconciliation(
         tuple(rows),
         prompt_tokens_per_s,
         decode_tokens_per_s,
         corrections,
-        _shown_bandwidths(plan, decode_tokens_per_s),
     )
 
 
-def _shown_bandwidths(plan: Plan, decode_tokens_per_s: float) -> dict[Device, float]:
-    """Of a device that decodes alone, and faster than it was thought to read."""
-    working = [index for index, work in enumerate(plan.speed.work) if work.tensors]
-    if len(working) != 1:
-        return {}
-    shown = plan.speed.shown_bandwidth(working[0], decode_tokens_per_s)
-    device = plan.devices[working[0]]
-    return {device: shown} if shown > bandwidth_of(device) else {}
+def _process_rows(plan: Plan, rows: list[Row], host: HostMeasured) -> list[Row]:
+    """The program, the whole process at its peak, and what of that no other row explains."""
+    label = plan.devices[-1].label
+    on_host = [
+        terms
+        for device, terms in zip(plan.devices, plan.terms, strict=True)
+        if device.torch_device == "cpu"
+    ]
+    found = [Row(label, "program", plan.terms[-1].runtime.expected, host.program_bytes)]
+    if host.peak_bytes is None:
+        return found
+    host_labels = {device.label for device in plan.devices if device.torch_device == "cpu"}
+    known = host.program_bytes + sum(
+        row.measured_bytes or 0 for row in rows if host_labels.issuperset(row.device.split(" + "))
+    )
+    gaps = sum(terms.allocator.expected for terms in on_host)
+    whole = sum(terms.total.expected for terms in on_host)
+    return [
+        *found,
+        Row(label, "unexplained", gaps, host.peak_bytes - known),
+        Row(label, "process", whole, host.peak_bytes),
+    ]

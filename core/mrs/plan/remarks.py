@@ -35,10 +35,17 @@ def remarks(
             "raise --max-seq-len"
         )
     for device, held in zip(devices, terms, strict=True):
-        if held.layers and device.kind == "cpu" and devices[0].kind != "cpu":
-            size = human_bytes(held.weight_bytes)
-            lines.append(f"{held.layers} of {len(spec.layers)} layers ({size}) go to the CPU")
+        if held.layers and device.kind == "cpu" and devices[0].shares_host_memory:
+            lines.append(_shared(devices, terms))
         if held.total.high > held.available_bytes >= held.needed_bytes:
             beyond = human_bytes(held.total.high - held.available_bytes)
-            lines.append(f"{device.label} is tight: at worst it lacks {beyond}")
+            lines.append(f"{device.label} may lack {beyond}, if every estimate is at its upper end")
     return tuple(lines)
+
+
+def _shared(devices: Sequence[Device], terms: Sequence[DeviceTerms]) -> str:
+    """What an accelerator and a CPU with one memory need of it together."""
+    labels = " and ".join(device.label for device in devices)
+    needed = human_bytes(sum(held.needed_bytes for held in terms))
+    most = human_bytes(max(held.available_bytes for held in terms))
+    return f"{labels} share one memory: together they need {needed} of {most}"

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from mrs.errors import DoesNotFit, NotReadable, UsageError
-from mrs.isq import parse_isq
+from mrs.isq import isq_name, parse_isq
 from mrs.plan.device import Device
 from mrs.plan.document import VERSION
 from mrs.plan.facts import model_facts
+from mrs.plan.layer_map import parse_layer_map, place_by_hand
 from mrs.plan.placement import Placement
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
 from mrs.plan.storage import DTYPE_NAMES
 from mrs.request import RunRequest
 from mrs.units import human_bytes
+
+_logger = logging.getLogger(__name__)
 
 MAX_FILE_BYTES = 64 * 1024**2
 #: How far a device's total memory may be off: drivers and hosts round it differently.
@@ -43,12 +47,12 @@ def replay(planner: Planner, request: RunRequest, path: Path) -> Plan:
 def _replay(planner: Planner, request: RunRequest, saved: Mapping[str, Any], where: str) -> Plan:
     _check_model(planner, saved["model"], where)
     planned = saved["planned"]
-    request = replace(
+    settled = replace(
         request,
         max_seq_len=_count(planned["context_tokens"]),
         max_batch_size=_count(planned["batch"]),
         dtype=DTYPE_NAMES[planned["dtype"]],
-        isq=None if planned["isq"] is None else _isq_name(planned["isq"]),
+        isq=None if planned["isq"] is None else isq_name(planned["isq"]),
         strategy=planned["strategy"],
         layer_map=None,
     )
@@ -57,9 +61,46 @@ def _replay(planner: Planner, request: RunRequest, saved: Mapping[str, Any], whe
     if len(labels) != len(planner.description.spec.layers):
         raise ValueError(f"{len(labels)} layers")
     runs = [(indices[label], len(list(group))) for label, group in groupby(labels)]
-    plan = planner.plan(request, Placement(runs))
+    plan = planner.plan(settled, Placement(runs))
     _check_bytes(plan, saved, where)
+    for flag, value in contradictions(request, plan):
+        _logger.warning("%s is ignored: the plan in %s has %s", flag, where, value)
     return plan
+
+
+def contradictions(request: RunRequest, plan: Plan) -> Iterator[tuple[str, str]]:
+    """Flags of a request that say other than a plan, as written, and what the plan has instead.
+
+    A flag that has its default value counts as not given.
+    """
+    load, wanted_tokens = plan.load, request.max_seq_len
+    if wanted_tokens and min(wanted_tokens, plan.model.context_tokens) != load.context_tokens:
+        yield f"--max-seq-len {wanted_tokens}", str(load.context_tokens)
+    if request.max_batch_size not in (1, load.batch):
+        yield f"--max-batch-size {request.max_batch_size}", str(load.batch)
+    dtype = DTYPE_NAMES[plan.dense.name]
+    if request.dtype not in ("auto", dtype):
+        yield f"--dtype {request.dtype}", dtype
+    if request.isq is not None and parse_isq(request.isq).name != plan.isq:
+        yield f"--isq {request.isq}", "no --isq" if plan.isq is None else isq_name(plan.isq)
+    if request.strategy not in (RunRequest.strategy, plan.strategy):
+        yield f"--strategy {request.strategy}", plan.strategy
+    runs = [(plan.devices[index].label, count) for index, count in plan.runs]
+    where = ", ".join(f"{count} layers on {label}" for label, count in runs)
+    if request.layer_map is not None and _mapped(request.layer_map, plan) != plan.runs:
+        yield f"--num-device-layers {request.layer_map}", where
+    if not request.cpu_spill and plan.spilled_layers:
+        yield "--no-cpu-spill", where
+
+
+def _mapped(layer_map: str, plan: Plan) -> list[tuple[int, int]]:
+    """The runs of layers that a map asks for; none where it is not for these devices."""
+    pairs = parse_layer_map(layer_map)
+    try:
+        memories = [device.memory for device in plan.devices]
+        return place_by_hand(pairs, plan.model.layers, memories).layers
+    except UsageError:
+        return []
 
 
 def _count(value: object) -> int:
@@ -131,7 +172,7 @@ def _check_bytes(plan: Plan, saved: Mapping[str, Any], where: str) -> None:
     """The same bytes must come out, and must still be free."""
     then = {device["label"]: device["bytes"] for device in saved["devices"]}
     for device, terms in zip(plan.devices, plan.terms, strict=True):
-        if not terms.total.expected:
+        if not terms.is_used:
             continue
         held = then[device.label]
         if (terms.weight_bytes, terms.kv_bytes) != (held["weights"], held["kv_cache"]):
@@ -151,11 +192,3 @@ def _check_bytes(plan: Plan, saved: Mapping[str, Any], where: str) -> None:
                 where=error.where,
                 hint="free memory, or plan again",
             ) from error
-
-
-def _isq_name(format_name: str) -> str:
-    """How `--isq` spells a format: `Q4_K` is `q4k`, `Q4_0` stays `q4_0`."""
-    name = format_name.lower()
-    spelled = name.removesuffix("_k") + "k" if name.endswith("_k") else name
-    parse_isq(spelled)
-    return spelled

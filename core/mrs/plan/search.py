@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+from mrs.plan.plan import Plan
 
 #: Levels of `--isq` from the finest to the smallest.
 ISQ_LEVELS = ("q8_0", "q6k", "q5k", "q4k", "q3k", "q2k")
+#: No machine batches more.
+MOST_SEQUENCES = 4096
 #: Planned lengths are multiples of this.
 LENGTH_STEP = 256
 
@@ -33,3 +37,15 @@ def largest(fits: Callable[[int], bool], low: int, high: int, step: int = 1) -> 
         else:
             bad = middle
     return good
+
+
+def best_level(tried: Sequence[tuple[str, Plan]]) -> tuple[str, Plan] | None:
+    """Of levels from the finest to the smallest, the finest that needs no layer on the CPU.
+
+    Where each that fits needs some, the one with the fastest replies; None where none fits.
+    """
+    fitting = [row for row in tried if row[1].fits]
+    without_cpu = [row for row in fitting if not row[1].spilled_layers]
+    if without_cpu:
+        return without_cpu[0]
+    return max(fitting, key=lambda row: row[1].speed.decode, default=None)

@@ -1,4 +1,4 @@
-"""The reverse question: the longest, widest or finest that still fits."""
+"""The reverse question: the longest, widest or best quantized that still fits."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from typing import Literal
 
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
-from mrs.plan.search import ISQ_LEVELS, LENGTH_STEP, largest
+from mrs.plan.search import ISQ_LEVELS, LENGTH_STEP, MOST_SEQUENCES, best_level, largest
 from mrs.request import RunRequest
 
 Goal = Literal["max-seq-len", "max-batch-size", "isq"]
 GOALS: tuple[Goal, ...] = ("max-seq-len", "max-batch-size", "isq")
-#: No machine batches more.
-MOST_SEQUENCES = 4096
 UNQUANTIZED = "none"
 
 
@@ -34,12 +32,12 @@ class Solution:
 
 
 def solve(planner: Planner, request: RunRequest, goal: Goal) -> Solution:
-    """The largest length or batch, or the finest `--isq` level, that fits.
+    """The largest length or batch that fits, or the best `--isq` level (`best_level`).
 
     Layers may go to the CPU unless the request forbids it.
     """
     if goal == "isq":
-        return _finest(planner, request)
+        return _best_level(planner, request)
     if goal == "max-seq-len":
         limit = planner.description.spec.context_tokens
         low = min(LENGTH_STEP, limit)
@@ -67,18 +65,18 @@ def _most(
     )
 
 
-def _finest(planner: Planner, request: RunRequest) -> Solution:
+def _best_level(planner: Planner, request: RunRequest) -> Solution:
     """Levels that leave every matrix as it is would only repeat the row before."""
     tried: list[tuple[str, Plan]] = []
     for level in (UNQUANTIZED, *ISQ_LEVELS):
         plan = planner.plan(_with(request, "isq", None if level == UNQUANTIZED else level))
         if not tried or _weights(plan) < _weights(tried[-1][1]):
             tried.append((level, plan))
-    fitting = [row for row in tried if row[1].fits]
-    level, plan = fitting[0] if fitting else tried[-1]
+    best = best_level(tried)
+    level, plan = best or tried[-1]
     return Solution(
         goal="isq",
-        best=level if fitting else None,
+        best=level if best else None,
         plan=plan,
         request=_with(request, "isq", None if level == UNQUANTIZED else level),
         tried=tuple(tried),

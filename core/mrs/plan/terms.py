@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
+from mrs.cpu import cpu_path, torch_units
 from mrs.families.spec import Layer
 from mrs.formats import FORMATS, Format
 from mrs.plan.activations import head_activation_bytes, layer_activation_bytes, standing_bytes
@@ -13,7 +14,7 @@ from mrs.plan.device import Device
 from mrs.plan.forward_pass import Pass
 from mrs.plan.kept import KeptWeights, ModelFiles
 from mrs.plan.kv import layer_kv_bytes
-from mrs.plan.processor import bf16_units, cpu_threads
+from mrs.plan.processor import cpu_threads
 from mrs.plan.storage import Storage, StorageRules
 from mrs.plan.vision import Pictures, VisionTerms, vision_terms
 from mrs.request import PREFILL_CHUNK_TOKENS
@@ -86,8 +87,8 @@ class Load:
             activation=FORMATS["F32"] if on_cpu else cache,
             cache=cache,
             threads=cpu_threads() if on_cpu else 0,
-            bf16=bf16_units() if on_cpu else "none",
-            native=native,
+            path=cpu_path() if native else "torch",
+            torch_units=torch_units() if on_cpu else frozenset(),
             image_keys=shown.keys if shown else 0,
         )
         reading = make(chunk, chunk, new_image_keys=shown.largest.keys if shown else 0)
@@ -120,7 +121,12 @@ class ModelSizes:
         self._shown = shown
         self.image_keys = shown.keys if shown else 0
         self.kv_bytes = tuple(_kv_bytes(self.spec.layers, load, dense, self.image_keys))
-        self.kv_bytes_per_token = sum(_kv_bytes(self.spec.layers, Load(1, 1), dense))
+        now, later = (
+            sum(_kv_bytes(self.spec.layers, Load(tokens, 1, load.chunk_tokens), dense))
+            for tokens in (load.context_tokens, load.context_tokens + 1)
+        )
+        self.kv_bytes_per_token = now // load.context_tokens
+        self.kv_bytes_per_further_token = later - now
         self._sizes: dict[bool, Sizes] = {}
 
     def on(self, device: Device) -> Sizes:

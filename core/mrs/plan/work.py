@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -25,8 +26,8 @@ class Work:
 
     Every pass reads `weight_bytes` of `tensors` tensors and of those of experts (`expert_bytes`,
     `expert_tensors`) the ones that are chosen; `cache_bytes` are a full cache of one sequence.
-    Each token is multiplied with `weights` numbers and `past_numbers` of a full cache, the last
-    one of a pass with `head_weights` too.
+    Each token is multiplied with `weights` numbers, `expert_weights` of the experts that it goes
+    to and `past_numbers` of a full cache, the last one of a pass with `head_weights` too.
     """
 
     weight_bytes: int = 0
@@ -35,6 +36,7 @@ class Work:
     tensors: int = 0
     expert_tensors: int = 0
     weights: int = 0
+    expert_weights: int = 0
     past_numbers: int = 0
     head_weights: int = 0
 
@@ -46,6 +48,7 @@ class Work:
             self.tensors + other.tensors,
             self.expert_tensors + other.expert_tensors,
             self.weights + other.weights,
+            self.expert_weights + other.expert_weights,
             self.past_numbers + other.past_numbers,
             self.head_weights + other.head_weights,
         )
@@ -55,28 +58,32 @@ def weights_work(
     parameters: Sequence[Parameter], spec: ModelSpec, storage: Mapping[str, Storage]
 ) -> tuple[list[Work], Work]:
     """Of the weights of each layer, and of the non-mapped ones."""
-    layers, rest = [Work()] * len(spec.layers), Work()
+    found: dict[int | None, Counter[tuple[tuple[int, ...], int, float]]] = defaultdict(Counter)
     for parameter in parameters:
-        share = decoded_share(parameter, spec)
-        if not share:
-            continue
-        work = _parameter_work(parameter, storage[parameter.name].size_bytes, share)
-        if parameter.layer is None:
-            rest += work
-        else:
-            layers[parameter.layer] += work
-    return layers, rest
+        if share := decoded_share(parameter, spec):
+            kind = parameter.shape, storage[parameter.name].size_bytes, share
+            found[parameter.layer][kind] += 1
+    works = {
+        layer: sum((_work(layer, *kind, count) for kind, count in kinds.items()), Work())
+        for layer, kinds in found.items()
+    }
+    return [works.get(layer, Work()) for layer in range(len(spec.layers))], works.get(None, Work())
 
 
-def _parameter_work(parameter: Parameter, size_bytes: int, share: float) -> Work:
-    """`share` of the parameter takes part in a token."""
-    numbers = prod(parameter.shape) if len(parameter.shape) > 1 else 0
-    if parameter.layer is None:
-        return Work(weight_bytes=size_bytes, tensors=1, head_weights=numbers)
-    weights = round(share * numbers)
+def _work(
+    layer: int | None, shape: tuple[int, ...], size_bytes: int, share: float, count: int
+) -> Work:
+    """Of `count` parameters alike, of which `share` takes part in a token."""
+    numbers = count * prod(shape) if len(shape) > 1 else 0
+    if layer is None:
+        return Work(weight_bytes=count * size_bytes, tensors=count, head_weights=numbers)
     if share < 1:
-        return Work(expert_bytes=size_bytes, expert_tensors=1, weights=weights)
-    return Work(weight_bytes=size_bytes, tensors=1, weights=weights)
+        return Work(
+            expert_bytes=count * size_bytes,
+            expert_tensors=count,
+            expert_weights=round(share * numbers),
+        )
+    return Work(weight_bytes=count * size_bytes, tensors=count, weights=numbers)
 
 
 def past_numbers(mixer: Mixer, context_tokens: int, image_keys: int) -> int:

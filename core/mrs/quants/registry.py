@@ -13,6 +13,7 @@ import torch
 from mrs.errors import Unsupported
 from mrs.formats import Format
 from mrs.kernels.encode import native_encoder
+from mrs.plan.storage import CODED_WEIGHTS
 from mrs.quants import fp4, iq, k_encode, k_quants, legacy, plain, ternary
 
 _Blocks = Callable[[torch.Tensor], torch.Tensor]
@@ -32,7 +33,7 @@ ENCODERS: dict[str, _Blocks] = {**legacy.ENCODERS, **k_encode.ENCODERS}
 
 #: Numbers converted at a time: enough to outweigh the overhead of an operation on every device,
 #: while temporaries, about ten times four bytes a number, stay small beside the weights.
-_CHUNK_ELEMENTS = {"cpu": 1 << 18}
+_CHUNK_ELEMENTS = {"cpu": CODED_WEIGHTS}
 _OTHER_CHUNK_ELEMENTS = 1 << 22
 
 

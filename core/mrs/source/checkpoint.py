@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mrs.errors import NotReadable
 from mrs.formats import Format
 from mrs.request import Container, ModelSource
 from mrs.source.folder import Folder, decode_text, read_text
-from mrs.source.reader import LocalFile
+from mrs.source.reader import LocalFile, expanded
 
 
-@dataclass(frozen=True)
-class TensorInfo:
+class TensorInfo(NamedTuple):
     """One tensor in a file.
 
     `shape` is row-major as torch has it: the last dimension is the one that lies in a row, also
@@ -90,6 +89,6 @@ class Checkpoint:
         `tokenizer_model_id` gives it side files.
         """
         if name == "tokenizer.json" and self.source.tokenizer_json is not None:
-            reader = LocalFile(Path(self.source.tokenizer_json).expanduser())
+            reader = LocalFile(expanded(self.source.tokenizer_json))
             return decode_text(reader.read(0, reader.size_bytes), name, str(reader.path))
         return read_text(self.tokenizer_folder, name) if self.tokenizer_folder else None

@@ -35,6 +35,7 @@ def download(
         if progress is not None:
             progress(min(present_bytes + transfer.received_bytes, total_bytes), total_bytes)
 
+    report()
     try:
         _watch(lambda: _snapshot(repository, wanted, transfer), transfer, report)
     except Exception as error:  # the library's own, and those of whatever transport it uses

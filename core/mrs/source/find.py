@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from mrs.errors import NotReadable
+from mrs.errors import NotReadable, UsageError
 from mrs.request import ModelSource
 from mrs.source.checkpoint import Checkpoint, WeightsFile
 from mrs.source.folder import Folder, Progress, read_json
@@ -38,7 +38,19 @@ def open_checkpoint(source: ModelSource) -> Checkpoint:
     for what is missing or malformed, Unsupported for pickled weights, newer formats and
     big-endian files, UsageError when a GGUF file has to be named.
     """
-    source, folder = locate(source)
+    located, folder = locate(source)
+    try:
+        checkpoint = _opened(located, folder)
+    except NotReadable:
+        if not folder.forget_headers():
+            raise
+        located, folder = locate(source)
+        checkpoint = _opened(located, folder)
+    folder.keep_headers()
+    return checkpoint
+
+
+def _opened(source: ModelSource, folder: Folder) -> Checkpoint:
     tokenizer_folder = locate_tokenizer(source)
     folder = folder.cached(wanted_files(source, folder))
     if tokenizer_folder is not None:
@@ -65,7 +77,13 @@ def fetch(model: ModelSource | Checkpoint, progress: Progress | None = None) -> 
 def find_selector(source: ModelSource) -> Selector:
     """Which selector a model belongs to, from its files; `source.container` is not looked at."""
     located, folder = locate(replace(source, container="safetensors"))
-    if any(".gguf" in name for name in located.filenames):
+    if located.filenames:
+        # Only GGUF files are named one by one; a name may hold spaces, which cut it in pieces.
+        if not any(".gguf" in name for name in located.filenames):
+            raise UsageError(
+                f"-f {' '.join(located.filenames)} is no .gguf file",
+                hint="safetensors files are found without -f",
+            )
         return "gguf"
     config = read_json(folder, "config.json")
     has_weights = any(name.endswith(".safetensors") for name in folder.names())

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from mrs.errors import NotReadable
-from mrs.source.reader import ByteReader, LocalFile
+from mrs.source.reader import ByteReader, LocalFile, kind_of
 
 #: Called with the bytes that are there and the bytes of all wanted files.
 Progress = Callable[[int, int], None]
 #: Configurations, indexes and tokenizers of published models stay far below this.
 MAX_TEXT_BYTES = 256 * 1024**2
+_HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class Folder(Protocol):
@@ -38,6 +40,12 @@ class Folder(Protocol):
     def has(self, name: str) -> bool: ...
 
     def open(self, name: str) -> ByteReader: ...
+
+    def keep_headers(self) -> None:
+        """Keep what was read for later plans, where it came from far away."""
+
+    def forget_headers(self) -> bool:
+        """Read anew what was kept; whether there was anything."""
 
     def cached(self, wanted: tuple[str, ...]) -> Folder:
         """The copy on this machine if it has every wanted file, else this folder."""
@@ -69,10 +77,16 @@ class LocalFolder:
         return tuple(sorted(found))
 
     def has(self, name: str) -> bool:
-        return (self.path / name).is_file()
+        return kind_of(self.path / name) == "file"
 
     def open(self, name: str) -> ByteReader:
         return LocalFile(self.path / name)
+
+    def keep_headers(self) -> None:
+        pass
+
+    def forget_headers(self) -> bool:
+        return False
 
     def cached(self, wanted: tuple[str, ...]) -> Folder:
         return self
@@ -99,14 +113,28 @@ def decode_text(data: bytes, name: str, where: str) -> str:
         raise NotReadable(f"{name} is not UTF-8 text", where=where) from error
 
 
+def parse_json(text: str) -> Any:
+    """The value that `text` holds as JSON; ValueError also where it nests too deep, and for texts
+    that cannot be encoded: JSON can spell half a character."""
+    try:
+        value = json.loads(text)
+        if _HALF_CHARACTER.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise ValueError("it nests too deep") from error
+    except UnicodeEncodeError as error:
+        raise ValueError("it holds half a character") from error
+    return value
+
+
 def read_json(folder: Folder, name: str) -> Mapping[str, Any] | None:
     """The file's JSON object, or None if the folder has no such file."""
     text = read_text(folder, name)
     if text is None:
         return None
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(text)
+    except ValueError as error:
         raise NotReadable(
             f"{name} is not valid JSON", where=folder.label, hint=str(error)
         ) from error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import http.client
+import ipaddress
 import math
 import socket
 import ssl
@@ -89,13 +90,32 @@ class HttpClient:
     def _follow(
         self, url: str, byte_range: tuple[int, int] | None, most_bytes: int, deadline: float
     ) -> Reply:
+        is_public = False
         for _ in range(MAX_REDIRECTS):
+            is_public = self._connect_to(url, from_public=is_public)
             reply = self._once(url, byte_range, most_bytes, deadline)
             location = reply.headers.get("location")
             if reply.status not in REDIRECTS or location is None:
                 return reply
             url = _redirected(url, location)
         raise NotReadable(f"more than {MAX_REDIRECTS} redirects", where=url)
+
+    def _connect_to(self, url: str, *, from_public: bool) -> bool:
+        """Whether the server of an address is public; NotReadable for one that is not, where a
+        public one has sent us: it has no business in our network.
+
+        Which servers a proxy may reach is the proxy's to say.
+        """
+        connection, _ = self._connection(url)
+        if connection.host != urlsplit(url).hostname:
+            return False
+        if connection.sock is None:
+            connection.connect()
+        is_public = _is_public(connection.sock.getpeername()[0])
+        if from_public and not is_public:
+            self._drop(url)
+            raise NotReadable("a public server redirects into the local network", where=_host(url))
+        return is_public
 
     def _once(
         self, url: str, byte_range: tuple[int, int] | None, most_bytes: int, deadline: float
@@ -127,13 +147,14 @@ class HttpClient:
         """A connection for the address, and what to ask it for."""
         parts = urlsplit(url)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        proxy = _proxy(parts)
         connections = self._local.__dict__.setdefault("connections", {})
         origin = _origin(url)
         if origin not in connections:
-            connections[origin] = self._connect(parts, proxy)
-        through_proxy = proxy is not None and parts.scheme == "http"
-        return connections[origin], (url if through_proxy else target)
+            proxy = _proxy(parts)
+            through_proxy = proxy is not None and parts.scheme == "http"
+            connections[origin] = self._connect(parts, proxy), through_proxy
+        connection, through_proxy = connections[origin]
+        return connection, (url if through_proxy else target)
 
     def _connect(self, parts: SplitResult, proxy: SplitResult | None) -> http.client.HTTPConnection:
         via = proxy or parts
@@ -150,9 +171,9 @@ class HttpClient:
         return connection
 
     def _drop(self, url: str) -> None:
-        connection = self._local.__dict__.get("connections", {}).pop(_origin(url), None)
-        if connection is not None:
-            connection.close()
+        dropped = self._local.__dict__.get("connections", {}).pop(_origin(url), None)
+        if dropped is not None:
+            dropped[0].close()
 
 
 @contextmanager
@@ -194,6 +215,12 @@ def _redirected(url: str, location: str) -> str:
 def _origin(url: str) -> tuple[str, str | None, int | None]:
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def _is_public(address: str) -> bool:
+    """Whether an IP address is on the internet, not this machine's or of a network around it."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    return (getattr(found, "ipv4_mapped", None) or found).is_global
 
 
 def _host(url: str) -> str:

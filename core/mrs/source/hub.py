@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -12,6 +15,7 @@ from urllib.parse import quote
 from mrs.errors import NotReadable
 from mrs.request import ModelSource
 from mrs.source.folder import Folder, LocalFolder, Progress
+from mrs.source.header_cache import HeaderCache
 from mrs.source.http_client import HttpClient, Reply, Unreachable
 from mrs.source.hub_settings import HubSettings, cached_snapshot, hub_settings
 
@@ -19,6 +23,10 @@ MAX_LISTING_BYTES = 32 * 1024**2
 #: A server that ignores ranges is read through up to here, and no further.
 MAX_SKIPPED_BYTES = 16 * 1024**2
 _COMMIT = re.compile(r"[0-9a-f]{40,64}")
+#: What the listing is kept as beside the files; none of these has an empty name.
+_LISTING = ""
+#: How long a listing is taken for true in this process: a command looks at a model several times.
+RECENT_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,7 @@ class Repository:
     sizes: Mapping[str, int]
     settings: HubSettings
     client: HttpClient
+    known: HeaderCache
     path: None = None
     notes: tuple[str, ...] = ()
 
@@ -46,6 +55,13 @@ class Repository:
 
     def open(self, name: str) -> HubFile:
         return HubFile(self, name)
+
+    def keep_headers(self) -> None:
+        self.known.save()
+
+    def forget_headers(self) -> bool:
+        _recent.clear()
+        return self.known.forget()
 
     def cached(self, wanted: tuple[str, ...]) -> Folder:
         return self.cached_copy(wanted) or self
@@ -79,6 +95,14 @@ class HubFile:
         self._final_address = self.address
 
     def read(self, offset: int, length: int) -> bytes:
+        known = self.repository.known
+        data = known.get(self.name, offset, length)
+        if data is None:
+            data = self._fetch(offset, length)
+            known.put(self.name, data, offset)
+        return data
+
+    def _fetch(self, offset: int, length: int) -> bytes:
         reply = self._get(self._final_address, offset, length)
         if reply.status >= 400 and self._final_address != self.address:
             # Where the file was redirected to is signed and expires: ask for the way again.
@@ -105,6 +129,10 @@ class HubFile:
         if reply.status in (200, 416):
             raise NotReadable(f"shorter than its listed {self.size_bytes} bytes", where=where)
         raise refused(reply, self.repository.model_id, self.repository.settings, self.name)
+
+
+#: The repository that was listed last, and when.
+_recent: dict[tuple[str, str, HubSettings], tuple[Repository, float]] = {}
 
 
 def open_repository(source: ModelSource) -> Repository | LocalFolder:
@@ -134,21 +162,56 @@ def _cache_folder(source: ModelSource, settings: HubSettings, why: str) -> Local
 
 
 def _listed(source: ModelSource, settings: HubSettings) -> Repository:
+    """The listing: known of a commit, or of a moment ago; else as the hub sends it."""
+    key = source.model_id, source.revision, settings
+    repository, asked_s = _recent.get(key, (None, -math.inf))
+    if repository is not None and time.monotonic() - asked_s < RECENT_S:
+        return repository
     client = HttpClient(settings.token, settings.endpoint)
+    if _COMMIT.fullmatch(source.revision):
+        known = HeaderCache(settings.endpoint, source.model_id, source.revision)
+        with suppress(NotReadable):
+            sizes = _read_listing(known.get(_LISTING) or b"", "kept")[1]
+            return Repository(
+                source.model_id, source.revision, source.revision, sizes, settings, client, known
+            )
+    repository = _asked(source, settings, client)
+    _recent.clear()
+    _recent[key] = repository, time.monotonic()
+    return repository
+
+
+def _asked(source: ModelSource, settings: HubSettings, client: HttpClient) -> Repository:
     revision = quote(source.revision, safe="")
     address = f"{settings.endpoint}/api/models/{source.model_id}/revision/{revision}?blobs=true"
     reply = client.get(address, most_bytes=MAX_LISTING_BYTES)
     if reply.status != 200:
         raise refused(reply, source.model_id, settings, f"revision {source.revision}")
+    commit, sizes = _read_listing(reply.body, address)
+    known = HeaderCache(settings.endpoint, source.model_id, commit)
+    listing = _written_listing(commit, sizes)
+    if known.get(_LISTING) != listing:
+        known.forget()
+        known.put(_LISTING, listing)
+    return Repository(source.model_id, source.revision, commit, sizes, settings, client, known)
+
+
+def _read_listing(body: bytes, where: str) -> tuple[str, dict[str, int]]:
+    """The commit that a listing is of, and the sizes of its files in bytes."""
     try:
-        listing = json.loads(reply.body)
+        listing = json.loads(body)
         commit = str(listing["sha"])
         sizes = dict(_size(entry) for entry in listing["siblings"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise NotReadable("the hub's answer is no list of files", where=address) from error
+        raise NotReadable("the hub's answer is no list of files", where=where) from error
     if not _COMMIT.fullmatch(commit):
-        raise NotReadable(f"the hub names no commit but {commit!r}", where=address)
-    return Repository(source.model_id, source.revision, commit, sizes, settings, client)
+        raise NotReadable(f"the hub names no commit but {commit!r}", where=where)
+    return commit, sizes
+
+
+def _written_listing(commit: str, sizes: Mapping[str, int]) -> bytes:
+    siblings = [{"rfilename": name, "size": size} for name, size in sizes.items()]
+    return json.dumps({"sha": commit, "siblings": siblings}).encode()
 
 
 def _size(entry: Mapping[str, Any]) -> tuple[str, int]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mrs.errors import UsageError
 from mrs.request import ModelSource
+from mrs.source.reader import expanded, kind_of
 
 _TRUE = ("1", "ON", "YES", "TRUE")
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
@@ -28,8 +29,8 @@ def hub_settings(source: ModelSource) -> HubSettings:
     """Settings for one model; UsageError for a token source that names nothing."""
     offline = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
     return HubSettings(
-        endpoint=_endpoint(),
-        cache_path=Path(source.cache_path).expanduser() if source.cache_path else _cache_path(),
+        endpoint=hub_endpoint(),
+        cache_path=expanded(source.cache_path) if source.cache_path else default_cache_path(),
         token=find_token(source.token_source),
         is_offline=offline.upper() in _TRUE,
     )
@@ -52,7 +53,7 @@ def find_token(token_source: str) -> str | None:
     elif kind == "env" and value:
         token = _token_of_variable(value)
     elif kind == "path" and value:
-        token = _token_in_file(Path(value).expanduser())
+        token = _token_in_file(expanded(value))
     else:
         raise UsageError(
             "--token-source names no source",
@@ -71,10 +72,11 @@ def cached_snapshot(cache_path: Path, model_id: str, revision: str) -> Path | No
     except (OSError, UnicodeDecodeError):
         commit = revision
     snapshot = repository / "snapshots" / commit
-    return snapshot if _COMMIT.fullmatch(commit) and snapshot.is_dir() else None
+    return snapshot if _COMMIT.fullmatch(commit) and kind_of(snapshot) == "folder" else None
 
 
-def _endpoint() -> str:
+def hub_endpoint() -> str:
+    """The hub's address without a slash at its end; UsageError where the variable holds none."""
     endpoint = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
     if not re.fullmatch(r"https?://[\w.:\[\]-]+(/[!-~]*)?", endpoint, re.ASCII):
         raise UsageError("HF_ENDPOINT is no web address", where=endpoint)
@@ -86,13 +88,14 @@ def _home() -> Path:
     return _expanded(os.environ.get("HF_HOME", f"{cache}/huggingface"))
 
 
-def _cache_path() -> Path:
+def default_cache_path() -> Path:
+    """The hub library's own folder of downloads."""
     older = os.environ.get("HUGGINGFACE_HUB_CACHE", f"{_home()}/hub")
     return _expanded(os.environ.get("HF_HUB_CACHE", older))
 
 
 def _expanded(path: str) -> Path:
-    return Path(os.path.expandvars(path)).expanduser()
+    return expanded(os.path.expandvars(path))
 
 
 def _stored_token() -> str:

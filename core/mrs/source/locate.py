@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
 from mrs.errors import NotReadable
 from mrs.request import ModelSource
+from mrs.source.address import is_path_like, naming, taken_apart
 from mrs.source.folder import Folder, LocalFolder
+from mrs.source.reader import expanded, kind_of
 
 DEMOS = {"demo": "model", "demo-vision": "vision_model"}
 DEMO_FOLDER = Path(__file__).parent.parent / "demo"
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 
 
 def locate(source: ModelSource) -> tuple[ModelSource, Folder]:
     """The folder of a model, and the source with the file name that `model_id` implied.
 
     `DEMOS` are the models inside the package; then a local folder or `.gguf` file; then the hub.
+    UsageError where `model_id` and `filenames` name different files.
     """
+    source = taken_apart(source)
     if source.model_id in DEMOS:
         return _demo(source)
-    path = Path(source.model_id).expanduser()
-    if path.is_file() and path.suffix == ".gguf":
-        return replace(source, filenames=(path.name,)), LocalFolder(path.parent)
-    if path.is_dir():
+    path = expanded(source.model_id)
+    kind = kind_of(path)
+    if kind == "file" and path.suffix == ".gguf":
+        return naming(source, path.name), LocalFolder(path.parent)
+    if kind == "folder":
         return source, LocalFolder(path)
-    if path.exists():
+    if kind is not None:
         raise NotReadable("neither a folder nor a .gguf file", where=str(path))
     if is_path_like(source.model_id):
         raise NotReadable("no such folder or file", where=source.model_id, hint="check the path")
@@ -40,12 +43,9 @@ def locate_tokenizer(source: ModelSource) -> Folder | None:
     """The folder of the model that `tokenizer_model_id` names, if it names one."""
     if source.tokenizer_model_id is None:
         return None
-    return locate(replace(source, model_id=source.tokenizer_model_id, revision="main"))[1]
-
-
-def is_path_like(model_id: str) -> bool:
-    """Whether a name can only be meant as a path: no hub id looks like it."""
-    return model_id.endswith(".gguf") or not _HUB_ID.fullmatch(model_id)
+    return locate(
+        replace(source, model_id=source.tokenizer_model_id, revision="main", filenames=())
+    )[1]
 
 
 def _demo(source: ModelSource) -> tuple[ModelSource, Folder]:

@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from mrs.errors import NotReadable
+
+
+def expanded(name: str) -> Path:
+    """The path that a person named; NotReadable for the home of somebody who does not exist."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise NotReadable("no such folder or file", where=name, hint=str(error)) from error
+
+
+def kind_of(path: Path) -> Literal["file", "folder", "other"] | None:
+    """What lies at a path, None for nothing. NotReadable where there can be no such path."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except ValueError as error:  # a zero byte, or half a character
+        raise NotReadable("there can be no such file", where=str(path)) from error
+    if stat.S_ISREG(mode):
+        return "file"
+    return "folder" if stat.S_ISDIR(mode) else "other"
 
 
 class ByteReader(Protocol):

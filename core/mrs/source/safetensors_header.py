@@ -114,11 +114,11 @@ def _tensor(name: str, entry: object, data_start: int, file: str) -> TensorInfo:
 
 
 def _is_counts(value: object) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) <= _MAX_DIMENSIONS
-        and all(type(item) is int and 0 <= item <= _MAX_COUNT for item in value)
-    )
+    if not isinstance(value, list) or len(value) > _MAX_DIMENSIONS:
+        return False
+    if not {int}.issuperset(map(type, value)):
+        return False
+    return not value or (min(value) >= 0 and max(value) <= _MAX_COUNT)
 
 
 def _format(dtype: object, name: str, file: str) -> Format:

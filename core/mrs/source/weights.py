@@ -1,10 +1,9 @@
-"""The weights of a local model: each tensor's bytes where they lie in the file, never copied."""
+"""The weights of a local model: bytes of its tensors, read where they are asked for."""
 
 from __future__ import annotations
 
-import mmap
 import os
-from contextlib import suppress
+from io import FileIO
 from types import TracebackType
 from typing import final
 
@@ -15,35 +14,50 @@ from mrs.source.reader import unreadable
 
 @final
 class Weights:
-    """Memory-mapped tensors of a checkpoint; a context manager.
+    """The files of a checkpoint, each opened when its first tensor is read; a context manager.
 
-    A file is mapped when its first tensor is asked for. Views stay valid as long as something
-    holds them: a mapping that is still looked at is given back with its last view.
+    Reading copies into memory of the caller's. A mapping of the file would spare the copy, but
+    its pages would count as memory of this process, and cost more than the copy does.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
-        self._maps: dict[str, _MappedFile] = {}
+        self._files: dict[str, FileIO] = {}
         self._sizes = {file.name: file.size_bytes for file in checkpoint.files}
 
-    def tensor_bytes(self, info: TensorInfo) -> memoryview:
-        """The tensor's bytes, read-only; NotReadable if the file has changed its size."""
-        mapped = self._mapped(info.file)
-        mapped.check_size()
-        begin = info.offset_bytes
-        return mapped.view[begin : begin + info.size_bytes]
+    def read_into(self, target: memoryview, info: TensorInfo, start_bytes: int = 0) -> None:
+        """Fill `target` (bytes, writable) with the tensor's bytes from `start_bytes` on.
 
-    def release(self, info: TensorInfo) -> None:
-        """Let the system forget the tensor's pages, so that they no longer count as used.
-
-        For a tensor that has been copied to its device. Looking at it again reads it again.
+        ValueError where the tensor ends before; NotReadable if the file has changed its size or
+        cannot be read.
         """
-        self._mapped(info.file).forget(info.offset_bytes, info.size_bytes)
+        if start_bytes < 0 or start_bytes + len(target) > info.size_bytes:
+            raise ValueError(f"{info.name} has no bytes {start_bytes} to +{len(target)}")
+        file = self._opened(info.file)
+        path = self.checkpoint.local_path(info.file)
+        try:
+            found = os.fstat(file.fileno()).st_size
+            file.seek(info.offset_bytes + start_bytes)
+            done = 0
+            while done < len(target):
+                count = file.readinto(target[done:])
+                if not count:
+                    break
+                done += count
+        except OSError as error:
+            raise unreadable(path, error) from error
+        expected = self._sizes[info.file]
+        if found != expected or done < len(target):
+            raise NotReadable(
+                f"{path.name} had {expected} bytes and now has {found}",
+                where=str(path),
+                hint="another program has changed it: load again when it is done",
+            )
 
     def close(self) -> None:
-        for mapped in self._maps.values():
-            mapped.close()
-        self._maps.clear()
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
 
     def __enter__(self) -> Weights:
         return self
@@ -56,44 +70,11 @@ class Weights:
     ) -> None:
         self.close()
 
-    def _mapped(self, file: str) -> _MappedFile:
-        if file not in self._maps:
-            self._maps[file] = _MappedFile(self.checkpoint, file, self._sizes[file])
-        return self._maps[file]
-
-
-class _MappedFile:
-    def __init__(self, checkpoint: Checkpoint, file: str, size_bytes: int) -> None:
-        self.path = checkpoint.local_path(file)
-        self.size_bytes = size_bytes
-        try:
-            self.file = self.path.open("rb")
-            self.check_size()
-            self.mapping = mmap.mmap(self.file.fileno(), 0, access=mmap.ACCESS_READ)
-        except OSError as error:
-            raise unreadable(self.path, error) from error
-        self.view = memoryview(self.mapping)
-
-    def check_size(self) -> None:
-        """A page behind the end of a file that has shrunk would kill the process when touched."""
-        found = os.fstat(self.file.fileno()).st_size
-        if found != self.size_bytes:
-            raise NotReadable(
-                f"{self.path.name} had {self.size_bytes} bytes and now has {found}",
-                where=str(self.path),
-                hint="another program has changed it: load again when it is done",
-            )
-
-    def forget(self, offset: int, length: int) -> None:
-        if not hasattr(mmap, "MADV_DONTNEED"):
-            return
-        begin = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
-        end = (offset + length) // mmap.PAGESIZE * mmap.PAGESIZE
-        if end > begin:
-            self.mapping.madvise(mmap.MADV_DONTNEED, begin, end - begin)
-
-    def close(self) -> None:
-        self.file.close()
-        self.view.release()
-        with suppress(BufferError):  # a tensor still looks at it and will unmap it
-            self.mapping.close()
+    def _opened(self, name: str) -> FileIO:
+        if name not in self._files:
+            path = self.checkpoint.local_path(name)
+            try:
+                self._files[name] = FileIO(path)
+            except OSError as error:
+                raise unreadable(path, error) from error
+        return self._files[name]

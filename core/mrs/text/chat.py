@@ -64,6 +64,11 @@ class TextSide:
             None if template is None else ContentForms(template, placeholder, self._special_tokens)
         )
 
+    @property
+    def knows_thinking(self) -> bool:
+        """Whether the chat template can be told to think, or not to."""
+        return self.template is not None and "thinking" in self.template.source
+
     def prompt_ids(
         self,
         messages: Sequence[Message],

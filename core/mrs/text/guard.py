@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from mrs.errors import UsageError
+
 if TYPE_CHECKING:
     import tokenizers
 
@@ -42,6 +44,11 @@ class ControlGuard:
         return self._control.search(text) is not None
 
     def protect(self, content: str) -> str:
+        """`content` with the control tokens that it spells marked as text. Raises UsageError."""
+        try:
+            content.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError("a message holds half a character, which no model can read") from error
         return self._control.sub(lambda m: marked(m[0]), content.translate(_RESERVED))
 
     def encode(self, text: str) -> list[int]:

@@ -1,32 +1,35 @@
-"""A Jinja environment in which a bad template can neither hang nor eat memory.
+"""The Jinja environment of chat templates, and what the process that renders them does.
 
-Jinja's sandbox keeps a template from reaching Python. On top of it, everything that makes much
-out of little spends from a budget before it is done: passes through loops and macros, expressions
-that are put out, and the operators, filters and methods that build text. A deadline covers what
-takes long without growing. Import this module only where a template is rendered: it needs Jinja.
+Jinja's sandbox keeps a template from reaching Python. How long it takes and how much memory it
+takes is bounded from outside: this module runs in a process of its own (see `template_process`),
+the only one that imports Jinja.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import signal
+import sys
 from datetime import datetime
-from functools import wraps
+from functools import lru_cache
+from types import TracebackType
 from typing import Any, NoReturn
 
-from jinja2 import nodes  # noqa: TID253
-from jinja2.compiler import CodeGenerator, Frame  # noqa: TID253
+from jinja2 import Template, nodes  # noqa: TID253
 from jinja2.exceptions import TemplateError  # noqa: TID253
 from jinja2.ext import Extension, LoopControlExtension  # noqa: TID253
 from jinja2.parser import Parser  # noqa: TID253
-from jinja2.runtime import Context  # noqa: TID253
 from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: TID253
 
-from mrs.text.meter import Meter
+_ERROR_CHARACTERS = 1000
 
 
 class RaisedByTemplate(TemplateError):
     """A template refused the conversation by calling `raise_exception`."""
+
+
+class TooMuchText(Exception):
+    """A template put out more than a sane one does."""
 
 
 class _GenerationBlock(Extension):
@@ -40,103 +43,88 @@ class _GenerationBlock(Extension):
         return nodes.Scope(body).set_lineno(line)
 
 
-class _CodeGenerator(CodeGenerator):
-    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
-        self.write("environment.concatenate((")
-        for part in node.nodes:
-            self.visit(part, frame)
-            self.write(", ")
-        self.write("))")
+def serve(most_bytes: int) -> None:
+    """Answer requests, a line of JSON each, from standard input on standard output until it ends.
+
+    The process may take `most_bytes` of address space from now on.
+    """
+    _limit_memory(most_bytes)
+    replies = sys.stdout.buffer
+    replies.write(b"ready\n")
+    replies.flush()
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+        _end_after(request["seconds"])
+        replies.write(json.dumps(_reply(request)).encode() + b"\n")
+        replies.flush()
+        _end_after(0)
 
 
-class BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """Renders as transformers renders chat templates, within a budget that `start` resets."""
+def _limit_memory(most_bytes: int) -> None:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    if hard == resource.RLIM_INFINITY or hard > most_bytes:
+        resource.setrlimit(resource.RLIMIT_AS, (most_bytes, hard))
 
-    code_generator_class = _CodeGenerator
-    intercepted_binops = frozenset(("+", "*", "**", "%"))
 
-    def __init__(self) -> None:
-        super().__init__(
-            trim_blocks=True,
-            lstrip_blocks=True,
-            extensions=[_GenerationBlock, LoopControlExtension],
-            finalize=self._put_out,
-        )
-        self._meter = Meter()
-        self.filters["tojson"] = _to_json
-        self.filters = {name: self._counted(name, f) for name, f in self.filters.items()}
-        self.globals["raise_exception"] = _raise_exception
-        self.globals["strftime_now"] = lambda text: datetime.now().strftime(text)
-        del self.globals["lipsum"]
+def _end_after(seconds: float) -> None:
+    """Let the system end this process then, whatever it does; 0 is never.
 
-    def start(self, input_characters: int) -> None:
-        """Give the next rendering its budget."""
-        self._meter = Meter(input_characters)
+    Whoever asked ends it in time. This is for when nobody is there any more.
+    """
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
-    def spend(self, characters: int) -> None:
-        """Called by every pass through a loop and every call of a macro."""
-        self._meter.spend(characters)
 
-    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        tree = super()._parse(source, name, filename)
-        for node in tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
-            assert isinstance(node, nodes.For | nodes.Macro | nodes.CallBlock)
-            length = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
-            spend = nodes.EnvironmentAttribute("spend")
-            call = nodes.Call(spend, [nodes.Const(length)], [], None, None)
-            step = nodes.ExprStmt(call)
-            for new in (spend, call, call.args[0], step):
-                new.set_lineno(node.lineno).set_environment(self)
-            node.body.insert(0, step)
-        return tree
+def _reply(request: dict[str, Any]) -> dict[str, Any]:
+    """`text`, or of what went wrong the `stage`, the `message` and the template's `line`."""
+    stage = "compile"
+    try:
+        template = _compiled(request["source"])
+        if request["variables"] is None:
+            return {"text": ""}
+        stage = "render"
+        return {"text": _rendered(template, request)}
+    except MemoryError:
+        return {"stage": "memory"}
+    except Exception as error:  # noqa: BLE001 - a template is somebody else's program
+        failed = error
+        if isinstance(error, RaisedByTemplate):
+            stage = "refuse"
+    message = str(failed)[:_ERROR_CHARACTERS] or type(failed).__name__
+    line = getattr(failed, "lineno", None) or _template_line(failed.__traceback__)
+    return {"stage": stage, "message": message, "line": line}
 
-    def _put_out(self, value: Any) -> Any:
-        self._meter.spend(self._meter.weight(value))
-        return value
 
-    def concatenate(self, parts: tuple[Any, ...]) -> str:
-        """The `~` operator."""
-        self._meter.spend(sum(map(self._meter.weight, parts)))
-        return "".join(map(str, parts))
+@lru_cache(maxsize=8)
+def _compiled(source: str) -> Template:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, LoopControlExtension]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    del environment.globals["lipsum"]
+    return environment.from_string(source)
 
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        self._meter.spend(self._meter.operator(operator, left, right))
-        return super().call_binop(context, operator, left, right)
 
-    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        sandboxed = super().wrap_str_format(value)
-        if sandboxed is None:
-            return None
-
-        def counted(*args: Any, **kwargs: Any) -> str:
-            values = [*args, *kwargs.values()]
-            self._meter.spend(self._meter.formatted(value.__self__, values))
-            return sandboxed(*args, **kwargs)
-
-        return counted
-
-    def call(self, context: Context, function: Any, *args: Any, **kwargs: Any) -> Any:
-        owner = getattr(function, "__self__", None)
-        if isinstance(owner, str):
-            args = tuple(map(_as_list, args))
-            values = [*args, *kwargs.values()]
-            self._meter.spend(self._meter.method(owner, function.__name__, values))
-        result = super().call(context, function, *args, **kwargs)
-        if isinstance(result, range):
-            self._meter.spend(len(result))
-        return result
-
-    def _counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The filter `function`, which spends before it works; its value comes after a context."""
-        passed = 1 if hasattr(function, "jinja_pass_arg") else 0
-
-        @wraps(function)
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            before, (value, *others) = args[:passed], list(map(_as_list, args[passed:]))
-            self._meter.spend(self._meter.filter(name, value, [*others, *kwargs.values()]))
-            return function(*before, value, *others, **kwargs)
-
-        return counted
+def _rendered(template: Template, request: dict[str, Any]) -> str:
+    now = datetime.fromisoformat(request["now"])
+    variables = {"strftime_now": lambda text: now.strftime(text), **request["variables"]}
+    pieces, characters = [], 0
+    for piece in template.generate(variables):
+        pieces.append(piece)
+        characters += len(piece)
+        if characters > request["most_characters"]:
+            raise TooMuchText("the template builds far more text than it was given")
+    text = "".join(pieces)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise TemplateError("the template puts out half a character") from error
+    return text
 
 
 def _raise_exception(message: str) -> NoReturn:
@@ -160,6 +148,11 @@ def _to_json(
     )
 
 
-def _as_list(value: Any) -> Any:
-    """Lazy sequences as lists, so that they can be counted before they are used."""
-    return list(value) if hasattr(value, "__next__") else value
+def _template_line(traceback: TracebackType | None) -> int | None:
+    """The innermost line of a template in a traceback that Jinja has translated."""
+    line = None
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename == "<template>":
+            line = traceback.tb_lineno
+        traceback = traceback.tb_next
+    return line

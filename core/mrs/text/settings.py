@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 from mrs.errors import NotReadable
+from mrs.source.folder import parse_json
 
 
 def parse_object(text: str, where: str) -> dict[str, Any]:
     """The JSON object that `text` holds; NotReadable names `where` if it holds none."""
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(text)
+    except ValueError as error:
         raise NotReadable(f"not valid JSON: {error}", where=where) from error
     if not isinstance(value, dict):
         raise NotReadable("not a JSON object", where=where)

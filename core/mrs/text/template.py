@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from mrs.errors import MrsError, Unsupported, UsageError
+from mrs.source.reader import expanded
+from mrs.text.template_process import Stopped, renderer
 
+# What a template puts out at most.
+_LEAST_CHARACTERS = 4 * 1024**2
+_CHARACTERS_PER_INPUT_CHARACTER = 64
 # What a message costs a template however short it is, as if it were that much longer.
 _MESSAGE_CHARACTERS = 100
 
 
 class ChatTemplate:
-    """A Jinja chat template, compiled. `name` says in errors where it comes from.
+    """A Jinja chat template. `name` says in errors where it comes from.
 
     Renders as transformers does: blocks trimmed, `raise_exception`, `strftime_now`, `tojson`,
     `break` and `continue`, immutable values. Raises Unsupported, naming the line, for a template
-    that cannot be compiled or fails.
+    that cannot be compiled, fails, or takes too much time or memory.
     """
 
     def __init__(self, source: str, *, name: str) -> None:
-        from mrs.text.sandbox import BoundedEnvironment
-
         self.source = source
         self.name = name
-        self._environment = BoundedEnvironment()
-        try:
-            self._template = self._environment.from_string(source)
-        except Exception as error:  # a template is somebody else's program
-            raise self._failed("cannot be compiled", error) from error
+        self._ask(None, 0)
 
     def render(
         self,
@@ -46,37 +43,42 @@ class ChatTemplate:
         `thinking` becomes `enable_thinking` and `thinking`; None leaves both undefined. Raises
         UsageError where the template refuses the conversation.
         """
-        from mrs.text.sandbox import RaisedByTemplate
-
         variables: dict[str, Any] = {**special_tokens}
         if thinking is not None:
             variables |= {"enable_thinking": thinking, "thinking": thinking}
-        self._environment.start(sum(_characters(message["content"]) for message in messages))
-        try:
-            return self._template.render(
-                **variables,
-                messages=[dict(message) for message in messages],
-                tools=None,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-            )
-        except RaisedByTemplate as error:
-            raise UsageError(
-                f"the chat template refuses this conversation: {_one_line(str(error))}",
-                where=self._place(error),
-            ) from error
-        except Exception as error:
-            raise self._failed("fails", error) from error
+        variables |= {
+            "messages": [dict(message) for message in messages],
+            "tools": None,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        return self._ask(variables, sum(_characters(message["content"]) for message in messages))
 
-    def _failed(self, what: str, error: Exception) -> MrsError:
+    def _ask(self, variables: dict[str, Any] | None, input_characters: int) -> str:
+        most_characters = _LEAST_CHARACTERS + _CHARACTERS_PER_INPUT_CHARACTER * input_characters
+        try:
+            reply = renderer.ask(self.source, variables, most_characters)
+        except Stopped as error:
+            raise self._failed("fails", str(error), None) from error
+        if "text" in reply:
+            return str(reply["text"])
+        message, line = reply["message"], reply["line"]
+        if reply["stage"] == "refuse":
+            raise UsageError(
+                f"the chat template refuses this conversation: {_one_line(message)}",
+                where=self._place(line),
+            )
+        what = "fails" if reply["stage"] == "render" else "cannot be compiled"
+        raise self._failed(what, message, line)
+
+    def _failed(self, what: str, message: str, line: int | None) -> MrsError:
         return Unsupported(
-            f"the chat template {what}: {_one_line(str(error)) or type(error).__name__}",
-            where=self._place(error),
+            f"the chat template {what}: {_one_line(message)}",
+            where=self._place(line),
             hint="give another one with -c FILE",
         )
 
-    def _place(self, error: Exception) -> str:
-        line = getattr(error, "lineno", None) or _template_line(error.__traceback__)
+    def _place(self, line: int | None) -> str:
         return f"{self.name}, line {line}" if line else self.name
 
 
@@ -88,16 +90,6 @@ def _characters(content: str | Sequence[Mapping[str, str]]) -> int:
 
 def _one_line(message: str) -> str:
     return " ".join(message.split())[:300]
-
-
-def _template_line(traceback: TracebackType | None) -> int | None:
-    """The innermost line of a template in a traceback that Jinja has translated."""
-    line = None
-    while traceback is not None:
-        if traceback.tb_frame.f_code.co_filename == "<template>":
-            line = traceback.tb_lineno
-        traceback = traceback.tb_next
-    return line
 
 
 def choose_template(value: Any, *, name: str) -> ChatTemplate | None:
@@ -135,7 +127,7 @@ def _named_templates(value: Any, name: str) -> dict[str, str]:
 def read_template_text(path: str) -> str:
     """The text of a template file that a person named; UsageError if it cannot be read."""
     try:
-        return Path(path).expanduser().read_text(encoding="utf-8-sig")
+        return expanded(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise UsageError(f"cannot read the chat template: {reason}", where=path) from error

@@ -98,6 +98,10 @@ class Tokenizer:
         return {t.content: i for i, t in added.items() if t.special or t.content in self._reserved}
 
     @cached_property
+    def _control_pieces(self) -> Mapping[int, bytes]:
+        return {token_id: text.encode() for text, token_id in self.control_ids.items()}
+
+    @cached_property
     def end_ids(self) -> frozenset[int]:
         """The ids that end a reply."""
         named = {text: i for text, i in self.added_ids.items() if text in END_OF_TURN}
@@ -143,9 +147,14 @@ class Tokenizer:
         """Ids of a rendered template whose contents went through `protect`."""
         return self._guard.encode(text)
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of `ids` without control tokens, as `StreamDecoder` gives it piece by piece."""
-        text = b"".join(map(self.piece, ids)).decode("utf-8", "replace")
+    def decode(self, ids: Iterable[int], *, show_control: bool = False) -> str:
+        """The text of `ids`, as `StreamDecoder` gives it piece by piece.
+
+        Control tokens are left out unless `show_control`.
+        """
+        controls = self._control_pieces if show_control else {}
+        pieces = (controls.get(token_id) or self.piece(token_id) for token_id in ids)
+        text = b"".join(pieces).decode("utf-8", "replace")
         return text.removeprefix(" ") if self.strips_leading_space else text
 
     @property
@@ -166,9 +175,11 @@ class Tokenizer:
             return b""
         if text in self.control_ids:
             return b""
-        if text in self.added_ids:
+        data = self._decoder.bytes_of(text)
+        if text in self.added_ids and not _is_text(data):
+            # An added token is a whole text: these letters only look like GPT-2's spelling of bytes.
             return text.encode()
-        return self._decoder.bytes_of(text)
+        return data
 
 
 class _DecoderKind:
@@ -194,6 +205,14 @@ class _DecoderKind:
         if self._byte_fallback and (match := _BYTE_TOKEN.fullmatch(text)):
             return bytes([int(match[1], 16)])
         return text.replace("▁", " ").encode()
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _byte_of_character() -> dict[str, int]:

@@ -17,6 +17,7 @@ from mrs.engine.profile.peak_memory import peak_bytes
 from mrs.model.decoder import Decoder
 from mrs.model.segments import Segment, Sight
 from mrs.model.weights import ModelWeights
+from mrs.plan.host_memory import peak_resident_bytes
 from mrs.plan.reconcile import Measured
 
 #: Tokens that are decoded at the full length.
@@ -27,11 +28,15 @@ DECODED_TOKENS = 8
 class Rehearsal:
     """Bytes of the KV cache and of activations by device, and tokens a second.
 
-    An activation peak of 0 means that the device cannot be measured.
+    The prompt has `prompt_tokens` tokens. An activation peak of 0 means that the device cannot be
+    measured. `process_bytes` is the most that the process held, as the system counts it; None
+    where it does not tell.
     """
 
     kv_bytes: Mapping[torch.device, int]
     activation_bytes: Mapping[torch.device, int]
+    process_bytes: int | None
+    prompt_tokens: int
     prompt_tokens_per_s: float
     decode_tokens_per_s: float
 
@@ -64,6 +69,11 @@ def rehearse(
         seen.clear()
 
     devices = {layer.device for layer in sample.layers} | {decoder.home}
+    worst_moment()  # unobserved: a profiler takes memory itself
+    process_bytes = peak_resident_bytes()
+    if process_bytes is not None:
+        process_bytes -= sum(x.nbytes for x in sample.layers if x.device.type == "cpu")
+    full.clear()
     peaks = _peaks(worst_moment, sorted(devices, key=str))
     cache = full[0]
     steps_s = [_timed(lambda: _feed(decoder, cache, 1)) for _ in range(decoded)]
@@ -74,6 +84,8 @@ def rehearse(
     return Rehearsal(
         kv_bytes=kv_bytes,
         activation_bytes={d: max(0, peak - kv_bytes[d]) for d, peak in peaks.items()},
+        process_bytes=process_bytes,
+        prompt_tokens=last,
         prompt_tokens_per_s=last / prompt_s,
         decode_tokens_per_s=1 / statistics.median(steps_s) if steps_s else 0.0,
     )

@@ -86,7 +86,7 @@ def _(part: ClipTower, hidden_size: int) -> Iterator[Slot]:
 def read_encoder_layer(tower: Config) -> Layer:
     """A layer of the usual vision transformer: biases everywhere, no gate."""
     hidden, heads = tower.positive("hidden_size"), tower.positive("num_attention_heads")
-    head_dim = hidden // heads
+    head_dim = tower.head_dim(hidden, heads)
     return Layer(
         Attention(heads, heads, head_dim, head_dim**-0.5, None, qkv_bias=True, out_bias=True),
         Mlp(tower.positive("intermediate_size"), tower.activation(), gated=False, bias=True),

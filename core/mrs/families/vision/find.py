@@ -69,7 +69,7 @@ def text_of(family: VisionFamily, model: Config, tensors: Collection[str]) -> Te
     """
     values = model.values.get("text_config")
     values = values if isinstance(values, Mapping) else model.values
-    kind = values.get("model_type", family.text)
+    kind = Config(values, model.where).text("model_type", family.text)
     text = family_by_name(family.text_types.get(kind, kind))
     tied = f"{family.head}.weight" not in tensors
     quantization = model.values.get("quantization_config")

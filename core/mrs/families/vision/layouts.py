@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import singledispatch
 
-from mrs.errors import UsageError
+from mrs.errors import NotReadable, UsageError
 from mrs.families.config import Config
 from mrs.families.vision.spec import ImageLayout, ImageShape, PixelScale
 
 #: Pillow's numbers of its filters, as preprocessor_config.json has them.
 RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
+
+#: Pixels that no processor scales an edge of a picture to.
+_MOST_EDGE = 2**14
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
@@ -26,8 +29,7 @@ def read_scale(images: Config) -> PixelScale:
     """The numbers by which bytes are scaled."""
     for step in ("do_rescale", "do_normalize"):
         images.refuse(step, True)
-    mean = tuple(float(value) for value in images.sequence("image_mean"))
-    std = tuple(float(value) for value in images.sequence("image_std"))
+    mean, std = images.numbers("image_mean", 3), images.numbers("image_std", 3, above=0)
     return PixelScale(mean, std, images.number("rescale_factor", 1 / 255))
 
 
@@ -39,9 +41,13 @@ def read_size(images: Config, key: str, *sides: str) -> tuple[int, ...]:
     """The numbers under `sides` of a size, which may also be one number for all of them."""
     value = images.values.get(key)
     if isinstance(value, int):
-        return (images.positive(key),) * len(sides)
-    size = Config(images.mapping(key), images.where)
-    return tuple(size.positive(side) for side in sides)
+        found = (images.positive(key),) * len(sides)
+    else:
+        size = Config(images.mapping(key), images.where)
+        found = tuple(size.positive(side) for side in sides)
+    if max(found) > _MOST_EDGE:
+        raise NotReadable(f"{key} = {value!r} is more than any image", where=images.where)
+    return found
 
 
 def limited(layout: ImageLayout, edge: int) -> ImageLayout:

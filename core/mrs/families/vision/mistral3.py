@@ -134,7 +134,7 @@ def read_pixtral(tower: Config, selected: tuple[int, ...]) -> PixtralTower:
     if len(selected) != 1 or not -count <= selected[0] <= count:
         raise Unsupported(f"vision_feature_layer = {list(selected)}", where=tower.where)
     hidden, heads = tower.positive("hidden_size"), tower.positive("num_attention_heads")
-    head_dim = hidden // heads
+    head_dim = tower.head_dim(hidden, heads)
     norm = Norm(TOWER_EPS)
     layer = Layer(
         Attention(heads, heads, head_dim, head_dim**-0.5, None),

@@ -108,7 +108,7 @@ def read_tower(
 ) -> QwenTower:
     tower.refuse("in_channels", 3)
     heads = tower.positive("num_heads")
-    head_dim = hidden_size // heads
+    head_dim = tower.head_dim(hidden_size, heads)
     if head_dim % 4:
         raise NotReadable(
             f"heads of {head_dim} numbers cannot turn by rows and columns", where=tower.where

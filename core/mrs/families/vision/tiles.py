@@ -78,7 +78,7 @@ def _(part: TilesTower, hidden_size: int) -> Iterator[Slot]:
 
 def read_tower(tower: Config) -> TilesTower:
     hidden, heads = tower.positive("hidden_size"), tower.positive("attention_heads")
-    head_dim = hidden // heads
+    head_dim = tower.head_dim(hidden, heads)
     attention = Attention(heads, heads, head_dim, head_dim**-0.5, None)
     mlp = Mlp(tower.positive("intermediate_size"), tower.activation(), gated=False, bias=True)
     norm = Norm(tower.number("norm_eps"), "layer", bias=True)

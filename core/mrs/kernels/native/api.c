@@ -2,33 +2,20 @@
 #include "products.h"
 #include "threads.h"
 
-#if defined(__aarch64__)
-#if defined(__linux__)
-#include <sys/auxv.h>
-static bool has_dot_products(void) { return getauxval(AT_HWCAP) >> 20 & 1; } /* ASIMDDP */
-#else
-static bool has_dot_products(void) { return true; } /* every Apple processor since 2018 */
-#endif
-#endif
+#include <string.h>
 
-/* The paths that this processor can run, best first; NULL beyond the last. */
-EXPORT const Path *mrs_path(int index) {
-    const Path *found[4];
-    int count = 0;
+/* The path of this name, or NULL. Whether the processor can run it is the caller's business. */
+EXPORT const Path *mrs_path(const char *name) {
+    static const Path *const paths[] = {
 #if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512vnni"))
-        found[count++] = &avx512_path;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("f16c"))
-        found[count++] = &avx2_path;
+        &avx512_bf16_path, &avx512_path, &avx2_path,
 #elif defined(__aarch64__)
-    if (has_dot_products()) found[count++] = &neon_path;
+        &neon_path,
 #endif
-    found[count++] = &portable_path;
-    return index < count ? found[index] : NULL;
+        &portable_path};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        if (strcmp(paths[i]->name, name) == 0) return paths[i];
+    return NULL;
 }
 
 /* Bytes of one row in a file; the columns of a quantized format are whole blocks. */
@@ -39,6 +26,25 @@ EXPORT int64_t mrs_row_bytes(int format, int64_t columns) {
 
 EXPORT int64_t mrs_packed_bytes(int format, int64_t rows, int64_t columns) {
     return divide_up(rows, GROUP_ROWS) * group_bytes((Format)format, columns);
+}
+
+/* Marks the groups of a BF16 matrix that have subnormal weights. */
+static void mark_task(void *data, int64_t first, int64_t end) {
+    const Matrix *m = data;
+    const int64_t bytes = group_bytes(BF16, m->columns);
+    for (int64_t group = first; group < end; group++) {
+        const uint16_t *weights = (const uint16_t *)(m->packed + group * bytes);
+        unsigned found = 0;
+        for (int64_t i = 0; i < bytes / 2; i++) {
+            uint16_t magnitude = (uint16_t)(weights[i] << 1);
+            found |= (uint16_t)(magnitude - 1) < 0xff; /* no exponent, and not 0 */
+        }
+        m->subnormal[group] = found != 0;
+    }
+}
+
+EXPORT void mrs_mark_subnormal(const Matrix *matrix, int threads) {
+    run_tasks(threads, divide_up(matrix->rows, GROUP_ROWS), mark_task, (void *)matrix);
 }
 
 typedef struct {
@@ -55,6 +61,7 @@ static void pack_task(void *data, int64_t first, int64_t end) {
         m->path->pack_group((Format)m->format, p->blocks + row * p->row_bytes, p->row_bytes,
                             (int)at_most(GROUP_ROWS, p->rows - row), m->columns,
                             m->packed + group * group_bytes((Format)m->format, m->columns));
+        if (m->subnormal) mark_task((void *)m, group, group + 1);
     }
 }
 

@@ -19,6 +19,7 @@ from pathlib import Path
 #: Where the library lies once it is built.
 LIBRARY = Path(__file__).with_name("libmrs.dylib" if sys.platform == "darwin" else "libmrs.so")
 
+_SOURCES = LIBRARY.parent
 _FLAGS = [
     "-std=gnu11",
     "-O3",
@@ -57,7 +58,7 @@ class CannotCompile(Exception):
     """There is no C compiler, or it fails; the text says which."""
 
 
-def compile_library(target: Path = LIBRARY) -> Path:
+def compile_library(target: Path = LIBRARY, *more_flags: str) -> Path:
     """Compile and link the library as `target`; CannotCompile when that is impossible here."""
     compiler = _compiler()
     machine = _OTHER_NAMES.get(platform.machine(), platform.machine())
@@ -65,13 +66,13 @@ def compile_library(target: Path = LIBRARY) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         objects = [Path(folder, source).with_suffix(".o") for source in sources]
         commands = [
-            [*compiler, *_FLAGS, *flags, "-c", str(target.with_name(source)), "-o", str(made)]
+            [*compiler, *_FLAGS, *flags, *more_flags, "-c", str(_SOURCES / source), "-o", str(made)]
             for (source, flags), made in zip(sources.items(), objects, strict=True)
         ]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(_run, commands))
         made = Path(folder, target.name)
-        _run([*compiler, "-shared", *map(str, objects), "-pthread", "-o", str(made)])
+        _run([*compiler, "-shared", *more_flags, *map(str, objects), "-pthread", "-o", str(made)])
         # A library that another process has loaded is replaced, never written over.
         beside = target.with_name(target.name + ".new")
         shutil.copyfile(made, beside)

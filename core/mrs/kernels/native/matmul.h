@@ -251,11 +251,20 @@ INLINE void multiply_floats(const Format format, const int width, const uint8_t 
     }
 }
 
-/* The same for bf16 weights and activations that are rounded to bf16. */
+/* The same for bf16 weights and activations that are rounded to bf16: with the units for it, which
+ * take subnormal numbers for 0, or without. */
 #ifdef HAS_LANES_DOT_BF16
-static void multiply_BF16_PAIRS_8(const uint8_t *line, const void *panel, int64_t columns,
-                                  float *out) {
-    const uint16_t *x = panel;
+INLINE Floats add_pair(const bool with_units, Floats total, const uint8_t *line,
+                       const uint16_t *x) {
+    Floats weights[2];
+    if (with_units) return lanes_dot_bf16(total, lanes_load(line), x);
+    load_two_columns(BF16, line, 0, weights);
+    total = lanes_fma(weights[0], lanes_float(float_of_bf16(x[0])), total);
+    return lanes_fma(weights[1], lanes_float(float_of_bf16(x[1])), total);
+}
+
+INLINE void multiply_pairs(const bool with_units, const uint8_t *line, const uint16_t *x,
+                           int64_t columns, float *out) {
     Floats total[MAX_TOKENS];
 #pragma GCC unroll 8
     for (int t = 0; t < MAX_TOKENS; t++) total[t] = lanes_zero();
@@ -263,15 +272,24 @@ static void multiply_BF16_PAIRS_8(const uint8_t *line, const void *panel, int64_
 #pragma GCC unroll 16
         for (int i = 0; i < UNIT_COLUMNS; i += 2, line += LINE) {
             prefetch_line(line);
-            Ints weights = lanes_load(line);
 #pragma GCC unroll 8
             for (int t = 0; t < MAX_TOKENS; t++)
-                total[t] = lanes_dot_bf16(total[t], weights, x + t * UNIT_COLUMNS + i);
+                total[t] = add_pair(with_units, total[t], line, x + t * UNIT_COLUMNS + i);
         }
         x += MAX_TOKENS * UNIT_COLUMNS;
     }
 #pragma GCC unroll 8
     for (int t = 0; t < MAX_TOKENS; t++) lanes_store(out + t * GROUP_ROWS, total[t]);
+}
+
+static __attribute__((noinline)) void multiply_BF16_PAIRS_8(
+    const uint8_t *group, const void *panel, int64_t columns, float *out) {
+    multiply_pairs(true, group, panel, columns, out);
+}
+
+static __attribute__((noinline)) void multiply_BF16_SUBNORMAL_8(
+    const uint8_t *group, const void *panel, int64_t columns, float *out) {
+    multiply_pairs(false, group, panel, columns, out);
 }
 #endif
 
@@ -309,6 +327,10 @@ static void multiply(Format format, const uint8_t *group, const void *panel, int
 #ifdef HAS_LANES_DOT_BF16
     if (format == BF16_PAIRS) {
         multiply_BF16_PAIRS_8(group, panel, columns, out);
+        return;
+    }
+    if (format == BF16_SUBNORMAL) {
+        multiply_BF16_SUBNORMAL_8(group, panel, columns, out);
         return;
     }
 #endif

@@ -19,7 +19,8 @@
 /* The order is that of `PACKED_FORMATS` in core/mrs/formats.py. */
 typedef enum {
     Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, F16, BF16, FORMAT_COUNT,
-    BF16_PAIRS = FORMAT_COUNT /* BF16 weights times activations rounded to bf16 */
+    BF16_PAIRS = FORMAT_COUNT, /* BF16 weights times activations rounded to bf16 */
+    BF16_SUBNORMAL /* the same in float arithmetic: bf16 units take subnormal numbers for 0 */
 } Format;
 
 /* Types of activations and results. */
@@ -33,6 +34,7 @@ typedef struct Sight Sight;         /* steps.h */
 /* One implementation of everything below, for one instruction set. */
 typedef struct {
     const char *name;
+    bool multiplies_bf16; /* the processor has units for it */
     void (*pack_group)(Format format, const uint8_t *blocks, int64_t row_bytes, int rows,
                        int64_t columns, uint8_t *packed);
     void (*decode_rows)(Format format, const uint8_t *group, int first, int count,
@@ -61,7 +63,7 @@ typedef struct {
 
 extern const Path portable_path;
 #if defined(__x86_64__)
-extern const Path avx2_path, avx512_path;
+extern const Path avx2_path, avx512_path, avx512_bf16_path;
 #elif defined(__aarch64__)
 extern const Path neon_path;
 #endif
@@ -72,7 +74,7 @@ static inline bool is_float(Format format) { return format >= F16; }
 static inline int block_units(Format format) { return format >= Q2_K && format <= Q6_K ? 8 : 1; }
 
 static inline int block_bytes(Format format) {
-    static const int bytes[] = {18, 20, 22, 24, 34, 84, 110, 144, 176, 210, 64, 64, 64};
+    static const int bytes[] = {18, 20, 22, 24, 34, 84, 110, 144, 176, 210, 64, 64, 64, 64};
     return bytes[format];
 }
 

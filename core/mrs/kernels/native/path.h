@@ -13,8 +13,8 @@
 #define WIDE_FUNCTIONS NULL, NULL, NULL
 #endif
 
-#define DEFINE_PATH(PATH, NAME)                                                                  \
-    const Path PATH = {NAME,           pack_group, decode_rows, quantize, multiply,              \
-                       WIDE_FUNCTIONS, read_bytes, normalize,   activate, rotate,                \
-                       attend,         ROWS,       row_block_bytes,       attend_rows,           \
+#define DEFINE_PATH(PATH, NAME, MULTIPLIES_BF16)                                                 \
+    const Path PATH = {NAME,     MULTIPLIES_BF16, pack_group,     decode_rows,     quantize,     \
+                       multiply, WIDE_FUNCTIONS,  read_bytes,     normalize,       activate,     \
+                       rotate,   attend,          ROWS,           row_block_bytes, attend_rows,  \
                        encode};

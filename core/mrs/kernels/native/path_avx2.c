@@ -1,4 +1,4 @@
 #include "lanes_avx2.h"
 #include "path.h"
 
-DEFINE_PATH(avx2_path, "avx2")
+DEFINE_PATH(avx2_path, "avx2", false)

@@ -1,4 +1,4 @@
 #include "lanes_portable.h"
 #include "path.h"
 
-DEFINE_PATH(portable_path, "portable")
+DEFINE_PATH(portable_path, "portable", false)

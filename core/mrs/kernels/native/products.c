@@ -2,6 +2,7 @@
  * of threads over the groups of all rows. */
 #include "product.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "half.h"
@@ -10,19 +11,12 @@
 #include "weights.h"
 
 typedef struct {
-    const Product *product;
+    Product *product;
     const Laid *laid;
 } Quantizing;
 
-static bool multiplies_bf16(const Path *path) {
-#if defined(__x86_64__)
-    return path == &avx512_path && __builtin_cpu_supports("avx512bf16");
-#else
-    return path == NULL;
-#endif
-}
-
-static void quantize_panel(const Product *p, const Laid *laid, int64_t index) {
+/* Returns false when memory is missing. */
+static bool quantize_panel(const Product *p, const Laid *laid, int64_t index) {
     const Path *path = p->factors[0].matrix->path;
     int64_t first = index * laid->width;
     int tokens = (int)at_most(laid->width, p->tokens - first);
@@ -32,6 +26,7 @@ static void quantize_panel(const Product *p, const Laid *laid, int64_t index) {
     if (p->type == TYPE_BF16) {
         const uint16_t *x = (const uint16_t *)p->x + first * p->columns;
         converted = take_scratch(converted_bytes);
+        if (!converted) return false;
         for (int64_t i = 0; i < tokens * p->columns; i++) converted[i] = float_of_bf16(x[i]);
     }
     const float *x = converted ? converted : (const float *)p->x + first * p->columns;
@@ -42,11 +37,13 @@ static void quantize_panel(const Product *p, const Laid *laid, int64_t index) {
     else
         path->quantize(laid->format, rows, tokens, laid->width, p->columns, panel);
     give_scratch(converted, converted_bytes);
+    return true;
 }
 
 static void quantize_task(void *data, int64_t first, int64_t end) {
     const Quantizing *q = data;
-    for (int64_t index = first; index < end; index++) quantize_panel(q->product, q->laid, index);
+    for (int64_t index = first; index < end; index++)
+        if (!quantize_panel(q->product, q->laid, index)) q->product->failed = true;
 }
 
 /* Whether the activations of one format serve another. */
@@ -68,7 +65,7 @@ static Laid plan_layout(const Product *p, const Matrix *m) {
                    p->columns % SPAN_COLUMNS == 0 && p->tokens >= LEAST_WIDE;
     laid.width = p->tokens > 4 ? 8 : p->tokens > 2 ? 4 : (int)p->tokens;
     if (laid.is_wide) laid.width = WIDE_TOKENS;
-    if (laid.format == BF16 && laid.width == MAX_TOKENS && multiplies_bf16(m->path))
+    if (laid.format == BF16 && laid.width == MAX_TOKENS && m->path->multiplies_bf16)
         laid.format = BF16_PAIRS;
     laid.panels = divide_up(p->tokens, laid.width);
     int64_t units = padded_columns(p->columns) / UNIT_COLUMNS;
@@ -91,7 +88,7 @@ static bool lay_activations(Product *p, int index, int threads) {
     if (!laid->data) return false;
     Quantizing quantizing = {p, laid};
     run_tasks(laid->panels < 4 ? 1 : threads, laid->panels, quantize_task, &quantizing);
-    return true;
+    return !p->failed;
 }
 
 static void free_activations(Product *p) {
@@ -136,8 +133,9 @@ static void multiply_groups(const Product *p, const Factor *f, const Laid *laid,
             const uint8_t *panel = laid->data + index * laid->panel_bytes;
             int64_t token = index * laid->width, tokens = at_most(laid->width, p->tokens - token);
             for (int64_t group = first; group < at_most(first + step, end); group++) {
-                m->path->multiply(laid->format, m->packed + group * bytes, panel, laid->width,
-                                  m->columns, results);
+                const bool exact = laid->format == BF16_PAIRS && m->subnormal[group];
+                m->path->multiply(exact ? BF16_SUBNORMAL : laid->format, m->packed + group * bytes,
+                                  panel, laid->width, m->columns, results);
                 store_results(p, f, results, token, tokens, group * GROUP_ROWS);
             }
         }
@@ -166,32 +164,35 @@ static void multiply_task(void *data, int64_t first, int64_t end) {
 }
 
 /* Which matrix was multiplied after which the last time: models repeat their order at every step.
- * Plain addresses, since a matrix may be gone when it is looked up. */
+ * Plain addresses, since a matrix may be gone when it is looked up. Several threads may write here;
+ * what they mix up is a request for memory that is not wanted. */
 #define FOLLOWERS 4096
 static struct {
-    const uint8_t *matrix, *next;
-    int64_t next_bytes;
+    _Atomic(const uint8_t *) matrix, next;
+    _Atomic int64_t next_bytes;
 } followers[FOLLOWERS];
-static const uint8_t *previous;
+static _Thread_local const uint8_t *previous;
 
 #define AHEAD_BYTES (1 << 20) /* half of a usual second-level cache */
 
 /* Remembers the order and announces the matrix that will come next: the part of it where workers
  * begin, since the caller takes the first piece. */
 static void announce_next(const Matrix *m, int threads) {
-#define PLACE(address) ((uintptr_t)(address) / 4096 % FOLLOWERS)
+#define FOLLOWER(address) (&followers[(uintptr_t)(address) / 4096 % FOLLOWERS])
+#define PUT(place, value) atomic_store_explicit(&(place), value, memory_order_relaxed)
+#define GET(place) atomic_load_explicit(&(place), memory_order_relaxed)
     if (previous) {
-        followers[PLACE(previous)].matrix = previous;
-        followers[PLACE(previous)].next = m->packed;
-        followers[PLACE(previous)].next_bytes =
-            groups_of(m) * group_bytes((Format)m->format, m->columns);
+        PUT(FOLLOWER(previous)->matrix, previous);
+        PUT(FOLLOWER(previous)->next, m->packed);
+        PUT(FOLLOWER(previous)->next_bytes,
+            groups_of(m) * group_bytes((Format)m->format, m->columns));
     }
     previous = m->packed;
     const uint8_t *next = NULL;
     int64_t bytes = 0;
-    if (followers[PLACE(previous)].matrix == previous) {
-        next = followers[PLACE(previous)].next;
-        bytes = followers[PLACE(previous)].next_bytes;
+    if (GET(FOLLOWER(previous)->matrix) == previous) {
+        next = GET(FOLLOWER(previous)->next);
+        bytes = GET(FOLLOWER(previous)->next_bytes);
         next += bytes / (2 * threads);
         bytes -= bytes / (2 * threads);
     }

@@ -10,6 +10,7 @@ typedef struct {
     const Path *path;
     int64_t format, rows, columns;
     uint8_t *packed;
+    bool *subnormal; /* for each group of BF16 weights: whether any is subnormal; others: NULL */
 } Matrix;
 
 #define MAX_FACTORS 4

@@ -27,7 +27,7 @@ static struct {
     void *data;
     atomic_flag taken;
     _Atomic int sleepers;
-    int workers;
+    _Atomic int workers;
     /* What the next region will read, for workers that wait for it; NULL: not known. */
     _Atomic(const uint8_t *) ahead;
     _Atomic int64_t ahead_bytes;

@@ -1,0 +1,44 @@
+"""Whether a limit on the address space leaves room for torch, which dies without a word if not."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from mrs.errors import DoesNotFit
+from mrs.units import human_bytes
+
+#: What torch and the modules around it take beside torch's libraries, before any weight.
+_BESIDE_LIBRARIES_BYTES = 256 * 2**20
+
+
+def require_room_for_torch() -> None:
+    """DoesNotFit where `ulimit -v` or the like leaves too little to import torch."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    limit_bytes = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit_bytes == resource.RLIM_INFINITY:
+        return
+    needed_bytes = _used_bytes() + _library_bytes() + _BESIDE_LIBRARIES_BYTES
+    if needed_bytes > limit_bytes:
+        raise DoesNotFit(
+            f"torch alone needs {human_bytes(needed_bytes)} of address space, and the limit is "
+            f"{human_bytes(limit_bytes)}",
+            missing_bytes=needed_bytes - limit_bytes,
+            hint="raise the limit: ulimit -v",
+        )
+
+
+def _used_bytes() -> int:
+    import psutil
+
+    return int(psutil.Process().memory_info().vms)
+
+
+def _library_bytes() -> int:
+    found = find_spec("torch")
+    folders = (found and found.submodule_search_locations) or ()
+    libraries = (file for folder in folders for file in Path(folder, "lib").glob("*.so*"))
+    return sum(file.stat().st_size for file in libraries)

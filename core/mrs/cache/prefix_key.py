@@ -1,0 +1,54 @@
+"""The secret that tells this user's files of remembered prompts from forged ones."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import tempfile
+from pathlib import Path
+
+KEY_BYTES = 32
+_logger = logging.getLogger(__name__)
+
+
+def prefix_key(file: Path | None = None) -> bytes:
+    """The user's key, made when first needed, in a file that only the user may read.
+
+    Where it cannot be kept, one for this process alone.
+    """
+    path = file or _key_file()
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return _read(path) or _made(path)
+    except OSError as error:
+        reason = error.strerror or error
+        _logger.warning("prompts are not remembered for later runs: no key in %s: %s", path, reason)
+        return secrets.token_bytes(KEY_BYTES)
+
+
+def _key_file() -> Path:
+    from platformdirs import user_state_path
+
+    return user_state_path("mrs") / "prefix-key"
+
+
+def _read(path: Path) -> bytes | None:
+    """The key, None where there is none or where another user could know it."""
+    try:
+        with path.open("rb") as file:
+            shared = hasattr(os, "getuid") and os.fstat(file.fileno()).st_mode & 0o077
+            key = file.read(KEY_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    return None if shared or len(key) != KEY_BYTES else key
+
+
+def _made(path: Path) -> bytes:
+    """A new key, or that of a process that made one at the same time."""
+    key = secrets.token_bytes(KEY_BYTES)
+    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(handle, "wb") as file:
+        file.write(key)
+    Path(scratch).replace(path)
+    return _read(path) or key

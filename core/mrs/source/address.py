@@ -1,0 +1,86 @@
+"""A model's web address on the hub, taken apart; and what to call a model."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from mrs.errors import UsageError
+from mrs.request import ModelSource
+from mrs.source.hub_settings import hub_endpoint
+
+_WEB = re.compile(r"https?://", re.IGNORECASE)
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
+_VIEWS = ("tree", "blob", "resolve", "raw")
+#: First parts of addresses that show something else than models.
+_NO_MODELS = ("datasets", "spaces", "collections", "papers", "docs", "api")
+
+
+def taken_apart(source: ModelSource) -> ModelSource:
+    """`source` with the id, revision and file that a web address names; any other as it is.
+
+    An address is `https://HUB/ORG/NAME`, also with `/tree/REVISION` or `/blob/REVISION/FILE`.
+    UsageError for an address that is no model's.
+    """
+    if not _WEB.match(source.model_id):
+        return source
+    model_id, view, rest = _parts(source.model_id)
+    if not _HUB_ID.fullmatch(model_id) or (view and (view not in _VIEWS or not rest)):
+        raise _no_model(source.model_id)
+    source = replace(source, model_id=model_id, revision=rest[0] if rest else source.revision)
+    if view in ("", "tree") and len(rest) <= 1:
+        return source
+    return naming(source, "/".join(rest[1:]))
+
+
+def naming(source: ModelSource, file: str) -> ModelSource:
+    """`source` with the file that its `model_id` names; UsageError where -f names another."""
+    if source.filenames not in ((), (file,)):
+        raise UsageError(
+            f"-f {' '.join(source.filenames)} is another file than -m names",
+            where=source.model_id,
+            hint="leave -f out, or give -m the folder or hub id",
+        )
+    return replace(source, filenames=(file,))
+
+
+def is_path_like(model_id: str) -> bool:
+    """Whether a name can only be meant as a path: no hub id looks like it."""
+    return model_id.endswith(".gguf") or not _HUB_ID.fullmatch(model_id)
+
+
+def model_name(model_id: str) -> str:
+    """What to call a model: its hub id, or the last part of its path."""
+    if _WEB.match(model_id):
+        return taken_apart(ModelSource(model_id, "gguf")).model_id
+    if not is_path_like(model_id):
+        return model_id
+    path = Path(model_id)
+    return (path if path.name not in ("", "..") else path.resolve()).name or model_id
+
+
+def _parts(address: str) -> tuple[str, str, list[str]]:
+    """Hub id, view (such as `tree`), and what follows it, unquoted."""
+    try:
+        place, hub = urlsplit(address), urlsplit(hub_endpoint())
+    except ValueError as error:
+        raise _no_model(address) from error
+    path = place.path
+    if place.netloc.lower() == hub.netloc.lower():
+        path = path.removeprefix(hub.path)
+    elif place.netloc.lower() not in _HOSTS:
+        raise _no_model(address)
+    words = [unquote(word) for word in path.split("/") if word]
+    if not words or words[0] in _NO_MODELS:
+        raise _no_model(address)
+    length = 1 if len(words) > 1 and words[1] in _VIEWS else 2
+    return "/".join(words[:length]), "".join(words[length : length + 1]), words[length + 1 :]
+
+
+def _no_model(address: str) -> UsageError:
+    return UsageError(
+        f"-m {address} is no model's address on the hub", hint=f"such as {hub_endpoint()}/ORG/NAME"
+    )

@@ -1,0 +1,99 @@
+"""Bytes that were read of a repository's files, kept on disk for later plans.
+
+What a commit holds never changes, so nothing of it has to be asked for twice. One commit is one zip
+archive in the platform's cache folder, of stored members without compression, so that none can be
+larger than the archive. The checksums find damage; the bytes are checked like those from the hub.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+
+FOLDER = "headers"
+MAX_ARCHIVE_BYTES = 64 * 1024**2
+MAX_FOLDER_BYTES = 512 * 1024**2
+
+
+class HeaderCache:
+    """The ranges of bytes that are known of one commit's files.
+
+    A folder that cannot be read or written is no error: then nothing is known.
+    """
+
+    def __init__(self, endpoint: str, model_id: str, commit: str) -> None:
+        from platformdirs import user_cache_path
+
+        key = hashlib.sha256(f"{endpoint}\n{model_id}\n{commit}".encode()).hexdigest()
+        self._path = user_cache_path("mrs") / FOLDER / f"{key}.zip"
+        self._ranges = _read(self._path)
+        self._was_kept = bool(self._ranges)
+        self._is_changed = False
+
+    def get(self, name: str, offset: int = 0, length: int | None = None) -> bytes | None:
+        """The bytes from `offset` on that were put, if they are `length` bytes where that is given."""
+        data = self._ranges.get(f"{offset}/{name}")
+        return data if data is None or length in (None, len(data)) else None
+
+    def put(self, name: str, data: bytes, offset: int = 0) -> None:
+        self._ranges[f"{offset}/{name}"] = data
+        self._is_changed = True
+
+    def forget(self) -> bool:
+        """Know nothing any more, on disk neither; whether something had been kept there."""
+        self._ranges.clear()
+        if self._was_kept:
+            with suppress(OSError):
+                self._path.unlink()
+        was_kept, self._was_kept = self._was_kept, False
+        return was_kept
+
+    def save(self) -> None:
+        """Write what is known, where that is new and not too much."""
+        if self._is_changed and sum(map(len, self._ranges.values())) < MAX_ARCHIVE_BYTES:
+            with suppress(OSError):
+                _write(self._path, self._ranges)
+                _remove_oldest(self._path.parent)
+        self._is_changed = False
+
+
+def _read(path: Path) -> dict[str, bytes]:
+    try:
+        if path.stat().st_size > MAX_ARCHIVE_BYTES:
+            return {}
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+                return {}
+            ranges = {member.filename: archive.read(member) for member in members}
+        os.utime(path)  # the archives that nobody has read for longest are removed first
+    except Exception:  # noqa: BLE001 - a damaged archive raises whatever its bytes lead to
+        return {}
+    return ranges
+
+
+def _write(path: Path, ranges: dict[str, bytes]) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    scratch = path.with_suffix(f".{os.getpid()}")
+    try:
+        with zipfile.ZipFile(scratch, "w") as archive:
+            for name, data in ranges.items():
+                archive.writestr(name, data)
+        scratch.replace(path)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+
+
+def _remove_oldest(folder: Path) -> None:
+    """Until the rest keeps within the limit; also what an interrupted program left behind."""
+    found = [(file.stat(), file) for file in folder.iterdir() if file.is_file()]
+    found.sort(key=lambda each: -each[0].st_mtime)
+    total_bytes = 0
+    for status, file in found:
+        total_bytes += status.st_size
+        if total_bytes > MAX_FOLDER_BYTES:
+            file.unlink(missing_ok=True)

@@ -1,0 +1,175 @@
+"""The process that renders chat templates, so that none can take our time or memory.
+
+A template comes with a model, from anybody. Its process may take `MOST_BYTES`, and `MOST_SECONDS`
+for one conversation. It is started when first needed, stays for the next conversation, is started
+anew after a template had to be stopped, and ends with this process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from mrs.errors import MrsError
+
+if TYPE_CHECKING:
+    import subprocess
+
+MOST_SECONDS = 10.0
+MOST_BYTES = 512 * 2**20
+_START_SECONDS = 60.0
+#: A process whose parent is gone ends itself this much later than the parent would have ended it.
+_GRACE_SECONDS = 1.0
+#: What JSON makes of a character at most, and room for what is around a text.
+_BYTES_PER_CHARACTER, _REPLY_BYTES = 12, 2**16
+_PROGRAM = """import sys
+sys.path += sys.argv[2:]
+from mrs.text.sandbox import serve
+serve(int(sys.argv[1]))"""
+
+
+class Stopped(Exception):
+    """A template was stopped; the message says why."""
+
+
+class TemplateProcess:
+    """Renders for any thread, one at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_ready = False
+
+    def start(self) -> None:
+        """Start the process if there is none, without waiting for it.
+
+        What goes wrong is raised by the first who asks.
+        """
+        with self._lock, suppress(MrsError):
+            self._started()
+
+    def stop(self) -> None:
+        """End the process, if there is one."""
+        with self._lock:
+            self._end()
+
+    def ask(
+        self, source: str, variables: dict[str, Any] | None, most_characters: int
+    ) -> dict[str, Any]:
+        """What `sandbox` replies to a template and its variables; with None it is only compiled.
+
+        Raises Stopped, and MrsError where the system starts no process.
+        """
+        request = {
+            "source": source,
+            "variables": variables,
+            "most_characters": most_characters,
+            "now": datetime.now().isoformat(),
+            "seconds": MOST_SECONDS + _GRACE_SECONDS,
+        }
+        most_bytes = _BYTES_PER_CHARACTER * most_characters + _REPLY_BYTES
+        with self._lock:
+            try:
+                return self._answered(json.dumps(request).encode() + b"\n", most_bytes)
+            except BaseException:  # a reply that nobody waited for would be taken for the next one
+                self._end()
+                raise
+
+    def _answered(self, request: bytes, most_bytes: int) -> dict[str, Any]:
+        process = self._started()
+        with _killed_after(_START_SECONDS, process):
+            self._is_ready = self._is_ready or _pipe(process.stdout).readline(99) == b"ready\n"
+        if not self._is_ready:
+            raise _no_process("it ends at once")
+        with _killed_after(MOST_SECONDS, process) as is_killed:
+            with suppress(BrokenPipeError):
+                _pipe(process.stdin).write(request)
+                _pipe(process.stdin).flush()
+            line = _pipe(process.stdout).readline(most_bytes)
+        if is_killed.is_set():
+            raise Stopped(f"the template takes longer than {MOST_SECONDS:g} s")
+        if not line.endswith(b"\n"):
+            raise Stopped("the template brings its process down")
+        reply: dict[str, Any] = json.loads(line)
+        if reply.get("stage") == "memory":
+            raise Stopped(f"the template takes more memory than {MOST_BYTES >> 20} MiB")
+        return reply
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            self._end()
+            self._process = _new_process()
+        return self._process
+
+    def _end(self) -> None:
+        process, self._process, self._is_ready = self._process, None, False
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                with suppress(BrokenPipeError):
+                    _pipe(pipe).close()
+
+
+def _new_process() -> subprocess.Popen[bytes]:
+    """A Python of its own that knows our packages and nothing of the working folder.
+
+    It is in a session of its own, so that a Ctrl-C is left to us.
+    """
+    import subprocess
+
+    folders = [str(Path(__file__).parents[2]), *filter(os.path.isabs, sys.path)]
+    command = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(MOST_BYTES), *folders]
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+        )
+    except OSError as error:
+        raise _no_process(error.strerror or str(error)) from error
+
+
+def _no_process(reason: str) -> MrsError:
+    return MrsError("the process for chat templates cannot be started", where=reason)
+
+
+def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+    assert pipe is not None
+    return pipe
+
+
+@contextmanager
+def _killed_after(seconds: float, process: subprocess.Popen[bytes]) -> Iterator[threading.Event]:
+    """Kills the process if the block takes longer; the event says whether it did."""
+    is_killed = threading.Event()
+
+    def kill() -> None:
+        is_killed.set()
+        process.kill()
+
+    timer = threading.Timer(seconds, kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield is_killed
+    finally:
+        timer.cancel()
+
+
+#: The one process of this one; a fork of this one gets its own.
+renderer = TemplateProcess()
+atexit.register(renderer.stop)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: renderer.__init__())  # type: ignore[misc]

@@ -1,0 +1,91 @@
+"""`mrs cache list`: what the hub's cache holds of models that can be run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mrs.source.locate import DEMO_FOLDER
+from mrs_cli.app import main
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+OLDER = "f" * 40
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The demo in two forms, as downloads; beside it what cannot be run."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+
+    def lay(name: str, commit: str, *files: Path, ref: str | None = "main") -> Path:
+        snapshot = tmp_path / name / "snapshots" / commit
+        snapshot.mkdir(parents=True)
+        for file in files:
+            shutil.copy(file, snapshot)
+        (tmp_path / name / "refs").mkdir(exist_ok=True)
+        if ref:
+            (tmp_path / name / "refs" / ref).write_text(commit)
+        return snapshot
+
+    demo = [path for path in (DEMO_FOLDER / "model").iterdir() if path.suffix != ".gguf"]
+    gguf = DEMO_FOLDER / "model" / "demo.gguf"
+    lay("models--org--demo", COMMIT, *demo)
+    lay("models--org--demo", OLDER, *demo, ref=None)
+    lay("models--org--demo-GGUF", COMMIT, gguf)
+    unknown = lay("models--org--unknown", COMMIT, *demo)
+    (unknown / "config.json").write_text('{"model_type": "bert"}')
+    lay("models--org--incomplete", COMMIT, *(p for p in demo if p.suffix != ".safetensors"))
+    lay("models--org--broken", COMMIT)
+    (tmp_path / "models--org--broken" / "snapshots" / COMMIT / "x.gguf").write_bytes(b"GGUF")
+    lay("datasets--org--data", COMMIT, *demo)
+    (tmp_path / "models--org--demo" / "snapshots" / "a file").touch()
+    return tmp_path
+
+
+def listed(capsys, *words: str) -> str:
+    assert main(["cache", "list", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_models_that_can_be_run_are_listed(cache, capsys):
+    lines = listed(capsys).splitlines()
+    assert [line.split()[:2] for line in lines[1:4]] == [
+        ["org/demo", "main"],
+        ["org/demo", "f" * 12],
+        ["org/demo-GGUF", "main"],
+    ]
+    assert lines[1].split()[-1] == "plain"
+    assert lines[3].split()[-2:] == ["gguf", "demo.gguf"]
+    assert lines[-1].startswith("3 models, ")
+    assert lines[-1].endswith(f" in {cache}")
+
+
+def test_the_same_as_json(cache, capsys):
+    value = json.loads(listed(capsys, "--json"))
+    snapshot = cache / "models--org--demo-GGUF" / "snapshots" / COMMIT
+    assert value["models"][2] == {
+        "model_id": "org/demo-GGUF",
+        "revision": "main",
+        "selector": "gguf",
+        "files": ["demo.gguf"],
+        "size_bytes": (snapshot / "demo.gguf").stat().st_size,
+        "path": str(snapshot),
+    }
+    assert value["size_bytes"] == sum(model["size_bytes"] for model in value["models"])
+    assert (value["path"], value["prefix_cache"]) == (str(cache), None)
+
+
+def test_a_folder_of_past_sequences_is_counted(cache, tmp_path_factory, capsys):
+    folder = tmp_path_factory.mktemp("prefixes")
+    (folder / "prefix-0-1-2.safetensors").write_bytes(bytes(2048))
+    assert "1 file of past sequences, 2.00 KiB" in listed(capsys, "--prefix-cache-dir", str(folder))
+    kept = json.loads(listed(capsys, "--json", "--prefix-cache-dir", str(folder)))["prefix_cache"]
+    assert kept == {"path": str(folder), "files": 1, "size_bytes": 2048}
+
+
+def test_a_cache_that_is_not_there(tmp_path, capsys):
+    missing = tmp_path / "none"
+    assert listed(capsys, "--hf-cache-path", str(missing)) == f"no models in {missing}\n"

@@ -1,0 +1,133 @@
+"""A chat is kept when it ends, and goes on with --continue."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+from mrs_runs import PROMPT, Ran, Terminal
+
+from mrs_cli import last_chat
+
+pexpect = pytest.importorskip("pexpect")
+
+STATISTICS = "first token 0.05 s"
+
+
+@pytest.fixture
+def talk(run_mrs, monkeypatch):
+    """A chat on a terminal that knows nothing but lines."""
+
+    def run(*said: str, flags=(), model: str = "x") -> Ran:
+        lines = iter([*(f"{line}\n" for line in said), ""])
+        monkeypatch.setattr(Terminal, "readline", lambda self: next(lines))
+        return run_mrs("-i", *flags, "plain", "-m", model, stdin=None)
+
+    return run
+
+
+def chats() -> list[Path]:
+    return sorted((Path(os.environ["XDG_STATE_HOME"]) / "mrs" / "chats").glob("*"))
+
+
+def asked(ran: Ran) -> list[str]:
+    return [message["content"] for message in ran.models[0].asked[-1][0]]
+
+
+def test_a_chat_goes_on(talk):
+    talk("hello", "\\temperature 0.5", "\\system Be brief.", model="first")
+    ran = talk("more", flags=["--continue"], model="/a/folder/second")
+    assert asked(ran) == ["Be brief.", "hello", "Hello! I am a **fake** model.", "more"]
+    assert ran.models[0].asked[-1][1].temperature == 0.5
+    assert "1 turn loaded, held with first" in ran.err
+    assert "last message: hello" in ran.err
+    ran = talk("again", flags=["--continue"])
+    assert len(asked(ran)) == 6
+    assert "2 turns loaded, held with second" in ran.err
+
+
+def test_flags_go_before_what_was_kept(talk):
+    talk("\\system Be brief.", "\\temperature 0.5", "\\set top-k 3", "hello")
+    ran = talk("more", flags=["--continue", "--temperature", "1", "--system", "Be long."])
+    sampling = ran.models[0].asked[-1][1]
+    assert (asked(ran)[0], sampling.temperature, sampling.top_k) == ("Be long.", 1, 3)
+
+
+def test_only_the_owner_may_read_them(talk):
+    talk("hello")
+    (chat,) = chats()
+    assert stat.S_IMODE(chat.stat().st_mode) == 0o600
+    assert stat.S_IMODE(chat.parent.stat().st_mode) == 0o700
+
+
+def test_nothing_to_keep(talk, run_mrs):
+    talk("\\system Be brief.")
+    talk("hello", "\\clear")
+    run_mrs("-i", "plain", "-m", "x", stdin="hello\n")  # nobody attends a pipe
+    assert chats() == []
+    talk("hello")
+    talk(flags=["--continue"])  # nothing new was said
+    assert len(chats()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-i", "--continue"], "there is no chat to go on with: leave out --continue"),
+        (["--continue"], "--continue goes on with a chat: add -i"),
+    ],
+)
+def test_no_chat_to_go_on_with(run_mrs, words, said):
+    ran = run_mrs(*words, "plain", "-m", "x", stdin="hello\n")
+    assert (ran.code, ran.models) == (2, [])
+    assert ran.err == f"mrs: error: {said}\n"
+
+
+def test_a_damaged_one_is_said(talk):
+    talk("hello")
+    chats()[0].write_text("{")
+    ran = talk("more", flags=["--continue"])
+    assert (ran.code, ran.models) == (2, [])
+    assert "is no saved chat, or a damaged one" in ran.err
+
+
+def test_they_are_bounded(talk, monkeypatch):
+    monkeypatch.setattr(last_chat, "MOST_CHATS", 2)
+    for word in ("one", "two", "three"):
+        talk(word)
+    assert [json.loads(p.read_text())["messages"][0]["content"] for p in chats()] == [
+        "two",
+        "three",
+    ]
+    monkeypatch.setattr(last_chat, "MOST_BYTES", 10)
+    talk("far too long to be kept")
+    assert len(chats()) == 2
+
+
+def test_a_folder_that_cannot_be_written_changes_nothing(talk, monkeypatch):
+    state = Path(os.environ["XDG_STATE_HOME"]) / "file"
+    state.touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    ran = talk("hello")
+    assert (ran.code, ran.out) == (0, "Hello! I am a **fake** model.\n")
+    assert "error" not in ran.err
+
+
+@pytest.mark.parametrize("leave", ["\x04", "\\exit\r", "\x03\x03", signal.SIGTERM])
+def test_however_a_chat_on_a_terminal_ends(chat, process_env, leave):
+    child = chat()
+    child.send("hello\r")
+    child.expect_exact(STATISTICS)
+    child.expect_exact(PROMPT)
+    if isinstance(leave, str):
+        child.send(leave)
+    else:
+        child.kill(leave)
+    child.expect(pexpect.EOF)
+    child.wait()
+    (kept,) = (Path(process_env["XDG_STATE_HOME"]) / "mrs" / "chats").glob("*")
+    assert json.loads(kept.read_text())["messages"][0]["content"] == "hello"

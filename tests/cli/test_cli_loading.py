@@ -1,0 +1,103 @@
+"""What is shown while a model loads, and the line that names it then."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from mrs_runs import Terminal
+
+from mrs.events import DISK, LoadProgress
+from mrs.request import ModelSource, RunRequest
+from mrs_cli.app import main
+from mrs_cli.environment import Environment
+from mrs_cli.render.progress import load_model, with_progress
+
+SUMMARY = "Llama-3.3-70B-Instruct: llama, Q4_K_M, 39.59 GiB on cuda:0 (40 layers), cpu (40 layers)"
+
+
+class Narrow(Terminal):
+    """A terminal that keeps what was written."""
+
+
+def shown(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """An environment whose standard error is a terminal of so many columns."""
+
+    def make(columns: int, load=None) -> Environment:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        return Environment(Terminal(), io.StringIO(), Narrow(), {"TERM": "xterm"}, load)
+
+    return make
+
+
+class Model:
+    summary = SUMMARY
+
+
+def summary_lines(environment: Environment) -> list[str]:
+    load_model(environment, RunRequest(ModelSource("x", "safetensors")), quiet=False)
+    lines = [line.rstrip() for line in shown(environment.stderr.getvalue()).splitlines()]
+    return lines[next(i for i, line in enumerate(lines) if "Llama" in line) :]
+
+
+def test_the_summary_breaks_between_words(terminal):
+    for columns in range(20, 201):
+        lines = summary_lines(terminal(columns, lambda request, show: Model()))
+        assert max(map(len, lines)) <= columns
+        for word, whole in zip(" ".join(lines).split(), SUMMARY.split(), strict=True):
+            cut = word.endswith("\u2026") and whole.startswith(word[:-1])
+            assert cut if len(whole) > columns else word == whole
+
+
+@pytest.mark.parametrize("columns", [40, 80, 140])
+def test_bars_know_their_total_from_the_beginning(terminal, columns):
+    environment = terminal(columns)
+    seen = []
+
+    def work(show):
+        for device, done in ((DISK, 0), (DISK, 1 << 20), ("cpu", 0), ("cpu", 1 << 20)):
+            show(LoadProgress(device, done, 2 << 20))
+            seen.append(shown(environment.stderr.getvalue()))
+
+    with_progress(environment, "loading a model", work, quiet=False)
+    text = shown(environment.stderr.getvalue())
+    assert "?" not in text
+    assert max(len(line) for line in re.split(r"[\r\n]+", text)) <= columns
+
+
+def test_the_first_progress_of_a_device_has_its_total():
+    from mrs.runner import load
+
+    seen: list[LoadProgress] = []
+    load(RunRequest(ModelSource("demo", "safetensors"), cpu=True), seen.append).close()
+    assert seen[0].done_bytes == 0
+    assert seen[0].total_bytes == seen[-1].done_bytes == seen[-1].total_bytes
+
+
+def test_the_summary_names_the_model_and_not_its_path(tmp_path):
+    from mrs.source.locate import DEMO_FOLDER
+
+    link = tmp_path / "a folder with a long name" / "my-model"
+    link.parent.mkdir()
+    link.symlink_to(DEMO_FOLDER / "model")
+    out, err = io.StringIO(), io.StringIO()
+    environment = Environment(io.StringIO(), out, err, {})
+    assert main(["-P", "Hi", "plain", "-m", str(link), "--max-tokens", "1"], environment) == 0
+    assert err.getvalue().startswith("my-model: llama, ")
+    assert str(tmp_path) not in err.getvalue()
+
+
+def test_a_template_without_thinking_says_so_once():
+    out, err = io.StringIO(), io.StringIO()
+    environment = Environment(io.StringIO("Hi\nHi\n"), out, err, {})
+    assert (
+        main(["--thinking", "true", "plain", "-m", "demo", "--max-tokens", "1"], environment) == 0
+    )
+    said = "mrs: warning: the chat template knows no thinking: --thinking changes nothing\n"
+    assert err.getvalue().count(said) == 1

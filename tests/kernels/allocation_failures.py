@@ -1,0 +1,86 @@
+"""Let every allocation of the native library fail, one at a time; run by test_allocations.py.
+
+Prints, for each piece of work, its name and how many allocations it makes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Callable
+
+import torch
+from packed_blocks import random_blocks
+from torch import Tensor
+
+from mrs.kernels.attention import attend
+from mrs.kernels.layer import FeedForwardHalf
+from mrs.kernels.library import native_library
+from mrs.kernels.packed import PackedMatrix
+
+PRELOADED = ctypes.CDLL(None)
+COLUMNS = 256
+
+
+def packed(name: str, rows: int = 64) -> PackedMatrix:
+    matrix = PackedMatrix(name, rows, COLUMNS)
+    matrix.fill(random_blocks(name, rows, COLUMNS))
+    return matrix
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+def works() -> dict[str, Callable[[], Tensor]]:
+    library = native_library()
+    assert library is not None
+    few, many = normal(3, COLUMNS), normal(40, COLUMNS)
+    matrices = [packed("Q4_K"), packed("Q8_0"), packed("BF16")]
+    products = {
+        f"{matrix.format_name} {x.shape[0]} {x.dtype}": lambda m=matrix, x=x: m.matmul(x)
+        for matrix in matrices
+        for x in (few, few.bfloat16(), many, many.bfloat16())
+        if x.shape[0] < matrix.dense_tokens
+    }
+    square = [packed("Q4_K", COLUMNS), packed("Q8_0", COLUMNS), packed("Q6_K", COLUMNS)]
+    half = FeedForwardHalf(library, normal(COLUMNS), 1e-5, "silu", square)
+    keys = normal(2, 50, 32)
+    return {
+        **products,
+        "feed-forward": lambda: half(few),
+        "attention of one": lambda: attend(normal(1, 8, 32), keys, keys, scale=0.2),
+        "attention of many": lambda: attend(normal(30, 8, 32), keys, keys, scale=0.2),
+    }
+
+
+def allocations(work: Callable[[], Tensor]) -> int:
+    """How many `work` makes: as long as one fails, and only then, it raises MemoryError."""
+    expected, count = work(), 0
+    while True:
+        PRELOADED.fail_allocation(count)
+        try:
+            result = work()
+        except MemoryError:
+            assert PRELOADED.allocation_failed()
+            count += 1
+            continue
+        assert not PRELOADED.allocation_failed()
+        PRELOADED.fail_allocation(-1)
+        assert torch.equal(result, expected)
+        return count
+
+
+def peak_bytes() -> int:
+    """Of one product; more, if what it follows was not given back."""
+    library = native_library()
+    library.functions.mrs_scratch_peak()
+    packed("Q8_0").matmul(normal(3, COLUMNS))
+    return library.functions.mrs_scratch_peak()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(2)
+    before = peak_bytes()
+    print(json.dumps({name: allocations(work) for name, work in works().items()}))
+    assert peak_bytes() == before

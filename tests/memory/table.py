@@ -1,0 +1,44 @@
+"""Planned bounds and measured peaks of every configuration, as a table.
+
+    python tests/memory/table.py [FOLDER]
+
+FOLDER keeps the models' files for the next time.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "plan"))
+
+from configurations import MIB, QUICK, SLOW, published
+from measuring import exit_code_within, measured
+
+
+def main() -> None:
+    print("| configuration | low | peak | high | high/peak | loaded | within high | within low |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        for each in (*QUICK, *SLOW, *published()):
+            found = measured(each, folder)
+            sizes = (found.low, found.peak, found.high)
+            ends = [
+                exit_code_within(limit, each, folder)
+                for limit in (found.high + 12 * MIB, found.low - MIB)
+            ]
+            cells = [
+                each.name,
+                *(f"{size / MIB:.0f}" for size in sizes),
+                f"{found.high / found.peak:.3f}",
+                f"{found.loaded_peak / MIB:.0f}",
+                *("works" if end == 0 else f"exit {end}" for end in ends),
+            ]
+            print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

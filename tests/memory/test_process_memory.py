@@ -1,0 +1,51 @@
+"""The plan's bounds hold for the process as the operating system sees it.
+
+`python tests/memory/table.py` prints the table of all configurations; the slow ones are also run
+by `pytest -m slow tests/memory`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from configurations import MIB, QUICK, SLOW, Configuration, published
+from measuring import Measured, exit_code_within, measured, planned
+
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="the peak is read from /proc"
+)
+ALL = [
+    *QUICK,
+    *(pytest.param(each, marks=pytest.mark.slow) for each in (*SLOW, *published())),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+def check(found: Measured) -> None:
+    assert found.low <= found.peak <= found.high
+    assert found.loaded_peak <= found.loading
+    if found.peak >= 500 * MIB:
+        assert found.high <= 1.10 * found.peak
+
+
+@pytest.mark.parametrize("configuration", ALL, ids=lambda configuration: configuration.name)
+def test_bounds_hold(configuration: Configuration, folder: Path) -> None:
+    check(measured(configuration, folder))
+
+
+@pytest.mark.parametrize("configuration", ALL[1:3], ids=lambda configuration: configuration.name)
+def test_a_group_just_above_the_bound_is_enough(configuration: Configuration, folder: Path) -> None:
+    """The kernel kills what exceeds the group's limit. The kernel's own memory counts, too."""
+    bounds = planned(configuration, folder)
+    assert exit_code_within(bounds.high + 12 * MIB, configuration, folder) in (0, None)
+
+
+def test_a_group_below_the_bound_is_refused_before_loading(folder: Path) -> None:
+    bounds = planned(QUICK[1], folder)
+    assert exit_code_within(bounds.low - MIB, QUICK[1], folder) in (4, None)

@@ -1,0 +1,60 @@
+"""What torch's own products take, with the units it is allowed to use, in processes of their own.
+
+oneDNN asks for its variable once, before its first product.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from mrs.cpu import TORCH_VARIABLE
+
+#: Prints what a product takes and what is planned for it, beside the result.
+PROGRAM = """
+import json, sys, torch
+from mrs.cpu import torch_units
+from mrs.formats import FORMATS
+from mrs.plan.forward_pass import Pass, product_bytes
+from mrs.plan.storage import Storage
+from mrs.engine.profile.peak_memory import peak_bytes
+
+found = []
+for threads, dtype, tokens, columns, rows in json.loads(sys.argv[1]):
+    torch.set_num_threads(threads)
+    weight = torch.ones(rows, columns, dtype=getattr(torch, dtype))
+    x = torch.ones(tokens, columns)
+    multiply = lambda: torch.nn.functional.linear(x.to(weight.dtype), weight).float()
+    format = FORMATS[{"bfloat16": "BF16", "float16": "F16"}[dtype]]
+    run = Pass(tokens, tokens, tokens, FORMATS["F32"], format, threads, torch_units=torch_units())
+    planned = product_bytes(run, columns, rows, Storage(format, 0))
+    found.append((peak_bytes(multiply, torch.device("cpu")), planned))
+print(json.dumps(found))
+"""
+CASES = [
+    (1, "bfloat16", 1, 256, 2048),
+    (1, "bfloat16", 512, 2048, 256),
+    (2, "bfloat16", 512, 2048, 2048),
+    (2, "bfloat16", 1024, 4096, 256),
+    (1, "float16", 512, 2048, 2048),
+    (2, "float16", 16, 256, 256),
+]
+
+
+@pytest.mark.parametrize("most", ["AVX2", "AVX512_CORE", "ALL"])
+def test_products_are_bounded(most: str) -> None:
+    """Threads that find nothing to do take nothing, so the bound is close for one thread."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(CASES)],
+        env={**os.environ, TORCH_VARIABLE: most},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for case, (measured, planned) in zip(CASES, json.loads(done.stdout), strict=True):
+        assert measured <= planned, case
+        assert case[0] > 1 or planned <= 1.15 * measured + 200_000, case

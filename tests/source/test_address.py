@@ -1,0 +1,105 @@
+"""Web addresses of models on the hub, and what models are called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mrs.errors import NotReadable, UsageError
+from mrs.request import ModelSource
+from mrs.source.address import model_name, taken_apart
+from mrs.source.find import find_selector
+from mrs.source.locate import locate
+
+HUB = "https://huggingface.co"
+
+
+def apart(address: str, *filenames: str) -> tuple[str, str, tuple[str, ...]]:
+    source = taken_apart(ModelSource(address, "gguf", filenames=filenames))
+    return source.model_id, source.revision, source.filenames
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        (f"{HUB}/ORG/NAME", ("ORG/NAME", "main", ())),
+        (f"{HUB}/ORG/NAME/", ("ORG/NAME", "main", ())),
+        ("HTTPS://hf.co/ORG/N.A-ME?not=1#here", ("ORG/N.A-ME", "main", ())),
+        (f"{HUB}/gpt2", ("gpt2", "main", ())),
+        (f"{HUB}/gpt2/tree/v1", ("gpt2", "v1", ())),
+        (f"{HUB}/ORG/NAME/tree/refs%2Fpr%2F1", ("ORG/NAME", "refs/pr/1", ())),
+        (f"{HUB}/ORG/NAME/blob/main/Q4/a%20b.gguf", ("ORG/NAME", "main", ("Q4/a b.gguf",))),
+        (
+            f"{HUB}/ORG/NAME/resolve/v2/a.gguf?download=true",
+            ("ORG/NAME", "v2", ("a.gguf",)),
+        ),
+        ("ORG/NAME", ("ORG/NAME", "main", ())),
+    ],
+)
+def test_an_address_is_taken_apart(address, expected):
+    assert apart(address) == expected
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        HUB,
+        f"{HUB}/datasets/ORG/NAME",
+        f"{HUB}/ORG/NAME/discussions",
+        f"{HUB}/ORG/NAME/tree",
+        "https://example.org/ORG/NAME",
+        "https://[/x",
+        f"{HUB}/../NAME",
+    ],
+)
+def test_an_address_of_no_model(address):
+    with pytest.raises(UsageError, match="is no model's address on the hub"):
+        apart(address)
+
+
+def test_the_hub_of_the_environment(monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9/hub")
+    assert apart("http://127.0.0.1:9/hub/ORG/NAME/tree/v1") == ("ORG/NAME", "v1", ())
+
+
+def test_two_names_for_a_file(tmp_path):
+    assert apart(f"{HUB}/O/N/blob/main/a.gguf", "a.gguf")[2] == ("a.gguf",)
+    (tmp_path / "a.gguf").touch()
+    for model_id in (f"{HUB}/O/N/blob/main/a.gguf", str(tmp_path / "a.gguf")):
+        with pytest.raises(UsageError, match=r"-f b\.gguf is another file than -m names"):
+            locate(ModelSource(model_id, "gguf", filenames=("b.gguf",)))
+
+
+def test_a_file_that_no_selector_takes_is_said():
+    with pytest.raises(UsageError, match=r"-f model\.safetensors is no \.gguf file"):
+        find_selector(ModelSource("demo", "safetensors", filenames=("model.safetensors",)))
+
+
+@pytest.mark.parametrize(
+    ("model_id", "name"),
+    [
+        ("/very/long/path/to/model", "model"),
+        ("./model/", "model"),
+        ("a/b/c.gguf", "c.gguf"),
+        ("ORG/NAME", "ORG/NAME"),
+        (f"{HUB}/ORG/NAME/tree/main", "ORG/NAME"),
+        ("demo", "demo"),
+        ("/", "/"),
+    ],
+)
+def test_what_a_model_is_called(model_id, name):
+    assert model_name(model_id) == name
+
+
+@pytest.mark.parametrize("model_id", ["/none/such", "./none", "~nobody-x/model"])
+def test_a_missing_folder_is_called_missing(model_id):
+    for container in ("gguf", "safetensors"):
+        with pytest.raises(NotReadable, match="no such folder or file"):
+            locate(ModelSource(model_id, container))
+
+
+def test_this_folder_has_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert model_name(".") == tmp_path.resolve().name
+    assert model_name("..") == Path("..").resolve().name
