@@ -48,6 +48,7 @@ MIXTURES = [
 WITHIN = 4
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("config", MIXTURES, ids=lambda config: config["model_type"])
 def test_a_small_mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config) -> None:
