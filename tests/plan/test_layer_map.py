@@ -48,7 +48,7 @@ def test_accepted(text, pairs):
 def test_refused_with_the_part_at_fault(text, quoted):
     with pytest.raises(UsageError) as caught:
         parse_layer_map(text)
-    assert quoted in str(caught.value)
+    assert quoted[:50] in str(caught.value)  # of a long one, errors quote the beginning
     assert "--num-device-layers" in str(caught.value)
     assert caught.value.hint
 

@@ -115,18 +115,20 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
     assert Learnt.read() == Learnt()
 
 
-@pytest.mark.parametrize("feature", [name for name in OPERATIONS_PER_CYCLE if name])
+@pytest.mark.parametrize("path", OPERATIONS_PER_CYCLE)
 def test_the_processor_says_what_to_expect(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, feature: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    wide = "" if feature == "avx2" else "avx512f "
-    (tmp_path / "cpuinfo").write_text(f"cpu MHz\t: 2000.0\nflags\t: sse2 {wide}{feature}\n")
+    paths = list(OPERATIONS_PER_CYCLE)[list(OPERATIONS_PER_CYCLE).index(path) :]
+    (tmp_path / "cpuinfo").write_text("cpu MHz\t: 2000.0\n")
     monkeypatch.setattr("mrs.plan.processor.PROC", tmp_path)
     monkeypatch.setattr("mrs.plan.processor.cpu_threads", lambda: 4)
-    plain, quantized = OPERATIONS_PER_CYCLE[feature]
+    monkeypatch.setattr("mrs.plan.processor.cpu_path", lambda: path)
+    monkeypatch.setattr("mrs.plan.processor.cpu_paths", lambda: paths)
+    plain, quantized = OPERATIONS_PER_CYCLE[path]
     assert operations_per_s("BF16") == 8e9 * plain
     assert operations_per_s("Q4_K") == 8e9 * quantized
-    assert expected_bandwidth() == (52e9 if wide else 40e9)
+    assert expected_bandwidth() == (52e9 if "avx512" in paths else 40e9)
 
 
 def test_a_processor_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

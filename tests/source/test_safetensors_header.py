@@ -134,7 +134,7 @@ DAMAGED = {
         "sh",
     ),
     "too many dimensions": (pack({"x": entry("F32", [1] * 33, 0, 4)}, 4), "shape"),
-    "huge dimensions": (pack({"x": entry("F32", [2**62] * 32, 0, 8)}, 8), "takes"),
+    "huge dimensions": (pack({"x": entry("F32", [2**62] * 32, 0, 8)}, 8), "has 8 bytes where F32"),
     "offsets reversed": (pack({"x": entry("F32", [2], 8, 0)}, 8), "no range"),
     "one offset": (pack({"x": GOOD | {"data_offsets": [0]}}, 8), "no range"),
     "size": (pack({"x": entry("F32", [3], 0, 8)}, 8), "takes 12"),

@@ -257,7 +257,7 @@ def test_the_python_face(reference: Reference, pictures: list[str]) -> None:
     expected = text_of(reference, reference.reply(asked, opened(pictures)))
     assert [whole(choice.message.content) for choice in response.choices] == [expected] * 2
     runner.close()
-    with pytest.raises(UsageError, match="max_num_images 0 is out of range"):
+    with pytest.raises(UsageError, match="max_num_images is 0: give"):
         Runner(which=Which.VisionPlain(model_id=str(reference.folder), max_num_images=0))
 
 

@@ -52,8 +52,10 @@ class DeviceTerms:
 
     @property
     def total(self) -> Estimate:
+        """What is held at the worst moment: while the model runs, or while it is loaded."""
         held = Estimate.exact(self.weight_bytes + self.kv_bytes)
-        return held + self.activations + self.runtime + self.allocator
+        running = held + self.activations + self.runtime + self.allocator
+        return running._replace(high=max(running.high, self.loading_bytes if self.is_cpu else 0))
 
     @property
     def is_used(self) -> bool:
