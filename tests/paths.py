@@ -17,7 +17,7 @@ from mrs.cpu import PATH_VARIABLE, TORCH_VARIABLE, cpu_paths
 from mrs.plan.memory import cpu_name
 
 TESTS = Path(__file__).parent
-ROOMS = ("kernels", "quants", "model", "run", "families", "vision", "plan")
+ROOMS = ("kernels", "quants", "model", "engine", "families", "vision", "plan")
 #: What processors of a path let torch use; those not named here, all that there is.
 TORCH_UNITS = {
     "avx512_bf16": "AVX512_CORE_BF16",

@@ -19,7 +19,7 @@ from mrs.kernels.native import compile as native
 
 TESTS = Path(__file__).parent
 #: Tests of kernels; those that preload a library of their own, or fork, are left out.
-KERNELS = ("kernels", "quants/test_encode_paths.py", "run/test_layer_runs.py")
+KERNELS = ("kernels", "quants/test_encode_paths.py", "engine/test_layer_runs.py")
 LEFT_OUT = "not test_each_one_fails and not forked and not triton"
 REPORTS = ("-g", "-O1", "-fno-omit-frame-pointer")
 
