@@ -17,7 +17,7 @@ from mrs.runner import load, open_planner, plan
 
 if TYPE_CHECKING:
     from mrs.engine.loop import EngineLoop
-    from mrs.runner import LoadedModel
+    from mrs.loaded_model import LoadedModel
 
 #: Ids of prompts are drawn from this seed; each round has its own, so that no cache can help.
 SEED = 20260101

@@ -14,8 +14,9 @@ import time
 
 from mrs.engine.reply import Reply
 from mrs.events import Finished
+from mrs.loaded_model import LoadedModel
 from mrs.request import ModelSource, RunRequest, Sampling
-from mrs.runner import LoadedModel, load
+from mrs.runner import load
 
 NEW_TOKENS = 20
 

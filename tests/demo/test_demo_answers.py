@@ -6,8 +6,9 @@ import pytest
 from judge import Case, is_right, load_cases
 
 from mrs.events import Finished, TextDelta
+from mrs.loaded_model import LoadedModel
 from mrs.request import Message, ModelSource, RunRequest, Sampling
-from mrs.runner import LoadedModel, load
+from mrs.runner import load
 
 GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=150)
 

@@ -10,8 +10,9 @@ from mrs.demo.train_vision.dialogues import Dialogue
 from mrs.demo.train_vision.evaluate import held_out_dialogues, held_out_pictures
 from mrs.demo.train_vision.picture import draw
 from mrs.events import Finished, TextDelta
+from mrs.loaded_model import LoadedModel
 from mrs.request import IMAGE_MARK, Message, ModelSource, RunRequest, Sampling, VisionRequest
-from mrs.runner import LoadedModel, load
+from mrs.runner import load
 
 PICTURES = Path(__file__).parent.parent / "pictures"
 GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=100)

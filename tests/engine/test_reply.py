@@ -17,8 +17,9 @@ from mrs.engine.scheduler import ScheduledBatch
 from mrs.engine.sequence import DeadlineExceeded, TokenOutput
 from mrs.engine.worker import Worker
 from mrs.events import Finished, TextDelta
+from mrs.loaded_model import LoadedModel
 from mrs.request import Message, ModelSource, RunRequest, Sampling
-from mrs.runner import LoadedModel, load
+from mrs.runner import load
 
 LIKELIEST = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0)
 QUESTION: list[Message] = [{"role": "user", "content": "What is a KV cache?"}]

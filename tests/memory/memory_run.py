@@ -16,8 +16,8 @@ from typing import Any
 
 from mrs import runner
 from mrs.errors import DoesNotFit
+from mrs.loaded_model import LoadedModel
 from mrs.request import ModelSource, RunRequest, Sampling
-from mrs.runner import LoadedModel
 
 REPLY_TOKENS = 8
 

@@ -21,8 +21,9 @@ from vision_reference import picture
 
 from mrs import ChatCompletionRequest, Runner, Which
 from mrs.errors import UsageError
+from mrs.loaded_model import LoadedModel
 from mrs.request import IMAGE_MARK, Message, ModelSource, RunRequest, Sampling, VisionRequest
-from mrs.runner import LoadedModel, load
+from mrs.runner import load
 from mrs_cli.app import main
 from mrs_cli.environment import Environment
 

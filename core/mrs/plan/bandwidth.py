@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mrs.plan.device import Device, DeviceKind
 from mrs.plan.gpu_bandwidths import published_bandwidth
+from mrs.plan.host_memory import host_memory, resident_bytes
 from mrs.plan.processor import expected_bandwidth
 from mrs.plan.remembered import cache_file as remembered_file
 from mrs.plan.remembered import device_key, host_key, read_entries, write_entries
@@ -65,6 +66,11 @@ def remember_host_bandwidth(bytes_per_s: float, cache_file: Path | None = None) 
 def is_host_known(cache_file: Path | None = None) -> bool:
     """Whether it has been measured before."""
     return host_key() in _read(cache_file or remembered_file(FILE_NAME))
+
+
+def has_room_to_measure() -> bool:
+    """Whether measuring leaves this process far within the memory that it may take."""
+    return host_memory().available_bytes - resident_bytes() > 4 * MEASURED_BYTES
 
 
 def measure_host_bandwidth(size_bytes: int = MEASURED_BYTES) -> float:
