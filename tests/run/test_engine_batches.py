@@ -104,10 +104,10 @@ def test_many_decode_in_one_pass() -> None:
         def __getattr__(self, name):
             return getattr(tiny_decoder("dense"), name)
 
-        def forward(self, tokens, segments, wanted):
+        def forward(self, batch, caches):
             nonlocal passes
             passes += 1
-            return forward(tokens, segments, wanted)
+            return forward(batch, caches)
 
     engine._decoder = Counted()
     asked = [([7, number], replace(GREEDY, max_tokens=20)) for number in range(1, 9)]
@@ -198,20 +198,20 @@ class Interrupting:
     def __getattr__(self, name):
         return getattr(self._decoder, name)
 
-    def forward(self, tokens, segments, wanted):
+    def forward(self, batch, caches):
         if not self.armed:
-            return self._decoder.forward(tokens, segments, wanted)
+            return self._decoder.forward(batch, caches)
         self.armed = False
         layers = self._decoder._layers
         original = layers[self._layer]
 
-        def interrupt(x, segments, index):
-            original(x, segments, index)
+        def interrupt(x, batch, cache):
+            original(x, batch, cache)
             raise KeyboardInterrupt
 
         layers[self._layer] = interrupt
         try:
-            return self._decoder.forward(tokens, segments, wanted)
+            return self._decoder.forward(batch, caches)
         finally:
             layers[self._layer] = original
 

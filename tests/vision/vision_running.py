@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -11,18 +11,20 @@ from PIL import Image
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from mrs.cache.space import CacheSpace
 from mrs.families.find import Description, describe
 from mrs.families.vision.spec import Vision
 from mrs.load.load import load_weights
 from mrs.load.read import TORCH_DTYPES
 from mrs.media.prepare import PreparedImage, prepare
+from mrs.model.batch import forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.weights import ModelWeights
 from mrs.plan.kept import ModelFiles
 from mrs.plan.memory import probe_devices
 from mrs.plan.plan import Plan, make_plan
 from mrs.request import Dtype, ModelSource, RunRequest, VisionRequest
-from mrs.run.shown import ShownImage, chunk_end, segment, show
+from mrs.run.shown import ShownImage, chunk_end, sequence_input, show
 from mrs.source.find import open_checkpoint
 
 CPU = torch.device("cpu")
@@ -99,11 +101,14 @@ def load_seeing(
 class Conversation:
     """One sequence of a decoder with pictures in it, fed in chunks."""
 
-    def __init__(self, seeing: Seeing, chunk_tokens: int = 512) -> None:
+    def __init__(
+        self, seeing: Seeing, chunk_tokens: int = 512, space: CacheSpace | None = None
+    ) -> None:
         self._decoder = seeing.decoder
         self._chunk_tokens = chunk_tokens
         self._ids: list[int] = []
-        self.cache = seeing.decoder.new_cache(capacity_tokens=50, chunk_tokens=chunk_tokens)
+        self.space = space or seeing.decoder.new_space(50, chunk_tokens)
+        self.cache = self.space.new()
 
     @torch.inference_mode()
     def feed(self, ids: Sequence[int], images: Sequence[ShownImage] = ()) -> Tensor:
@@ -116,9 +121,9 @@ class Conversation:
         assert list(ids[:start]) == self._ids
         while start < len(ids):
             end = chunk_end(images, min(start + self._chunk_tokens, len(ids)), start=start)
-            rows = torch.tensor(ids[start:end])
-            one = segment(self._decoder, self.cache, images, range(start, end), len(ids))
-            parts.append(self._decoder.forward(rows, [one], torch.arange(len(rows))))
+            one = sequence_input(self._decoder, self.cache, images, ids[:end], len(ids))
+            one = replace(one, logits_rows=range(end - start))
+            parts.append(self._decoder.forward(forward_batch([one]), [self.cache]))
             start = end
         self._ids = list(ids)
         return torch.cat(parts)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mrs.kernels.library import NativeLibrary, native_library
 from mrs.kernels.packed import PackedMatrix
+from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.kernels.steps import ACTIVATION_NUMBERS, LANES
 
 #: Memory for what is between gate, up and down. The allocator keeps blocks of this size; larger
@@ -183,27 +184,23 @@ class AttentionHalf(Half):
         self._vectors = vectors
 
     def __call__(
-        self, x: Tensor, cos: Tensor, sin: Tensor, cache: int, last_seen: Tensor | None = None
+        self, x: Tensor, cos: Tensor, sin: Tensor, cache: PagedKV, batch: AttentionBatch
     ) -> Tensor:
         """x (N, hidden) float32 to (N, hidden); cos and sin (N, pairs) are its tokens' angles.
 
-        `cache` is the address of the `CachedTokens` whose last N are written here. `last_seen`
-        (N,) are the last places in it that tokens see, where those are not their own.
+        The keys and values of the batch's tokens are written to `cache`.
         """
         x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
-        if last_seen is not None:
-            last_seen = last_seen.to("cpu", torch.int64).contiguous()
         angles = Angles(cos.data_ptr(), sin.data_ptr())
         scratch = torch.empty(x.shape[0] * self.scratch_numbers)
         out = torch.empty_like(x)
         require(
             self.functions.mrs_attention(
                 self.address,
-                cache,
+                cache.address,
+                batch.address,
                 ctypes.addressof(angles),
-                None if last_seen is None else last_seen.data_ptr(),
                 x.data_ptr(),
-                x.shape[0],
                 scratch.data_ptr(),
                 out.data_ptr(),
                 torch.get_num_threads(),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
+from mrs.block_sizes import BLOCK_TOKENS
 from mrs.families.spec import Layer
 from mrs.formats import FORMATS, Format
 from mrs.plan.activations import head_activation_bytes, layer_activation_bytes, standing_bytes
@@ -120,7 +121,9 @@ class ModelSizes:
         self._shown = shown
         self.image_keys = shown.keys if shown else 0
         self.kv_bytes = tuple(_kv_bytes(self.spec.layers, load, dense, self.image_keys))
-        self.kv_bytes_per_token = sum(_kv_bytes(self.spec.layers, Load(1, 1), dense))
+        self.kv_bytes_per_token = sum(
+            _kv_bytes(self.spec.layers, Load(1, 1), dense, block_tokens=1)
+        )
         self._sizes: dict[bool, Sizes] = {}
 
     def on(self, device: Device) -> Sizes:
@@ -167,7 +170,11 @@ class ModelSizes:
 
 
 def _kv_bytes(
-    layers: Sequence[Layer], load: Load, cache_format: Format, image_keys: int = 0
+    layers: Sequence[Layer],
+    load: Load,
+    cache_format: Format,
+    image_keys: int = 0,
+    block_tokens: int = BLOCK_TOKENS,
 ) -> list[int]:
     @cache
     def of(layer: Layer) -> int:
@@ -177,6 +184,7 @@ def _kv_bytes(
             cache_format,
             batch=load.batch,
             chunk_tokens=load.chunk_tokens,
+            block_tokens=block_tokens,
             image_keys=image_keys,
         )
 

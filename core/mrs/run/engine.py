@@ -12,15 +12,15 @@ import torch
 from mrs.cache.prefix_folder import PrefixFolder
 from mrs.errors import ContextFull, UsageError
 from mrs.families.vision.spec import Vision
+from mrs.model.batch import forward_batch
 from mrs.model.decoder import Decoder
-from mrs.model.segments import Segment
 from mrs.request import PREFILL_CHUNK_TOKENS, Sampling
 from mrs.run.draw import Numbers
 from mrs.run.generation import Generation, Take
 from mrs.run.memory import CachePool
 from mrs.run.sampler import Choice, Sampler
 from mrs.run.schedule import Ration, Schedule
-from mrs.run.shown import ShownImage, segment
+from mrs.run.shown import ShownImage, sequence_input
 
 
 class Engine:
@@ -193,24 +193,22 @@ class Engine:
 
     def _logits(self, batch: list[Ration]) -> Numbers:
         """Feed every ration; logits (W, V) after those that complete their sequence."""
-        ids: list[int] = []
-        segments: list[Segment] = []
-        wanted: list[int] = []
+        inputs, caches = [], []
         for generation, tokens in batch:
             cache, fed = generation.cache, generation.fed
             assert cache is not None
-            place = range(fed, fed + tokens)
-            segments.append(
-                segment(
-                    self._decoder, cache, generation.images, place, len(generation.ids), len(ids)
+            caches.append(cache)
+            inputs.append(
+                sequence_input(
+                    self._decoder,
+                    cache,
+                    generation.images,
+                    generation.ids[: fed + tokens],
+                    len(generation.ids),
+                    is_last=fed + tokens == len(generation.ids),
                 )
             )
-            ids += generation.ids[fed : place.stop]
-            if place.stop == len(generation.ids):
-                wanted.append(len(ids) - 1)
-        logits = self._decoder.forward(
-            torch.tensor(ids), segments, torch.tensor(wanted, dtype=torch.long)
-        )
+        logits = self._decoder.forward(forward_batch(inputs), caches)
         numbers: Numbers = logits.cpu().numpy()
         return numbers
 

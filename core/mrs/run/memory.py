@@ -6,15 +6,13 @@ from collections.abc import Mapping
 
 import torch
 
+from mrs.block_sizes import BLOCK_TOKENS, blocks_of
 from mrs.cache.prefix import PrefixCacheManager
 from mrs.cache.prefix_folder import PrefixFolder
-from mrs.cache.sequence import SequenceCache
 from mrs.model.decoder import Decoder
 from mrs.run.generation import Generation
 from mrs.run.shown import chunk_end
 
-#: Room for a reply, where several sequences share what was planned for.
-_REPLY_TOKENS = 256
 #: Tokens that are worth a step of their own, or waiting for, if they need not be computed again.
 _WORTH_TOKENS = 32
 
@@ -37,28 +35,28 @@ class CachePool:
         prefix_folder: PrefixFolder | None = None,
     ) -> None:
         self._decoder = decoder
+        self.space = decoder.new_space(planned_tokens, chunk_tokens, sequences=planned_seqs)
         self._planned_tokens = planned_tokens
         self._planned_seqs = planned_seqs
-        self._chunk_tokens = chunk_tokens
-        self._capacity_tokens = planned_tokens
         self.prefixes = PrefixCacheManager(
             prefix_cache_n,
-            new_cache=self._new_cache,
+            new_cache=self.space.new,
             budget_bytes=prefix_budget_bytes,
             folder=prefix_folder,
         )
 
     @property
     def planned_ids(self) -> int:
-        """Tokens that all running sequences together may have."""
-        return self._planned_tokens * self._planned_seqs
+        """Tokens that all running sequences together may have, in whole blocks."""
+        return self.whole_blocks(self._planned_tokens) * self._planned_seqs
 
-    def open(self, generation: Generation, others: int) -> None:
-        """Give a sequence its cache, beside `others` that have one."""
+    def whole_blocks(self, tokens: int) -> int:
+        """Tokens of the blocks that so many tokens of a sequence take."""
+        return blocks_of(tokens) * BLOCK_TOKENS
+
+    def open(self, generation: Generation) -> None:
+        """Give a sequence its cache."""
         total_tokens = len(generation.ids)
-        self._capacity_tokens = self._planned_tokens
-        if others >= self._planned_seqs:
-            self._capacity_tokens = min(total_tokens + _REPLY_TOKENS, self._planned_tokens)
         generation.era = self._decoder.era(total_tokens)
         hit = None
         if generation.era is not None:
@@ -74,8 +72,7 @@ class CachePool:
         generation.fed = hit.offset if hit else 0
         if not generation.new_tokens:
             generation.cached_tokens = generation.fed
-        self.prefixes.limit_live(max(self._planned_seqs - others - 1, 0))
-        generation.cache = hit.normal if hit else self._new_cache()
+        generation.cache = hit.normal if hit else self.space.new()
 
     def is_awaited(self, generation: Generation, other: Generation) -> bool:
         """Whether `other` is about to compute a good part of what `generation` begins with."""
@@ -92,31 +89,24 @@ class CachePool:
 
     def remember(self, generation: Generation) -> None:
         """Let other sequences begin like this one, which goes on."""
-        self._store(generation, live=False)
+        if generation.era is not None and generation.cache is not None:
+            tokens = generation.keys[: generation.fed]
+            self.prefixes.add_sequence(tokens, generation.cache, era=generation.era)
 
     def close(self, generation: Generation) -> None:
         """Take back the cache of a sequence that is over."""
-        cache = generation.cache
-        if cache is None:
+        if generation.cache is None:
             return
         era = self._decoder.era(max(len(generation.ids), 1))
         if era == generation.era and self.prefixes.is_on and generation.fed:
-            self._store(generation, live=True)
-        else:
-            self.prefixes.forget(cache)
-        generation.cache, generation.fed = None, 0
-        self.prefixes.evict_caches()
-
-    def put_aside(self, generation: Generation) -> None:
-        """Take the cache of a sequence that waits until there is room again."""
-        self.close(generation)
-        self.prefixes.limit_live(0)
+            self.remember(generation)
+        self.renew(generation)
         self.prefixes.evict_caches()
 
     def renew(self, generation: Generation) -> None:
         """Take away a cache whose contents are not to be used again."""
         if generation.cache is not None:
-            self.prefixes.forget(generation.cache)
+            generation.cache.release()
         generation.cache, generation.fed = None, 0
 
     def recover(self, generation: Generation) -> None:
@@ -129,13 +119,3 @@ class CachePool:
         else:
             cache.rewind(length)
             generation.fed = length
-
-    def _store(self, generation: Generation, *, live: bool) -> None:
-        if generation.era is None or generation.cache is None:
-            return
-        self.prefixes.add_sequence(
-            generation.keys[: generation.fed], generation.cache, era=generation.era, live=live
-        )
-
-    def _new_cache(self) -> SequenceCache:
-        return self._decoder.new_cache(self._capacity_tokens, self._chunk_tokens)

@@ -60,8 +60,7 @@ class Schedule:
         if left <= 0:
             return 0
         if generation.cache is None:
-            others = sum(each.cache is not None for each in self.running)
-            self._pool.open(generation, others)
+            self._pool.open(generation)
         fed, end = generation.fed, len(generation.ids)
         if fed < generation.checkpoint:
             end = generation.checkpoint
@@ -76,7 +75,7 @@ class Schedule:
             return True
         if len(self.running) >= self._max_seqs:
             return False
-        if self._ids() + len(generation.ids) > self._pool.planned_ids:
+        if self._ids() + self._pool.whole_blocks(len(generation.ids)) > self._pool.planned_ids:
             return False
         return not any(
             self._pool.is_awaited(generation, other)
@@ -88,8 +87,8 @@ class Schedule:
         """Make the youngest wait while the running sequences have more tokens than planned."""
         while len(self.running) > 1 and self._ids() > self._pool.planned_ids:
             generation = self.running.pop()
-            self._pool.put_aside(generation)
+            self._pool.close(generation)
             self.waiting.appendleft(generation)
 
     def _ids(self) -> int:
-        return sum(len(each.ids) for each in self.running)
+        return sum(self._pool.whole_blocks(len(each.ids)) for each in self.running)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,8 +12,8 @@ from mrs.cache.sequence import SequenceCache
 from mrs.errors import UsageError
 from mrs.families.vision.spec import Vision
 from mrs.media.prepare import PreparedImage
+from mrs.model.batch import ImageFeatures, SequenceInput
 from mrs.model.decoder import Decoder
-from mrs.model.segments import Segment, Sight
 
 
 @dataclass(eq=False)
@@ -89,25 +89,38 @@ def chunk_end(images: Sequence[ShownImage], end: int, *, start: int = -1) -> int
     return end
 
 
-def segment(
+def sequence_input(
     decoder: Decoder,
     cache: SequenceCache,
     images: Sequence[ShownImage],
-    fed: range,
-    total_tokens: int,
-    first_row: int = 0,
-) -> Segment:
-    """The tokens at the places `fed` of a sequence, as the rows from `first_row` on of a batch."""
-    rows = slice(first_row, first_row + len(fed))
-    sights = _sights(decoder, images, fed, first_row)
+    ids: Sequence[int],
+    length: int,
+    *,
+    is_last: bool = True,
+) -> SequenceInput:
+    """Those of a sequence's tokens `ids` that are not in its cache yet, of `length` in all.
+
+    With `is_last`, logits are wanted after the last one.
+    """
+    new = range(cache.length, len(ids))
+    rows = (len(new) - 1,) if is_last else ()
+    made = SequenceInput(
+        cache,
+        ids[new.start :],
+        length,
+        _features(decoder, images, new),
+        attention_ends=_attention_ends(images, new),
+        logits_rows=rows,
+    )
     if decoder.spec.vision is None or decoder.spec.vision.positions == "plain":
-        return Segment(rows, cache, total_tokens, sights, last_seen=_last_seen(images, fed))
-    return Segment(rows, cache, total_tokens, sights, *_positions(images, fed, decoder.home))
+        return made
+    offset, positions = _positions(images, new)
+    return replace(made, offset=offset, positions=positions, attention_ends=None)
 
 
-def _sights(
-    decoder: Decoder, images: Sequence[ShownImage], fed: range, first_row: int
-) -> tuple[Sight, ...]:
+def _features(
+    decoder: Decoder, images: Sequence[ShownImage], fed: range
+) -> tuple[ImageFeatures, ...]:
     """What is seen there.
 
     A picture is looked at when the first of its places is fed, and forgotten after the last.
@@ -123,15 +136,15 @@ def _sights(
         features = shown.features
         if decoder.vision.description.enters == "embeddings":
             features = features[inside[0] : inside[-1] + 1]
-        rows = [shown.positions[n] - fed.start + first_row for n in inside]
-        found.append(Sight(torch.tensor(rows), features))
+        rows = [shown.positions[n] - fed.start for n in inside]
+        found.append(ImageFeatures(torch.tensor(rows), features))
         if inside[-1] == len(shown.positions) - 1:
             shown.features = None
     return tuple(found)
 
 
-def _last_seen(images: Sequence[ShownImage], fed: range) -> Tensor | None:
-    """The last place that each token sees, where one sees others behind it."""
+def _attention_ends(images: Sequence[ShownImage], fed: range) -> Tensor | None:
+    """The last place that each token attends to, where one attends to others behind it."""
     runs = [run for image in images for run in image.undivided if run[-1] in fed]
     if not runs:
         return None
@@ -141,9 +154,7 @@ def _last_seen(images: Sequence[ShownImage], fed: range) -> Tensor | None:
     return last
 
 
-def _positions(
-    images: Sequence[ShownImage], fed: range, device: torch.device
-) -> tuple[int, Tensor | None]:
+def _positions(images: Sequence[ShownImage], fed: range) -> tuple[int, Tensor | None]:
     """The offset of tokens, and where a picture is among them, their positions (3, T).
 
     A picture stands at one time, its features in rows and columns (arXiv 2409.12191).
@@ -161,4 +172,4 @@ def _positions(
         positions[:, features + first - fed.start] = places + first + offset
         positions[:, end - fed.start :] += shown.offset
         offset += shown.offset
-    return 0, positions.to(device)
+    return 0, positions
