@@ -7,6 +7,7 @@ import torch
 from test_steps import assert_near, attention_in_double, batch_of, normal
 from torch import Tensor
 
+from mrs.attention_sizes import workspace_bytes
 from mrs.kernels import steps
 from mrs.kernels.attention_backend import NativeAttention, TorchAttention, attention_backend
 from mrs.kernels.paged import PagedKV
@@ -106,3 +107,22 @@ def test_sizes_that_are_no_whole_vectors_are_left_to_torch() -> None:
     odd = PagedKV(1, 8, 8, block_tokens=8, dtype=torch.float32, device=torch.device("cpu"))
     assert isinstance(attention_backend(odd), TorchAttention)
     assert not steps.can_attend(odd.keys, odd.values)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (12, 1), (40, 2)])
+@pytest.mark.parametrize("new", [1, 3, 40])
+def test_attention_takes_the_memory_that_is_planned(heads: int, kv_heads: int, new: int) -> None:
+    """To the byte on the path with the widest vectors."""
+    sequence = normal(kv_heads, 300, 48), normal(kv_heads, 300, 32), new
+    kv, places = make_cache([sequence], 64, torch.float32)
+    backend = attention_backend(kv)
+    if not isinstance(backend, NativeAttention):
+        return
+    library = backend.library
+    library.functions.mrs_scratch_peak()
+    backend.attend(normal(new, heads, 48), kv, batch_of(places, 64), scale=0.2)
+    taken = library.functions.mrs_scratch_peak()
+    planned = workspace_bytes(heads // kv_heads, 48, 32, tokens=new, context_tokens=300)
+    assert taken <= planned
+    if library.path == "avx512" and (new == 1 or new * heads // kv_heads >= 32):
+        assert taken == planned

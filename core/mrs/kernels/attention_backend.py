@@ -43,11 +43,11 @@ class NativeAttention:
     """The native library: one call for all sequences."""
 
     def __init__(self, library: NativeLibrary) -> None:
-        self._library = library
+        self.library = library
 
     def write(self, cache: PagedKV, batch: AttentionBatch, k: Tensor, v: Tensor | None) -> None:
         assert cache.native is not None
-        steps.write_kv(self._library, cache.native, batch.native, k, v)
+        steps.write_kv(self.library, cache.native, batch.native, k, v)
 
     def attend(
         self,
@@ -62,7 +62,7 @@ class NativeAttention:
     ) -> Tensor:
         assert cache.native is not None
         return steps.attend(
-            self._library,
+            self.library,
             q,
             cache.native,
             batch.native,

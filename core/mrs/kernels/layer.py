@@ -13,10 +13,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mrs.attention_sizes import is_native
 from mrs.kernels.library import NativeLibrary, native_library
 from mrs.kernels.packed import PackedMatrix
 from mrs.kernels.paged import AttentionBatch, PagedKV
-from mrs.kernels.steps import ACTIVATION_NUMBERS, LANES
+from mrs.kernels.steps import ACTIVATION_NUMBERS
 
 #: Memory for what is between gate, up and down. The allocator keeps blocks of this size; larger
 #: ones it would return to the system, to have every page cleared again for the next layer.
@@ -222,4 +223,4 @@ def library_of(matrices: Sequence[PackedMatrix]) -> NativeLibrary | None:
 
 def can_hold(head_dim: int) -> bool:
     """Whether the library attends over heads of this size."""
-    return head_dim % LANES == 0
+    return is_native(head_dim)

@@ -11,6 +11,7 @@ import ctypes
 import torch
 from torch import Tensor
 
+from mrs.attention_sizes import is_native
 from mrs.kernels.library import NativeLibrary, native_library
 
 #: Activations that the library computes together with the product that follows them.
@@ -21,9 +22,6 @@ CACHE_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 #: A block of more tokens than there can be.
 _ONE_BLOCK_SHIFT = 62
-
-#: The head size must be a multiple of this: the widest vectors hold so many numbers.
-LANES = 16
 
 
 class _Cached(ctypes.Structure):
@@ -152,7 +150,7 @@ def can_attend(k: Tensor, v: Tensor) -> bool:
         k.dtype in CACHE_TYPES
         and v.dtype is k.dtype
         and k.is_cpu
-        and all(cached.shape[-1] % LANES == 0 and cached.stride(-1) == 1 for cached in (k, v))
+        and all(is_native(cached.shape[-1]) and cached.stride(-1) == 1 for cached in (k, v))
     )
 
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
+from mrs.attention_sizes import is_native, workspace_bytes
 from mrs.families.spec import Attention, CrossAttention, LatentAttention, Rope
 from mrs.plan.forward_pass import KeptAs, Pass, norm_bytes, product_bytes
 
-#: Heads that native attention takes are whole vectors; it scores so many queries at once.
-NATIVE_LANES = 16
-NATIVE_SCORES = 8
-#: Many queries are taken in blocks of so many, with so many keys at a time.
-NATIVE_ROWS = 64
-NATIVE_STEP_KEYS = 64
 #: Keys that the CPU's fused attention looks at in one step, and float32 sums it keeps beside.
 ATTENTION_KEYS_PER_STEP = 512
 #: Scores of latent attention that are in memory at once.
@@ -87,7 +82,7 @@ def _latent_workspace_bytes(part: LatentAttention, run: Pass) -> int:
     booleans, and float32 of the keys.
     """
     wide = part.latent_dim + part.rope.dim
-    if run.native and wide % NATIVE_LANES == 0 and part.latent_dim % NATIVE_LANES == 0:
+    if run.native and is_native(wide, part.latent_dim):
         return native_attention_bytes(part.heads, wide, part.latent_dim, run)
     pairs = run.tokens * run.context_tokens
     scores = max(min(part.heads * pairs, LATENT_SCORES), pairs)
@@ -138,7 +133,7 @@ def _attend_bytes(part: Attention, run: Pass) -> int:
     Native kernels take any queries and keep some scores a thread beside their result. torch's get
     a copy of keys and values, which there are three of while their blocks are put in order.
     """
-    if run.native and part.head_dim % NATIVE_LANES == 0:
+    if run.native and is_native(part.head_dim):
         return run.size(part.heads * part.head_dim) + score_bytes(part, run)
     query = run.tokens * part.heads * part.head_dim * run.cache.block_bytes
     seen = _seen_keys(part, run)
@@ -155,18 +150,10 @@ def score_bytes(part: Attention, run: Pass) -> int:
 
 
 def native_attention_bytes(group: int, key_dim: int, value_dim: int, run: Pass) -> int:
-    """What every thread of native attention keeps: scores of some queries with all keys.
-
-    Of many queries, `group` a token with one head of keys, scores with some keys, the queries
-    themselves, what is mixed for them, those keys in float32, and seven numbers a query.
-    """
-    one_by_one = NATIVE_SCORES * 4 * run.context_tokens
-    numbers = NATIVE_ROWS * (key_dim + value_dim + 7) + NATIVE_STEP_KEYS * (
-        max(key_dim, value_dim) + NATIVE_ROWS
+    """What native attention of one sequence keeps in all threads."""
+    return run.threads * workspace_bytes(
+        group, key_dim, value_dim, tokens=run.tokens, context_tokens=run.context_tokens
     )
-    blocks = 4 * numbers + 24
-    each = blocks if run.tokens * group >= NATIVE_ROWS // 2 else max(blocks, one_by_one)
-    return run.threads * (each if run.tokens > 1 else one_by_one)
 
 
 def _seen_keys(part: Attention, run: Pass) -> int:

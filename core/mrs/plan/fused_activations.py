@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from mrs.attention_sizes import is_native
 from mrs.families.spec import Attention, Layer, Mlp
-from mrs.plan.attention_activations import NATIVE_LANES, score_bytes
+from mrs.plan.attention_activations import score_bytes
 from mrs.plan.forward_pass import KeptAs, Pass, decodes_packed, panel_bytes
 from mrs.plan.storage import Storage
 from mrs.units import MIB
@@ -36,7 +37,7 @@ def fused_attention_bytes(layer: Layer, hidden_size: int, run: Pass, kept: KeptA
         return None
     into = [kept(f"mixer.{slot}") for slot in "qkv"]
     back = kept("mixer.o")
-    if part.head_dim % NATIVE_LANES or not _are_fused(run, [*into, back]):
+    if not is_native(part.head_dim) or not _are_fused(run, [*into, back]):
         return None
     queries, keys = part.heads * part.head_dim, part.kv_heads * part.head_dim
     x, made = run.size(hidden_size), run.size(queries + 2 * keys)
