@@ -75,6 +75,7 @@ def rehearse(
     if process_bytes is not None:
         process_bytes -= sum(x.nbytes for x in sample.layers if x.device.type == "cpu")
     full.clear()
+    spaces.clear()
     peaks = _peaks(worst_moment, sorted(devices, key=str))
     cache = full[0]
     steps_s = [_timed(lambda: _feed(decoder, cache, 1)) for _ in range(decoded)]
