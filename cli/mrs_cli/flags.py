@@ -1,6 +1,7 @@
 """Every flag, declared once. A group of flags is a dataclass; commands say which groups they take.
 
-A field's default means "not given": the value that holds then is named in `show_default`.
+A field's default means "not given": the value that holds then is named in `show_default`. Groups
+are never compared or printed: leaving the code for that out saves start-up time.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _program = partial(Option, rich_help_panel="Program")
 _source = partial(Argument, rich_help_panel="Asking")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class ChatFlags:
     """Flags that stand before the selector and are about what is said."""
 
@@ -55,7 +56,7 @@ class ChatFlags:
     ] = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class PlacementFlags:
     """What is loaded and where: flags of every command that loads or plans a model."""
 
@@ -125,7 +126,7 @@ class PlacementFlags:
     ] = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class PlanGlobalFlags(PlacementFlags):
     """The global flags that a plan heeds."""
 
@@ -142,7 +143,7 @@ class PlanGlobalFlags(PlacementFlags):
     ] = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class GlobalFlags(PlanGlobalFlags, ChatFlags):
     """Flags that stand before the selector."""
 
@@ -214,7 +215,7 @@ class GlobalFlags(PlanGlobalFlags, ChatFlags):
     ] = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class AskFlags:
     """What to ask and how to answer; these stand before or after the selector."""
 
@@ -372,7 +373,7 @@ class AskFlags:
     ] = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class OutputFlags:
     """How much is said and in which form; these stand before or after the selector."""
 
@@ -394,7 +395,7 @@ class OutputFlags:
     ] = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class PlanningFlags:
     """Selector flags that hint the automatic mapping; they limit nothing at run time."""
 
@@ -431,7 +432,7 @@ class PlanningFlags:
     ] = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class PictureFlags:
     """Pictures to plan for; these limit nothing at run time but the edge."""
 
@@ -468,7 +469,7 @@ class PictureFlags:
     ] = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class PlainFlags:
     """Which safetensors model."""
 
@@ -513,12 +514,12 @@ class PlainFlags:
     ] = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class VisionFlags(PictureFlags, PlainFlags):
     """Which safetensors model that sees."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class GgufModelFlags:
     """Which GGUF model."""
 
@@ -554,7 +555,7 @@ class GgufModelFlags:
     ] = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class GgufFlags(PictureFlags, GgufModelFlags):
     """Which GGUF model, and the file by which it sees."""
 
@@ -569,7 +570,7 @@ class GgufFlags(PictureFlags, GgufModelFlags):
     ] = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class PlanFlags:
     """Flags of `mrs plan` itself."""
 
@@ -612,7 +613,7 @@ class PlanFlags:
     ] = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class CacheFlags:
     """Which folders `mrs cache` looks into."""
 
@@ -636,7 +637,7 @@ class CacheFlags:
     ] = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class BenchFlags:
     """Flags of `mrs bench` itself."""
 
@@ -675,7 +676,7 @@ class BenchFlags:
     ] = 3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class BenchGlobalFlags(PlacementFlags):
     """The global flags after `bench`, where `-n` is the length of the reply."""
 
@@ -690,7 +691,7 @@ class BenchGlobalFlags(PlacementFlags):
     ] = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class StdinFlags:
     """Where prompts come from."""
 

@@ -30,9 +30,9 @@ from mrs.isq import isq_format, parse_isq
 from mrs.kernels.library import native_library
 from mrs.kernels.packed import PackedMatrix
 from mrs.load.load import load_weights
+from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.matrix import DenseMatrix, Matrix
-from mrs.model.segments import Segment
 from mrs.model.weights import ModelWeights
 from mrs.plan.storage import Storage
 from mrs.quants import decode, encode
@@ -118,8 +118,9 @@ def log_probabilities(decoder: Decoder, chats: Sequence[Chat]) -> Tensor:
     parts = []
     for chat in chats:
         count = len(chat.tokens)
-        segments = [Segment(slice(0, count), decoder.new_cache(count, count), count)]
-        logits = decoder.forward(chat.tokens, segments, chat.is_reply.nonzero()[:, 0])
+        cache, rows = decoder.new_cache(count, count), chat.is_reply.nonzero()[:, 0].tolist()
+        fed = SequenceInput(cache, chat.tokens.tolist(), logits_rows=rows)
+        logits = decoder.forward(forward_batch([fed]), [cache])
         parts.append(logits.log_softmax(-1))
     return torch.cat(parts)
 

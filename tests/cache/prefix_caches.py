@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 
 import torch
 
-from mrs.cache.growing import GrowingCache
-from mrs.cache.layer import LayerCache
+from mrs.cache.layer import LayerSlice, TensorShape
+from mrs.cache.paged_kv import PagedKVCache
 from mrs.cache.prefix import PrefixCacheManager
-from mrs.cache.rotating import RotatingCache
 from mrs.cache.sequence import SequenceCache
-from mrs.cache.shared import SharedCache
+from mrs.cache.space import CacheBuilder, CacheConfig, CacheSpace
+from mrs.kernels.paged import PagedKV
 
 CPU = torch.device("cpu")
-WINDOW, CHUNK = 4, 2
+WINDOW, CHUNK, BLOCK = 4, 2, 4
+#: Of one token in one layer of keys and values.
+TOKEN_BYTES = 2 * (3 + 1) * 4
 
 
 class RunningSum:
     """A recurrent state: the sum of all tokens, each times its position's weight."""
+
+    is_state = True
+    keeps_all = False
 
     def __init__(self) -> None:
         self.length = 0
@@ -33,6 +39,9 @@ class RunningSum:
         self.length += 1
         self.state += token * self.length
 
+    def advance(self, tokens: int) -> None:
+        """`add` has counted them."""
+
     def can_rewind_to(self, length: int) -> bool:
         return length == self.length
 
@@ -40,75 +49,93 @@ class RunningSum:
         if not self.can_rewind_to(length):
             raise ValueError("a state cannot be rewound")
 
-    def snapshot(self) -> tuple[torch.Tensor, ...]:
-        return (self.state.clone(),)
+    def export(self, start: int, end: int) -> LayerSlice | None:
+        if end != self.length:
+            return None
+        return LayerSlice(end - 1, {"state": self.state.clone()})
 
-    def restore(self, length: int, snapshot: tuple[torch.Tensor, ...]) -> None:
+    def restore(self, length: int, slices: Sequence[LayerSlice | None]) -> None:
         self.length = length
-        self.state = snapshot[0].clone()
+        self.state = slices[-1].tensors["state"].clone()
+
+    share, adopt = export, restore
+
+    @property
+    def rules(self) -> type[RunningSum]:
+        return type(self)
+
+    @staticmethod
+    def serves(start: int, end: int, first: int | None, length: int) -> bool:
+        return end < length or (end == length and first is not None)
+
+    def fits(self, first: int, end: int, shapes: Mapping[str, TensorShape]) -> bool:
+        return shapes == {"state": TensorShape(torch.float32, (3,))}
 
 
-def growing() -> LayerCache:
-    return GrowingCache(2, 3, 1, capacity=8, dtype=torch.float32, device=CPU)
+def paged(builder: CacheBuilder, window: int | None = None) -> None:
+    kv = PagedKV(2, 3, 1, block_tokens=BLOCK, dtype=torch.float32, device=CPU)
+    builder.add_paged(kv, window)
 
 
-def rotating() -> LayerCache:
-    return RotatingCache(2, 3, 1, window=WINDOW, chunk=CHUNK, dtype=torch.float32, device=CPU)
+#: Layers with all tokens, with a window, and with a state.
+_LAYERS = {"dense": "aa", "window": "waw", "hybrid": "asw"}
 
 
-def sharing() -> SequenceCache:
-    """The last layer sees what the one before it does."""
-    source = rotating()
-    return SequenceCache([growing(), source, SharedCache(source)])
+@cache
+def space(kind: str) -> CacheSpace:
+    builder = CacheBuilder(CacheConfig(1000, 1, CHUNK, torch.float32, BLOCK))
+    for layer in _LAYERS[kind]:
+        if layer == "s":
+            builder.add(RunningSum)
+        else:
+            paged(builder, WINDOW if layer == "w" else None)
+    return builder.build()
 
 
-KINDS: dict[str, Callable[[], SequenceCache]] = {
-    "dense": lambda: SequenceCache([growing(), growing()]),
-    "window": lambda: SequenceCache([rotating(), growing(), rotating()]),
-    "hybrid": lambda: SequenceCache([growing(), RunningSum(), rotating()]),
-    "shared": sharing,
-}
+KINDS = {kind: space(kind).new for kind in _LAYERS}
 
 
 def feed(cache: SequenceCache, tokens: Sequence[int]) -> SequenceCache:
-    """Let every layer see `tokens`, one after another."""
+    """Let every layer take up `tokens`, one after another."""
     for token in tokens:
+        cache.reserve(1)
         for layer in cache.layers:
             if isinstance(layer, RunningSum):
                 layer.add(token)
-            elif not isinstance(layer, SharedCache):
-                layer.append(
-                    torch.full((2, 1, 3), float(token)), torch.full((2, 1, 1), float(-token))
-                )
+            else:
+                assert isinstance(layer, PagedKVCache)
+                table = cache.tables[layer.group]
+                k, v = torch.full((1, 2, 3), float(token)), torch.full((1, 2, 1), float(-token))
+                layer.kv.write(table.slots(cache.length, cache.length + 1), (k, v))
+        cache.advance(1)
     return cache
 
 
 def seen(cache: SequenceCache) -> list[list[float]]:
     """What each layer shows to a next token, 99 (which it is then fed)."""
+    feed(cache, [99])
     shown = []
     for layer in cache.layers:
         if isinstance(layer, RunningSum):
-            layer.add(99)
             shown.append(layer.state.tolist())
             continue
-        if isinstance(layer, SharedCache):
-            k, v = layer.seen(1)
-        else:
-            k, v = layer.append(torch.full((2, 1, 3), 99.0), torch.full((2, 1, 1), -99.0))
+        window = cache.tables[layer.group].pool.window
+        found = layer.export(max(0, cache.length - (window or cache.length)), cache.length)
+        k, v = found.tensors["0"], found.tensors["1"]
         assert torch.equal(k[..., :1], -v)
         shown.append(k[0, :, 0].tolist())
     return shown
 
 
-def manager(
-    kind: str = "dense", n: int = 4, budget: int | None = None, **options: bool
-) -> PrefixCacheManager:
+def manager(kind: str = "dense", n: int = 4, budget: int | None = None) -> PrefixCacheManager:
     budgets = None if budget is None else {CPU: budget}
-    return PrefixCacheManager(n, new_cache=KINDS[kind], budget_bytes=budgets, **options)
+    return PrefixCacheManager(n, new_cache=KINDS[kind], budget_bytes=budgets)
 
 
 def store(prefixes: PrefixCacheManager, kind: str, tokens: Sequence[int], **media: object) -> None:
-    prefixes.add_sequence(tokens, feed(KINDS[kind](), tokens), **media)
+    cache = feed(KINDS[kind](), tokens)
+    prefixes.add_sequence(tokens, cache, **media)
+    cache.release()
 
 
 def found(prefixes: PrefixCacheManager, kind: str, prompt: Sequence[int], **media: object) -> int:
@@ -118,6 +145,8 @@ def found(prefixes: PrefixCacheManager, kind: str, prompt: Sequence[int], **medi
         return 0
     assert hit.normal.length == hit.offset == len(prompt) - len(hit.toks)
     assert hit.toks == list(prompt[hit.offset :])
-    assert seen(hit.normal) == seen(feed(KINDS[kind](), prompt[: hit.offset]))
-    prefixes.forget(hit.normal)
+    fresh = feed(KINDS[kind](), prompt[: hit.offset])
+    assert seen(hit.normal) == seen(fresh)
+    hit.normal.release()
+    fresh.release()
     return hit.offset

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from mrs.cache.growing import GrowingCache
-from mrs.cache.images import ImageCache, ImageKeys
-from mrs.cache.layer import LayerCache, StateCache, TokenCache
+from mrs.cache.cross_attention_kv import CrossAttentionCache, ImageKeys
+from mrs.cache.layer import LayerCache
 from mrs.cache.prefix import PrefixCacheManager
 from mrs.cache.sequence import SequenceCache
+from mrs.cache.space import CacheBuilder, CacheConfig
+from mrs.kernels.paged import PagedKV
 
 CPU = torch.device("cpu")
-KV_HEADS, DIM = 2, 3
+KV_HEADS, DIM, BLOCK = 2, 3, 4
 
 
 def image(place: int, number: float, rows: int = 4) -> ImageKeys:
@@ -22,13 +23,15 @@ def image(place: int, number: float, rows: int = 4) -> ImageKeys:
     return ImageKeys(place, keys, -keys)
 
 
-def cache_of(*images: ImageKeys, length: int = 0) -> ImageCache:
-    cache = ImageCache(dtype=torch.float32, device=CPU)
-    cache.fill(length, images)
+def cache_of(*images: ImageKeys, length: int = 0) -> CrossAttentionCache:
+    cache = CrossAttentionCache(dtype=torch.float32, device=CPU)
+    for each in images:
+        cache.add(each)
+    cache.advance(length)
     return cache
 
 
-def seen(cache: ImageCache, place: int) -> list[float]:
+def seen(cache: CrossAttentionCache, place: int) -> list[float]:
     """The numbers of the rows that a token sees."""
     found = cache.seen_at(place)
     if found is None:
@@ -38,11 +41,8 @@ def seen(cache: ImageCache, place: int) -> list[float]:
     return keys[0, :, 0].tolist()
 
 
-def test_it_is_a_kind_of_its_own() -> None:
-    cache = cache_of()
-    assert isinstance(cache, LayerCache)
-    assert not isinstance(cache, TokenCache)
-    assert not isinstance(cache, StateCache)
+def test_it_keeps_its_contract() -> None:
+    assert isinstance(cache_of(), LayerCache)
 
 
 def test_tokens_see_the_last_picture_and_those_right_before_it() -> None:
@@ -61,7 +61,7 @@ def test_memory_is_that_of_the_pictures() -> None:
     for place, rows in ((1000, 5), (1001, 7), (1010, 2)):
         cache.add(image(place, 1, rows))
     assert cache.nbytes == 14 * KV_HEADS * DIM * 4 * 2
-    half = ImageCache(dtype=torch.bfloat16, device=CPU)
+    half = CrossAttentionCache(dtype=torch.bfloat16, device=CPU)
     half.add(image(0, 1, 5))
     assert half.nbytes == 5 * KV_HEADS * DIM * 2 * 2
 
@@ -83,41 +83,50 @@ def test_a_rewind_drops_what_stands_behind() -> None:
     assert cache.nbytes == 0
 
 
-def test_what_was_taken_out_stays_as_it_is() -> None:
+def test_what_was_exported_stays_as_it_is() -> None:
     cache = cache_of(image(1, 1), image(2, 2), length=4)
-    (taken,) = cache.images(2, 4)
+    taken = cache.export(2, 4)
+    assert taken is not None
     cache.rewind(2)
     cache.add(image(2, 9))
-    assert bool((taken.keys == 2).all())
-    assert [each.place for each in cache.images(0, 9)] == [1, 2]
+    assert set(taken.tensors) == {"2.keys", "2.values"}
+    assert bool((taken.tensors["2.keys"] == 2).all())
+    left, right = cache_of(image(1, 1), image(2, 2)).export(0, 4).split(2)
+    assert [set(left.tensors), set(right.tensors)] == [
+        {f"{place}.keys", f"{place}.values"} for place in (1, 2)
+    ]
 
 
 Tokens = Sequence[int]
 
 
-def new_cache() -> SequenceCache:
-    growing = GrowingCache(1, 1, 1, capacity=8, dtype=torch.float32, device=CPU)
-    return SequenceCache([growing, ImageCache(dtype=torch.float32, device=CPU)])
+def _space():
+    builder = CacheBuilder(CacheConfig(100, 1, 10, torch.float32, BLOCK))
+    builder.add_paged(PagedKV(1, 1, 1, block_tokens=BLOCK, dtype=torch.float32, device=CPU))
+    builder.add(lambda: CrossAttentionCache(dtype=torch.float32, device=CPU))
+    return builder.build()
+
+
+SPACE = _space()
+new_cache = SPACE.new
 
 
 def feed(cache: SequenceCache, tokens: Tokens) -> SequenceCache:
     """Negative tokens are pictures, whose keys have their number."""
-    growing, pictures = cache.layers
-    assert isinstance(growing, GrowingCache)
-    assert isinstance(pictures, ImageCache)
+    pictures = cache.layers[1]
+    assert isinstance(pictures, CrossAttentionCache)
     for place, token in enumerate(tokens, cache.length):
-        cell = torch.full((1, 1, 1), float(token))
-        growing.append(cell, cell)
+        cache.reserve(1)
         if token < 0:
             pictures.add(image(place, token))
-        pictures.advance(1)
+        cache.advance(1)
     return cache
 
 
-def store(prefixes: PrefixCacheManager, tokens: Tokens, *, live: bool = True) -> SequenceCache:
+def store(prefixes: PrefixCacheManager, tokens: Tokens) -> None:
     cache = feed(new_cache(), tokens)
-    prefixes.add_sequence(tokens, cache, live=live)
-    return cache
+    prefixes.add_sequence(tokens, cache)
+    cache.release()
 
 
 def hit(prefixes: PrefixCacheManager, prompt: Tokens) -> int:
@@ -126,13 +135,13 @@ def hit(prefixes: PrefixCacheManager, prompt: Tokens) -> int:
     if found is None:
         return 0
     ours, fresh = found.normal.layers[1], feed(new_cache(), prompt[: found.offset]).layers[1]
-    assert isinstance(ours, ImageCache)
-    assert isinstance(fresh, ImageCache)
+    assert isinstance(ours, CrossAttentionCache)
+    assert isinstance(fresh, CrossAttentionCache)
     assert ours.length == fresh.length == found.offset
     assert ours.nbytes == fresh.nbytes
     for place in range(len(prompt) + 1):
         assert seen(ours, place) == seen(fresh, place)
-    prefixes.forget(found.normal)
+    found.normal.release()
     return found.offset
 
 
@@ -147,11 +156,10 @@ PROMPTS: tuple[tuple[Tokens, int], ...] = (
 )
 
 
-@pytest.mark.parametrize("live", [True, False])
 @pytest.mark.parametrize(("prompt", "known"), PROMPTS)
-def test_a_prefix_brings_its_pictures_and_no_others(prompt: Tokens, known: int, live: bool) -> None:
+def test_a_prefix_brings_its_pictures_and_no_others(prompt: Tokens, known: int) -> None:
     prefixes = PrefixCacheManager(4, new_cache=new_cache)
-    store(prefixes, PAST, live=live)
+    store(prefixes, PAST)
     assert hit(prefixes, prompt) == known
 
 
@@ -164,18 +172,16 @@ def test_stretches_with_and_without_pictures_split() -> None:
         assert hit(prefixes, prompt) == known
 
 
-def test_moved_and_dropped_like_other_memory() -> None:
+def test_dropped_like_other_memory() -> None:
     prefixes = PrefixCacheManager(1, new_cache=new_cache, budget_bytes={CPU: 10_000})
     store(prefixes, PAST)
     store(prefixes, (9, -5, 2, 2))
-    prefixes.limit_live(0)
-    assert prefixes.evict_caches() == 1
+    prefixes.evict_caches()
     assert len(prefixes) == 2
     picture = 4 * KV_HEADS * DIM * 4 * 2
     assert prefixes.nbytes == 4 * picture + (len(PAST) + 4) * 8
     assert hit(prefixes, (*PAST, 1)) == len(PAST)
     tight = PrefixCacheManager(8, new_cache=new_cache, budget_bytes={CPU: 2 * picture})
     store(tight, PAST)
-    tight.limit_live(0)
     tight.evict_caches()
     assert len(tight) == 0

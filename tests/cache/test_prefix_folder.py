@@ -18,14 +18,15 @@ import torch
 from prefix_caches import CPU, KINDS, WINDOW, feed, found, seen, store
 from safetensors import safe_open
 
-from mrs.cache.growing import GrowingCache
-from mrs.cache.images import ImageCache, ImageKeys
+from mrs.cache.cross_attention_kv import CrossAttentionCache, ImageKeys
 from mrs.cache.prefix import PrefixCacheManager
 from mrs.cache.prefix_chain import BLOCK_TOKENS
 from mrs.cache.prefix_folder import LEAST_TOKENS, STALE_S, PrefixFolder
 from mrs.cache.prefix_key import prefix_key
 from mrs.cache.sequence import SequenceCache
+from mrs.cache.space import CacheBuilder, CacheConfig, CacheSpace
 from mrs.errors import UsageError
+from mrs.kernels.paged import PagedKV
 
 KIND_NAMES = list(KINDS)
 LONG = [1 + (number * 7) % 50 for number in range(3 * BLOCK_TOKENS + 20)]
@@ -112,7 +113,8 @@ def test_what_is_in_memory_is_preferred_where_it_is_as_long(tmp_path: Path) -> N
     prefixes.add_sequence(LONG, cache)
     hit = prefixes.search_for_matching_cache([*LONG, 5])
     assert hit is not None
-    assert hit.normal is cache
+    tables = zip(hit.normal.tables, cache.tables, strict=True)
+    assert all(one.row() == other.row() for one, other in tables)
 
 
 def test_eras_and_media_share_no_files(tmp_path: Path) -> None:
@@ -135,58 +137,67 @@ def test_the_files_are_safetensors(tmp_path: Path) -> None:
     keep(tmp_path, "hybrid", LONG[:140])
     with safe_open(file_of(tmp_path, 140), "pt") as file:
         assert file.metadata()["tokens"] == " ".join(map(str, LONG[128:140]))
-        keys = file.get_tensor("0.piece.0")
+        keys = file.get_tensor("0.0")
         assert keys.shape == (2, 12, 3)
         assert keys[0, :, 0].tolist() == [float(token) for token in LONG[128:140]]
         assert torch.equal(
-            file.get_tensor("1.state.0"), feed(KINDS["hybrid"](), LONG[:140]).layers[1].state
+            file.get_tensor("1.state"), feed(KINDS["hybrid"](), LONG[:140]).layers[1].state
         )
-        assert file.get_tensor("2.piece.0").shape[1] >= WINDOW - 1
+        assert file.get_tensor("2.0").shape[1] >= WINDOW - 1
     assert stat.S_IMODE(file_of(tmp_path, 140).stat().st_mode) == 0o600
 
 
-def latent(layers: int, width: int, dtype: torch.dtype) -> SequenceCache:
-    """Keys alone: values have no width of their own."""
-    options = {"capacity": 8, "dtype": dtype, "device": CPU}
-    return SequenceCache([GrowingCache(1, width, 0, **options) for _ in range(layers)])
+def latent(layers: int, width: int, dtype: torch.dtype, images: bool = False) -> CacheSpace:
+    """Keys alone: values are a part of them."""
+    builder = CacheBuilder(CacheConfig(400, 1, 10, dtype, 64))
+    for _ in range(layers):
+        builder.add_paged(
+            PagedKV(1, width, 2, block_tokens=64, dtype=dtype, device=CPU, values_in_keys=True)
+        )
+    if images:
+        builder.add(lambda: CrossAttentionCache(dtype=dtype, device=CPU))
+    return builder.build()
+
+
+def filled(cache: SequenceCache, keys: torch.Tensor) -> SequenceCache:
+    """With other numbers in each layer, from keys (1, T, D) on."""
+    cache.reserve(keys.shape[1])
+    slots = cache.tables[0].slots(0, keys.shape[1])
+    for number, layer in enumerate(cache.layers):
+        if not isinstance(layer, CrossAttentionCache):
+            layer.kv.write(slots, (keys.transpose(0, 1) + number,))
+    cache.advance(keys.shape[1])
+    return cache
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_every_type_comes_back_as_it_was(tmp_path: Path, dtype: torch.dtype) -> None:
-    cache, chance = latent(2, 5, dtype), torch.Generator().manual_seed(1)
-    for layer in cache.layers:
-        keys = torch.randn(1, 200, 5, generator=chance).to(dtype)
-        layer.append(keys, keys[..., :0])
+    keys = torch.randn(1, 200, 5, generator=torch.Generator().manual_seed(1))
+    cache = filled(latent(2, 5, dtype).new(), keys)
     folder = PrefixFolder(str(tmp_path), "m", MANY_BYTES, key=b"key")
     folder.save("key", LONG[:200], cache)
     folder.close()
     again = PrefixFolder(str(tmp_path), "m", MANY_BYTES, key=b"key")
     back = again.take(
-        "key", [*LONG[:200], 1], most=200, beyond=0, new_cache=lambda: latent(2, 5, dtype)
+        "key", [*LONG[:200], 1], most=200, beyond=0, new_cache=latent(2, 5, dtype).new
     )
     assert back is not None
     for layer, before in zip(back.layers, cache.layers, strict=True):
-        for now, then in zip(layer.contents(0, 200), before.contents(0, 200), strict=True):
-            assert torch.equal(now, then)
+        assert torch.equal(layer.export(0, 200).tensors["0"], before.export(0, 200).tensors["0"])
 
 
 @pytest.mark.parametrize("length", [60, 130, 140, 300])
 def test_pictures_come_back_with_their_places(tmp_path: Path, length: int) -> None:
     """Of a layer that remembers nothing else; some stand at the ends of blocks."""
 
-    def new_cache() -> SequenceCache:
-        options = {"dtype": torch.bfloat16, "device": CPU}
-        return SequenceCache([GrowingCache(1, 2, 2, capacity=8, **options), ImageCache(**options)])
-
+    new_cache = latent(1, 2, torch.bfloat16, images=True).new
     cache, chance = new_cache(), torch.Generator().manual_seed(1)
-    growing, pictures = cache.layers
-    cells = torch.randn(1, length, 2, generator=chance).bfloat16()
-    growing.append(cells, cells)
+    pictures = cache.layers[1]
     for place in (3, 4, 126, 127, 128, 139):
         keys = torch.randn(2, 1 + place % 3, 4, generator=chance).bfloat16()
         if place < length:
             pictures.add(ImageKeys(place, keys, -keys))
-    pictures.advance(length)
+    filled(cache, torch.randn(1, length, 2, generator=chance))
     folder = PrefixFolder(str(tmp_path), "m", MANY_BYTES, key=b"key")
     folder.save("key", LONG[:length], cache)
     folder.close()
@@ -195,8 +206,8 @@ def test_pictures_come_back_with_their_places(tmp_path: Path, length: int) -> No
     )
     assert back is not None
     assert back.length == length
-    images = pictures.images(0, length)
-    assert [i.place for i in back.layers[1].images(0, length)] == [i.place for i in images]
+    names = [set(layer.export(0, length).tensors) for layer in (pictures, back.layers[1])]
+    assert names[0] == names[1]
     for place in range(length):
         now, then = back.layers[1].seen_at(place), pictures.seen_at(place)
         assert (now is None) == (then is None)
@@ -206,15 +217,13 @@ def test_pictures_come_back_with_their_places(tmp_path: Path, length: int) -> No
 @pytest.mark.parametrize(
     "other", [latent(1, 5, torch.float32), latent(2, 6, torch.float32), latent(2, 5, torch.float16)]
 )
-def test_caches_of_other_shapes_are_never_filled(tmp_path: Path, other: SequenceCache) -> None:
-    cache, keys = latent(2, 5, torch.float32), torch.zeros(1, 40, 5)
-    for layer in cache.layers:
-        layer.append(keys, keys[..., :0])
+def test_caches_of_other_shapes_are_never_filled(tmp_path: Path, other: CacheSpace) -> None:
+    cache = filled(latent(2, 5, torch.float32).new(), torch.zeros(1, 40, 5))
     folder = PrefixFolder(str(tmp_path), "m", MANY_BYTES, key=b"key")
     folder.save("key", LONG[:40], cache)
     folder.close()
-    assert folder.take("key", LONG[:41], most=40, beyond=0, new_cache=lambda: other) is None
-    assert other.length == 0
+    assert folder.take("key", LONG[:41], most=40, beyond=0, new_cache=other.new) is None
+    assert other.pools[0].used == 0
     assert not files(tmp_path)
 
 
@@ -267,7 +276,7 @@ def no_facts(data: bytes) -> bytes:
 
 
 def swapped_layers(data: bytes) -> bytes:
-    return data.replace(b"0.piece.0", b"9.piece.0").replace(b"1.piece.0", b"0.piece.0")
+    return data.replace(b"0.0", b"9.piece.0").replace(b"1.piece.0", b"0.0")
 
 
 DAMAGES = [truncated, header_alone, a_flipped_bit, other_firsts, zeros, huge_header]
@@ -489,6 +498,7 @@ def test_random_conversations_over_many_processes(tmp_path: Path, kind: str, see
         feed(cache, hit.toks if hit else tokens)
         hits += hit is not None
         prefixes.add_sequence(tokens, cache)
+        cache.release()
         histories.append(tokens)
         found(prefixes, kind, [*chance.choice(histories), 9])
     assert hits > 5

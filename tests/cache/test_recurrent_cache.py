@@ -5,42 +5,42 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mrs.cache.layer import LayerCache, StateCache, TokenCache
-from mrs.cache.recurrent import RecurrentCache
+from mrs.cache.layer import LayerCache
+from mrs.cache.recurrent import RecurrentStateCache
 from mrs.kernels.convolution import causal_convolution
 
 CPU = torch.device("cpu")
 
 
-def recurrent() -> RecurrentCache:
-    return RecurrentCache((2, 3), (4,), dtypes=(torch.float32, torch.bfloat16), device=CPU)
+def recurrent() -> RecurrentStateCache:
+    return RecurrentStateCache((2, 3), (4,), dtypes=(torch.float32, torch.bfloat16), device=CPU)
 
 
-def advanced(cache: RecurrentCache, tokens: int) -> RecurrentCache:
+def advanced(cache: RecurrentStateCache, tokens: int) -> RecurrentStateCache:
     for tensor in cache.tensors:
         tensor += tokens
     cache.advance(tokens)
     return cache
 
 
-def test_it_is_a_state_and_not_tokens() -> None:
+def test_it_keeps_its_contract() -> None:
     cache = recurrent()
     assert isinstance(cache, LayerCache)
-    assert isinstance(cache, StateCache)
-    assert not isinstance(cache, TokenCache)
     assert cache.nbytes == 6 * 4 + 4 * 2
 
 
 def test_a_snapshot_stays_when_the_state_moves_on() -> None:
     cache = advanced(recurrent(), 3)
-    saved = cache.snapshot()
+    saved = cache.export(0, 3)
+    assert saved is not None
     advanced(cache, 4)
     assert cache.length == 7
-    cache.restore(3, saved)
+    assert cache.export(0, 6) is None
+    cache.restore(3, [None, saved])
     advanced(cache, 1)
     assert cache.length == 4
     assert all(bool((tensor == 4).all()) for tensor in cache.tensors)
-    assert all(bool((tensor == 3).all()) for tensor in saved)
+    assert all(bool((tensor == 3).all()) for tensor in saved.tensors.values())
 
 
 def test_only_the_beginning_can_be_had_again() -> None:

@@ -200,7 +200,10 @@ def test_a_signal_while_generating(model, start_mrs, sent):
     assert err == ("mrs: interrupted\n" if sent == signal.SIGINT else "")
 
 
-def test_a_run_that_is_killed_leaves_its_prompt_to_the_next(model, start_mrs, tmp_path):
+def test_a_run_that_is_killed_leaves_its_prompt_to_the_next(
+    model, start_mrs, process_env, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_STATE_HOME", process_env["XDG_STATE_HOME"])
     flags = ["-q", "--prefix-cache-dir", str(tmp_path), "plain", "-m", str(model)]
     process = start_mrs(*flags, "--max-tokens", "8000", "-P", "hello " * 40, command=REAL_MRS)
     deadline = time.monotonic() + 60

@@ -63,7 +63,7 @@ def test_random_conversations_are_answered_as_from_nothing(
     """They branch, rewind, repeat, share system prompts and are evicted."""
     chance = random.Random(f"{kind} {seed}")
     remembering = begin_engine(
-        kind, chance.choice([1, 3]), budget=chance.choice([None, 40_000]), split=split
+        kind, chance.choice([1, 3]), budget=chance.choice([None, 160_000]), split=split
     )
     forgetful = begin_engine(kind, 0, split=split)
     system = [chance.randrange(VOCABULARY) for _ in range(37)]
@@ -181,3 +181,29 @@ def test_without_a_cache_nothing_is_remembered() -> None:
     assert reply(engine, prompt, replace(GREEDY, max_tokens=3))[1] == 0
     assert reply(engine, prompt, replace(GREEDY, max_tokens=3))[1] == 0
     assert engine.caches.prefix_bytes == 0
+
+
+def test_running_sequences_hold_a_common_prefix_once() -> None:
+    engine = make_engine(
+        tiny_decoder("dense"),
+        planned_tokens=2100,
+        context_tokens=2200,
+        max_seqs=16,
+        planned_seqs=16,
+        prefix_cache_n=16,
+    )
+    prefix = [number % VOCABULARY for number in range(2000)]
+    sampling = replace(GREEDY, max_tokens=8)
+    asked = [Asked.of(engine, [*prefix, number, 1], sampling) for number in range(16)]
+    running = [each.sequence for each in asked]
+    (pool,) = engine.caches.space.pools
+    most = 0
+    while not all(each.is_finished for each in running):
+        engine.step()
+        if all(each.cache is not None for each in running):
+            most = max(most, pool.used)
+    assert [each.num_cached_tokens for each in running] == [0] + [2000] * 15
+    # 31 whole blocks of the prefix, and a last one for each sequence: the first goes on in the
+    # block in which the prefix ends.
+    layers, tokens = 3, 64 * (31 + 16)
+    assert most * pool.block_bytes()[CPU] == layers * tokens * 2 * 2 * 8 * 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -15,9 +16,9 @@ from mrs.cache.sequence import SequenceCache
 from mrs.engine.engine import Engine
 from mrs.kernels.layer_run import FEW_TOKENS
 from mrs.kernels.library import is_available
+from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder, DecoderLayer
 from mrs.model.layer_run import FusedLayers
-from mrs.model.segments import Segment
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="the native kernels were not built")
 
@@ -36,8 +37,8 @@ def test_layers_that_are_not_ordinary_end_a_run(monkeypatch: pytest.MonkeyPatch)
 
 @torch.inference_mode()
 def feed(decoder: Decoder, cache: SequenceCache, ids: list[int], offset: int) -> Tensor:
-    segment = Segment(slice(0, len(ids)), cache, cache.length + len(ids), offset=offset)
-    return decoder.forward(torch.tensor(ids), [segment], torch.arange(len(ids)))
+    fed = SequenceInput(cache, ids, offset=offset, logits_rows=range(len(ids)))
+    return decoder.forward(forward_batch([fed]), [cache])
 
 
 @pytest.mark.parametrize("offset", [0, 3])
@@ -70,9 +71,9 @@ def test_many_tokens_pass_the_halves_one_by_one(monkeypatch: pytest.MonkeyPatch)
     seen: list[int] = []
     original = FusedLayers.__call__
 
-    def count(self: FusedLayers, x: Tensor, segment: Segment) -> Tensor:
+    def count(self: FusedLayers, x: Tensor, *rest: Any) -> Tensor:
         seen.append(len(x))
-        return original(self, x, segment)
+        return original(self, x, *rest)
 
     monkeypatch.setattr(FusedLayers, "__call__", count)
     decoder = packed_decoder("dense")
@@ -97,10 +98,10 @@ def test_an_interrupted_run_is_done_again(
     expected = Asked.of(engine(), prompt, settings).finish()
     calls, original = 0, FusedLayers.__call__
 
-    def interrupt(self: FusedLayers, x: Tensor, segment: Segment) -> Tensor:
+    def interrupt(self: FusedLayers, x: Tensor, *rest: Any) -> Tensor:
         nonlocal calls
         calls += 1
-        out = original(self, x, segment)
+        out = original(self, x, *rest)
         if calls == call:
             raise KeyboardInterrupt
         return out

@@ -10,14 +10,15 @@ import torch
 from reference import REPLY_TOKENS, Reference
 from torch import Tensor
 
-from mrs.cache.sequence import SequenceCache
+from mrs.cache.paged_kv import PagedKVCache
+from mrs.cache.space import CacheSpace
 from mrs.engine.profile.run import rehearse
 from mrs.families.find import Description, describe
 from mrs.kernels.library import is_available
 from mrs.load.load import load_weights
 from mrs.load.tensor_reader import TORCH_DTYPES
+from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
-from mrs.model.segments import Segment
 from mrs.model.weights import ModelWeights
 from mrs.plan.kept import ModelFiles
 from mrs.plan.kv import layer_kv_bytes
@@ -70,24 +71,28 @@ def load(
 class Conversation:
     """One sequence of a decoder: remembers its tokens and its cache, as an engine does."""
 
-    def __init__(self, decoder: Decoder, chunk_tokens: int = 512) -> None:
+    def __init__(
+        self, decoder: Decoder, chunk_tokens: int = 512, space: CacheSpace | None = None
+    ) -> None:
         self._decoder = decoder
         self._chunk_tokens = chunk_tokens
         self._ids: list[int] = []
-        self.cache = self._new_cache()
+        # Less room than the conversation takes, so that it grows.
+        self.space = space or decoder.new_space(50, chunk_tokens)
+        self.cache = self.space.new()
 
     @torch.inference_mode()
     def feed(self, tokens: Sequence[int]) -> Tensor:
         """Logits (T, V) after every one of the tokens."""
         self._ids += tokens
         if self._decoder.is_outdated(self.cache, len(self._ids)):
-            self.cache = self._new_cache()
+            self.cache = self.space.new()
         new, total = self._ids[self.cache.length :], len(self._ids)
         parts = []
         for start in range(0, len(new), self._chunk_tokens):
-            ids = torch.tensor(new[start : start + self._chunk_tokens])
-            segment = Segment(slice(0, len(ids)), self.cache, total)
-            parts.append(self._decoder.forward(ids, [segment], torch.arange(len(ids))))
+            ids = new[start : start + self._chunk_tokens]
+            fed = SequenceInput(self.cache, ids, total, logits_rows=range(len(ids)))
+            parts.append(self._decoder.forward(forward_batch([fed]), [self.cache]))
         return torch.cat(parts)[-len(tokens) :]
 
     def reply(self, last: Tensor, count: int) -> tuple[list[int], Tensor]:
@@ -101,10 +106,6 @@ class Conversation:
             tokens.append(int(logits[-1].argmax()))
         return tokens, torch.stack(logits)
 
-    def _new_cache(self) -> SequenceCache:
-        # Less room than the conversation takes, so that it grows.
-        return self._decoder.new_cache(capacity_tokens=50, chunk_tokens=self._chunk_tokens)
-
 
 def check_planned_bytes(loaded: Loaded) -> None:
     """Weights and caches take exactly what was planned, and a chunk of a prompt no more."""
@@ -117,16 +118,23 @@ def check_planned_bytes(loaded: Loaded) -> None:
             assert loaded.weights.matrix(slot).nbytes == planned, parameter.name
     (terms,) = loaded.plan.terms
     assert loaded.weights.bytes_by_device() == {CPU: terms.weight_bytes}
-    cache = loaded.decoder.new_cache(PLANNED_TOKENS, PREFILL_CHUNK_TOKENS)
-    assert tuple(layer.nbytes for layer in cache.layers) == tuple(loaded.plan.kv_bytes)
+    assert cache_bytes(loaded.decoder, PREFILL_CHUNK_TOKENS) == list(loaded.plan.kv_bytes)
     layers = loaded.description.spec.layers
-    cache = loaded.decoder.new_cache(PLANNED_TOKENS, chunk_tokens=7)
     planned_kv = [
         layer_kv_bytes(layer, PLANNED_TOKENS, loaded.plan.dense, chunk_tokens=7) for layer in layers
     ]
-    assert [layer.nbytes for layer in cache.layers] == planned_kv
+    assert cache_bytes(loaded.decoder, chunk_tokens=7) == planned_kv
     seen = rehearse(loaded.decoder, PLANNED_TOKENS, PREFILL_CHUNK_TOKENS)
     assert 0 < seen.activation_bytes[CPU] <= terms.activations.expected
+
+
+def cache_bytes(decoder: Decoder, chunk_tokens: int) -> list[int]:
+    """Bytes that each layer allocates for one sequence of the planned tokens."""
+    cache = decoder.new_cache(PLANNED_TOKENS, chunk_tokens)
+    return [
+        layer.kv.nbytes if isinstance(layer, PagedKVCache) else layer.nbytes
+        for layer in cache.layers
+    ]
 
 
 def difference(ours: Tensor, theirs: Tensor) -> float:

@@ -8,8 +8,7 @@ from hybrid_cases import HYBRIDS
 from mixture_cases import MIXTURES
 from running import TOLERANCE, Conversation, difference, load
 
-from mrs.cache.layer import StateCache
-from mrs.model.segments import Segment
+from mrs.model.batch import SequenceInput, forward_batch
 from mrs.request import ModelSource
 
 
@@ -20,22 +19,13 @@ def test_restored_states_go_on(case, references) -> None:
     conversation = Conversation(model.decoder)
     conversation.feed(truth.prompt)
     length = conversation.cache.length
-    saved = {
-        index: layer.snapshot()
-        for index, layer in enumerate(conversation.cache.layers)
-        if isinstance(layer, StateCache)
-    }
-    assert saved
+    saved = [layer.export(0, length) for layer in conversation.cache.layers]
+    assert conversation.cache.has_states
     first = conversation.feed(truth.second_turn)
     assert not conversation.cache.can_rewind_to(length)
-    for index, layer in enumerate(conversation.cache.layers):
-        if index in saved:
-            layer.restore(length, saved[index])
-        else:
-            layer.rewind(length)
-    assert conversation.cache.length == length
     again = Conversation(model.decoder)
-    again.cache, again._ids = conversation.cache, list(truth.prompt)
+    again.cache.restore(length, [[part] for part in saved])
+    again._ids = list(truth.prompt)
     assert torch.equal(again.feed(truth.second_turn), first)
 
 
@@ -45,15 +35,16 @@ def test_sequences_of_a_batch_do_not_mix(case, references) -> None:
     """One goes on, the other begins, in one pass."""
     truth = references(case)
     model = load(ModelSource(str(truth.folder), "safetensors"))
-    first, second = Conversation(model.decoder), Conversation(model.decoder)
+    first = Conversation(model.decoder)
+    second = Conversation(model.decoder, space=first.space)
     first.feed(truth.prompt[:20])
     going_on, beginning = truth.prompt[20:30], truth.second_turn
-    tokens = torch.tensor([*going_on, *beginning])
-    segments = [
-        Segment(slice(0, len(going_on)), first.cache),
-        Segment(slice(len(going_on), len(tokens)), second.cache),
+    caches = [first.cache, second.cache]
+    fed = [
+        SequenceInput(cache, ids, logits_rows=range(len(ids)))
+        for cache, ids in zip(caches, (going_on, beginning), strict=True)
     ]
-    together = model.decoder.forward(tokens, segments, torch.arange(len(tokens)))
+    together = model.decoder.forward(forward_batch(fed), caches)
     alone = Conversation(model.decoder).feed(beginning)
     assert difference(together[len(going_on) :], alone) < TOLERANCE
     assert difference(together[: len(going_on)], truth.prompt_logits[20:30]) < TOLERANCE

@@ -11,9 +11,11 @@ from collections.abc import Callable
 
 import torch
 from packed_blocks import random_blocks
+from test_paged_attention import make_cache
+from test_steps import batch_of
 from torch import Tensor
 
-from mrs.kernels.attention import attend
+from mrs.kernels.attention_backend import attention_backend
 from mrs.kernels.layer import FeedForwardHalf
 from mrs.kernels.library import native_library
 from mrs.kernels.packed import PackedMatrix
@@ -45,13 +47,20 @@ def works() -> dict[str, Callable[[], Tensor]]:
     }
     square = [packed("Q4_K", COLUMNS), packed("Q8_0", COLUMNS), packed("Q6_K", COLUMNS)]
     half = FeedForwardHalf(library, normal(COLUMNS), 1e-5, "silu", square)
-    keys = normal(2, 50, 32)
     return {
         **products,
         "feed-forward": lambda: half(few),
-        "attention of one": lambda: attend(normal(1, 8, 32), keys, keys, scale=0.2),
-        "attention of many": lambda: attend(normal(30, 8, 32), keys, keys, scale=0.2),
+        "attention of one": attention(1),
+        "attention of many": attention(30),
     }
+
+
+def attention(tokens: int) -> Callable[[], Tensor]:
+    """New tokens attend to themselves and those before them, 50 in all."""
+    keys = normal(2, 50, 32)
+    cache, places = make_cache([(keys, keys, tokens)], 64, torch.float32)
+    q, batch = normal(tokens, 8, 32), batch_of(places, 64)
+    return lambda: attention_backend(cache).attend(q, cache, batch, scale=0.2)
 
 
 def allocations(work: Callable[[], Tensor]) -> int:

@@ -9,17 +9,18 @@ import torch
 from packed_blocks import random_blocks
 from torch import Tensor
 
-from mrs.cache.growing import GrowingCache
 from mrs.kernels.activations import gated
-from mrs.kernels.attention import attend
+from mrs.kernels.attention_backend import attention_backend
 from mrs.kernels.layer import AttentionHalf, FeedForwardHalf
 from mrs.kernels.layer_run import FEW_TOKENS, LayerRun
 from mrs.kernels.library import NativeLibrary
 from mrs.kernels.norms import rms_norm
 from mrs.kernels.packed import PackedMatrix
+from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.kernels.rope import rotate
 
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, PAIRS = 256, 512, 8, 2, 32, 12
+BLOCK = 16
 
 
 @pytest.fixture(autouse=True)
@@ -39,12 +40,24 @@ def normal(*shape: int, seed: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def filled_cache(keys: Tensor, values: Tensor, dtype: torch.dtype = torch.float32) -> GrowingCache:
-    kv_heads, _, dim = keys.shape
-    options = {"capacity": 50, "dtype": dtype, "device": torch.device("cpu")}
-    cache = GrowingCache(kv_heads, dim, dim, **options)
-    cache.append(keys, values)
-    return cache
+def filled(keys: Tensor, values: Tensor, dtype: torch.dtype = torch.float32) -> PagedKV:
+    """A cache whose first blocks hold these tokens (KV, S, D)."""
+    kv_heads, tokens, dim = keys.shape
+    kv = PagedKV(kv_heads, dim, dim, block_tokens=BLOCK, dtype=dtype, device=torch.device("cpu"))
+    kv.resize(6)
+    kv.write(torch.arange(tokens), (keys.transpose(0, 1), values.transpose(0, 1)))
+    return kv
+
+
+def new_tokens(count: int, before: int) -> AttentionBatch:
+    """So many new tokens of one sequence after those `before`, in the first blocks."""
+    end = before + count
+    return AttentionBatch(
+        torch.tensor([0, count], dtype=torch.int32),
+        torch.tensor([end], dtype=torch.int32),
+        torch.arange(6, dtype=torch.int32)[None],
+        torch.arange(before, end),
+    )
 
 
 @pytest.mark.parametrize("tokens", [1, 3, 11, 27, 70])
@@ -115,13 +128,14 @@ def test_attention(
     new_q = rotate(new_q, cos, sin, interleaved=interleaved)
     new_k = rotate(new_k, cos, sin, interleaved=interleaved)
     old = [normal(KV_HEADS, 40 - tokens, HEAD_DIM, seed=seed) for seed in (9, 10)]
-    cache, same = (filled_cache(*old, dtype=dtype) for _ in range(2))
-    keys, values = same.append(new_k.transpose(0, 1), new_v.transpose(0, 1))
-    mixed = attend(new_q, keys, values, scale=0.2, window=7, softcap=4.0)
-    result = half(x, cos, sin, cache.extend(tokens))
+    cache, same = (filled(*old, dtype=dtype) for _ in range(2))
+    batch, backend = new_tokens(tokens, 40 - tokens), attention_backend(same)
+    backend.write(same, batch, new_k, new_v)
+    mixed = backend.attend(new_q, same, batch, scale=0.2, window=7, softcap=4.0)
+    result = half(x, cos, sin, cache, batch)
     assert torch.equal(result, x + back.matmul(mixed))
-    assert cache.length == 40
-    for seen, expected in zip(cache.contents(0, 40), (keys, values), strict=True):
+    blocks = torch.arange(3)
+    for seen, expected in zip(cache.read(blocks, 0, 40), same.read(blocks, 0, 40), strict=True):
         assert torch.equal(seen, expected)
 
 
@@ -149,18 +163,21 @@ def test_layers_in_one_call(library: NativeLibrary, tokens: int) -> None:
     ropes = [(normal(tokens, PAIRS, seed=n), normal(tokens, PAIRS, seed=n + 1)) for n in (2, 4)]
     which = [0, 1, 0]
     old = [[normal(KV_HEADS, 40, HEAD_DIM, seed=n + m) for m in range(2)] for n in (10, 20, 30)]
-    caches, same = ([filled_cache(*tensors) for tensors in old] for _ in range(2))
-    run = LayerRun(layers, which)
+    caches, same = ([filled(*tensors) for tensors in old] for _ in range(2))
+    batch = new_tokens(tokens, 40)
+    run = LayerRun(layers, which, [0, 0, 0])
     assert run.takes(x)
     assert not run.takes(normal(FEW_TOKENS + 1, HIDDEN, seed=1))
     assert not run.takes(x.double())
     before = x.clone()
-    result = run(x, ropes, [cache.extend(tokens) for cache in caches])
+    result = run(x, ropes, caches, [batch])
     assert torch.equal(x, before)
     for (attention, feed_forward), rope, cache in zip(layers, which, same, strict=True):
-        x = feed_forward(attention(x, *ropes[rope], cache.extend(tokens)))
+        x = feed_forward(attention(x, *ropes[rope], cache, batch))
     assert torch.equal(result, x)
+    blocks, end = torch.arange(6), 40 + tokens
     for one, other in zip(caches, same, strict=True):
-        end = 40 + tokens
-        for seen, expected in zip(one.contents(0, end), other.contents(0, end), strict=True):
+        for seen, expected in zip(
+            one.read(blocks, 0, end), other.read(blocks, 0, end), strict=True
+        ):
             assert torch.equal(seen, expected)

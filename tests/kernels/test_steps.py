@@ -10,8 +10,9 @@ from torch import Tensor
 
 from mrs.kernels import steps
 from mrs.kernels.activations import gated
-from mrs.kernels.attention import attend
+from mrs.kernels.attention_backend import attention_backend
 from mrs.kernels.norms import rms_norm
+from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.kernels.rope import rotate
 
 pytestmark = pytest.mark.usefixtures("any_path")
@@ -24,6 +25,45 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 def assert_near(result: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
     assert result.shape == expected.shape
     assert float((result.double() - expected).abs().max()) < tolerance
+
+
+def cached(k: Tensor, v: Tensor, block: int) -> PagedKV:
+    """A layer's cache that holds k (KV, S, D) and v in blocks in reverse order."""
+    kv = PagedKV(len(k), k.shape[2], v.shape[2], block_tokens=block, dtype=k.dtype, device=k.device)
+    count = -(-k.shape[1] // block)
+    kv.resize(count)
+    tokens = torch.arange(k.shape[1])
+    slots = (count - 1 - tokens // block) * block + tokens % block
+    attention_backend(kv).write(kv, batch_of([(slots, len(slots))], block), *turned(k, v))
+    return kv
+
+
+def turned(*tensors: Tensor) -> list[Tensor]:
+    return [x.transpose(0, 1).float() for x in tensors]
+
+
+def batch_of(
+    sequences: list[tuple[Tensor, int]], block: int, ends: Tensor | None = None
+) -> AttentionBatch:
+    """Sequences by the slots of all their tokens, and how many of these are new."""
+    tables = [slots[::block] // block for slots, _ in sequences]
+    counts = torch.tensor([0, *(new for _, new in sequences)])
+    return AttentionBatch(
+        counts.cumsum(0).int(),
+        torch.tensor([len(slots) for slots, _ in sequences], dtype=torch.int32),
+        torch.nn.utils.rnn.pad_sequence(tables, batch_first=True).int(),
+        torch.cat([slots[-new:] for slots, new in sequences]),
+        ends,
+    )
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, *, block: int = 16, **options) -> Tensor:
+    """Attention of the last tokens of one sequence, through a cache of blocks."""
+    kv = cached(k, v, block)
+    ends = options.pop("attention_ends", None)
+    tokens = torch.arange(k.shape[1])
+    slots = (len(kv.keys) - 1 - tokens // block) * block + tokens % block
+    return attention_backend(kv).attend(q, kv, batch_of([(slots, len(q))], block, ends), **options)
 
 
 def test_torch_is_used_only_where_asked(any_path: str) -> None:
@@ -111,7 +151,9 @@ def test_attends_to_tokens_behind_itself(options: str) -> None:
     own = torch.arange(keys - tokens, keys)
     last = own.clone()
     last[3:15], last[17:] = own[14], own[19]
-    result = attend(q, k, v, scale=0.2, window=window, softcap=softcap, sinks=sinks, last_seen=last)
+    result = attend(
+        q, k, v, scale=0.2, window=window, softcap=softcap, sinks=sinks, attention_ends=last
+    )
     expected = []
     for i, (place, end) in enumerate(zip(own.tolist(), last.tolist(), strict=True)):
         seen, behind = slice(0, end + 1), end - place

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mrs.cache.images import ImageCache
+from mrs.cache.cross_attention_kv import CrossAttentionCache
 from mrs.cache.sequence import SequenceCache
 from mrs.cpu import torch_units
 from mrs.engine.profile.peak_memory import peak_bytes
@@ -13,9 +13,9 @@ from mrs.families.slots import layer_slots
 from mrs.families.spec import CrossAttention, Layer, Mlp, Norm
 from mrs.formats import FORMATS
 from mrs.load.tensor_reader import TORCH_DTYPES
+from mrs.model.batch import ForwardBatch, ImageFeatures, SequenceInput, forward_batch
 from mrs.model.cross_attention import CrossAttentionLayer
 from mrs.model.matrix import DenseMatrix
-from mrs.model.segments import Segment, Sight
 from mrs.model.weights import ModelWeights
 from mrs.plan.activations import layer_activation_bytes
 from mrs.plan.forward_pass import KeptAs, Pass
@@ -49,10 +49,12 @@ def test_reading(path: str, dense: str, wide: int, tokens: int, images: int) -> 
     layer = Layer(ATTENTION, Mlp(wide), NORM, "gated")
     part = make_layer(layer, dense)
     x = torch.randn(tokens, HIDDEN)
-    sights = tuple(Sight(torch.tensor([row]), torch.randn(KEYS, HIDDEN)) for row in range(images))
-    cache = ImageCache(dtype=TORCH_DTYPES[dense], device=CPU)
-    segment = Segment(slice(0, tokens), SequenceCache([cache]), tokens, sights)
-    measured = peak_bytes(lambda: part(x, [segment], 0), CPU) - cache.nbytes + x.nbytes
+    seen = tuple(
+        ImageFeatures(torch.tensor([row]), torch.randn(KEYS, HIDDEN)) for row in range(images)
+    )
+    cache = CrossAttentionCache(dtype=TORCH_DTYPES[dense], device=CPU)
+    batch = batch_of(tokens, [cache], seen)
+    measured = peak_bytes(lambda: part(x, batch, [cache]), CPU) - cache.nbytes + x.nbytes
     assert cache.nbytes == layer_kv_bytes(layer, 1, FORMATS[dense], image_keys=images * KEYS)
     run = make_pass(tokens, dense, path, images * KEYS, KEYS)
     bound = layer_activation_bytes(layer, HIDDEN, run, kept_as(dense))
@@ -66,14 +68,13 @@ def test_decoding(path: str, dense: str) -> None:
     layer = Layer(ATTENTION, Mlp(64), NORM, "gated")
     part, caches = make_layer(layer, dense), []
     for _ in range(4):
-        cache = ImageCache(dtype=TORCH_DTYPES[dense], device=CPU)
-        segment = Segment(slice(0, 1), SequenceCache([cache]))
-        sight = Sight(torch.tensor([0]), torch.randn(KEYS, HIDDEN))
-        part(torch.randn(1, HIDDEN), [Segment(segment.rows, segment.memory, 0, (sight,))], 0)
-        caches.append(segment.memory)
-    x = torch.randn(4, HIDDEN)
-    segments = [Segment(slice(row, row + 1), memory) for row, memory in enumerate(caches)]
-    measured = peak_bytes(lambda: part(x, segments, 0), CPU) + x.nbytes
+        cache = CrossAttentionCache(dtype=TORCH_DTYPES[dense], device=CPU)
+        seen = (ImageFeatures(torch.tensor([0]), torch.randn(KEYS, HIDDEN)),)
+        part(torch.randn(1, HIDDEN), batch_of(1, [cache], seen), [cache])
+        cache.advance(1)
+        caches.append(cache)
+    x, batch = torch.randn(4, HIDDEN), batch_of(1, caches)
+    measured = peak_bytes(lambda: part(x, batch, caches), CPU) + x.nbytes
     run = make_pass(4, dense, path, KEYS, 0, sequence_tokens=1)
     bound = layer_activation_bytes(layer, HIDDEN, run, kept_as(dense))
     assert measured <= bound <= 1.5 * measured + 500_000
@@ -82,13 +83,24 @@ def test_decoding(path: str, dense: str) -> None:
 @torch.inference_mode()
 def test_without_pictures_nothing_is_taken() -> None:
     layer = Layer(ATTENTION, Mlp(64), NORM, "gated")
-    part, cache = make_layer(layer, "F32"), ImageCache(dtype=torch.float32, device=CPU)
+    part, cache = make_layer(layer, "F32"), CrossAttentionCache(dtype=torch.float32, device=CPU)
     x = torch.randn(64, HIDDEN)
-    segment = Segment(slice(0, 64), SequenceCache([cache]))
-    made = []
-    assert peak_bytes(lambda: made.append(part(x, [segment], 0)), CPU) == 0
+    batch, made = batch_of(64, [cache]), []
+    assert peak_bytes(lambda: made.append(part(x, batch, [cache])), CPU) == 0
     assert made[0] is x
-    assert cache.length == 64
+
+
+def batch_of(
+    tokens: int, caches: list[CrossAttentionCache], seen: tuple[ImageFeatures, ...] = ()
+) -> ForwardBatch:
+    """So many new tokens of each sequence, the first of which is shown what is `seen`."""
+    inputs = []
+    for number, cache in enumerate(caches):
+        sequence = SequenceCache([], [cache], [cache])
+        sequence.length = cache.length
+        images = seen if number == 0 else ()
+        inputs.append(SequenceInput(sequence, [0] * tokens, images=images))
+    return forward_batch(inputs)
 
 
 def kept_as(dense: str) -> KeptAs:

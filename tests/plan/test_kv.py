@@ -43,7 +43,7 @@ def test_latent_attention_to_the_byte(case):
 def gemma3_mib(context: int, layers: tuple[int, int], kv_heads: int, dim: int, chunk: int) -> float:
     """A model of global layers and layers with a window of 1024 tokens, f16."""
     whole, windowed = layers
-    cells = cache_cells(context, window=1024, chunk_tokens=chunk)
+    cells = cache_cells(context, window=1024, chunk_tokens=chunk + 1, block_tokens=1)
     total = whole * attention_kv_bytes(context, kv_heads, dim, dim, FORMATS["F16"])
     total += windowed * attention_kv_bytes(cells, kv_heads, dim, dim, FORMATS["F16"])
     return total / MIB
@@ -90,8 +90,9 @@ def test_gemma3_27b_with_its_window():
 
 
 def test_window_is_never_longer_than_the_context():
-    assert cache_cells(100, window=1024, chunk_tokens=512) == 100
-    assert cache_cells(5000, window=1024, chunk_tokens=512) == 1536
+    assert cache_cells(100, window=1024, chunk_tokens=512) == 128
+    # A window and a chunk, and a block more where they do not begin with one.
+    assert cache_cells(5000, window=1024, chunk_tokens=512) == 1536 + 64
 
 
 @pytest.mark.parametrize(("tokens", "block", "cells"), [(1, 32, 32), (32, 32, 32), (33, 16, 48)])
@@ -160,5 +161,6 @@ def test_a_layer_from_its_description():
 
     bf16 = FORMATS["BF16"]
     assert 5 * layer_kv_bytes(layer(None), 131072, bf16) == 2560 * MIB
-    assert 29 * layer_kv_bytes(layer(1024), 131072, bf16) == 174 * MIB
-    assert layer_kv_bytes(layer(1024), 131072, bf16, batch=4) == 4 * 6 * MIB
+    one_block = 64 * 4 * 256 * 2 * 2
+    assert layer_kv_bytes(layer(1024), 131072, bf16) == 6 * MIB + one_block
+    assert layer_kv_bytes(layer(1024), 131072, bf16, batch=4) == 4 * (6 * MIB + one_block)

@@ -10,6 +10,7 @@ import pytest
 
 from mrs import runner
 from mrs.events import Finished
+from mrs.loaded_model import learn_speed
 from mrs.plan.bandwidth import is_host_known
 from mrs.plan.device import Device
 from mrs.plan.learnt import Learnt, Pace, learn
@@ -166,5 +167,5 @@ def test_an_interrupt_at_the_end_is_no_error(monkeypatch: pytest.MonkeyPatch) ->
     made = runner.plan(RunRequest(ModelSource("demo", "safetensors"), cpu=True))
     pace = Pace()
     pace.add_step(0.001)
-    runner._learn(made, pace)
+    learn_speed(made, pace)
     assert Learnt.read() == Learnt()

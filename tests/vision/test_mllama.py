@@ -21,11 +21,10 @@ from vision_reference import REPLY_TOKENS, VisionReference, picture
 from vision_running import PLANNED_TOKENS, Conversation, Seeing, difference, load_seeing
 
 from engines import Asked, generate, make_engine
-from mrs.cache.images import ImageCache
 from mrs.engine.engine import Engine
 from mrs.engine.image_input import ImageInput
+from mrs.engine.multimodal import sequence_input
 from mrs.engine.profile.run import rehearse
-from mrs.engine.worker import build_segment
 from mrs.errors import MrsError
 from mrs.families.config import Config
 from mrs.families.find import describe
@@ -35,7 +34,7 @@ from mrs.families.parameters import list_parameters
 from mrs.families.vision.family import VisionConfigs
 from mrs.families.vision.find import see
 from mrs.families.vision.mllama import FAMILY, SPELLINGS
-from mrs.model.segments import Segment
+from mrs.model.batch import forward_batch
 from mrs.request import ModelSource, Sampling
 from mrs.source.find import open_checkpoint
 
@@ -117,18 +116,19 @@ def test_tiles_that_are_not_used_are_seen_by_the_tower_alone(seeing: Seeing) -> 
 @torch.inference_mode()
 def test_sequences_of_a_batch_do_not_mix(seeing: Seeing) -> None:
     """One without a picture, one that goes on after one, one that begins with two."""
-    plain, goes_on, begins = (Conversation(seeing) for _ in range(3))
+    plain = Conversation(seeing)
+    goes_on, begins = (Conversation(seeing, space=plain.space) for _ in range(2))
     first, shown = seeing.shown(f"{BEGIN} w1 {{}} w2 w3", PICTURES[:1])
     goes_on.feed(first[:-1], shown)
     text, _ = seeing.shown(f"{BEGIN} w7 w8", [])
     both, two = seeing.shown(f"{BEGIN} {{}} w4 {{}} w5", PICTURES[1:3])
-    segments = [
-        build_segment(seeing.decoder, plain.cache, (), range(len(text)), 0),
-        build_segment(seeing.decoder, goes_on.cache, shown, range(4, 5), 0, len(text)),
-        build_segment(seeing.decoder, begins.cache, two, range(len(both)), 0, len(text) + 1),
+    fed = [(plain, (), text), (goes_on, shown, first), (begins, two, both)]
+    inputs = [
+        sequence_input(seeing.decoder, each.cache, images, ids, 0) for each, images, ids in fed
     ]
-    ids = torch.tensor([*text, first[-1], *both])
-    together = seeing.decoder.forward(ids, segments, torch.arange(len(ids)))
+    inputs = [replace(each, logits_rows=range(len(each.token_ids))) for each in inputs]
+    caches = [each.cache for each, _, _ in fed]
+    together = seeing.decoder.forward(forward_batch(inputs), caches)
     again, shown_again = seeing.shown(f"{BEGIN} {{}} w4 {{}} w5", PICTURES[1:3])
     alone = [
         Conversation(seeing).feed(text),
@@ -221,11 +221,11 @@ def test_an_interrupted_step_is_undone(seeing: Seeing, monkeypatch: pytest.Monke
     class Failing:
         mixer = layers[-1].mixer
 
-        def __call__(self, x: Tensor, segments: list[Segment], index: int) -> Tensor:
-            calls.append(index)
+        def __call__(self, x: Tensor, *rest: Any) -> Tensor:
+            calls.append(len(x))
             if len(calls) == 2:  # the chunk with the picture
                 raise KeyboardInterrupt
-            return last(x, segments, index)
+            return last(x, *rest)
 
     last = layers[-1]
     monkeypatch.setattr(seeing.decoder, "_layers", [*layers[:-1], Failing()])
@@ -251,12 +251,11 @@ def test_the_planned_cache_is_what_the_largest_pictures_take(
     image = next(i for i in images if model.prepare([i])[0].shape.keys == largest.keys)
     ids, shown = model.shown(f"{BEGIN} {{}} w1 {{}}", [image] * planned.images)
     conversation = Conversation(model)
-    conversation.cache = model.decoder.new_cache(PLANNED_TOKENS, 512)
-    empty = [layer.nbytes for layer in conversation.cache.layers]
+    conversation.space = model.decoder.new_space(PLANNED_TOKENS, 512)
+    conversation.cache = conversation.space.new()
     conversation.feed(ids, shown)
-    assert tuple(layer.nbytes for layer in conversation.cache.layers) == model.plan.kv_bytes
-    for layer, before in zip(conversation.cache.layers, empty, strict=True):
-        assert (before == 0) == isinstance(layer, ImageCache)
+    allocated = conversation.space.allocated_bytes(conversation.cache)
+    assert allocated.total() == sum(model.plan.kv_bytes)
     seen = rehearse(model.decoder, PLANNED_TOKENS, 512, planned.images, edge)
     cpu = model.decoder.home
     assert seen.kv_bytes[cpu] == sum(model.plan.kv_bytes)

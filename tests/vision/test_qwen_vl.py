@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby
 from math import prod
 from pathlib import Path
@@ -22,7 +23,7 @@ from vision_reference import REPLY_TOKENS, VisionReference
 from vision_running import Conversation, Seeing, difference, load_seeing
 
 from engines import Asked, make_engine
-from mrs.engine.worker import build_segment
+from mrs.engine.multimodal import sequence_input
 from mrs.errors import MrsError, NotReadable, Unsupported, UsageError
 from mrs.families.config import Config
 from mrs.families.find import describe
@@ -31,6 +32,7 @@ from mrs.families.spec import ModelSpec
 from mrs.families.vision.dynamic import DynamicLayout
 from mrs.families.vision.find import see, text_of, vision_family
 from mrs.families.vision.spec import PixelScale
+from mrs.model.batch import forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.vision.qwen import window_order
 from mrs.request import ModelSource, Sampling
@@ -109,16 +111,17 @@ def test_other_spellings(reference: VisionReference, tmp_path: Path, spelling: s
 def test_text_alone(reference: VisionReference, seeing: Seeing) -> None:
     """Text turns as it does in a model that never saw; so does the model read as plain."""
     prompt = reference.prompts[0]
-    one = build_segment(seeing.decoder, Conversation(seeing).cache, (), range(8), 8)
+    one = sequence_input(seeing.decoder, Conversation(seeing).cache, (), prompt.ids[:8], 8)
     assert (one.offset, one.positions) == (0, None)
     checkpoint = open_checkpoint(ModelSource(str(reference.folder), "safetensors"))
     spec = describe(checkpoint).spec
     devices = [torch.device("cpu")] * len(spec.layers)
     plain = Decoder(spec, seeing.weights, devices, torch.float32)
     cache = plain.new_cache(50, 512)
-    one = build_segment(plain, cache, (), range(len(prompt.ids)), len(prompt.ids))
+    one = sequence_input(plain, cache, (), prompt.ids, len(prompt.ids))
+    one = replace(one, logits_rows=range(len(prompt.ids)))
     with torch.inference_mode():
-        logits = plain.forward(torch.tensor(prompt.ids), [one], torch.arange(len(prompt.ids)))
+        logits = plain.forward(forward_batch([one]), [cache])
     assert difference(logits, prompt.logits) < TOLERANCE
 
 
@@ -129,7 +132,8 @@ def test_text_goes_on_behind_the_picture(seeing: Seeing, reference: VisionRefere
     cache = Conversation(seeing).cache
 
     def positions(fed: range) -> torch.Tensor:
-        one = build_segment(seeing.decoder, cache, images, fed, len(ids))
+        cache.length = fed.start
+        one = sequence_input(seeing.decoder, cache, images, ids[: fed.stop], len(ids))
         if one.positions is not None:
             return one.positions
         return torch.arange(fed.start, fed.stop).repeat(3, 1) + one.offset

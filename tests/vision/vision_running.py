@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -11,13 +11,15 @@ from PIL import Image
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from mrs.cache.space import CacheSpace
 from mrs.engine.image_input import ImageInput, chunk_end, place_images
-from mrs.engine.worker import build_segment
+from mrs.engine.multimodal import sequence_input
 from mrs.families.find import Description, describe
 from mrs.families.vision.spec import Vision
 from mrs.load.load import load_weights
 from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.media.prepare import PreparedImage, prepare
+from mrs.model.batch import forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.weights import ModelWeights
 from mrs.plan.kept import ModelFiles
@@ -100,11 +102,14 @@ def load_seeing(
 class Conversation:
     """One sequence of a decoder with pictures in it, fed in chunks."""
 
-    def __init__(self, seeing: Seeing, chunk_tokens: int = 512) -> None:
+    def __init__(
+        self, seeing: Seeing, chunk_tokens: int = 512, space: CacheSpace | None = None
+    ) -> None:
         self._decoder = seeing.decoder
         self._chunk_tokens = chunk_tokens
         self._ids: list[int] = []
-        self.cache = seeing.decoder.new_cache(capacity_tokens=50, chunk_tokens=chunk_tokens)
+        self.space = space or seeing.decoder.new_space(50, chunk_tokens)
+        self.cache = self.space.new()
 
     @torch.inference_mode()
     def feed(self, ids: Sequence[int], images: Sequence[ImageInput] = ()) -> Tensor:
@@ -117,9 +122,9 @@ class Conversation:
         assert list(ids[:start]) == self._ids
         while start < len(ids):
             end = chunk_end(images, min(start + self._chunk_tokens, len(ids)), start=start)
-            rows = torch.tensor(ids[start:end])
-            one = build_segment(self._decoder, self.cache, images, range(start, end), len(ids))
-            parts.append(self._decoder.forward(rows, [one], torch.arange(len(rows))))
+            one = sequence_input(self._decoder, self.cache, images, ids[:end], len(ids))
+            one = replace(one, logits_rows=range(end - start))
+            parts.append(self._decoder.forward(forward_batch([one]), [self.cache]))
             start = end
         self._ids = list(ids)
         return torch.cat(parts)

@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from mrs.cache.images import ImageCache
-from mrs.cache.layer import LayerCache, TokenCache
-from mrs.cache.prefix_file import Outline, check_fits, read_holding, read_outline
-from mrs.cache.prefix_parts import Holding, fill
+from mrs.cache.prefix_file import Outline, check_fits, read_exported, read_outline
+from mrs.cache.prefix_parts import Exported, restore
 from mrs.cache.sequence import SequenceCache
-from mrs.cache.shared import SharedCache
 from mrs.errors import NotReadable
 
 #: Sequences are cut here, so that those that begin alike share files.
@@ -61,11 +58,11 @@ class PrefixChain:
             if outline is None or not _serves(outline, cache, length):
                 return False
             outlines.insert(0, outline)
-        holdings = [self._holding(outline, cache) for outline in outlines]
-        whole = [held for held in holdings if held is not None]
-        if len(whole) < len(holdings):
+        found = [self._exported(outline) for outline in outlines]
+        whole = [each for each in found if each is not None]
+        if len(whole) < len(found):
             return False
-        fill(cache, whole, length)
+        restore(cache, whole, length)
         return True
 
     def _outline(self, start: int, end: int, cache: SequenceCache) -> Outline | None:
@@ -81,9 +78,9 @@ class PrefixChain:
         self._outlines[end] = outline
         return outline
 
-    def _holding(self, outline: Outline, cache: SequenceCache) -> Holding | None:
+    def _exported(self, outline: Outline) -> Exported | None:
         try:
-            return read_holding(outline, cache, self._key)
+            return read_exported(outline, self._key)
         except (*DAMAGED, OSError) as error:
             self._remove(outline.end, error)
             return None
@@ -99,21 +96,8 @@ class PrefixChain:
 
 
 def _serves(outline: Outline, cache: SequenceCache, length: int) -> bool:
-    """Whether a file holds what every layer of `cache` needs of it to go on from `length`."""
+    """Whether a file has what every layer of `cache` needs of it to go on from `length`."""
     return all(
-        _serves_layer(outline, index, layer, length) for index, layer in enumerate(cache.layers)
+        layer.serves(outline.start, outline.end, first, length)
+        for layer, first in zip(cache.layers, outline.firsts, strict=True)
     )
-
-
-def _serves_layer(outline: Outline, index: int, layer: LayerCache, length: int) -> bool:
-    first = outline.firsts[index]
-    if isinstance(layer, TokenCache):
-        needed = 0 if layer.reach is None else max(0, length - layer.reach)
-        held_from = outline.end if first is None else first
-        return outline.end <= needed or held_from <= max(outline.start, needed)
-    if isinstance(layer, ImageCache):
-        return first == outline.start
-    if isinstance(layer, SharedCache):
-        return True
-    is_last = outline.end >= length
-    return not is_last or (outline.end == length and outline.has_state(index))

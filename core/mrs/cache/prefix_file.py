@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mrs.cache.images import ImageCache, ImageKeys
-from mrs.cache.layer import StateCache, TokenCache
-from mrs.cache.prefix_parts import Holding, ImagePiece, Piece
+from mrs.cache.layer import LayerSlice, TensorShape
+from mrs.cache.prefix_parts import Exported
 from mrs.cache.sequence import SequenceCache
 from mrs.source.checkpoint import TensorInfo
 from mrs.source.reader import LocalFile
@@ -56,20 +55,16 @@ class Outline:
     tensors: Mapping[str, TensorInfo]
     header: SafetensorsHeader
 
-    def has_state(self, layer: int) -> bool:
-        """Whether the state after the last token is there."""
-        return _name(layer, "state", 0) in self.tensors
-
-    def covers(self, other: Holding) -> bool:
+    def covers(self, other: Exported) -> bool:
         """Whether nothing of `other`, which is of the same tokens, is missing."""
         return all(
             piece is None or (first is not None and first <= piece.first)
-            for first, piece in zip(self.firsts, other.pieces, strict=True)
-        ) and all(self.has_state(i) for i, state in enumerate(other.states) if state)
+            for first, piece in zip(self.firsts, other.slices, strict=True)
+        )
 
 
 def encode(
-    name: str, held: Holding, tokens: Sequence[int], model: str, key: bytes
+    name: str, held: Exported, tokens: Sequence[int], model: str, key: bytes
 ) -> list[bytes | memoryview]:
     """The bytes of a file in parts: what `held`, in the host's memory, has of `tokens`.
 
@@ -117,27 +112,21 @@ def check_fits(outline: Outline, cache: SequenceCache) -> None:
     """
     if len(outline.firsts) != len(cache.layers):
         raise ValueError("other layers")
-    wanted: dict[str, tuple[str, tuple[int, ...]]] = {}
-    found = {name: (t.format.name, t.shape) for name, t in outline.tensors.items()}
-    for index, layer in enumerate(cache.layers):
-        first = outline.firsts[index]
-        if isinstance(layer, TokenCache) and first is not None:
-            for number, like in enumerate(layer.contents(0, 0)):
-                shape = (like.shape[0], outline.end - first, *like.shape[2:])
-                wanted[_name(index, "piece", number)] = (_NAMES[like.dtype], shape)
-        elif isinstance(layer, ImageCache):
-            for place in _places(outline, index):
-                names = [_name(index, "image", place, part) for part in ("keys", "values")]
-                wanted |= {name: found[name] for name in names}
-        elif isinstance(layer, StateCache) and outline.has_state(index):
-            for number, like in enumerate(layer.snapshot()):
-                wanted[_name(index, "state", number)] = (_NAMES[like.dtype], tuple(like.shape))
-    if wanted != found:
-        raise ValueError("tensors of other shapes")
+    layers: dict[int, dict[str, TensorShape]] = {}
+    for name, info in outline.tensors.items():
+        layer, _, own = name.partition(".")
+        shape = TensorShape(_DTYPES[info.format.name], tuple(info.shape))
+        layers.setdefault(int(layer), {})[own] = shape
+    for index, cached in enumerate(cache.layers):
+        first, shapes = outline.firsts[index], layers.pop(index, {})
+        if not (cached.fits(first, outline.end, shapes) if first is not None else not shapes):
+            raise ValueError("tensors of other shapes")
+    if layers:
+        raise ValueError("tensors of other layers")
 
 
-def read_holding(outline: Outline, cache: SequenceCache, key: bytes) -> Holding:
-    """All that a file holds, which fits `cache`.
+def read_exported(outline: Outline, key: bytes) -> Exported:
+    """All that a file holds.
 
     ValueError if it is damaged, forged or no longer that of `outline`, and OSError.
     """
@@ -151,56 +140,25 @@ def read_holding(outline: Outline, cache: SequenceCache, key: bytes) -> Holding:
     if read_safetensors_header(_InMemory(data), outline.path.name) != outline.header:
         raise ValueError("changed while it was read")
     tensors = {name: _tensor(data, info) for name, info in outline.tensors.items()}
-    pieces: list[Piece | ImagePiece | None] = []
-    for index, (layer, first) in enumerate(zip(cache.layers, outline.firsts, strict=True)):
-        if first is None:
-            pieces.append(None)
-        elif isinstance(layer, ImageCache):
-            images = [_image(tensors, index, place) for place in _places(outline, index)]
-            pieces.append(ImagePiece(first, tuple(images)))
-        else:
-            pieces.append(Piece(first, None, _numbered(tensors, index, "piece")))
-    states = tuple(_numbered(tensors, index, "state") or None for index in range(len(pieces)))
-    return Holding(outline.start, outline.end, tuple(pieces), states if any(states) else ())
+    layers: list[dict[str, Tensor]] = [{} for _ in outline.firsts]
+    for name, tensor in tensors.items():
+        layer, _, own = name.partition(".")
+        layers[int(layer)][own] = tensor
+    slices = (
+        None if first is None else LayerSlice(first, named)
+        for first, named in zip(outline.firsts, layers, strict=True)
+    )
+    return Exported(outline.start, outline.end, tuple(slices))
 
 
-def _name(*parts: object) -> str:
-    return ".".join(map(str, parts))
+def _tensors(held: Exported) -> Iterator[tuple[str, Tensor]]:
+    for index, piece in enumerate(held.slices):
+        for name, tensor in (piece.tensors if piece else {}).items():
+            yield f"{index}.{name}", tensor
 
 
-def _tensors(held: Holding) -> Iterator[tuple[str, Tensor]]:
-    for index, piece in enumerate(held.pieces):
-        if isinstance(piece, ImagePiece):
-            for image in piece.images:
-                yield _name(index, "image", image.place, "keys"), image.keys
-                yield _name(index, "image", image.place, "values"), image.values
-        elif piece is not None:
-            for number, tensor in enumerate(piece.tensors):
-                yield _name(index, "piece", number), tensor
-    for index, state in enumerate(held.states):
-        for number, tensor in enumerate(state or ()):
-            yield _name(index, "state", number), tensor
-
-
-def _image(tensors: Mapping[str, Tensor], layer: int, place: int) -> ImageKeys:
-    keys, values = (tensors[_name(layer, "image", place, part)] for part in ("keys", "values"))
-    return ImageKeys(place, keys, values)
-
-
-def _numbered(tensors: Mapping[str, Tensor], layer: int, kind: str) -> tuple[Tensor, ...]:
-    names = [name for name in tensors if name.startswith(_name(layer, kind, ""))]
-    return tuple(tensors[_name(layer, kind, number)] for number in range(len(names)))
-
-
-def _places(outline: Outline, layer: int) -> list[int]:
-    """Where the images stand of which a file has a layer's keys, in order."""
-    start = _name(layer, "image", "")
-    names = (name.split(".") for name in outline.tensors if name.startswith(start))
-    return sorted({int(parts[2]) for parts in names})
-
-
-def _facts(held: Holding, tokens: Sequence[int], model: str) -> dict[str, str]:
-    firsts = json.dumps([piece and piece.first for piece in held.pieces])
+def _facts(held: Exported, tokens: Sequence[int], model: str) -> dict[str, str]:
+    firsts = json.dumps([piece and piece.first for piece in held.slices])
     return _facts_of(held.start, tokens, model, firsts, _NO_SEAL)
 
 

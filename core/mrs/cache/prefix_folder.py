@@ -18,7 +18,7 @@ import torch
 
 from mrs.cache.prefix_chain import DAMAGED, PrefixChain, stretches
 from mrs.cache.prefix_file import encode, read_outline
-from mrs.cache.prefix_parts import Holding, states_of
+from mrs.cache.prefix_parts import Exported
 from mrs.cache.sequence import SequenceCache
 from mrs.errors import UsageError
 from mrs.interrupts import interrupts_held
@@ -37,7 +37,7 @@ class _Fresh(NamedTuple):
     """A file that is to be written."""
 
     path: Path
-    held: Holding
+    held: Exported
     tokens: Sequence[int]
 
 
@@ -106,15 +106,18 @@ class PrefixFolder:
         self._wait()
         places = stretches(len(tokens))
         names = self._named(key, tokens, [end for _, end in places])
-        states, known = states_of(cache), self._listed()
+        known = self._listed()
+        partial = [layer for layer in cache.layers if not layer.keeps_all]
         fresh: list[_Fresh] = []
         for start, end in places:
             path, own = self._path / names[end], tokens[start:end]
-            held = Holding.of(cache, start, end, states if end == len(tokens) else ())
-            # What is no tail is the same in every file of these tokens.
             is_there = names[end] in known.get(end, ())
-            if not (is_there and (not held.is_tail or self._is_covered(path, held, own))):
-                fresh.append(_Fresh(path, held.moved(_HOST), own))
+            # What other layers keep is the same in every file of these tokens.
+            if is_there and not any(layer.export(start, end) for layer in partial):
+                continue
+            held = Exported.of(cache, start, end, _HOST)
+            if not (is_there and self._is_covered(path, held, own)):
+                fresh.append(_Fresh(path, held, own))
         paths = [self._path / names[end] for _, end in places]
         # No daemon: at the end of the program what is begun is finished. Nobody can wait for a
         # thread that a Ctrl-C has kept from starting.
@@ -164,7 +167,7 @@ class PrefixFolder:
             self._listed_ns, self._names = -1, {}
         return self._names
 
-    def _is_covered(self, path: Path, held: Holding, tokens: Sequence[int]) -> bool:
+    def _is_covered(self, path: Path, held: Exported, tokens: Sequence[int]) -> bool:
         """Whether a file that is there has nothing less than would be written in its place."""
         try:
             return read_outline(path, held.start, tokens, self._model).covers(held)

@@ -11,7 +11,7 @@ class Node:
     """The stretch `tokens` of all sequences that begin as the parents say.
 
     It stands at position `start` of them. `users` counts the stored sequences that end here or
-    below, `device_users` those of them that are to stay on their devices.
+    below.
     """
 
     def __init__(self, tokens: list[int], start: int, parent: Node | None) -> None:
@@ -19,9 +19,8 @@ class Node:
         self.start = start
         self.parent = parent
         self.children: dict[int, Node] = {}
-        self.holding = Holding(start, self.end, ())
+        self.holding = Holding(start, self.end)
         self.users = 0
-        self.device_users = 0
 
     @property
     def end(self) -> int:
@@ -48,17 +47,17 @@ class Node:
         upper = Node(self.tokens[:count], self.start, self.parent)
         self.parent.children[upper.tokens[0]] = upper
         upper.holding, self.holding = self.holding.split(self.start + count)
-        upper.users, upper.device_users = self.users, self.device_users
+        upper.users = self.users
         self.tokens, self.start, self.parent = self.tokens[count:], upper.end, upper
         upper.children = {self.tokens[0]: self}
         return upper
 
     def detach(self) -> None:
-        """Forget this node and all under it."""
+        """Forget this node and all under it, and what they keep."""
+        for node in self.below():
+            node.holding.release()
         if self.parent is not None:
             del self.parent.children[self.tokens[0]]
-        for node in list(self.below()):
-            node.children.clear()  # or it would be a cycle, whose memory is free only some day
 
 
 def matching(root: Node, tokens: Sequence[int]) -> tuple[list[Node], int]:

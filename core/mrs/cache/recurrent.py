@@ -1,19 +1,23 @@
-"""One state of fixed size, for layers that remember a sequence as a whole."""
+"""One state of fixed size, for layers that keep a sequence as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor
+
+from mrs.cache.layer import CacheRules, LayerSlice, TensorShape
 
 
-class RecurrentCache:
+class RecurrentStateCache:
     """Tensors that a layer updates in place; zeros stand for no token.
 
     What they were before the last tokens is lost: only the beginning can be had again, and states
-    of which a snapshot was taken.
+    that were exported.
     """
+
+    is_state = True
+    keeps_all = False
 
     def __init__(
         self, *shapes: Sequence[int], dtypes: Sequence[torch.dtype], device: torch.device
@@ -26,11 +30,14 @@ class RecurrentCache:
         )
 
     @property
+    def rules(self) -> CacheRules:
+        return type(self)
+
+    @property
     def nbytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def advance(self, tokens: int) -> None:
-        """Count tokens that have been taken into the state."""
         self.length += tokens
 
     def can_rewind_to(self, length: int) -> bool:
@@ -42,12 +49,31 @@ class RecurrentCache:
                 f"cannot rewind {self.length} tokens to {length}: only the state is kept"
             )
         if length == 0:
-            self.restore(0, tuple(torch.zeros_like(tensor) for tensor in self.tensors))
+            for tensor in self.tensors:
+                tensor.zero_()
+            self.length = 0
 
-    def snapshot(self) -> tuple[Tensor, ...]:
-        return tuple(tensor.clone() for tensor in self.tensors)
+    def export(self, start: int, end: int) -> LayerSlice | None:
+        if not start < end == self.length:
+            return None
+        return LayerSlice(end - 1, {str(n): x.clone() for n, x in enumerate(self.tensors)})
 
-    def restore(self, length: int, snapshot: tuple[Tensor, ...]) -> None:
-        for tensor, saved in zip(self.tensors, snapshot, strict=True):
-            tensor.copy_(saved)
+    def restore(self, length: int, slices: Sequence[LayerSlice | None]) -> None:
+        saved = slices[-1]
+        assert saved is not None
+        for number, tensor in enumerate(self.tensors):
+            tensor.copy_(saved.tensors[str(number)])
         self.length = length
+
+    share, adopt = export, restore
+
+    @staticmethod
+    def serves(start: int, end: int, first: int | None, length: int) -> bool:
+        return end < length or (end == length and first is not None)
+
+    def fits(self, first: int, end: int, shapes: Mapping[str, TensorShape]) -> bool:
+        wanted = {
+            str(number): TensorShape(x.dtype, tuple(x.shape))
+            for number, x in enumerate(self.tensors)
+        }
+        return first == end - 1 and wanted == shapes

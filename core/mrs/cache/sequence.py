@@ -1,55 +1,88 @@
-"""What a whole model remembers of one sequence: one cache a layer."""
+"""What a whole model keeps of one sequence: one cache a layer, and the blocks that they share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import torch
-
-from mrs.cache.layer import LayerCache, StateCache, TokenCache
-
-
-@dataclass(frozen=True)
-class CacheRoom:
-    """How large new caches are: tokens allocated ahead, tokens of one prefill chunk, and type."""
-
-    capacity_tokens: int
-    chunk_tokens: int
-    dtype: torch.dtype
+from mrs.cache.block_table import BlockTable
+from mrs.cache.layer import CachePart, LayerCache, LayerSlice, SharedPart
+from mrs.interrupts import interrupts_held
 
 
 class SequenceCache:
-    """The layers' caches of one sequence; all layers have seen the same tokens."""
+    """The layers' caches of one sequence; all layers have taken up its first `length` tokens.
 
-    def __init__(self, layers: Sequence[LayerCache]) -> None:
+    `reserve` makes room for new tokens; when all layers have written them, `advance` counts them.
+    Blocks are given back by `release` only.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[BlockTable],
+        layers: Sequence[LayerCache],
+        own: Sequence[CachePart],
+    ) -> None:
+        """`own` are those of the layers that do not keep their tokens in blocks of `tables`."""
+        self.length = 0
+        self.tables = tables
         self.layers = layers
-
-    @property
-    def length(self) -> int:
-        return self.layers[0].length
+        #: What a prefix tree shares: blocks, and what single layers keep.
+        self.parts: tuple[CachePart, ...] = (*tables, *own)
 
     @property
     def nbytes(self) -> int:
         return sum(layer.nbytes for layer in self.layers)
 
     @property
-    def reaches(self) -> frozenset[int]:
-        """How far back the layers look that do not look at all tokens."""
-        token_layers = (layer for layer in self.layers if isinstance(layer, TokenCache))
-        return frozenset(layer.reach for layer in token_layers if layer.reach is not None)
-
-    @property
     def has_states(self) -> bool:
-        """Whether a layer remembers one state, which is lost when the next token comes."""
-        return any(isinstance(layer, StateCache) for layer in self.layers)
+        """Whether a layer keeps one state, which is lost when the next token comes."""
+        return any(layer.is_state for layer in self.layers)
+
+    def reserve(self, tokens: int) -> None:
+        """Have room for `tokens` new tokens in all blocks."""
+        for table in self.tables:
+            table.reserve(self.length, tokens)
+
+    def advance(self, tokens: int) -> None:
+        """Count new tokens, which all layers have taken up."""
+        with interrupts_held():
+            for layer in self.layers:
+                layer.advance(tokens)
+            self.length += tokens
+
+    def adopt(self, length: int, shared: Sequence[Sequence[SharedPart | None]]) -> None:
+        """Make this empty cache one of `length` tokens: `shared` are adjacent stretches, each
+        with what `parts` have shared of it.
+        """
+        for part, pieces in zip(self.parts, zip(*shared, strict=True), strict=True):
+            part.adopt(length, pieces)
+        self.length = length
+
+    def restore(self, length: int, slices: Sequence[Sequence[LayerSlice | None]]) -> None:
+        """Make this empty cache one of `length` tokens: `slices` has for each layer what was
+        exported of adjacent stretches of tokens.
+        """
+        for table in self.tables:
+            table.open(length)
+        for layer, pieces in zip(self.layers, slices, strict=True):
+            layer.restore(length, pieces)
+        self.length = length
 
     def can_rewind_to(self, length: int) -> bool:
-        return all(layer.can_rewind_to(length) for layer in self.layers)
+        return 0 <= length <= self.length and (
+            length == self.length or all(part.can_rewind_to(length) for part in self.parts)
+        )
 
     def rewind(self, length: int) -> None:
         """Forget what came after the first `length` tokens; ValueError, unchanged, if lost."""
         if not self.can_rewind_to(length):
             raise ValueError(f"cannot rewind {self.length} tokens to {length}")
-        for layer in self.layers:
-            layer.rewind(length)
+        with interrupts_held():
+            for part in self.parts:
+                part.rewind(length)
+            self.length = length
+
+    def release(self) -> None:
+        """Give the blocks back; this cache cannot be used any more."""
+        for table in self.tables:
+            table.release()

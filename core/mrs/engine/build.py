@@ -9,7 +9,7 @@ import torch
 
 from mrs.cache.prefix import PrefixCacheManager
 from mrs.cache.prefix_folder import PrefixFolder
-from mrs.engine.cache_manager import CacheFactory, CacheManager
+from mrs.engine.cache_manager import CacheManager
 from mrs.engine.engine import Engine
 from mrs.engine.scheduler import MAX_WAITING, Scheduler
 from mrs.engine.worker import Worker
@@ -42,17 +42,17 @@ class EngineConfig:
 
 def build_engine(decoder: Decoder, config: EngineConfig) -> Engine:
     planned_tokens = min(config.planned_tokens, config.context_tokens)
-    new_cache = CacheFactory(decoder, planned_tokens, config.chunk_tokens)
+    space = decoder.new_space(planned_tokens, config.chunk_tokens, sequences=config.planned_seqs)
     prefixes = PrefixCacheManager(
         config.prefix_cache_n if config.kv_cache else 0,
-        new_cache=new_cache,
+        new_cache=space.new,
         budget_bytes=config.prefix_budget_bytes,
         folder=config.prefix_folder,
     )
     caches = CacheManager(
         decoder,
         prefixes,
-        new_cache,
+        space,
         planned_tokens=planned_tokens,
         planned_seqs=config.planned_seqs,
         keeps_caches=config.kv_cache,

@@ -4,43 +4,30 @@ from __future__ import annotations
 
 from collections import abc
 
+from mrs.block_sizes import blocks_of
 from mrs.cache.prefix import PrefixCacheManager
-from mrs.cache.sequence import SequenceCache
+from mrs.cache.space import CacheSpace
 from mrs.engine.image_input import chunk_end
 from mrs.engine.sequence import Sequence
 from mrs.model.decoder import Decoder
 
-#: Space for a reply, if several sequences share what was planned for.
-_REPLY_TOKENS = 256
 #: As many tokens are worth a step of their own, or waiting for, if they are not computed again.
 _WORTH_TOKENS = 32
-
-
-class CacheFactory:
-    """Makes empty caches for one sequence of `capacity_tokens` each."""
-
-    def __init__(self, decoder: Decoder, capacity_tokens: int, chunk_tokens: int) -> None:
-        self._decoder = decoder
-        self._chunk_tokens = chunk_tokens
-        self.capacity_tokens = capacity_tokens
-
-    def __call__(self) -> SequenceCache:
-        return self._decoder.new_cache(self.capacity_tokens, self._chunk_tokens)
 
 
 class CacheManager:
     """Allocates a cache for each sequence, filled from the prefix cache as far as possible.
 
     The planned memory holds caches of `planned_seqs` sequences of `planned_tokens` each.
-    `new_cache` is what `prefixes` makes its caches with. Without `keeps_caches`, all tokens of a
-    sequence are computed again at every step.
+    `space` is where they all, and those of `prefixes`, have their blocks. Without `keeps_caches`,
+    all tokens of a sequence are computed again at every step.
     """
 
     def __init__(
         self,
         decoder: Decoder,
         prefixes: PrefixCacheManager,
-        new_cache: CacheFactory,
+        space: CacheSpace,
         *,
         planned_tokens: int,
         planned_seqs: int,
@@ -48,11 +35,10 @@ class CacheManager:
     ) -> None:
         self._decoder = decoder
         self._prefixes = prefixes
-        self._new_cache = new_cache
+        self.space = space
         self._planned_tokens = planned_tokens
         self._planned_seqs = planned_seqs
         self._keeps_caches = keeps_caches
-        self._num_allocated = 0
 
     @property
     def prefix_bytes(self) -> int:
@@ -61,8 +47,8 @@ class CacheManager:
 
     def can_allocate(self, sequences: abc.Iterable[Sequence]) -> bool:
         """Whether all these sequences together fit in the planned memory."""
-        total_tokens = sum(len(each.token_ids) for each in sequences)
-        return total_tokens <= self._planned_tokens * self._planned_seqs
+        num_blocks = sum(blocks_of(len(each.token_ids)) for each in sequences)
+        return num_blocks <= blocks_of(self._planned_tokens) * self._planned_seqs
 
     def allocate(self, sequence: Sequence) -> None:
         """Give `sequence` a cache.
@@ -70,11 +56,6 @@ class CacheManager:
         Sets `num_computed_tokens` to how many of its tokens the cache holds already.
         """
         total_tokens = len(sequence.token_ids)
-        self._new_cache.capacity_tokens = self._planned_tokens
-        if self._num_allocated >= self._planned_seqs:
-            self._new_cache.capacity_tokens = min(
-                total_tokens + _REPLY_TOKENS, self._planned_tokens
-            )
         sequence.rope_epoch = self._decoder.era(total_tokens)
         hit = None
         if sequence.rope_epoch is not None:
@@ -90,9 +71,7 @@ class CacheManager:
         sequence.num_computed_tokens = hit.offset if hit else 0
         if not sequence.num_new_tokens and not sequence.num_preemptions:
             sequence.num_cached_tokens = sequence.num_computed_tokens
-        self._num_allocated += 1
-        self._prefixes.limit_live(max(self._planned_seqs - self._num_allocated, 0))
-        sequence.cache = hit.normal if hit else self._new_cache()
+        sequence.cache = hit.normal if hit else self.space.new()
 
     def is_prefix_being_computed(self, sequence: Sequence, other: Sequence) -> bool:
         """Whether `other` is about to compute a good part of what `sequence` begins with."""
@@ -110,7 +89,9 @@ class CacheManager:
 
     def store_prefix(self, sequence: Sequence) -> None:
         """Let other sequences begin like this one, which goes on."""
-        self._store(sequence, live=False)
+        if sequence.rope_epoch is not None and sequence.cache is not None:
+            tokens = sequence.prefix_keys[: sequence.num_computed_tokens]
+            self._prefixes.add_sequence(tokens, sequence.cache, era=sequence.rope_epoch)
 
     def needs_recompute(self, sequence: Sequence) -> bool:
         """Whether what the cache holds must not be used for the next token."""
@@ -121,28 +102,23 @@ class CacheManager:
 
     def free(self, sequence: Sequence) -> None:
         """Take back the cache of a sequence, for the prefix cache if it can be shared."""
-        cache = sequence.cache
-        if cache is None:
+        if sequence.cache is None:
             return
         epoch = self._decoder.era(max(len(sequence.token_ids), 1))
         if epoch == sequence.rope_epoch and self._prefixes.is_on and sequence.num_computed_tokens:
-            self._store(sequence, live=True)
-        else:
-            self._prefixes.forget(cache)
-        self._forget_cache(sequence)
+            self.store_prefix(sequence)
+        self.invalidate(sequence)
         self._prefixes.evict_caches()
 
     def preempt(self, sequence: Sequence) -> None:
         """Free the cache of a sequence that waits until there is space again."""
         self.free(sequence)
-        self._prefixes.limit_live(0)
-        self._prefixes.evict_caches()
 
     def invalidate(self, sequence: Sequence) -> None:
         """Drop a cache whose contents must not be used again."""
         if sequence.cache is not None:
-            self._prefixes.forget(sequence.cache)
-            self._forget_cache(sequence)
+            sequence.cache.release()
+        sequence.cache, sequence.num_computed_tokens = None, 0
 
     def rollback(self, sequence: Sequence) -> None:
         """Undo a step that did not end, after which some layers' caches hold its tokens."""
@@ -159,17 +135,3 @@ class CacheManager:
     def close(self) -> None:
         """Wait for what the prefix cache still has to write to files."""
         self._prefixes.close()
-
-    def _forget_cache(self, sequence: Sequence) -> None:
-        sequence.cache, sequence.num_computed_tokens = None, 0
-        self._num_allocated -= 1
-
-    def _store(self, sequence: Sequence, *, live: bool) -> None:
-        if sequence.rope_epoch is None or sequence.cache is None:
-            return
-        self._prefixes.add_sequence(
-            sequence.prefix_keys[: sequence.num_computed_tokens],
-            sequence.cache,
-            era=sequence.rope_epoch,
-            live=live,
-        )

@@ -3,19 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from mrs.cache.sequence import SequenceCache
 from mrs.engine.image_input import ImageInput
+from mrs.model.batch import ImageFeatures, SequenceInput
 from mrs.model.decoder import Decoder
-from mrs.model.segments import Sight
 
 
-def image_features(
-    decoder: Decoder, images: Sequence[ImageInput], chunk: range, first_row: int
-) -> tuple[Sight, ...]:
-    """The features that enter at the positions `chunk`, which are the rows from `first_row` on.
+def sequence_input(
+    decoder: Decoder,
+    cache: SequenceCache,
+    images: Sequence[ImageInput],
+    token_ids: Sequence[int],
+    length: int,
+    *,
+    is_last: bool = True,
+) -> SequenceInput:
+    """The tokens of a sequence that are not in its cache yet: `token_ids` are all up to a chunk.
+
+    The sequence has `length` tokens. With `is_last`, logits are wanted after the last of these.
+    """
+    chunk = range(cache.length, len(token_ids))
+    made = SequenceInput(
+        cache,
+        token_ids[chunk.start :],
+        length,
+        _image_features(decoder, images, chunk),
+        logits_rows=(len(chunk) - 1,) if is_last else (),
+    )
+    vision = decoder.spec.vision
+    if vision is None or vision.positions == "plain":
+        return replace(made, attention_ends=_attention_ends(images, chunk))
+    offset, positions = _rotary_positions(images, chunk)
+    return replace(made, offset=offset, positions=positions)
+
+
+def _image_features(
+    decoder: Decoder, images: Sequence[ImageInput], chunk: range
+) -> tuple[ImageFeatures, ...]:
+    """The features that enter at the positions `chunk`, by rows of the chunk.
 
     An image is encoded for the first of its positions, and its features are dropped after the last.
     """
@@ -30,14 +60,14 @@ def image_features(
         features = image.features
         if decoder.vision.description.enters == "embeddings":
             features = features[inside[0] : inside[-1] + 1]
-        rows = [image.positions[n] - chunk.start + first_row for n in inside]
-        found.append(Sight(torch.tensor(rows), features))
+        rows = [image.positions[n] - chunk.start for n in inside]
+        found.append(ImageFeatures(torch.tensor(rows), features))
         if inside[-1] == len(image.positions) - 1:
             image.features = None
     return tuple(found)
 
 
-def attention_ends(images: Sequence[ImageInput], chunk: range) -> Tensor | None:
+def _attention_ends(images: Sequence[ImageInput], chunk: range) -> Tensor | None:
     """The last position that each token of `chunk` attends to (T,); None if that is its own."""
     spans = [span for image in images for span in image.undivided if span[-1] in chunk]
     if not spans:
@@ -48,9 +78,7 @@ def attention_ends(images: Sequence[ImageInput], chunk: range) -> Tensor | None:
     return last
 
 
-def rotary_positions(
-    images: Sequence[ImageInput], chunk: range, device: torch.device
-) -> tuple[int, Tensor | None]:
+def _rotary_positions(images: Sequence[ImageInput], chunk: range) -> tuple[int, Tensor | None]:
     """The offset of the tokens, and if an image is among them, their positions (3, T) instead.
 
     An image stands at one time, its features in rows and columns (arXiv 2409.12191).
@@ -68,4 +96,4 @@ def rotary_positions(
         positions[:, features + first - chunk.start] = places + first + offset
         positions[:, end - chunk.start :] += image.offset
         offset += image.offset
-    return 0, positions.to(device)
+    return 0, positions

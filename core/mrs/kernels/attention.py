@@ -6,10 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrs.kernels import steps
 
-
-def attend(
+def attend_with_torch(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -18,24 +16,21 @@ def attend(
     window: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
-    last_seen: Tensor | None = None,
+    attention_ends: Tensor | None = None,
 ) -> Tensor:
     """Causal attention of the last T tokens over all S tokens, in q's dtype.
 
     q is (T, H, D); k is (KV, S, D) and v (KV, S, Dv) with H a multiple of KV; the queries are the
     last T of the S positions. `window` hides keys `window` or more positions back, `softcap`
     replaces a score s by softcap * tanh(s / softcap), `sinks` (H,) adds a score without a value.
-    `last_seen` (T,) are the last keys that queries see, where those are not their own positions.
-    Returns (T, H * Dv).
+    `attention_ends` (T,) are the last keys that queries attend to, where those are not their own
+    positions. Returns (T, H * Dv).
     """
-    library = steps.library_for(q)
-    if library and steps.can_attend(q, k, v):
-        return steps.attend(library, q, k, v, scale, window, softcap, sinks, last_seen)
-    mask = _mask(q.shape[0], k.shape[1], window, last_seen, q.device)
-    return _attend_with_torch(q.to(k.dtype), k, v, mask, scale, softcap, sinks).to(q.dtype)
+    mask = _mask(q.shape[0], k.shape[1], window, attention_ends, q.device)
+    return _attend(q.to(k.dtype), k, v, mask, scale, softcap, sinks).to(q.dtype)
 
 
-def _attend_with_torch(
+def _attend(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -63,14 +58,18 @@ def _attend_with_torch(
 
 
 def _mask(
-    tokens: int, keys: int, window: int | None, last_seen: Tensor | None, device: torch.device
+    tokens: int,
+    keys: int,
+    window: int | None,
+    attention_ends: Tensor | None,
+    device: torch.device,
 ) -> Tensor | None:
     """(T, S) with True where a query sees a key; None where every query sees every key."""
     if tokens == 1 and (window is None or keys <= window):
         return None
     query = torch.arange(keys - tokens, keys, device=device)[:, None]
     key = torch.arange(keys, device=device)[None, :]
-    mask = key <= (query if last_seen is None else last_seen.to(device)[:, None])
+    mask = key <= (query if attention_ends is None else attention_ends.to(device)[:, None])
     return mask if window is None else mask & (key > query - window)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrs.kernels.attention import attend
+from mrs.kernels import steps
 
 
 def attend_to_all(q: Tensor, k: Tensor, v: Tensor, *, scale: float) -> Tensor:
@@ -14,8 +14,9 @@ def attend_to_all(q: Tensor, k: Tensor, v: Tensor, *, scale: float) -> Tensor:
     q is (T, H, D); k and v are (KV, S, D) with H a multiple of KV. Returns (T, H * D).
     """
     tokens, heads, dim = q.shape
-    if tokens == 1:  # one query is the last: it sees all keys of causal attention, too
-        return attend(q, k, v, scale=scale)
+    library = steps.library_for(q)
+    if tokens == 1 and library and steps.can_attend(k, v):
+        return steps.attend_one(library, q, k, v, scale)
     kv_heads = k.shape[0]
     # Queries of one group share keys: fold them into one axis and no key is ever repeated.
     grouped = q.to(k.dtype).view(tokens, kv_heads, heads // kv_heads, dim).permute(1, 2, 0, 3)

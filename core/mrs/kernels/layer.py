@@ -13,9 +13,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mrs.attention_sizes import is_native
 from mrs.kernels.library import NativeLibrary, native_library
 from mrs.kernels.packed import PackedMatrix
-from mrs.kernels.steps import ACTIVATION_NUMBERS, LANES
+from mrs.kernels.paged import AttentionBatch, PagedKV
+from mrs.kernels.steps import ACTIVATION_NUMBERS
 
 #: Memory for what is between gate, up and down. The allocator keeps blocks of this size; larger
 #: ones it would return to the system, to have every page cleared again for the next layer.
@@ -183,27 +185,23 @@ class AttentionHalf(Half):
         self._vectors = vectors
 
     def __call__(
-        self, x: Tensor, cos: Tensor, sin: Tensor, cache: int, last_seen: Tensor | None = None
+        self, x: Tensor, cos: Tensor, sin: Tensor, cache: PagedKV, batch: AttentionBatch
     ) -> Tensor:
         """x (N, hidden) float32 to (N, hidden); cos and sin (N, pairs) are its tokens' angles.
 
-        `cache` is the address of the `CachedTokens` whose last N are written here. `last_seen`
-        (N,) are the last places in it that tokens see, where those are not their own.
+        The keys and values of the batch's tokens are written to `cache`.
         """
         x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
-        if last_seen is not None:
-            last_seen = last_seen.to("cpu", torch.int64).contiguous()
         angles = Angles(cos.data_ptr(), sin.data_ptr())
         scratch = torch.empty(x.shape[0] * self.scratch_numbers)
         out = torch.empty_like(x)
         require(
             self.functions.mrs_attention(
                 self.address,
-                cache,
+                cache.address,
+                batch.address,
                 ctypes.addressof(angles),
-                None if last_seen is None else last_seen.data_ptr(),
                 x.data_ptr(),
-                x.shape[0],
                 scratch.data_ptr(),
                 out.data_ptr(),
                 torch.get_num_threads(),
@@ -225,4 +223,4 @@ def library_of(matrices: Sequence[PackedMatrix]) -> NativeLibrary | None:
 
 def can_hold(head_dim: int) -> bool:
     """Whether the library attends over heads of this size."""
-    return head_dim % LANES == 0
+    return is_native(head_dim)

@@ -11,6 +11,7 @@ import ctypes
 import torch
 from torch import Tensor
 
+from mrs.attention_sizes import is_native
 from mrs.kernels.library import NativeLibrary, native_library
 
 #: Activations that the library computes together with the product that follows them.
@@ -19,8 +20,56 @@ ACTIVATION_NUMBERS = {"silu": 0, "gelu_tanh": 1}
 #: How the library calls the types of a cache.
 CACHE_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
-#: The head size must be a multiple of this: the widest vectors hold so many numbers.
-LANES = 16
+#: A block of more tokens than there can be.
+_ONE_BLOCK_SHIFT = 62
+
+
+class _Cached(ctypes.Structure):
+    """Keys or values, as native/steps.h describes them."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("dim", ctypes.c_int64),
+        ("block_stride", ctypes.c_int64),
+        ("head_stride", ctypes.c_int64),
+        ("token_stride", ctypes.c_int64),
+    )
+
+    @classmethod
+    def of(cls, x: Tensor) -> _Cached:
+        """x (blocks, KV, block tokens, D), a token's numbers next to each other."""
+        return cls(x.data_ptr(), x.shape[3], x.stride(0), x.stride(1), x.stride(2))
+
+
+class NativeKV(ctypes.Structure):
+    """A layer's cache, as native/steps.h describes it; whoever makes one keeps its tensors."""
+
+    _fields_ = (
+        ("keys", _Cached),
+        ("values", _Cached),
+        ("type", ctypes.c_int64),
+        ("block_shift", ctypes.c_int64),
+    )
+
+    @classmethod
+    def of(cls, keys: Tensor, values: Tensor, block_shift: int) -> NativeKV:
+        """`keys` and `values` (blocks, KV, 1 << block_shift, D) of one type."""
+        return cls(_Cached.of(keys), _Cached.of(values), CACHE_TYPES[keys.dtype], block_shift)
+
+
+class NativeBatch(ctypes.Structure):
+    """The new tokens of some sequences, as native/steps.h describes them."""
+
+    _fields_ = (
+        ("sequences", ctypes.c_int64),
+        ("tokens", ctypes.c_int64),
+        ("table_blocks", ctypes.c_int64),
+        ("query_start", ctypes.c_void_p),
+        ("context_lens", ctypes.c_void_p),
+        ("block_tables", ctypes.c_void_p),
+        ("slot_mapping", ctypes.c_void_p),
+        ("attention_ends", ctypes.c_void_p),
+    )
 
 
 class _Attending(ctypes.Structure):
@@ -28,23 +77,15 @@ class _Attending(ctypes.Structure):
 
     _fields_ = (
         ("q", ctypes.c_void_p),
-        ("k", ctypes.c_void_p),
-        ("v", ctypes.c_void_p),
         ("out", ctypes.c_void_p),
+        ("cache", ctypes.c_void_p),
+        ("batch", ctypes.c_void_p),
         ("sinks", ctypes.c_void_p),
-        ("type", ctypes.c_int64),
-        ("tokens", ctypes.c_int64),
         ("heads", ctypes.c_int64),
         ("kv_heads", ctypes.c_int64),
-        ("keys", ctypes.c_int64),
         ("window", ctypes.c_int64),
-        ("key_dim", ctypes.c_int64),
-        ("value_dim", ctypes.c_int64),
-        ("k_stride", ctypes.c_int64),
-        ("v_stride", ctypes.c_int64),
         ("scale", ctypes.c_double),
         ("softcap", ctypes.c_double),
-        ("last_seen", ctypes.c_void_p),
     )
 
 
@@ -103,58 +144,72 @@ def rotate(
     return out
 
 
-def can_attend(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether `attend` takes q (T, H, D) and the cache's k and v (KV, S, D)."""
+def can_attend(k: Tensor, v: Tensor) -> bool:
+    """Whether `attend` takes keys and values (…, D) of these sizes, types and layouts."""
     return (
         k.dtype in CACHE_TYPES
         and v.dtype is k.dtype
-        and all(
-            cached.shape[2] % LANES == 0
-            and cached.stride(2) == 1
-            and cached.stride(1) == cached.shape[2]
-            for cached in (k, v)
-        )
+        and k.is_cpu
+        and all(is_native(cached.shape[-1]) and cached.stride(-1) == 1 for cached in (k, v))
     )
 
 
 def attend(
     library: NativeLibrary,
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    cache: NativeKV,
+    batch: NativeBatch,
+    kv_heads: int,
+    *,
     scale: float,
     window: int | None,
     softcap: float | None,
     sinks: Tensor | None,
-    last_seen: Tensor | None,
 ) -> Tensor:
-    """Attention of new tokens, (T, H * Dv)."""
-    (tokens, heads, _), (kv_heads, keys, key_dim), value_dim = q.shape, k.shape, v.shape[2]
+    """Attention of a batch's new tokens: q (N, H, D) to (N, H * Dv)."""
     q = q.contiguous()
     sinks = None if sinks is None else sinks.float()
-    last_seen = None if last_seen is None else last_seen.to("cpu", torch.int64).contiguous()
-    out = torch.empty(tokens, heads * value_dim)
+    out = torch.empty(q.shape[0], q.shape[1] * cache.values.dim)
     attending = _Attending(
         q.data_ptr(),
-        k.data_ptr(),
-        v.data_ptr(),
         out.data_ptr(),
+        ctypes.addressof(cache),
+        ctypes.addressof(batch),
         None if sinks is None else sinks.data_ptr(),
-        CACHE_TYPES[k.dtype],
-        tokens,
-        heads,
+        q.shape[1],
         kv_heads,
-        keys,
         window or 0,
-        key_dim,
-        value_dim,
-        k.stride(0),
-        v.stride(0),
         scale,
         softcap or 0.0,
-        None if last_seen is None else last_seen.data_ptr(),
     )
     address = ctypes.addressof(attending)
     if not library.functions.mrs_attend(library.path_address, address, torch.get_num_threads()):
-        raise MemoryError(f"no memory for attention over {keys} tokens")
+        raise MemoryError("no memory for attention")
     return out
+
+
+def attend_one(library: NativeLibrary, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """Attention of one query (1, H, D) to all keys (KV, S, D) and values: to (1, H * Dv)."""
+    cache = NativeKV.of(k[None], v[None], _ONE_BLOCK_SHIFT)
+    bounds = torch.tensor([0, 1, k.shape[1], 0], dtype=torch.int32)
+    start, context, table = (bounds[first:].data_ptr() for first in (0, 2, 3))
+    batch = NativeBatch(1, 1, 1, start, context, table, None, None)
+    kv_heads = k.shape[0]
+    return attend(
+        library, q, cache, batch, kv_heads, scale=scale, window=None, softcap=None, sinks=None
+    )
+
+
+def write_kv(
+    library: NativeLibrary, cache: NativeKV, batch: NativeBatch, k: Tensor, v: Tensor | None
+) -> None:
+    """Write keys (N, KV, D) and values, unless they are a part of the keys, to the slots."""
+    k, v = k.contiguous(), None if v is None else v.contiguous()
+    library.functions.mrs_write_kv(
+        ctypes.addressof(cache),
+        ctypes.addressof(batch),
+        k.data_ptr(),
+        None if v is None else v.data_ptr(),
+        k.shape[1],
+        torch.get_num_threads(),
+    )

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from mrs.cache.growing import GrowingCache
-from mrs.cache.layer import KeyValueCache
-from mrs.cache.rotating import RotatingCache
-from mrs.cache.sequence import CacheRoom
+from mrs.cache.paged_kv import PagedKVCache
+from mrs.cache.space import CacheBuilder
 from mrs.families.spec import Attention
-from mrs.kernels.attention import attend
+from mrs.kernels.attention_backend import AttentionBackend, attention_backend
+from mrs.kernels.paged import PagedKV
+from mrs.model.batch import ForwardBatch
 from mrs.model.rope import RopeTable
-from mrs.model.segments import Segment
 from mrs.model.weights import ModelWeights
 
 
 class AttentionPart:
     """Projects to queries, keys and values, attends within each sequence, projects back."""
+
+    _backend: AttentionBackend
 
     def __init__(self, part: Attention, weights: ModelWeights, rope: RopeTable | None) -> None:
         self._part = part
@@ -32,8 +33,7 @@ class AttentionPart:
             self._q_norm = weights.norm("mixer.q_norm", part.qk_norm)
             self._k_norm = weights.norm("mixer.k_norm", part.qk_norm)
 
-    def __call__(self, x: Tensor, segments: list[Segment], layer: int) -> Tensor:
-        """x (N, hidden) holds the new tokens of all segments one after another."""
+    def __call__(self, x: Tensor, batch: ForwardBatch, cache: Sequence[PagedKVCache]) -> Tensor:
         part = self._part
         q, k = self._q(x), self._k(x)
         gate = None
@@ -46,47 +46,37 @@ class AttentionPart:
         v = self._v(x).view(-1, part.kv_heads, part.head_dim)
         if self._q_norm and self._k_norm and not part.qk_norm_whole:
             q, k = self._q_norm(q), self._k_norm(k)
-        mixed = x.new_empty(x.shape[0], part.heads * part.head_dim)
-        for segment in segments:
-            rows = segment.rows
-            cache = cast(KeyValueCache, segment.memory.layers[layer])
-            mixed[rows] = self._attend(q[rows], k[rows], v[rows], cache, segment)
+        mixed = self._attend(q, k, v, batch, cache[0])
         if gate is not None:
             mixed *= torch.sigmoid(gate).flatten(1)
         return self._o(mixed)
 
-    def new_cache(self, room: CacheRoom, device: torch.device) -> KeyValueCache:
-        part = self._part
-        shape = (part.kv_heads, part.head_dim, part.head_dim)
-        if part.window is not None and part.window + room.chunk_tokens < room.capacity_tokens:
-            return RotatingCache(
-                *shape,
-                window=part.window,
-                chunk=room.chunk_tokens,
-                dtype=room.dtype,
-                device=device,
-            )
-        return GrowingCache(*shape, capacity=room.capacity_tokens, dtype=room.dtype, device=device)
+    def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
+        part, config = self._part, builder.config
+        kv = PagedKV(
+            part.kv_heads,
+            part.head_dim,
+            part.head_dim,
+            block_tokens=config.block_tokens,
+            dtype=config.dtype,
+            device=device,
+        )
+        self._backend = attention_backend(kv)
+        builder.add_paged(kv, part.window)
 
     def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, cache: KeyValueCache, segment: Segment
+        self, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch, cache: PagedKVCache
     ) -> Tensor:
+        part, group = self._part, batch.attention[cache.group]
         if self._rope is not None:
-            total = max(segment.total_tokens, cache.length + len(q))
-            place = cache.length + segment.offset, total, segment.positions
-            q, k = self._rope.rotate(q, *place), self._rope.rotate(k, *place)
-        keys, values = cache.append(k.transpose(0, 1), v.transpose(0, 1))
-        last_seen = segment.last_seen
-        if last_seen is not None:
-            last_seen = last_seen - (cache.length - keys.shape[1])
-        part = self._part
-        return attend(
+            q, k = self._rope.rotate(q, batch), self._rope.rotate(k, batch)
+        self._backend.write(cache.kv, group, k, v)
+        return self._backend.attend(
             q,
-            keys,
-            values,
+            cache.kv,
+            group,
             scale=part.scale,
             window=part.window,
             softcap=part.softcap,
             sinks=self._sinks,
-            last_seen=last_seen,
         )

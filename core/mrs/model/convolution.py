@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from mrs.cache.recurrent import RecurrentCache
-from mrs.cache.sequence import CacheRoom
+from mrs.cache.recurrent import RecurrentStateCache
+from mrs.cache.space import CacheBuilder
 from mrs.families.spec import ShortConvolution
 from mrs.kernels.convolution import causal_convolution
+from mrs.model.batch import ForwardBatch
 from mrs.model.rope import RopeTable
-from mrs.model.segments import Segment
 from mrs.model.weights import ModelWeights
 
 
@@ -27,18 +27,18 @@ class ConvolutionPart:
         self._weight = weights.vector("mixer.conv.weight")
         self._bias = weights.optional_vector("mixer.conv.bias")
 
-    def __call__(self, x: Tensor, segments: list[Segment], layer: int) -> Tensor:
+    def __call__(
+        self, x: Tensor, batch: ForwardBatch, cache: Sequence[RecurrentStateCache]
+    ) -> Tensor:
         gate_in, gate_out, inner = self._in(x).chunk(3, dim=-1)
         inner = gate_in * inner
         mixed = torch.empty_like(inner)
-        for segment in segments:
-            rows = segment.rows
-            cache = cast(RecurrentCache, segment.memory.layers[layer])
-            (state,) = cache.tensors
+        for (rows, _), each in zip(batch.queries, cache, strict=True):
+            (state,) = each.tensors
             mixed[rows] = causal_convolution(inner[rows], state, self._weight, self._bias)
-            cache.advance(rows.stop - rows.start)
         return self._out(gate_out * mixed)
 
-    def new_cache(self, room: CacheRoom, device: torch.device) -> RecurrentCache:
+    def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
         shape = (self._part.channels, self._part.kernel_tokens - 1)
-        return RecurrentCache(shape, dtypes=(room.dtype,), device=device)
+        dtype = builder.config.dtype
+        builder.add(lambda: RecurrentStateCache(shape, dtypes=(dtype,), device=device))

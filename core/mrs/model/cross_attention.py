@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import cast
 
 import torch
 from torch import Tensor
 
-from mrs.cache.images import ImageCache, ImageKeys
-from mrs.cache.sequence import CacheRoom
+from mrs.cache.cross_attention_kv import CrossAttentionCache, ImageKeys
+from mrs.cache.space import CacheBuilder
 from mrs.families.spec import CrossAttention, Layer
 from mrs.kernels.cross_attention import attend_to_all
+from mrs.kernels.paged import Queries
+from mrs.model.batch import ForwardBatch, ImageFeatures
 from mrs.model.parts import build_feed_forward
-from mrs.model.segments import Segment, Sight
 from mrs.model.weights import ModelWeights
 
 
@@ -38,16 +38,18 @@ class CrossAttentionPart:
         self._q_norm = weights.norm("cross.q_norm", part.norm)
         self._k_norm = weights.norm("cross.k_norm", part.norm)
 
-    def looks(self, x: Tensor, segments: list[Segment], layer: int) -> list[Look]:
-        """Which of the rows x (N, hidden) see what; new pictures and tokens are remembered."""
+    def looks(
+        self, x: Tensor, batch: ForwardBatch, cache: Sequence[CrossAttentionCache]
+    ) -> list[Look]:
+        """Which of the rows x (N, hidden) see what; new images are kept."""
         found: list[Look] = []
-        for segment in segments:
-            cache = cast(ImageCache, segment.memory.layers[layer])
-            start = cache.length - segment.rows.start
-            for sight in segment.sights:
-                cache.add(self._keys(sight, int(sight.rows[0]) + start, x))
-            cache.advance(segment.rows.stop - segment.rows.start)
-            found += _stretches(segment, cache, start)
+        for queries, each in zip(batch.queries, cache, strict=True):
+            rows = queries.rows
+            images = [i for i in batch.images if rows.start <= int(i.rows[0]) < rows.stop]
+            start = queries.context - rows.stop
+            for image in images:
+                each.add(self._keys(image, int(image.rows[0]) + start, x))
+            found += _stretches(queries, images, each)
         return found
 
     def __call__(self, x: Tensor, looks: list[Look]) -> Tensor:
@@ -61,11 +63,12 @@ class CrossAttentionPart:
         ]
         return self._o(mixed[0] if len(mixed) == 1 else torch.cat(mixed))
 
-    def new_cache(self, room: CacheRoom, device: torch.device) -> ImageCache:
-        return ImageCache(dtype=room.dtype, device=device)
+    def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
+        dtype = builder.config.dtype
+        builder.add(lambda: CrossAttentionCache(dtype=dtype, device=device))
 
-    def _keys(self, sight: Sight, place: int, x: Tensor) -> ImageKeys:
-        features = sight.features.to(x.device, x.dtype)
+    def _keys(self, image: ImageFeatures, place: int, x: Tensor) -> ImageKeys:
+        features = image.features.to(x.device, x.dtype)
         shape = (-1, self._part.kv_heads, self._part.head_dim)
         keys = self._k_norm(self._k(features).view(shape))
         values = self._v(features).view(shape)
@@ -74,10 +77,13 @@ class CrossAttentionPart:
         )
 
 
-def _stretches(segment: Segment, cache: ImageCache, start: int) -> Iterator[Look]:
-    """Rows of a segment that see the same; `start` is added to a row for its place."""
-    shown = [int(sight.rows[0]) for sight in segment.sights]
-    for first, end in pairwise([segment.rows.start, *shown, segment.rows.stop]):
+def _stretches(
+    queries: Queries, images: Sequence[ImageFeatures], cache: CrossAttentionCache
+) -> Iterator[Look]:
+    """Rows of a sequence that see the same."""
+    rows, start = queries.rows, queries.context - queries.rows.stop
+    shown = [int(image.rows[0]) for image in images]
+    for first, end in pairwise([rows.start, *shown, rows.stop]):
         seen = cache.seen_at(first + start)
         if first < end and seen is not None:
             yield Look(slice(first, end), *seen)
@@ -98,9 +104,11 @@ class CrossAttentionLayer:
         self._mixer_gate = weights.residual_gate("mixer")
         self._gate = weights.residual_gate("ffn")
 
-    def __call__(self, x: Tensor, segments: list[Segment], index: int) -> Tensor:
+    def __call__(
+        self, x: Tensor, batch: ForwardBatch, cache: Sequence[CrossAttentionCache]
+    ) -> Tensor:
         """x (N, hidden) to (N, hidden)."""
-        looks = self.mixer.looks(x, segments, index)
+        looks = self.mixer.looks(x, batch, cache)
         if not looks:
             return x
         rows = torch.cat([torch.arange(look.rows.start, look.rows.stop) for look in looks])

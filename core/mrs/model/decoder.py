@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from mrs.cache.sequence import CacheRoom, SequenceCache
+from mrs.block_sizes import BLOCK_TOKENS
+from mrs.cache.sequence import SequenceCache
+from mrs.cache.space import CacheBuilder, CacheConfig, CacheSpace
 from mrs.families.spec import CrossAttention, Layer, ModelSpec, RopeScaling
+from mrs.model.batch import ForwardBatch
 from mrs.model.cross_attention import CrossAttentionLayer
 from mrs.model.halves import fuse_attention, fuse_feed_forward
 from mrs.model.layer_run import FusedLayer, find_runs
 from mrs.model.matrix import Linear
 from mrs.model.parts import build_feed_forward, build_mixer
 from mrs.model.rope import RopeTable, file_factors
-from mrs.model.segments import Segment
 from mrs.model.vision.build import VisionPart
 from mrs.model.weights import ModelWeights
 
@@ -45,17 +48,17 @@ class DecoderLayer:
             return None
         return self._fused_mixer, self._fused_feed_forward
 
-    def __call__(self, x: Tensor, segments: list[Segment], index: int) -> Tensor:
-        """x (N, hidden) to (N, hidden)."""
+    def __call__(self, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor:
+        """x (N, hidden) to (N, hidden); `cache` has this layer's cache of each sequence."""
         if self._is_parallel:
             normed = self._mixer_norm(x)
-            return x + self.mixer(normed, segments, index) + self._feed_forward(normed)
-        return self._transform(self._mix(x, segments, index))
+            return x + self.mixer(normed, batch, cache) + self._feed_forward(normed)
+        return self._transform(self._mix(x, batch, cache))
 
-    def _mix(self, x: Tensor, segments: list[Segment], index: int) -> Tensor:
-        if self._fused_mixer is not None and self._fused_mixer.takes(x, segments):
-            return self._fused_mixer(x, segments[0], index)
-        mixed = self.mixer(self._mixer_norm(x), segments, index)
+    def _mix(self, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor:
+        if self._fused_mixer is not None and self._fused_mixer.takes(x):
+            return self._fused_mixer(x, batch, cache)
+        mixed = self.mixer(self._mixer_norm(x), batch, cache)
         if self._mixer_post_norm is not None:
             mixed = self._mixer_post_norm(mixed)
         return x + mixed * self._scale if self._scale != 1.0 else x + mixed
@@ -116,15 +119,24 @@ class Decoder:
         """Where tokens go in and logits come out."""
         return self._embedding.device
 
+    def new_space(
+        self,
+        tokens: int,
+        chunk_tokens: int,
+        *,
+        sequences: int = 1,
+        block_tokens: int = BLOCK_TOKENS,
+    ) -> CacheSpace:
+        """Memory for the caches of `sequences` sequences of `tokens` each, prompts in chunks."""
+        dtype = self._cache_dtype
+        builder = CacheBuilder(CacheConfig(tokens, sequences, chunk_tokens, dtype, block_tokens))
+        for layer, device in zip(self._layers, self._layer_devices, strict=True):
+            layer.mixer.add_cache(builder, device)
+        return builder.build()
+
     def new_cache(self, capacity_tokens: int, chunk_tokens: int) -> SequenceCache:
-        """An empty memory for one sequence, allocated for `capacity_tokens`."""
-        room = CacheRoom(capacity_tokens, chunk_tokens, self._cache_dtype)
-        return SequenceCache(
-            [
-                layer.mixer.new_cache(room, device)
-                for layer, device in zip(self._layers, self._layer_devices, strict=True)
-            ]
-        )
+        """An empty cache for one sequence, with memory of its own for `capacity_tokens`."""
+        return self.new_space(capacity_tokens, chunk_tokens).new()
 
     def is_outdated(self, cache: SequenceCache, total_tokens: int) -> bool:
         """Whether a sequence of `total_tokens` turns its keys otherwise than those in `cache`.
@@ -146,46 +158,50 @@ class Decoder:
 
     def forward(
         self,
-        tokens: Tensor,
-        segments: list[Segment],
-        wanted: Tensor,
+        batch: ForwardBatch,
+        caches: Sequence[SequenceCache],
         check: Callable[[], None] = lambda: None,
     ) -> Tensor:
-        """Logits (W, vocab) float32 after the rows `wanted` (W,), ascending, of `tokens` (N,).
+        """Logits (W, vocab) float32 after the batch's `logits_rows`.
 
-        Every segment's cache takes up its tokens. Activations move between devices only where
-        the next layer sits on another one. `check` is called before each layer, and may raise to
-        give the step up.
+        `caches` are those of the batch's sequences, which take up the new tokens. Activations
+        move between devices only where the next layer sits on another one. `check` is called
+        before each layer, and may raise to give the step up.
         """
+        by_layer = list(zip(*(cache.layers for cache in caches), strict=True))
         # Nothing else holds x: what was before a layer goes when it is done.
-        x, index = self._embed(tokens, segments), 0
+        x, index = self._embed(batch), 0
+        here = batch
         while index < len(self._layers):
             check()
             device = self._layer_devices[index]
             if x.device != device:
                 x = x.to(device, self._activation_dtype(device))
+            here = here.on(device)
             run = self._runs.get(index)
-            if run is not None and run.takes(x, segments):
-                x = run(x, segments[0])
+            if run is not None and run.takes(x, here):
+                x = run(x, here, by_layer)
                 index = run.places.stop
             else:
-                x = self._layers[index](x, segments, index)
+                x = self._layers[index](x, here, by_layer[index])
                 index += 1
-        if wanted.shape[0] < x.shape[0]:
-            x = x[wanted.to(x.device)]
+        for cache, (rows, _) in zip(caches, batch.queries, strict=True):
+            cache.advance(rows.stop - rows.start)
+        if batch.logits_rows.shape[0] < x.shape[0]:
+            x = x[batch.logits_rows.to(x.device)]
         if x.device != self.home:
             x = x.to(self.home, self._activation_dtype(self.home))
         return self._logits(self._norm(x))
 
-    def _embed(self, tokens: Tensor, segments: list[Segment]) -> Tensor:
-        """(N, hidden), at home; with what is seen in the place of tokens, where it is so."""
+    def _embed(self, batch: ForwardBatch) -> Tensor:
+        """(N, hidden), at home; with features of images in the place of tokens, where it is so."""
         home = self.home
-        x = self._embedding.rows(tokens.to(home), self._activation_dtype(home))
+        x = self._embedding.rows(batch.token_ids.to(home), self._activation_dtype(home))
         if self.spec.embedding_scale != 1.0:
             x = x * self.spec.embedding_scale
         if self.spec.vision is not None and self.spec.vision.enters == "embeddings":
-            for sight in (sight for segment in segments for sight in segment.sights):
-                x[sight.rows.to(home)] = sight.features.to(x.dtype)
+            for image in batch.images:
+                x[image.rows.to(home)] = image.features.to(x.dtype)
         return x
 
     def _logits(self, x: Tensor) -> Tensor:

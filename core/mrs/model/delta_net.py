@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrs.cache.recurrent import RecurrentCache
-from mrs.cache.sequence import CacheRoom
+from mrs.cache.recurrent import RecurrentStateCache
+from mrs.cache.space import CacheBuilder
 from mrs.families.spec import GatedDeltaNet
 from mrs.kernels.convolution import causal_convolution
 from mrs.kernels.delta import gated_delta_rule, unit_length
+from mrs.model.batch import ForwardBatch
 from mrs.model.rope import RopeTable
-from mrs.model.segments import Segment
 from mrs.model.weights import ModelWeights
 
 
@@ -33,31 +33,29 @@ class DeltaNetPart:
         self._head_norm = weights.norm("mixer.head_norm", part.norm)
         self._out = weights.linear("mixer.out")
 
-    def __call__(self, x: Tensor, segments: list[Segment], layer: int) -> Tensor:
+    def __call__(
+        self, x: Tensor, batch: ForwardBatch, cache: Sequence[RecurrentStateCache]
+    ) -> Tensor:
         part = self._part
         inputs = torch.cat((self._q(x), self._k(x), self._v(x)), dim=-1)
         wide = x.float()
         beta = torch.sigmoid(wide @ self._beta.T)  # (N, VH)
         log_decay = self._decay * F.softplus(wide @ self._step.T + self._step_bias)
         mixed = wide.new_empty(x.shape[0], part.value_heads, part.value_dim)
-        for segment in segments:
-            rows = segment.rows
-            cache = cast(RecurrentCache, segment.memory.layers[layer])
-            mixed[rows] = self._mix(inputs[rows], beta[rows], log_decay[rows], cache)
+        for (rows, _), each in zip(batch.queries, cache, strict=True):
+            mixed[rows] = self._mix(inputs[rows], beta[rows], log_decay[rows], each)
         gate = F.silu(self._z(x).float()).view(mixed.shape)
         return self._out((self._head_norm(mixed) * gate).flatten(1).to(x.dtype))
 
-    def new_cache(self, room: CacheRoom, device: torch.device) -> RecurrentCache:
-        part = self._part
-        return RecurrentCache(
-            (part.channels, part.kernel_tokens - 1),
-            (part.value_heads, part.key_dim, part.value_dim),
-            dtypes=(room.dtype, torch.float32),
-            device=device,
-        )
+    def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
+        part, dtype = self._part, builder.config.dtype
+        recent = (part.channels, part.kernel_tokens - 1)
+        state = (part.value_heads, part.key_dim, part.value_dim)
+        dtypes = (dtype, torch.float32)
+        builder.add(lambda: RecurrentStateCache(recent, state, dtypes=dtypes, device=device))
 
     def _mix(
-        self, inputs: Tensor, beta: Tensor, log_decay: Tensor, cache: RecurrentCache
+        self, inputs: Tensor, beta: Tensor, log_decay: Tensor, cache: RecurrentStateCache
     ) -> Tensor:
         """One sequence's new tokens (T, channels) to (T, VH, Dv)."""
         part = self._part
@@ -67,7 +65,6 @@ class DeltaNetPart:
         q = self._shared(inputs[:, :keys]) * part.key_dim**-0.5
         k = self._shared(inputs[:, keys : 2 * keys])
         v = inputs[:, 2 * keys :].reshape(-1, part.value_heads, part.value_dim)
-        cache.advance(len(inputs))
         return gated_delta_rule(q, k, v, log_decay, beta, state)
 
     def _shared(self, x: Tensor) -> Tensor:

@@ -2,50 +2,38 @@
 
 Ordinary are layers of the `pre` style with root-mean-square norms, whose matrices are packed and
 have no biases but those of queries, keys and values, and whose attention and feed-forward parts
-have no rarer features. All others, and batches of several sequences, are computed step by step:
-with the same results.
+have no rarer features. All others are computed step by step: with the same results.
 """
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Sequence
 
 from torch import Tensor
 
-from mrs.cache.layer import KeyValueCache
+from mrs.cache.paged_kv import PagedKVCache
 from mrs.families.spec import Attention, Layer, Mlp, Norm
 from mrs.kernels.layer import AttentionHalf, FeedForwardHalf, can_hold, library_of
 from mrs.kernels.packed import PackedMatrix
 from mrs.kernels.steps import ACTIVATION_NUMBERS
+from mrs.model.batch import ForwardBatch
 from mrs.model.rope import RopeTable
-from mrs.model.segments import Segment
 from mrs.model.weights import ModelWeights
 
 
 class FusedAttention:
-    """x + attention(norm(x)) for the tokens of one sequence."""
+    """x + attention(norm(x)) for the tokens of a batch."""
 
     def __init__(self, half: AttentionHalf, rope: RopeTable) -> None:
         self.half, self.rope = half, rope
 
-    def takes(self, x: Tensor, segments: list[Segment]) -> bool:
-        return len(segments) == 1 and self.half.takes(x)
+    def takes(self, x: Tensor) -> bool:
+        return self.half.takes(x)
 
-    def __call__(self, x: Tensor, segment: Segment, layer: int) -> Tensor:
+    def __call__(self, x: Tensor, batch: ForwardBatch, cache: Sequence[PagedKVCache]) -> Tensor:
         """x (N, hidden) to (N, hidden)."""
-        cache = cast(KeyValueCache, segment.memory.layers[layer])
-        cos, sin = angles_of(self.rope, segment, cache.length)
-        address, last_seen = cache.extend(len(x)), segment.last_seen
-        if last_seen is not None:
-            last_seen = last_seen - cache.oldest
-        return self.half(x, cos, sin, address, last_seen)
-
-
-def angles_of(rope: RopeTable, segment: Segment, start: int) -> tuple[Tensor, Tensor]:
-    """cos and sin (T, pairs) of a segment's tokens, the first of which is the sequence's `start`."""
-    tokens = segment.rows.stop - segment.rows.start
-    total = max(segment.total_tokens, start + tokens)
-    return rope.angles(start + segment.offset, tokens, total, segment.positions)
+        group = batch.attention[cache[0].group]
+        return self.half(x, *self.rope.angles(batch), cache[0].kv, group)
 
 
 def fuse_attention(

@@ -1,17 +1,16 @@
-"""Adjacent ordinary layers, which few tokens of one sequence pass in one native call."""
+"""Adjacent ordinary layers, which few tokens pass in one native call."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 from torch import Tensor
 
-from mrs.cache.layer import KeyValueCache
+from mrs.cache.paged_kv import PagedKVCache
 from mrs.kernels.layer import FeedForwardHalf
 from mrs.kernels.layer_run import LayerRun
-from mrs.model.halves import FusedAttention, angles_of
-from mrs.model.segments import Segment
+from mrs.model.batch import ForwardBatch
+from mrs.model.halves import FusedAttention
 
 #: Both halves of a layer, where the native library computes them.
 FusedLayer = tuple[FusedAttention, FeedForwardHalf]
@@ -21,27 +20,37 @@ _RUN_BYTES = 2 << 30
 
 
 class FusedLayers:
-    """The layers of `places`, one after another, for few tokens of one sequence."""
+    """The layers of `places`, one after another, for few tokens."""
 
     def __init__(self, first: int, layers: Sequence[FusedLayer]) -> None:
         self.places = range(first, first + len(layers))
+        self._layers = layers
         ropes = [attention.rope for attention, _ in layers]
         self._ropes = list(dict.fromkeys(ropes))
-        self._run = LayerRun(
-            [(attention.half, feed_forward) for attention, feed_forward in layers],
-            [self._ropes.index(rope) for rope in ropes],
-        )
+        self._runs: dict[tuple[int, ...], LayerRun] = {}
+        self._run = self._grouped((0,) * len(layers))
 
-    def takes(self, x: Tensor, segments: list[Segment]) -> bool:
-        return len(segments) == 1 and segments[0].last_seen is None and self._run.takes(x)
+    def takes(self, x: Tensor, batch: ForwardBatch) -> bool:
+        return not batch.has_attention_ends and self._run.takes(x)
 
-    def __call__(self, x: Tensor, segment: Segment) -> Tensor:
-        """x (N, hidden) to (N, hidden)."""
-        layers = segment.memory.layers
-        caches = [cast(KeyValueCache, layers[place]) for place in self.places]
-        start = caches[0].length
-        angles = [angles_of(rope, segment, start) for rope in self._ropes]
-        return self._run(x, angles, [cache.extend(len(x)) for cache in caches])
+    def __call__(
+        self, x: Tensor, batch: ForwardBatch, caches: Sequence[Sequence[PagedKVCache]]
+    ) -> Tensor:
+        """x (N, hidden) to (N, hidden); `caches` are those of all of the model's layers."""
+        own = [caches[place][0] for place in self.places]
+        run = self._grouped(tuple(cache.group for cache in own))
+        angles = [rope.angles(batch) for rope in self._ropes]
+        return run(x, angles, [cache.kv for cache in own], batch.attention)
+
+    def _grouped(self, groups: tuple[int, ...]) -> LayerRun:
+        """The run where each layer's keys lie in the pool of its group."""
+        if groups not in self._runs:
+            self._runs[groups] = LayerRun(
+                [(attention.half, feed_forward) for attention, feed_forward in self._layers],
+                [self._ropes.index(attention.rope) for attention, _ in self._layers],
+                groups,
+            )
+        return self._runs[groups]
 
 
 def find_runs(layers: Sequence[FusedLayer | None]) -> dict[int, FusedLayers]:

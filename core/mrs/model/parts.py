@@ -8,8 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from mrs.cache.layer import LayerCache
-from mrs.cache.sequence import CacheRoom
+from mrs.cache.space import CacheBuilder
 from mrs.families.spec import (
     Attention,
     FeedForward,
@@ -21,24 +20,24 @@ from mrs.families.spec import (
     ShortConvolution,
 )
 from mrs.model.attention import AttentionPart
+from mrs.model.batch import ForwardBatch
 from mrs.model.convolution import ConvolutionPart
 from mrs.model.delta_net import DeltaNetPart
 from mrs.model.feed_forward import MlpPart
 from mrs.model.latent_attention import LatentAttentionPart
 from mrs.model.moe import MoePart
 from mrs.model.rope import RopeTable
-from mrs.model.segments import Segment
 from mrs.model.weights import ModelWeights
 
 
 class MixerPart(Protocol):
     """Lets the tokens of each sequence look at each other."""
 
-    def __call__(self, x: Tensor, segments: list[Segment], layer: int) -> Tensor:
-        """x (N, hidden), the new tokens of all segments one after another, to (N, hidden)."""
+    def __call__(self, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor:
+        """x (N, hidden) to (N, hidden); `cache` has this layer's cache of each sequence."""
 
-    def new_cache(self, room: CacheRoom, device: torch.device) -> LayerCache:
-        """An empty memory of one sequence for this layer."""
+    def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
+        """Say what this layer keeps of a sequence."""
 
 
 class FeedForwardPart(Protocol):

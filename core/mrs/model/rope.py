@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mrs.families.spec import Rope, RopeScaling
 from mrs.kernels.rope import rotate
+from mrs.model.batch import ForwardBatch
 from mrs.model.weights import ModelWeights
 
 
@@ -122,54 +123,52 @@ class RopeTable:
         self._device = device
         self._file_factors = file_factors
         self._is_fixed = rope.scaling is None or not rope.scaling.depends_on_length
-        self._span = (0, 0, 0)
         self._cos = self._sin = torch.empty(0, rope.dim // 2, device=device)
         axes = [axis for axis, pairs in enumerate(rope.sections) for _ in range(pairs)]
         self._axes = torch.tensor(axes, dtype=torch.long, device=device)
         self._pairs = torch.arange(len(axes), device=device)
+        self._made_for: Tensor | None = None
+        self._angles = self._cos, self._sin
 
-    def rotate(
-        self, x: Tensor, start: int, total_tokens: int, positions: Tensor | None = None
-    ) -> Tensor:
-        """Rotate x (T, H, D), whose tokens stand at `start`, `start + 1`, …
+    def rotate(self, x: Tensor, batch: ForwardBatch) -> Tensor:
+        """Rotate x (N, H, D) by the batch's positions.
 
-        Those of pictures stand at `positions` (3, T) instead, none of them behind `start + T`:
-        in time, height and width, by each of which a section of the pairs turns.
-        `total_tokens` is the length of the sequence once the prompt that x belongs to is in: the
-        chunks of one prompt turn as if it had come at once.
+        Where they are three, in time, height and width, a section of the pairs is rotated by each.
         """
-        cos, sin = self.angles(start, x.shape[0], total_tokens, positions)
+        cos, sin = self.angles(batch)
         return rotate(x, cos, sin, interleaved=self.rope.interleaved)
 
-    def angles(
-        self, start: int, tokens: int, total_tokens: int, positions: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """cos and sin (T, pairs) of so many tokens, as `rotate` takes them."""
-        end = start + tokens
-        first = self._reach(start, end, total_tokens)
-        if positions is None:
-            at: slice | tuple[Tensor, Tensor] = slice(start - first, end - first)
-        else:
-            at = positions.to(self._device)[self._axes].T, self._pairs
-        return self._cos[at], self._sin[at]
+    def angles(self, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
+        """cos and sin (N, pairs) of a batch's tokens; made once for all layers."""
+        if self._made_for is not batch.positions:
+            self._angles = self._fixed(batch) if self._is_fixed else self._by_length(batch)
+            self._made_for = batch.positions
+        return self._angles
 
-    def _reach(self, start: int, end: int, total_tokens: int) -> int:
-        """Make the table hold positions `start` to `end`; returns the position of its first row.
+    def _fixed(self, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
+        end = int(batch.positions.max()) + 1
+        if end > self._cos.shape[0]:
+            rows = max(end, 2 * self._cos.shape[0], 256)
+            self._cos, self._sin = self._tabulate(torch.arange(rows), 0)
+        positions = batch.positions.to(self._device)
+        if positions.dim() == 1:
+            return self._cos[positions], self._sin[positions]
+        places = positions[self._axes].T
+        return self._cos[places, self._pairs], self._sin[places, self._pairs]
 
-        It grows by doubling where angles are fixed. Where they depend on the length, it holds
-        the asked positions alone, for the other layers of the same step.
-        """
-        if self._is_fixed:
-            if end > self._cos.shape[0]:
-                self._tabulate(0, max(end, 2 * self._cos.shape[0], 256), total_tokens)
-            return 0
-        if (start, end, total_tokens) != self._span:
-            self._tabulate(start, end, total_tokens)
-            self._span = (start, end, total_tokens)
-        return start
+    def _by_length(self, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
+        """Sequence by sequence, where angles depend on its length."""
+        parts = [
+            self._tabulate(batch.positions[rows], length)
+            for (rows, _), length in zip(batch.queries, batch.rope_lengths.tolist(), strict=True)
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        return torch.cat([cos for cos, _ in parts]), torch.cat([sin for _, sin in parts])
 
-    def _tabulate(self, start: int, end: int, total_tokens: int) -> None:
-        angles, magnitude = frequencies(self.rope, total_tokens, self._file_factors)
-        table = torch.arange(start, end).float()[:, None] * angles[None, :]
-        self._cos = (table.cos() * magnitude).to(self._device)
-        self._sin = (table.sin() * magnitude).to(self._device)
+    def _tabulate(self, positions: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        angles, magnitude = frequencies(self.rope, length, self._file_factors)
+        table = positions.float()[:, None] * angles[None, :]
+        return (table.cos() * magnitude).to(self._device), (table.sin() * magnitude).to(
+            self._device
+        )

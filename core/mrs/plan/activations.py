@@ -190,16 +190,18 @@ def _transforming_bytes(layer: Layer, hidden_size: int, run: Pass, kept: KeptAs)
 
 
 def standing_bytes(spec: ModelSpec, run: Pass, batch: int) -> int:
-    """What stays between layers: rotary tables, one for each kind of rope, and small things.
+    """What stays between layers: rotary tables and the batch's angles, one for each kind of rope,
+    and small things.
 
-    Those are the ids and positions of tokens (8 bytes each) and what sampling has counted of the
-    vocabulary (5 bytes each, for every sequence).
+    Those are the ids, positions, slots and the like of tokens (8 bytes each) and what sampling has
+    counted of the vocabulary (5 bytes each, for every sequence).
     """
     ropes = {layer.mixer.rope for layer in spec.layers}
     one = run.of_one_sequence()
     tables = sum(table_bytes(rope, one) for rope in ropes if rope is not None)
+    angles = sum(run.tokens * rope.dim // 2 * 4 * 2 for rope in ropes if rope is not None)
     counted = 5 * spec.vocab_size * batch
-    return tables + counted + 8 * 2 * (run.tokens + run.context_tokens)
+    return tables + angles + counted + 8 * (6 * run.tokens + 2 * run.context_tokens)
 
 
 def head_activation_bytes(spec: ModelSpec, run: Pass, head: Storage, batch: int) -> int:

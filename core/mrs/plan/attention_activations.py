@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
+from mrs.attention_sizes import is_native, workspace_bytes
 from mrs.families.spec import Attention, CrossAttention, LatentAttention, Rope
 from mrs.plan.forward_pass import KeptAs, Pass, norm_bytes, product_bytes
 
-#: Heads that native attention takes are whole vectors; it scores so many queries at once.
-NATIVE_LANES = 16
-NATIVE_SCORES = 8
-#: Many queries are taken in blocks of so many, with so many keys at a time.
-NATIVE_ROWS = 64
-NATIVE_STEP_KEYS = 64
 #: Keys that the CPU's fused attention looks at in one step, and float32 sums it keeps beside.
 ATTENTION_KEYS_PER_STEP = 512
 #: Scores of latent attention that are in memory at once.
@@ -45,40 +40,55 @@ def attention_bytes(part: Attention, run: Pass, hidden_size: int, kept: KeptAs) 
     one = run.of_one_sequence()
     turned = held
     if part.rope is not None:
-        moments.append(held + rotation_bytes(one, part.heads, part.head_dim, part.rope))
-        turned += one.size(query_size)
-        moments.append(turned + rotation_bytes(one, part.kv_heads, part.head_dim, part.rope))
-        turned += one.size(key_size)
+        moments.append(held + rotation_bytes(run, part.heads, part.head_dim, part.rope))
+        turned += queries
+        moments.append(turned + rotation_bytes(run, part.kv_heads, part.head_dim, part.rope))
+        turned += keys
         moments.append(held + _table_growth_bytes(one, part.rope))
     moments.append(turned + _attend_bytes(part, one))
-    moments.append(turned + window_move_bytes(part, one))
     moments.append(held + gates)
     moments.append(held + product("mixer.o", query_size, hidden_size, part.out_bias))
     return max(moments)
 
 
 def latent_attention_bytes(part: LatentAttention, run: Pass, hidden_size: int, kept: KeptAs) -> int:
-    """Queries, those through the keys' map, the latent vector twice and the mix are held.
+    """First queries, those through the keys' map, and what of them is rotated.
 
-    Beside them, for one sequence, the rotated queries and their copy in the cache's type, then
-    the scores of some heads: with their mask and softmax three lists in float32 and two of
-    booleans, and float32 of the keys. Last what goes through the values' map, and the projection back.
+    Then queries as they came and as they attend, the latent vector and the keys stay; beside them
+    what attention takes and its result; last the result, what goes through the values' map, cast
+    and put in order for it, and the projection back.
     """
     wide = part.latent_dim + part.rope.dim
-    query_size = part.heads * (part.key_dim + part.rope.dim)
+    q = run.size(part.heads * (part.key_dim + part.rope.dim))
     latents = run.size(part.heads * part.latent_dim)
-    held = run.size(query_size + wide + part.latent_dim) + 2 * latents
-    one = run.of_one_sequence()
-    turned = one.size(part.heads * wide) + one.tokens * part.heads * wide * run.cache.block_bytes
-    scores = min(part.heads * one.tokens * one.context_tokens, LATENT_SCORES)
-    scores = max(scores, one.tokens * one.context_tokens)
-    keys = 2 * 4 * one.context_tokens * wide
-    attending = (3 * 4 + 2) * scores + keys + one.size(part.heads * part.latent_dim)
-    values = 2 * run.size(part.heads * part.value_dim)
+    queries = run.size(part.heads * wide)
+    held = q + queries + run.size(2 * wide + part.latent_dim)
+    making = q + latents + queries + 2 * run.size(part.heads * part.rope.dim)
+    attending = latents + _latent_workspace_bytes(part, run.of_one_sequence())
+    values = run.size(part.heads * part.value_dim)
     back = product_bytes(
         run, part.heads * part.value_dim, hidden_size, kept("mixer.o"), bias=part.bias
     )
-    return held + max(turned + attending, values + back)
+    # Maps of heads are of the cache's type.
+    narrow = run.tokens * part.heads * run.cache.block_bytes
+    cast = 0 if run.cache == run.activation else 2 * narrow * (part.latent_dim + part.value_dim)
+    ending = latents + max(cast, 2 * values + back)
+    return max(making, held + max(attending, ending))
+
+
+def _latent_workspace_bytes(part: LatentAttention, run: Pass) -> int:
+    """Native attention's scores and rows; torch's copies of queries and keys in the cache's type,
+    and scores of some heads: with their mask and softmax three lists in float32 and two of
+    booleans, and float32 of the keys.
+    """
+    wide = part.latent_dim + part.rope.dim
+    if run.native and is_native(wide, part.latent_dim):
+        return native_attention_bytes(part.heads, wide, part.latent_dim, run)
+    pairs = run.tokens * run.context_tokens
+    scores = max(min(part.heads * pairs, LATENT_SCORES), pairs)
+    keys = run.context_tokens * wide * (2 * 4 + run.cache.block_bytes)
+    cast = run.tokens * part.heads * wide * run.cache.block_bytes
+    return cast + (3 * 4 + 2) * scores + keys + run.size(part.heads * part.latent_dim)
 
 
 def rotation_bytes(run: Pass, heads: int, head_dim: int, rope: Rope) -> int:
@@ -120,32 +130,30 @@ def _table_growth_bytes(run: Pass, rope: Rope) -> int:
 def _attend_bytes(part: Attention, run: Pass) -> int:
     """Beside rotated queries and the cache: the cast queries, then one of two ways.
 
-    Native kernels take any queries and keep some scores a thread beside their result.
+    Native kernels take any queries and keep some scores a thread beside their result. torch's get
+    a copy of keys and values, which there are three of while their blocks are put in order.
     """
-    if run.native and part.head_dim % NATIVE_LANES == 0:
+    if run.native and is_native(part.head_dim):
         return run.size(part.heads * part.head_dim) + score_bytes(part, run)
     query = run.tokens * part.heads * part.head_dim * run.cache.block_bytes
-    cast = 0 if run.cache == run.activation else query
     seen = _seen_keys(part, run)
+    keys = seen * part.kv_heads * part.head_dim * run.cache.block_bytes
+    cast = 2 * keys + (0 if run.cache == run.activation else query)
     if part.softcap is None and not part.sinks:
-        return cast + _fused_bytes(part, run, query, seen)
-    return cast + _explicit_bytes(part, run, query, seen)
+        return max(3 * keys, cast + _fused_bytes(part, run, query, seen))
+    return max(3 * keys, cast + _explicit_bytes(part, run, query, seen))
 
 
 def score_bytes(part: Attention, run: Pass) -> int:
-    """What every thread of native attention keeps: scores of some queries with all keys.
+    """What native attention keeps in all threads."""
+    return native_attention_bytes(part.heads // part.kv_heads, part.head_dim, part.head_dim, run)
 
-    Of many queries scores with some keys, the queries themselves, what is mixed for them, those
-    keys in float32, and seven numbers a query.
-    """
-    rows = run.tokens * part.heads // part.kv_heads
-    one_by_one = NATIVE_SCORES * 4 * run.context_tokens
-    numbers = NATIVE_ROWS * (2 * part.head_dim + 7) + NATIVE_STEP_KEYS * (
-        part.head_dim + NATIVE_ROWS
+
+def native_attention_bytes(group: int, key_dim: int, value_dim: int, run: Pass) -> int:
+    """What native attention of one sequence keeps in all threads."""
+    return run.threads * workspace_bytes(
+        group, key_dim, value_dim, tokens=run.tokens, context_tokens=run.context_tokens
     )
-    blocks = 4 * numbers + 24
-    each = blocks if rows >= NATIVE_ROWS // 2 else max(blocks, one_by_one)
-    return run.threads * (each if run.tokens > 1 else one_by_one)
 
 
 def _seen_keys(part: Attention, run: Pass) -> int:
@@ -199,11 +207,3 @@ def _explicit_bytes(part: Attention, run: Pass, query: int, seen: int) -> int:
     count = 4 if part.kv_heads > 1 else 3
     mask = run.tokens * seen * 2 if run.tokens > 1 else 0
     return count * scores + mask + 2 * query
-
-
-def window_move_bytes(part: Attention, run: Pass) -> int:
-    """When a window moves on, its keys and then its values go to a buffer of the same size."""
-    if part.window is None or part.window + run.tokens >= run.context_tokens:
-        return 0
-    cells = part.window + run.tokens
-    return cells * part.kv_heads * part.head_dim * run.cache.block_bytes

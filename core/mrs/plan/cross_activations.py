@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from mrs.attention_sizes import TASK_HEADS, is_native
 from mrs.families.spec import CrossAttention
-from mrs.plan.attention_activations import NATIVE_LANES, NATIVE_SCORES, kernel_bytes
+from mrs.plan.attention_activations import kernel_bytes
 from mrs.plan.forward_pass import KeptAs, Pass, norm_bytes, product_bytes
 
 
@@ -54,8 +55,8 @@ def _attending_bytes(part: CrossAttention, run: Pass, hidden_size: int, kept: Ke
     if one.tokens > 1:
         folded = (2 if run.cache != run.activation else 1) * cast
         attending = max(folded + cast + kernel_bytes(part, one), 3 * cast)
-    elif run.native and part.head_dim % NATIVE_LANES == 0:
-        attending = one.size(size) + run.threads * NATIVE_SCORES * 4 * run.image_keys
+    elif run.native and is_native(part.head_dim):
+        attending = one.size(size) + run.threads * TASK_HEADS * 4 * run.image_keys
     else:
         attending = 3 * cast + kernel_bytes(part, one)
     return max(

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from mrs.attention_sizes import is_native
 from mrs.families.spec import Attention, Layer, Mlp
-from mrs.plan.attention_activations import NATIVE_LANES, score_bytes, window_move_bytes
+from mrs.plan.attention_activations import score_bytes
 from mrs.plan.forward_pass import KeptAs, Pass, decodes_packed, panel_bytes
 from mrs.plan.storage import Storage
 from mrs.units import MIB
@@ -36,15 +37,15 @@ def fused_attention_bytes(layer: Layer, hidden_size: int, run: Pass, kept: KeptA
         return None
     into = [kept(f"mixer.{slot}") for slot in "qkv"]
     back = kept("mixer.o")
-    if part.head_dim % NATIVE_LANES or not _are_fused(run, [*into, back]):
+    if not is_native(part.head_dim) or not _are_fused(run, [*into, back]):
         return None
     queries, keys = part.heads * part.head_dim, part.kv_heads * part.head_dim
     x, made = run.size(hidden_size), run.size(queries + 2 * keys)
     panels = panel_bytes(run, [back.format], run.tokens, queries, hidden_size)
-    attending = run.size(queries) + x + max(score_bytes(part, run), panels)
+    attending = run.size(queries) + x + max(score_bytes(part, run.of_one_sequence()), panels)
     formats = [kept.format for kept in into]
     projecting = x + panel_bytes(run, formats, run.tokens, hidden_size, queries + 2 * keys)
-    return x + made + max(projecting, window_move_bytes(part, run), attending)
+    return x + made + max(projecting, attending)
 
 
 def fused_mlp_bytes(layer: Layer, hidden_size: int, run: Pass, kept: KeptAs) -> int | None:
@@ -79,7 +80,6 @@ def _is_ordinary(layer: Layer) -> bool:
 
 
 def _are_fused(run: Pass, matrices: Sequence[Storage]) -> bool:
-    """Whether one sequence is multiplied with packed matrices as they are."""
+    """Whether tokens are multiplied with packed matrices as they are."""
     packed = all(kept.form == "packed" for kept in matrices)
-    alone = run.tokens == run.sequence_tokens
-    return run.native and packed and alone and not decodes_packed(run, run.tokens)
+    return run.native and packed and not decodes_packed(run, run.tokens)

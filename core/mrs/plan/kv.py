@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import singledispatch
 
+from mrs.block_sizes import BLOCK_TOKENS, blocks_of, window_blocks
 from mrs.families.spec import (
     Attention,
     CrossAttention,
@@ -22,18 +23,20 @@ from mrs.request import PREFILL_CHUNK_TOKENS
 
 
 def cache_cells(
-    context_tokens: int, *, window: int | None = None, chunk_tokens: int = 0, block_tokens: int = 1
+    context_tokens: int,
+    *,
+    window: int | None = None,
+    chunk_tokens: int = 0,
+    block_tokens: int = BLOCK_TOKENS,
 ) -> int:
-    """Cells of one sequence.
+    """Cells of one sequence, in whole blocks.
 
-    A sliding-window layer holds its window and one prefill chunk beside it, since every token of
-    the chunk still sees a whole window; a short context needs less. A paged cache rounds up to
-    whole blocks.
+    A sliding-window layer keeps its window and one prefill chunk beside it, since every token of
+    the chunk still attends to a whole window; a short context needs less.
     """
-    cells = context_tokens
-    if window is not None:
-        cells = min(cells, window + chunk_tokens)
-    return -(-cells // block_tokens) * block_tokens
+    if window is None or window + chunk_tokens >= context_tokens:
+        return blocks_of(context_tokens, block_tokens) * block_tokens
+    return window_blocks(context_tokens, window, chunk_tokens, block_tokens) * block_tokens
 
 
 def attention_kv_bytes(
@@ -83,7 +86,7 @@ def layer_kv_bytes(
     *,
     batch: int = 1,
     chunk_tokens: int = PREFILL_CHUNK_TOKENS,
-    block_tokens: int = 1,
+    block_tokens: int = BLOCK_TOKENS,
     image_keys: int = 0,
 ) -> int:
     """Bytes of one layer's cache for `batch` sequences of `context_tokens` each.

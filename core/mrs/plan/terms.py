@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
+from mrs.block_sizes import BLOCK_TOKENS
 from mrs.cpu import cpu_path, torch_units
 from mrs.families.spec import Layer
 from mrs.formats import FORMATS, Format
@@ -122,7 +123,7 @@ class ModelSizes:
         self.image_keys = shown.keys if shown else 0
         self.kv_bytes = tuple(_kv_bytes(self.spec.layers, load, dense, self.image_keys))
         now, later = (
-            sum(_kv_bytes(self.spec.layers, Load(tokens, 1, load.chunk_tokens), dense))
+            sum(_kv_bytes(self.spec.layers, Load(tokens, 1, load.chunk_tokens), dense, 0, 1))
             for tokens in (load.context_tokens, load.context_tokens + 1)
         )
         self.kv_bytes_per_token = now // load.context_tokens
@@ -173,7 +174,11 @@ class ModelSizes:
 
 
 def _kv_bytes(
-    layers: Sequence[Layer], load: Load, cache_format: Format, image_keys: int = 0
+    layers: Sequence[Layer],
+    load: Load,
+    cache_format: Format,
+    image_keys: int = 0,
+    block_tokens: int = BLOCK_TOKENS,
 ) -> list[int]:
     @cache
     def of(layer: Layer) -> int:
@@ -183,6 +188,7 @@ def _kv_bytes(
             cache_format,
             batch=load.batch,
             chunk_tokens=load.chunk_tokens,
+            block_tokens=block_tokens,
             image_keys=image_keys,
         )
 

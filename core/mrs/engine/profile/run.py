@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from mrs.cache.images import ImageCache
-from mrs.cache.layer import StateCache, TokenCache
 from mrs.cache.sequence import SequenceCache
+from mrs.cache.space import CacheSpace
 from mrs.engine.profile.peak_memory import peak_bytes
+from mrs.model.batch import ImageFeatures, SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
-from mrs.model.segments import Segment, Sight
 from mrs.model.weights import ModelWeights
 from mrs.plan.host_memory import peak_resident_bytes
 from mrs.plan.reconcile import Measured
@@ -59,10 +58,12 @@ def rehearse(
     _feed(decoder, decoder.new_cache(1, 1), 1)  # what comes first starts threads
     sample = decoder.new_cache(last, chunk_tokens)
     prompt_s = _timed(lambda: _feed(decoder, sample, last))
+    spaces: list[CacheSpace] = []
     full: list[SequenceCache] = []
 
     def worst_moment() -> None:
-        full.append(decoder.new_cache(context_tokens, chunk_tokens))
+        spaces.append(decoder.new_space(context_tokens, chunk_tokens))
+        full.append(spaces[0].new())
         _skip(full[0], sample, before)
         seen = [_look(decoder, edge) for _ in range(images)]
         _feed(decoder, full[0], last, _sights(decoder, seen))
@@ -74,13 +75,11 @@ def rehearse(
     if process_bytes is not None:
         process_bytes -= sum(x.nbytes for x in sample.layers if x.device.type == "cpu")
     full.clear()
+    spaces.clear()
     peaks = _peaks(worst_moment, sorted(devices, key=str))
     cache = full[0]
     steps_s = [_timed(lambda: _feed(decoder, cache, 1)) for _ in range(decoded)]
-    kv_bytes = {
-        device: sum(layer.nbytes for layer in cache.layers if layer.device == device)
-        for device in devices
-    }
+    kv_bytes = spaces[0].allocated_bytes(cache)
     return Rehearsal(
         kv_bytes=kv_bytes,
         activation_bytes={d: max(0, peak - kv_bytes[d]) for d, peak in peaks.items()},
@@ -109,24 +108,15 @@ def _peaks(work: Callable[[], None], devices: Sequence[torch.device]) -> dict[to
 
 
 def _skip(cache: SequenceCache, sample: SequenceCache, tokens: int) -> None:
-    """Let an empty cache remember `tokens` tokens: those of `sample`, again and again."""
+    """Let an empty cache keep `tokens` tokens: those of `sample`, again and again."""
     if not tokens:
         return
-    for layer, known in zip(cache.layers, sample.layers, strict=True):
-        if isinstance(layer, TokenCache) and isinstance(known, TokenCache):
-            needed = tokens if layer.reach is None else min(layer.reach, tokens)
-            layer.fill(tokens, _pieces(known, needed))
-        elif isinstance(layer, ImageCache):
-            layer.fill(tokens, ())
-        elif isinstance(layer, StateCache) and isinstance(known, StateCache):
-            layer.restore(tokens, known.snapshot())
-
-
-def _pieces(known: TokenCache, tokens: int) -> Iterator[tuple[Tensor, ...]]:
-    """Stretches of what a cache holds, `tokens` in all."""
-    held = known.length - known.oldest
-    for start in range(0, tokens, held):
-        yield known.contents(known.oldest, known.oldest + min(held, tokens - start))
+    known = [layer.export(0, sample.length) for layer in sample.layers]
+    starts = range(0, tokens, sample.length)
+    cache.restore(
+        tokens,
+        [[part and replace(part, first=at + part.first) for at in starts] for part in known],
+    )
 
 
 def _look(decoder: Decoder, edge: int) -> Tensor:
@@ -136,21 +126,22 @@ def _look(decoder: Decoder, edge: int) -> Tensor:
     return decoder.vision(torch.zeros(shape.pixels), shape)
 
 
-def _sights(decoder: Decoder, seen: Sequence[Tensor]) -> tuple[Sight, ...]:
+def _sights(decoder: Decoder, seen: Sequence[Tensor]) -> tuple[ImageFeatures, ...]:
     """Pictures in a row, where layers of their own look at them."""
     vision = decoder.spec.vision
     if vision is None or vision.enters == "embeddings":
         return ()
-    return tuple(Sight(torch.tensor([row]), features) for row, features in enumerate(seen))
+    return tuple(ImageFeatures(torch.tensor([row]), features) for row, features in enumerate(seen))
 
 
 def _feed(
-    decoder: Decoder, cache: SequenceCache, tokens: int, sights: tuple[Sight, ...] = ()
+    decoder: Decoder, cache: SequenceCache, tokens: int, sights: tuple[ImageFeatures, ...] = ()
 ) -> None:
     """New tokens as one chunk of a sequence."""
-    ids = torch.zeros(tokens, dtype=torch.long)
-    segment = Segment(slice(0, tokens), cache, cache.length + tokens, sights)
-    decoder.forward(ids, [segment], torch.tensor([tokens - 1]))
+    fed = SequenceInput(
+        cache, [0] * tokens, cache.length + tokens, sights, logits_rows=(tokens - 1,)
+    )
+    decoder.forward(forward_batch([fed]), [cache])
 
 
 def measure(

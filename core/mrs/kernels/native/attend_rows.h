@@ -22,10 +22,11 @@ typedef struct {
     float *queries, *mixed, *cached; /* (key_dim, ROWS), (value_dim, ROWS), (STEP_KEYS, dim) */
 } RowBlock;
 
-static int64_t row_block_bytes(const Attending *a) {
-    int64_t dim = a->key_dim > a->value_dim ? a->key_dim : a->value_dim;
+static int64_t row_block_bytes(const KVCache *cache) {
+    const int64_t key_dim = cache->keys.dim, value_dim = cache->values.dim;
+    int64_t dim = key_dim > value_dim ? key_dim : value_dim;
     return (int64_t)sizeof(RowBlock) +
-           (ROWS * (a->key_dim + a->value_dim) + STEP_KEYS * dim) * (int64_t)sizeof(float);
+           (ROWS * (key_dim + value_dim) + STEP_KEYS * dim) * (int64_t)sizeof(float);
 }
 
 /* sums[i][row] += the sum over k of a[i * i_step + k * k_step] * b[k][row], `count` rows of sums. */
@@ -64,12 +65,26 @@ static void add_all_products(const float *a, int64_t i_step, int64_t k_step, con
         add_products(1, a + i * i_step, i_step, k_step, b, depth, sums + i * ROWS);
 }
 
-/* Some cached tokens as floats: themselves, or widened into `room`. */
-static const float *widen_cached(Type type, const void *cache, int64_t place, int64_t count,
-                                 float *room) {
-    if (type == TYPE_F32) return (const float *)cache + place;
-    for (int64_t i = 0; i < count; i += LANES)
-        lanes_store(room + i, load_cached(type, cache, place + i));
+/* A few tokens' numbers as floats, `stride` apart: where they lie, or widened into `room`. */
+static const float *widen_cached(const Queries *queries, const Cached *cached, int64_t kv_head,
+                                 int64_t position, int64_t count, float *room, int64_t *stride) {
+    const KVCache *cache = queries->attending->cache;
+    const int64_t shift = cache->block_shift, dim = cached->dim;
+    const Type type = (Type)cache->type;
+    if (type == TYPE_F32 && tokens_in_block(shift, position, count) == count) {
+        *stride = cached->token_stride;
+        return (const float *)cached->data +
+               cached_place(cached, queries->blocks, shift, kv_head, position);
+    }
+    float *out = room;
+    for (int64_t s = 0, size; s < count; s += size) {
+        size = tokens_in_block(shift, position + s, count - s);
+        int64_t place = cached_place(cached, queries->blocks, shift, kv_head, position + s);
+        for (int64_t t = 0; t < size; t++, place += cached->token_stride, out += dim)
+            for (int64_t d = 0; d < dim; d += LANES)
+                lanes_store(out + d, load_cached(type, cached->data, place + d));
+    }
+    *stride = dim;
     return room;
 }
 
@@ -120,50 +135,54 @@ static void weigh_scores(RowBlock *block, int64_t keys, float softcap, int64_t v
     }
 }
 
-/* Where the query of a row begins among all heads, in units of heads. */
-INLINE int64_t row_place(const Attending *a, int64_t kv_head, int64_t row) {
+/* Where the query of a row begins among all heads of the batch, in units of heads. */
+INLINE int64_t row_place(const Queries *queries, int64_t kv_head, int64_t row) {
+    const Attending *a = queries->attending;
     const int64_t group = a->heads / a->kv_heads;
-    return row / group * a->heads + kv_head * group + row % group;
+    return (queries->row + row / group) * a->heads + kv_head * group + row % group;
 }
 
 /* Queries of `rows` rows, scaled, and which keys they see; rows beyond are zeros. */
-static void gather_rows(const Attending *a, int64_t kv_head, int64_t first, int64_t rows,
+static void gather_rows(const Queries *queries, int64_t kv_head, int64_t first, int64_t rows,
                         RowBlock *block) {
-    const int64_t group = a->heads / a->kv_heads;
-    memset(block->queries, 0, (size_t)(a->key_dim * ROWS) * sizeof(float));
-    memset(block->mixed, 0, (size_t)(a->value_dim * ROWS) * sizeof(float));
+    const Attending *a = queries->attending;
+    const int64_t group = a->heads / a->kv_heads, key_dim = a->cache->keys.dim;
+    memset(block->queries, 0, (size_t)(key_dim * ROWS) * sizeof(float));
+    memset(block->mixed, 0, (size_t)(a->cache->values.dim * ROWS) * sizeof(float));
     for (int row = 0; row < ROWS; row++) {
         const int64_t same = first + (row < rows ? row : 0), token = same / group;
-        const int64_t own = a->keys - a->tokens + token, place = row_place(a, kv_head, same);
-        block->first[row] = a->window && own >= a->window ? own - a->window + 1 : 0;
-        block->last[row] = a->last_seen ? a->last_seen[token] : own;
+        const int64_t own = queries->context - queries->tokens + token;
+        const int64_t place = row_place(queries, kv_head, same);
+        block->first[row] = first_key(a, own);
+        block->last[row] = last_key(a, queries->row + token, own);
         block->largest[row] = a->sinks ? a->sinks[place % a->heads] : FAINT;
         block->total[row] = a->sinks ? 1 : 0;
-        for (int64_t d = 0; d < a->key_dim && row < rows; d++)
-            block->queries[d * ROWS + row] = a->q[place * a->key_dim + d] * (float)a->scale;
+        for (int64_t d = 0; d < key_dim && row < rows; d++)
+            block->queries[d * ROWS + row] = a->q[place * key_dim + d] * (float)a->scale;
     }
 }
 
-static void scatter_rows(const Attending *a, int64_t kv_head, int64_t first, int64_t rows,
+static void scatter_rows(const Queries *queries, int64_t kv_head, int64_t first, int64_t rows,
                          const RowBlock *block) {
+    const int64_t dim = queries->attending->cache->values.dim;
     for (int64_t row = 0; row < rows; row++) {
-        float *out = a->out + row_place(a, kv_head, first + row) * a->value_dim;
+        float *out = queries->attending->out + row_place(queries, kv_head, first + row) * dim;
         const float factor = 1.0f / block->total[row];
-        for (int64_t d = 0; d < a->value_dim; d++)
-            out[d] = block->mixed[d * ROWS + row] * factor;
+        for (int64_t d = 0; d < dim; d++) out[d] = block->mixed[d * ROWS + row] * factor;
     }
 }
 
-/* `rows` rows from `first` on, no more than ROWS, of one head of keys. Rows are numbered token by
- * token. `room` has row_block_bytes. */
-static void attend_rows(const Attending *a, int64_t kv_head, int64_t first, int64_t rows,
+/* `rows` rows from `first` on, no more than ROWS, of one head of keys of a sequence. Rows are
+ * numbered token by token. `room` has row_block_bytes. */
+static void attend_rows(const Queries *queries, int64_t kv_head, int64_t first, int64_t rows,
                         void *room) {
+    const Attending *a = queries->attending;
+    const Cached *keys = &a->cache->keys, *values = &a->cache->values;
     RowBlock *block = room;
-    const Type type = (Type)a->type;
     block->queries = (float *)(block + 1);
-    block->mixed = block->queries + a->key_dim * ROWS;
-    block->cached = block->mixed + a->value_dim * ROWS;
-    gather_rows(a, kv_head, first, rows, block);
+    block->mixed = block->queries + keys->dim * ROWS;
+    block->cached = block->mixed + values->dim * ROWS;
+    gather_rows(queries, kv_head, first, rows, block);
     int64_t least = block->first[0], least_last = block->last[0], most_first = least, most = 0;
     for (int row = 0; row < ROWS; row++) {
         least = block->first[row] < least ? block->first[row] : least;
@@ -171,17 +190,18 @@ static void attend_rows(const Attending *a, int64_t kv_head, int64_t first, int6
         least_last = block->last[row] < least_last ? block->last[row] : least_last;
         most = block->last[row] > most ? block->last[row] : most;
     }
-    for (int64_t key = least; key <= most; key += STEP_KEYS) {
-        const int64_t keys = most + 1 - key < STEP_KEYS ? most + 1 - key : STEP_KEYS;
-        const float *k = widen_cached(type, a->k, kv_head * a->k_stride + key * a->key_dim,
-                                      keys * a->key_dim, block->cached);
-        memset(block->scores, 0, (size_t)keys * sizeof block->scores[0]);
-        add_all_products(k, a->key_dim, 1, block->queries, a->key_dim, keys, block->scores[0]);
-        if (key < most_first || key + keys - 1 > least_last) hide_unseen(block, key, keys);
-        weigh_scores(block, keys, (float)a->softcap, a->value_dim);
-        const float *v = widen_cached(type, a->v, kv_head * a->v_stride + key * a->value_dim,
-                                      keys * a->value_dim, block->cached);
-        add_all_products(v, 1, a->value_dim, block->scores[0], keys, a->value_dim, block->mixed);
+    for (int64_t key = least, count, stride; key <= most; key += count) {
+        /* Steps end where blocks do, if these are as large. */
+        count = STEP_KEYS - key % STEP_KEYS;
+        count = most + 1 - key < count ? most + 1 - key : count;
+        const float *k = widen_cached(queries, keys, kv_head, key, count, block->cached, &stride);
+        memset(block->scores, 0, (size_t)count * sizeof block->scores[0]);
+        add_all_products(k, stride, 1, block->queries, keys->dim, count, block->scores[0]);
+        if (key < most_first || key + count - 1 > least_last) hide_unseen(block, key, count);
+        weigh_scores(block, count, (float)a->softcap, values->dim);
+        const float *v =
+            widen_cached(queries, values, kv_head, key, count, block->cached, &stride);
+        add_all_products(v, 1, stride, block->scores[0], count, values->dim, block->mixed);
     }
-    scatter_rows(a, kv_head, first, rows, block);
+    scatter_rows(queries, kv_head, first, rows, block);
 }

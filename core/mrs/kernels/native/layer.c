@@ -2,10 +2,6 @@
  * to the interpreter, whose own memory the weights have driven out of the caches. */
 #include "layer.h"
 
-#include <string.h>
-
-#include "half.h"
-
 static bool feed_forward_some(const FeedForward *f, const float *x, int64_t tokens, float *scratch,
                               float *out, int threads) {
     const Path *path = f->gate->path;
@@ -33,23 +29,6 @@ EXPORT bool mrs_feed_forward(const FeedForward *f, const float *x, int64_t token
     return true;
 }
 
-/* Writes x (tokens, heads, dim) as the last of the cached keys or values. */
-static void store_cached(const CachedTokens *cache, void *cached, const float *x, int64_t tokens,
-                         int64_t heads, int64_t dim) {
-    for (int64_t t = 0; t < tokens; t++)
-        for (int64_t h = 0; h < heads; h++, x += dim) {
-            int64_t place = (h * cache->capacity + cache->length - tokens + t) * dim;
-            if (cache->type == TYPE_F32)
-                memcpy((float *)cached + place, x, (size_t)dim * sizeof(float));
-            else if (cache->type == TYPE_F16)
-                for (int64_t i = 0; i < dim; i++)
-                    ((uint16_t *)cached)[place + i] = half_of_float(x[i]);
-            else
-                for (int64_t i = 0; i < dim; i++)
-                    ((uint16_t *)cached)[place + i] = bf16_of_float(x[i]);
-        }
-}
-
 static void add_bias(float *x, const float *bias, int64_t tokens, int64_t size) {
     for (int64_t t = 0; bias && t < tokens; t++, x += size)
         for (int64_t i = 0; i < size; i++) x[i] += bias[i];
@@ -67,16 +46,15 @@ static void finish_heads(const AttentionHalf *half, float *x, const float *bias,
                half->interleaved != 0, x, threads);
 }
 
-/* x + back(attention), both (tokens, hidden): queries, keys and values are products of x's norm,
- * with a bias, the first two normed by heads and turned by the angles; the latter two become the
- * last of the cache. `last_seen` is as in Attending, by places in the cache. `scratch` holds, for
- * each token, a norm, keys and values, and queries twice; `out` may be x. Returns false when memory
- * is missing. */
-EXPORT bool mrs_attention(const AttentionHalf *half, const CachedTokens *cache,
-                          const Angles *angles, const int64_t *last_seen, const float *x,
-                          int64_t tokens, float *scratch, float *out, int threads) {
+/* x + back(attention), both (tokens, hidden), for the tokens of a batch: queries, keys and values
+ * are products of x's norm, with a bias, the first two normed by heads and turned by the angles; the
+ * latter two are written to the cache. `scratch` holds, for each token, a norm, keys and values, and
+ * queries twice; `out` may be x. Returns false when memory is missing. */
+EXPORT bool mrs_attention(const AttentionHalf *half, const KVCache *cache, const Batch *batch,
+                          const Angles *angles, const float *x, float *scratch, float *out,
+                          int threads) {
     const Path *path = half->q->path;
-    int64_t dim = half->head_dim, hidden = half->q->columns;
+    int64_t tokens = batch->tokens, dim = half->head_dim, hidden = half->q->columns;
     int64_t heads = half->q->rows / dim, kv_heads = half->k->rows / dim;
     float *q = scratch, *mixed = q + tokens * heads * dim, *normed = mixed + tokens * heads * dim;
     float *k = normed + tokens * hidden, *v = k + tokens * kv_heads * dim;
@@ -87,38 +65,30 @@ EXPORT bool mrs_attention(const AttentionHalf *half, const CachedTokens *cache,
     finish_heads(half, q, half->q_bias, half->q_norm, angles, tokens, heads, threads);
     finish_heads(half, k, half->k_bias, half->k_norm, angles, tokens, kv_heads, threads);
     add_bias(v, half->v_bias, tokens, kv_heads * dim);
-    store_cached(cache, cache->keys, k, tokens, kv_heads, dim);
-    store_cached(cache, cache->values, v, tokens, kv_heads, dim);
+    mrs_write_kv(cache, batch, k, v, kv_heads, threads);
     Attending attending = {.q = q,
-                           .k = cache->keys,
-                           .v = cache->values,
                            .out = mixed,
-                           .type = cache->type,
-                           .tokens = tokens,
+                           .cache = cache,
+                           .batch = batch,
                            .heads = heads,
                            .kv_heads = kv_heads,
-                           .keys = cache->length,
                            .window = half->window,
-                           .key_dim = dim,
-                           .value_dim = dim,
-                           .k_stride = cache->capacity * dim,
-                           .v_stride = cache->capacity * dim,
                            .scale = half->scale,
-                           .softcap = half->softcap,
-                           .last_seen = last_seen};
+                           .softcap = half->softcap};
     return mrs_attend(path, &attending, threads) &&
            multiply_each(&back, 1, mixed, TYPE_F32, tokens, threads);
 }
 
-/* x (tokens, hidden) through both halves of `count` layers, each with its cache. `scratch` holds
- * what the largest half takes. Returns false when memory is missing. */
-EXPORT bool mrs_layers(const Layer *layers, int64_t count, const CachedTokens *const *caches,
-                       const Angles *angles, const float *x, int64_t tokens, float *scratch,
-                       float *out, int threads) {
+/* x (tokens, hidden) through both halves of `count` layers, each with its cache; all batches have as
+ * many tokens. `scratch` holds what the largest half takes. Returns false when memory is missing. */
+EXPORT bool mrs_layers(const Layer *layers, int64_t count, const KVCache *const *caches,
+                       const Batch *const *batches, const Angles *angles, const float *x,
+                       float *scratch, float *out, int threads) {
+    const int64_t tokens = batches[0]->tokens;
     for (int64_t i = 0; i < count; i++, x = out) {
         const Layer *layer = &layers[i];
-        if (!mrs_attention(layer->attention, caches[i], &angles[layer->rope], NULL, x, tokens,
-                           scratch, out, threads) ||
+        if (!mrs_attention(layer->attention, caches[i], batches[layer->group],
+                           &angles[layer->rope], x, scratch, out, threads) ||
             !mrs_feed_forward(layer->feed_forward, out, tokens, tokens, scratch, out, threads))
             return false;
     }

@@ -24,13 +24,6 @@ typedef struct {
     double scale, softcap; /* softcap 0: none */
 } AttentionHalf;
 
-/* Keys and values (key heads, capacity, head_dim) of a sequence's first `length` tokens, of which
- * the last ones are about to be written. */
-typedef struct {
-    void *keys, *values;
-    int64_t type, capacity, length;
-} CachedTokens;
-
 /* By which new tokens turn, (tokens, pairs). */
 typedef struct {
     const float *cos, *sin;
@@ -39,7 +32,7 @@ typedef struct {
 typedef struct {
     const AttentionHalf *attention;
     const FeedForward *feed_forward;
-    int64_t rope; /* its number among the angles of a step */
+    int64_t rope, group; /* its numbers among the angles and the batches of a step */
 } Layer;
 
 void mrs_rms_norm(const Path *path, const float *x, const float *weight, float eps, int64_t rows,
@@ -50,5 +43,7 @@ void mrs_rotate(const Path *path, const float *x, const float *cos, const float 
                 int64_t tokens, int64_t heads, int64_t head_dim, int64_t pairs, int interleaved,
                 float *out, int threads);
 bool mrs_attend(const Path *path, const Attending *a, int threads);
+void mrs_write_kv(const KVCache *cache, const Batch *batch, const float *keys, const float *values,
+                  int64_t kv_heads, int threads);
 
 #endif

@@ -29,6 +29,8 @@ typedef enum { TYPE_F32, TYPE_BF16, TYPE_F16 } Type;
 typedef enum { SILU, GELU_TANH } Activation;
 typedef struct Rotation Rotation;   /* steps.h */
 typedef struct Attending Attending; /* steps.h */
+typedef struct Queries Queries;     /* steps.h */
+typedef struct KVCache KVCache;     /* steps.h */
 typedef struct Sight Sight;         /* steps.h */
 
 /* One implementation of everything below, for one instruction set. */
@@ -53,10 +55,10 @@ typedef struct {
     void (*activate)(Activation activation, float *gate, const float *up, int64_t size);
     void (*rotate)(const Rotation *rotation, const float *x, const float *cos, const float *sin,
                    float *out);
-    void (*attend)(const Sight *sight, int64_t kv_head, float *scores);
+    void (*attend)(const Sight *sight, int64_t head, int64_t heads, float *scores);
     int64_t rows; /* that attend_rows takes at once; see attend_rows.h */
-    int64_t (*row_block_bytes)(const Attending *attending);
-    void (*attend_rows)(const Attending *attending, int64_t kv_head, int64_t first, int64_t rows,
+    int64_t (*row_block_bytes)(const KVCache *cache);
+    void (*attend_rows)(const Queries *queries, int64_t kv_head, int64_t first, int64_t rows,
                         void *room);
     void (*encode)(Format format, const void *x, Type type, int64_t blocks, uint8_t *out);
 } Path;

@@ -1,6 +1,9 @@
 /* What Python calls for the small steps between matrix products. */
 #include "layer.h"
 
+#include <string.h>
+
+#include "half.h"
 #include "scratch.h"
 #include "threads.h"
 
@@ -83,62 +86,146 @@ EXPORT void mrs_rotate(const Path *path, const float *x, const float *cos, const
     run_tasks(used, tokens, rotate_task, &rotating);
 }
 
+/* Query heads that one task takes: as many as share a key's numbers in registers. */
+#define TASK_HEADS 8
+
 typedef struct {
     const Path *path;
     const Attending *attending;
+    int64_t scratch_bytes; /* of a task */
     _Atomic bool failed;
-} AttendingTokens;
+} AttendingBatch;
 
-/* Tasks are numbered head by head of keys, so that what a task reads stays in the caches. */
-static void attend_task(void *data, int64_t first, int64_t end) {
-    AttendingTokens *tokens = data;
-    const Attending *a = tokens->attending;
-    const int64_t score_bytes = 8 * a->keys * (int64_t)sizeof(float);
-    float *scores = take_scratch(score_bytes);
-    if (!scores) tokens->failed = true;
-    for (int64_t index = first; scores && index < end; index++) {
-        int64_t token = index % a->tokens, own = a->keys - a->tokens + token;
-        int64_t last = a->last_seen ? a->last_seen[token] : own;
-        Sight sight = {.attending = a,
-                       .q = a->q + token * a->heads * a->key_dim,
-                       .out = a->out + token * a->heads * a->value_dim,
-                       .first = a->window && own >= a->window ? own - a->window + 1 : 0};
-        sight.count = last - sight.first + 1;
-        tokens->path->attend(&sight, index / a->tokens, scores);
-    }
-    give_scratch(scores, score_bytes);
+static Queries queries_of(const Attending *a, int64_t sequence) {
+    const Batch *b = a->batch;
+    const int64_t row = b->query_start[sequence];
+    return (Queries){a, b->block_tables + sequence * b->table_blocks, row,
+                     b->query_start[sequence + 1] - row, b->context_lens[sequence]};
 }
 
-/* Queries that share a head of keys. */
-static int64_t rows_of(const Attending *a) { return a->tokens * a->heads / a->kv_heads; }
+/* Query heads of a sequence's tokens that share a head of keys. */
+static int64_t rows_of(const Queries *q) {
+    return q->tokens * q->attending->heads / q->attending->kv_heads;
+}
 
-/* The same for blocks of rows, numbered head by head of keys, too. */
-static void attend_rows_task(void *data, int64_t first, int64_t end) {
-    AttendingTokens *tokens = data;
-    const Attending *a = tokens->attending;
-    const Path *path = tokens->path;
-    const int64_t rows = rows_of(a), blocks = divide_up(rows, path->rows);
-    const int64_t room_bytes = path->row_block_bytes(a);
-    void *room = take_scratch(room_bytes);
-    if (!room) tokens->failed = true;
-    for (int64_t index = first; room && index < end; index++) {
-        int64_t row = index % blocks * path->rows;
-        path->attend_rows(a, index / blocks, row, at_most(path->rows, rows - row), room);
+/* Whether queries are taken in blocks: one that is filled by half is as fast as its rows one by
+ * one. */
+static bool takes_rows(const Path *path, const Queries *q) {
+    return q->tokens > 1 && rows_of(q) >= path->rows / 2;
+}
+
+static int64_t head_parts(const Attending *a) {
+    return divide_up(a->heads / a->kv_heads, TASK_HEADS);
+}
+
+static int64_t tasks_of(const Path *path, const Queries *q) {
+    const int64_t kv_heads = q->attending->kv_heads;
+    if (takes_rows(path, q)) return kv_heads * divide_up(rows_of(q), path->rows);
+    return kv_heads * q->tokens * head_parts(q->attending);
+}
+
+/* Some heads of one token. Tasks are numbered head by head of keys, so that what is read stays in
+ * the caches. */
+static void attend_one(const Path *path, const Queries *q, int64_t index, float *scores) {
+    const Attending *a = q->attending;
+    const int64_t parts = head_parts(a), group = a->heads / a->kv_heads;
+    const int64_t token = index / parts % q->tokens, kv_head = index / parts / q->tokens;
+    const int64_t part = index % parts * TASK_HEADS, row = q->row + token;
+    const int64_t own = q->context - q->tokens + token, first = first_key(a, own);
+    Sight sight = {.queries = q,
+                   .q = a->q + row * a->heads * a->cache->keys.dim,
+                   .out = a->out + row * a->heads * a->cache->values.dim,
+                   .first = first,
+                   .count = last_key(a, row, own) - first + 1};
+    path->attend(&sight, kv_head * group + part, at_most(TASK_HEADS, group - part), scores);
+}
+
+/* A block of rows, numbered head by head of keys, too. */
+static void attend_block(const Path *path, const Queries *q, int64_t index, void *room) {
+    const int64_t rows = rows_of(q), blocks = divide_up(rows, path->rows);
+    const int64_t row = index % blocks * path->rows;
+    path->attend_rows(q, index / blocks, row, at_most(path->rows, rows - row), room);
+}
+
+/* Tasks of all sequences are numbered one sequence after another. */
+static void attend_task(void *data, int64_t first, int64_t end) {
+    AttendingBatch *batch = data;
+    const Path *path = batch->path;
+    void *scratch = take_scratch(batch->scratch_bytes);
+    if (!scratch) batch->failed = true;
+    const int64_t sequences = scratch ? batch->attending->batch->sequences : 0;
+    for (int64_t i = 0, start = 0; i < sequences && start < end; i++) {
+        const Queries q = queries_of(batch->attending, i);
+        const int64_t count = tasks_of(path, &q), last = at_most(end - start, count);
+        for (int64_t index = first > start ? first - start : 0; index < last; index++)
+            if (takes_rows(path, &q))
+                attend_block(path, &q, index, scratch);
+            else
+                attend_one(path, &q, index, scratch);
+        start += count;
     }
-    give_scratch(room, room_bytes);
+    give_scratch(scratch, batch->scratch_bytes);
 }
 
 /* Attention of new tokens over a cache that holds them; false when memory is missing. */
 EXPORT bool mrs_attend(const Path *path, const Attending *a, int threads) {
-    AttendingTokens tokens = {path, a, false};
-    const int64_t rows = rows_of(a);
-    /* A block that is filled by half is as fast as its rows one by one. */
-    if (a->tokens > 1 && rows >= path->rows / 2) {
-        run_tasks(threads, a->kv_heads * divide_up(rows, path->rows), attend_rows_task, &tokens);
-        return !tokens.failed;
+    AttendingBatch batch = {path, a, 0, false};
+    int64_t tasks = 0, numbers = 0;
+    for (int64_t i = 0; i < a->batch->sequences; i++) {
+        const Queries q = queries_of(a, i);
+        const int64_t keys = a->window && a->window < q.context ? a->window : q.context;
+        const bool by_rows = takes_rows(path, &q);
+        const int64_t bytes = by_rows ? path->row_block_bytes(a->cache)
+                                      : TASK_HEADS * q.context * (int64_t)sizeof(float);
+        batch.scratch_bytes = bytes > batch.scratch_bytes ? bytes : batch.scratch_bytes;
+        tasks += tasks_of(path, &q);
+        numbers += by_rows ? LEAST_NUMBERS
+                           : q.tokens * a->kv_heads * keys *
+                                 (a->cache->keys.dim + a->cache->values.dim);
     }
-    int64_t seen = a->window && a->window < a->keys ? a->window : a->keys;
-    int64_t numbers = a->tokens * a->kv_heads * seen * (a->key_dim + a->value_dim);
-    run_tasks(threads_for(numbers, threads), a->tokens * a->kv_heads, attend_task, &tokens);
-    return !tokens.failed;
+    run_tasks(threads_for(numbers, threads), tasks, attend_task, &batch);
+    return !batch.failed;
+}
+
+typedef struct {
+    const KVCache *cache;
+    const Batch *batch;
+    const float *keys, *values; /* NULL: they are a part of the keys */
+    int64_t kv_heads;
+} Writing;
+
+static void write_token(const Cached *cached, const KVCache *cache, int64_t slot, const float *x,
+                        int64_t kv_heads) {
+    const int64_t inside = slot & (((int64_t)1 << cache->block_shift) - 1), dim = cached->dim;
+    int64_t place = (slot >> cache->block_shift) * cached->block_stride +
+                    inside * cached->token_stride;
+    for (int64_t h = 0; h < kv_heads; h++, place += cached->head_stride, x += dim) {
+        uint16_t *half = (uint16_t *)cached->data + place;
+        if (cache->type == TYPE_F32)
+            memcpy((float *)cached->data + place, x, (size_t)dim * sizeof(float));
+        else if (cache->type == TYPE_F16)
+            for (int64_t i = 0; i < dim; i++) half[i] = half_of_float(x[i]);
+        else
+            for (int64_t i = 0; i < dim; i++) half[i] = bf16_of_float(x[i]);
+    }
+}
+
+static void write_task(void *data, int64_t first, int64_t end) {
+    const Writing *w = data;
+    const Cached *keys = &w->cache->keys, *values = &w->cache->values;
+    for (int64_t token = first; token < end; token++) {
+        const int64_t slot = w->batch->slot_mapping[token];
+        write_token(keys, w->cache, slot, w->keys + token * w->kv_heads * keys->dim, w->kv_heads);
+        if (w->values)
+            write_token(values, w->cache, slot, w->values + token * w->kv_heads * values->dim,
+                        w->kv_heads);
+    }
+}
+
+/* Writes keys and values (tokens, kv_heads, dim) of new tokens to their slots. */
+EXPORT void mrs_write_kv(const KVCache *cache, const Batch *batch, const float *keys,
+                         const float *values, int64_t kv_heads, int threads) {
+    Writing writing = {cache, batch, keys, values, kv_heads};
+    const int64_t numbers = batch->tokens * kv_heads * (cache->keys.dim + cache->values.dim);
+    run_tasks(threads_for(numbers, threads), batch->tokens, write_task, &writing);
 }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+
+from mrs.cache.layer import CacheRules, LayerSlice, TensorShape
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class ImageKeys:
 
 @dataclass(frozen=True)
 class _Group:
-    """Pictures at adjacent places, which are seen together: `keys` and `values` have all their rows.
+    """Images at adjacent places, which are visible together: `keys` and `values` have all rows.
 
     `ends` are the rows at which each of them ends.
     """
@@ -52,11 +54,23 @@ class _Group:
             yield ImageKeys(self.first + index, self.keys[:, start:end], self.values[:, start:end])
 
 
-class ImageCache:
-    """Remembers every picture of a sequence; can be rewound to any earlier length.
+class ImageSlice(LayerSlice):
+    """Keys and values of images, by the places of their tokens."""
 
-    Of tokens it knows how many there were. Memory is taken as pictures come, and no more.
+    def split(self, at: int) -> tuple[ImageSlice, ImageSlice]:
+        before = {n: x for n, x in self.tensors.items() if int(n.partition(".")[0]) < at}
+        after = {n: x for n, x in self.tensors.items() if n not in before}
+        return replace(self, tensors=before), replace(self, first=at, tensors=after)
+
+
+class CrossAttentionCache:
+    """Keeps every image of a sequence; can be rewound to any earlier length.
+
+    Of tokens it knows how many there were. Memory is taken as images come, and no more.
     """
+
+    is_state = False
+    keeps_all = True
 
     def __init__(self, *, dtype: torch.dtype, device: torch.device) -> None:
         self.length = 0
@@ -65,11 +79,15 @@ class ImageCache:
         self._groups: list[_Group] = []
 
     @property
+    def rules(self) -> CacheRules:
+        return type(self)
+
+    @property
     def nbytes(self) -> int:
         return sum(group.keys.nbytes + group.values.nbytes for group in self._groups)
 
     def add(self, image: ImageKeys) -> None:
-        """Take up a picture whose token comes after those of all others."""
+        """Take up an image whose token comes after those of all others."""
         keys = image.keys.to(self.device, self._dtype)
         values = image.values.to(self.device, self._dtype)
         image = ImageKeys(image.place, keys, values)
@@ -79,28 +97,15 @@ class ImageCache:
             self._groups.append(_Group(image.place, (keys.shape[1],), keys, values))
 
     def advance(self, tokens: int) -> None:
-        """Count tokens that have been seen."""
         self.length += tokens
 
     def seen_at(self, place: int) -> tuple[Tensor, Tensor] | None:
-        """Keys and values (KV, S, D) of the pictures that the token at `place` sees, if any."""
+        """Keys and values (KV, S, D) of the images that the token at `place` attends to, if any."""
         for group in reversed(self._groups):
             if group.first <= place:
                 seen = group.up_to(place + 1)
                 return seen.keys, seen.values
         return None
-
-    def images(self, start: int, end: int) -> tuple[ImageKeys, ...]:
-        """The pictures at the places `start` to `end`."""
-        found = (image for group in self._groups for image in group.images())
-        return tuple(image for image in found if start <= image.place < end)
-
-    def fill(self, length: int, images: Iterable[ImageKeys]) -> None:
-        """Make an empty cache one of `length` tokens with these pictures; those on its device are
-        shared."""
-        for image in images:
-            self.add(image)
-        self.length = length
 
     def can_rewind_to(self, length: int) -> bool:
         return 0 <= length <= self.length
@@ -113,3 +118,40 @@ class ImageCache:
             kept[-1] = kept[-1].up_to(length)
         self._groups = kept
         self.length = length
+
+    def export(self, start: int, end: int) -> LayerSlice | None:
+        found = (image for group in self._groups for image in group.images())
+        tensors = {}
+        for image in found:
+            if start <= image.place < end:
+                tensors[f"{image.place}.keys"] = image.keys
+                tensors[f"{image.place}.values"] = image.values
+        return ImageSlice(start, tensors).on(self.device)
+
+    def restore(self, length: int, slices: Sequence[LayerSlice | None]) -> None:
+        """Images on this device are shared, since nothing ever changes them."""
+        named = {n: x for piece in slices if piece is not None for n, x in piece.tensors.items()}
+        for place in _places(named):
+            if place < length:
+                self.add(ImageKeys(place, named[f"{place}.keys"], named[f"{place}.values"]))
+        self.length = length
+
+    share, adopt = export, restore
+
+    @staticmethod
+    def serves(start: int, end: int, first: int | None, length: int) -> bool:
+        return first == start
+
+    def fits(self, first: int, end: int, shapes: Mapping[str, TensorShape]) -> bool:
+        """How many keys an image has is not known before it is there: only the names count."""
+        try:
+            places = _places(shapes)
+        except ValueError:
+            return False
+        wanted = {f"{place}.{part}" for place in places for part in ("keys", "values")}
+        return wanted == set(shapes) and all(first <= place < end for place in places)
+
+
+def _places(names: Iterable[str]) -> list[int]:
+    """Where images stand, in order, by the names of their tensors."""
+    return sorted({int(name.partition(".")[0]) for name in names})

@@ -1,0 +1,97 @@
+"""Fixed-size blocks of keys and values, counted by who refers to them."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from mrs.block_sizes import BLOCK_TOKENS
+from mrs.kernels.paged import PagedKV
+
+
+class BlockPool:
+    """The blocks of the layers that keep the same tokens of a sequence.
+
+    A block is a place for `block_tokens` tokens in each of `layers`. Those who refer to a block
+    share it; only one of them appends to it: `filled` says how many of its tokens are written, and
+    who goes on from fewer needs a copy. The lowest free blocks are given out first, so that memory
+    that was not needed yet stays untouched; when all are taken, there will be more.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[PagedKV] = (),
+        *,
+        blocks: int = 0,
+        block_tokens: int = BLOCK_TOKENS,
+        window: int | None = None,
+    ) -> None:
+        self.layers = layers
+        self.block_tokens = block_tokens
+        self.window = window
+        self.filled: list[int] = []
+        self._references: list[int] = []
+        self._free: list[int] = []
+        self._grow(blocks)
+
+    @property
+    def count(self) -> int:
+        """All blocks."""
+        return len(self._references)
+
+    @property
+    def used(self) -> int:
+        """Blocks that somebody refers to."""
+        return self.count - len(self._free)
+
+    def block_bytes(self) -> Counter[torch.device]:
+        """Bytes of a block in all layers, by device."""
+        sizes: Counter[torch.device] = Counter()
+        for layer in self.layers:
+            sizes[layer.device] += layer.block_bytes
+        return sizes
+
+    def references(self, block: int) -> int:
+        return self._references[block]
+
+    def allocate(self) -> int:
+        """A block that nobody else refers to."""
+        if not self._free:
+            self._grow(max(self.count + self.count // 4, self.count + 1))
+        block = heapq.heappop(self._free)
+        self._references[block] = 1
+        self.filled[block] = 0
+        return block
+
+    def retain(self, blocks: Iterable[int]) -> None:
+        """Refer to blocks once more."""
+        for block in blocks:
+            self._references[block] += 1
+
+    def release(self, blocks: Iterable[int]) -> None:
+        """Refer to blocks no longer; those that nobody refers to are free."""
+        for block in blocks:
+            self._references[block] -= 1
+            if not self._references[block]:
+                heapq.heappush(self._free, block)
+
+    def copy(self, block: int) -> int:
+        """A new block with the same contents."""
+        new = self.allocate()
+        for layer in self.layers:
+            layer.copy_block(block, new)
+        self.filled[new] = self.filled[block]
+        return new
+
+    def _grow(self, blocks: int) -> None:
+        """One layer after another, so that no more than one is there twice."""
+        for layer in self.layers:
+            layer.resize(blocks)
+        new = range(self.count, blocks)
+        self._references += [0] * len(new)
+        self.filled += [0] * len(new)
+        for block in new:
+            heapq.heappush(self._free, block)

@@ -1,0 +1,169 @@
+"""Keys and values in blocks of tokens, and where a batch's tokens find theirs."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mrs.kernels.steps import CACHE_TYPES, NativeBatch, NativeKV
+
+
+class PagedKV:
+    """One layer's keys (blocks, KV, block tokens, D) and values, of all sequences.
+
+    With `values_in_keys` the values are the first `value_dim` numbers of the keys. The memory of
+    blocks that were never written to is not touched, so that a system that takes up memory lazily
+    gives none for them.
+    """
+
+    def __init__(
+        self,
+        kv_heads: int,
+        key_dim: int,
+        value_dim: int,
+        *,
+        block_tokens: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        values_in_keys: bool = False,
+    ) -> None:
+        """`block_tokens` is a power of two."""
+        self.block_tokens = block_tokens
+        self.device = device
+        self.value_dim = value_dim
+        dims = (key_dim,) if values_in_keys else (key_dim, value_dim)
+        shapes = [(0, kv_heads, block_tokens, dim) for dim in dims]
+        self.tensors = tuple(torch.empty(shape, dtype=dtype, device=device) for shape in shapes)
+        self.native: NativeKV | None = None
+
+    @property
+    def keys(self) -> Tensor:
+        return self.tensors[0]
+
+    @property
+    def values(self) -> Tensor:
+        return self.tensors[-1][..., : self.value_dim]
+
+    @property
+    def address(self) -> int:
+        """Of what the native library takes, on a CPU."""
+        assert self.native is not None
+        return ctypes.addressof(self.native)
+
+    @property
+    def block_bytes(self) -> int:
+        return sum(x[0].numel() * x.element_size() for x in map(_one_block, self.tensors))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(x.nbytes for x in self.tensors)
+
+    def resize(self, blocks: int) -> None:
+        """Have room for so many blocks, with the contents of those that were there."""
+        self.native = None
+        self.tensors = tuple(_resized(x, blocks) for x in self.tensors)
+        if self.device.type == "cpu" and self.keys.dtype in CACHE_TYPES:
+            shift = self.block_tokens.bit_length() - 1
+            self.native = NativeKV.of(self.keys, self.values, shift)
+
+    def copy_block(self, source: int, target: int) -> None:
+        for x in self.tensors:
+            x[target].copy_(x[source])
+
+    def read(self, blocks: Tensor, start: int, end: int) -> tuple[Tensor, ...]:
+        """A copy (KV, T, D) of the tokens `start` to `end` of a sequence that has these blocks."""
+        first, size = start // self.block_tokens, self.block_tokens
+        some = blocks[first : -(-end // size)]
+        tokens = slice(start - first * size, end - first * size)
+        return tuple(_tokens(x, some)[:, tokens] for x in self.tensors)
+
+    def write(self, slots: Tensor, tokens: Sequence[Tensor]) -> None:
+        """Write keys, and values if they are apart, (N, KV, D), to the slots (N)."""
+        blocks, places = slots // self.block_tokens, slots % self.block_tokens
+        for x, new in zip(self.tensors, tokens, strict=True):
+            x[blocks, :, places] = new.to(x.device, x.dtype)
+
+
+def _one_block(x: Tensor) -> Tensor:
+    return x.new_empty((1, *x.shape[1:]), device="meta")
+
+
+def _resized(x: Tensor, blocks: int) -> Tensor:
+    new = x.new_empty(blocks, *x.shape[1:])
+    new[: len(x)] = x[:blocks]
+    return new
+
+
+def _tokens(x: Tensor, blocks: Tensor) -> Tensor:
+    """(blocks, KV, block tokens, D) to (KV, S, D), in the order of `blocks`."""
+    some = x.index_select(0, blocks.to(x.device)).transpose(0, 1)
+    return some.reshape(x.shape[1], -1, x.shape[3])
+
+
+class Queries(NamedTuple):
+    """The rows of a batch that are one sequence's new tokens, of `context` tokens in all."""
+
+    rows: slice
+    context: int
+
+
+@dataclass(frozen=True)
+class AttentionBatch:
+    """The new tokens of B sequences, one sequence after another, and where their keys are.
+
+    `query_start` (B + 1) and `context_lens` (B), with the new tokens, are int32 on the CPU.
+    `block_tables` (B, P) int32 names the blocks of each sequence in order, `slot_mapping` (N)
+    int64 where each new token is written: its block times the block's tokens, plus its place in
+    the block. `attention_ends` (N) int64 on the CPU is the last position that each token attends
+    to, None where that is its own.
+    """
+
+    query_start: Tensor
+    context_lens: Tensor
+    block_tables: Tensor
+    slot_mapping: Tensor
+    attention_ends: Tensor | None = None
+
+    @cached_property
+    def native(self) -> NativeBatch:
+        ends = self.attention_ends
+        return NativeBatch(
+            len(self.context_lens),
+            len(self.slot_mapping),
+            self.block_tables.shape[1],
+            self.query_start.data_ptr(),
+            self.context_lens.data_ptr(),
+            self.block_tables.data_ptr(),
+            self.slot_mapping.data_ptr(),
+            None if ends is None else ends.data_ptr(),
+        )
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(self.native)
+
+    @cached_property
+    def queries(self) -> tuple[Queries, ...]:
+        """The rows of each sequence."""
+        starts = self.query_start.tolist()
+        rows = (slice(*bounds) for bounds in itertools.pairwise(starts))
+        return tuple(map(Queries, rows, self.context_lens.tolist()))
+
+    def tables(self, block_tokens: int) -> Iterator[Tensor]:
+        """The blocks of each sequence, without what fills its row."""
+        for table, (_, context) in zip(self.block_tables, self.queries, strict=True):
+            yield table[: -(-context // block_tokens)]
+
+    def on(self, device: torch.device) -> AttentionBatch:
+        """The same with tables and slots on a device."""
+        if self.slot_mapping.device == device:
+            return self
+        tables, slots = self.block_tables.to(device), self.slot_mapping.to(device)
+        return replace(self, block_tables=tables, slot_mapping=slots)

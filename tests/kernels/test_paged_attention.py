@@ -1,0 +1,128 @@
+"""Attention of many sequences over blocks, in one call, is that of each alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_steps import assert_near, attention_in_double, batch_of, normal
+from torch import Tensor
+
+from mrs.attention_sizes import workspace_bytes
+from mrs.kernels import steps
+from mrs.kernels.attention_backend import NativeAttention, TorchAttention, attention_backend
+from mrs.kernels.paged import PagedKV
+
+pytestmark = pytest.mark.usefixtures("any_path")
+
+
+def make_cache(
+    sequences: list[tuple[Tensor, Tensor, int]], block: int, dtype: torch.dtype
+) -> tuple[PagedKV, list[tuple[Tensor, int]]]:
+    """Keys (KV, S, D), values, and how many of them are new: written to mixed-up blocks."""
+    (k, v, _), *_ = sequences
+    kv = PagedKV(len(k), k.shape[2], v.shape[2], block_tokens=block, dtype=dtype, device=k.device)
+    counts = [-(-k.shape[1] // block) for k, _, _ in sequences]
+    kv.resize(sum(counts))
+    free = torch.randperm(sum(counts), generator=torch.Generator().manual_seed(1)).tolist()
+    places = []
+    for (k, v, new), count in zip(sequences, counts, strict=True):
+        blocks, tokens = torch.tensor([free.pop() for _ in range(count)]), torch.arange(k.shape[1])
+        slots = blocks[tokens // block] * block + tokens % block
+        kv.write(slots, (k.transpose(0, 1), v.transpose(0, 1)))
+        places.append((slots, new))
+    return kv, places
+
+
+@pytest.mark.parametrize("block", [8, 64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (12, 1), (40, 2)])
+@pytest.mark.parametrize("window", [None, 9])
+def test_a_mixed_batch(
+    window: int | None, heads: int, kv_heads: int, dtype: torch.dtype, block: int
+) -> None:
+    """Some decode, some read a chunk; contexts are of very different lengths."""
+    lengths = [(1, 1), (130, 1), (70, 33), (7, 7), (64, 1), (90, 3)]
+    sequences = [
+        (
+            normal(kv_heads, length, 48, seed=n).to(dtype),
+            normal(kv_heads, length, 32, seed=n + 50).to(dtype),
+            new,
+        )
+        for n, (length, new) in enumerate(lengths)
+    ]
+    kv, places = make_cache(sequences, block, dtype)
+    q = normal(sum(new for _, new in lengths), heads, 48, seed=9)
+    backend, batch = attention_backend(kv), batch_of(places, block)
+    result = backend.attend(q, kv, batch, scale=0.2, window=window)
+    exact = dtype is torch.float32 or isinstance(backend, NativeAttention)
+    for (k, v, new), (rows, context) in zip(sequences, batch.queries, strict=True):
+        for i in range(new):
+            seen = context - new + i + 1
+            one = q[rows][i : i + 1]
+            expected = attention_in_double(one, k[:, :seen], v[:, :seen], 0.2, window, None, None)
+            assert_near(result[rows][i : i + 1], expected, 1e-5 if exact else 0.1)
+    for (rows, _), place in zip(batch.queries, places, strict=True):
+        alone = backend.attend(q[rows], kv, batch_of([place], block), scale=0.2, window=window)
+        assert torch.equal(alone, result[rows])
+
+
+def test_values_that_are_a_part_of_the_keys() -> None:
+    """As latent attention has them: many heads, one head of keys."""
+    kv = PagedKV(
+        1, 80, 64, block_tokens=16, dtype=torch.float32, device=torch.device("cpu"),
+        values_in_keys=True,
+    )  # fmt: skip
+    kv.resize(4)
+    keys, q = normal(40, 1, 80), normal(21, 16, 80, seed=1)
+    slots = torch.arange(40).flip(0)
+    slots = torch.tensor([3, 0, 2])[torch.arange(40) // 16] * 16 + torch.arange(40) % 16
+    backend, batch = attention_backend(kv), batch_of([(slots, 40)], 16)
+    backend.write(kv, batch, keys, None)
+    (written,) = kv.read(torch.tensor([3, 0, 2]), 0, 40)
+    assert torch.equal(written, keys.transpose(0, 1))
+    result = backend.attend(q, kv, batch_of([(slots, 21)], 16), scale=0.1)
+    for i in range(21):
+        seen = keys[: 20 + i].transpose(0, 1)
+        expected = attention_in_double(q[i : i + 1], seen, seen[..., :64], 0.1, None, None, None)
+        assert_near(result[i : i + 1], expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_both_backends_write_the_same(dtype: torch.dtype) -> None:
+    k, v = normal(30, 2, 16), normal(30, 2, 32, seed=1)
+    caches = []
+    for _ in range(2):
+        cpu = torch.device("cpu")
+        caches.append(PagedKV(2, 16, 32, block_tokens=8, dtype=dtype, device=cpu))
+        caches[-1].resize(4)
+    batch = batch_of([(torch.arange(30), 30)], 8)
+    for kv, backend in zip(caches, (attention_backend(caches[0]), TorchAttention()), strict=True):
+        backend.write(kv, batch, k, v)
+    blocks = torch.arange(4)
+    for one, other in zip(*(kv.read(blocks, 0, 30) for kv in caches), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_sizes_that_are_no_whole_vectors_are_left_to_torch() -> None:
+    odd = PagedKV(1, 8, 8, block_tokens=8, dtype=torch.float32, device=torch.device("cpu"))
+    assert isinstance(attention_backend(odd), TorchAttention)
+    assert not steps.can_attend(odd.keys, odd.values)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (12, 1), (40, 2)])
+@pytest.mark.parametrize("new", [1, 3, 40])
+def test_attention_takes_the_memory_that_is_planned(heads: int, kv_heads: int, new: int) -> None:
+    """To the byte on the path with the widest vectors."""
+    sequence = normal(kv_heads, 300, 48), normal(kv_heads, 300, 32), new
+    kv, places = make_cache([sequence], 64, torch.float32)
+    backend = attention_backend(kv)
+    if not isinstance(backend, NativeAttention):
+        return
+    library = backend.library
+    library.functions.mrs_scratch_peak()
+    backend.attend(normal(new, heads, 48), kv, batch_of(places, 64), scale=0.2)
+    taken = library.functions.mrs_scratch_peak()
+    planned = workspace_bytes(heads // kv_heads, 48, 32, tokens=new, context_tokens=300)
+    assert taken <= planned
+    if library.path == "avx512" and (new == 1 or new * heads // kv_heads >= 32):
+        assert taken == planned
