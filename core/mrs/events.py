@@ -30,9 +30,12 @@ OnProgress = Callable[[LoadProgress], None]
 
 @dataclass(frozen=True)
 class PlannedRates:
-    """Tokens a second that the plan expected of a reply that is made alone, low and high."""
+    """Tokens a second that the plan expected of a reply that is made alone, low and high.
 
-    prompt_tokens_per_s: tuple[float, float]
+    A prompt of few tokens has no rate: how soon its reply begins depends on other things.
+    """
+
+    prompt_tokens_per_s: tuple[float, float] | None
     completion_tokens_per_s: tuple[float, float]
 
 

@@ -33,9 +33,10 @@ def _facts(reply: Reply) -> list[str]:
     prompt_rate, reply_rate = usage.prompt_tokens_per_s, usage.completion_tokens_per_s
     planned_prompt = planned_reply = ""
     if usage.planned is not None:
-        low, high = usage.planned.prompt_tokens_per_s
-        if not low <= prompt_rate <= high:
-            planned_prompt = _planned(prompt_rate, low, high)
+        if usage.planned.prompt_tokens_per_s is not None:
+            low, high = usage.planned.prompt_tokens_per_s
+            if not low <= prompt_rate <= high:
+                planned_prompt = _planned(prompt_rate, low, high)
         planned_reply = _planned(reply_rate, *usage.planned.completion_tokens_per_s)
     facts = [
         f"first token {_seconds(usage.prompt_s)}",

@@ -12,7 +12,7 @@ from mrs.engine.loop import EngineLoop
 from mrs.engine.sampling.sampler import SampledToken
 from mrs.engine.sequence import SequenceRequest, TokenOutput
 from mrs.events import Event, Finished, FinishReason, PlannedRates, TextDelta, TokenLogprob, Usage
-from mrs.plan.learnt import Pace
+from mrs.plan.learnt import LEAST_PROMPT_TOKENS, Pace
 from mrs.plan.speed import SpeedEstimate
 from mrs.request import Sampling
 from mrs.text.chat import TextSide
@@ -140,7 +140,9 @@ class Reply:
             self._pace.add_step(self._step_s)
         if not sequence.num_cached_tokens and self._num_tokens:
             self._pace.add_prompt(computed, self._first_s - self._start_s)
-        return PlannedRates(self._speed.prompt_of(computed), self._speed.decode)
+        is_long = computed >= LEAST_PROMPT_TOKENS
+        prompt = self._speed.prompt_of(computed) if is_long else None
+        return PlannedRates(prompt, self._speed.decode)
 
     def _logprob(self, token: SampledToken, logprob: float) -> TokenLogprob:
         piece = self._tokenizer.piece
