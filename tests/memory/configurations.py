@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from dataclasses import dataclass
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -133,16 +134,19 @@ def model_path(configuration: Configuration, folder: Path) -> Path:
     path = folder / f"{configuration.model}-{configuration.stored}"
     if not (path / "tokenizer.json").exists():
         write_model(path, MODELS[configuration.model], configuration.stored)
-        _byte_tokenizer().save(str(path / "tokenizer.json"))
+        _tokenizer(MODELS[configuration.model]["vocab_size"]).save(str(path / "tokenizer.json"))
         (path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
     return path
 
 
-def _byte_tokenizer() -> Tokenizer:
-    """One token a byte: a prompt of ASCII letters has as many tokens as letters."""
+def _tokenizer(size: int) -> Tokenizer:
+    """As large as a real one, and yet a prompt of small letters has as many tokens as letters."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {token: i for i, token in enumerate(["<unk>", "<s>", "</s>", *letters])}
-    tokenizer = Tokenizer(models.BPE(vocab, [], unk_token="<unk>"))
+    pairs = (pair for pair in product(letters, letters) if not "".join(pair).islower())
+    merges = list(islice(pairs, max(0, size - len(letters) - 3)))
+    words = ["<unk>", "<s>", "</s>", *letters, *map("".join, merges)]
+    vocab = {token: i for i, token in enumerate(words)}
+    tokenizer = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer

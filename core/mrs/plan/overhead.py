@@ -34,7 +34,7 @@ NOTHING = Estimate(0, 0, 0)
 #: What the process itself takes on a CPU before any weight is there: the interpreter, torch's CPU
 #: build, its libraries and what importing them allocates, as the system counts resident memory.
 #: Measured: 245 to 256 MiB with two threads on x86-64 under Linux.
-PROGRAM = Estimate(215 * MIB, 250 * MIB, 280 * MIB)
+PROGRAM = Estimate(215 * MIB, 248 * MIB, 272 * MIB)
 #: The same with a build of torch for CUDA, which brings further libraries. Not measured.
 CUDA_PROGRAM = Estimate(215 * MIB, 600 * MIB, 1500 * MIB)
 #: Bytes of tokenizer for a token of the vocabulary, of which a tokenizer file has merges, too.
@@ -45,7 +45,7 @@ PARAMETER_BYTES = Estimate(1000, 4000, 6000)
 THREAD_BYTES = MIB
 #: The heap keeps what is freed for the next use, and cannot use every gap: this part of the
 #: largest activations, at most, and a few blocks.
-HEAP_GAPS, HEAP_BYTES = 0.9, 8 * MIB
+HEAP_GAPS, HEAP_BYTES = 0.7, 8 * MIB
 #: An accelerator's allocator rounds blocks up and cannot use every gap between them.
 FRAGMENTATION = 0.25
 
