@@ -90,7 +90,9 @@ def device_terms(
     indices = range(len(devices))
     layers = [[n for n, place in enumerate(layer_devices) if place == index] for index in indices]
     bounds = [_activation_bound(sizes.on(devices[i]), layers[i], i == home) for i in indices]
-    in_heap = max((bounds[i] for i in indices if devices[i].torch_device == "cpu"), default=0)
+    on_cpu = [i for i in indices if devices[i].torch_device == "cpu"]
+    in_heap = max((bounds[i] for i in on_cpu), default=0)
+    cached = sum(sizes.kv_bytes[layer] for i in on_cpu for layer in layers[i])
     host = host_index(devices)
     found = []
     for index, device in enumerate(devices):
@@ -102,7 +104,7 @@ def device_terms(
         allocator = _allocator(device, bounds[index])
         if index == host:
             runtime += _program(sizes)
-            allocator += heap_bytes(in_heap)
+            allocator += heap_bytes(in_heap, cached)
         found.append(
             _terms(
                 sizes.on(device),
@@ -195,4 +197,5 @@ def _allocator(device: Device, bound: int) -> Estimate:
 
 def host_bytes(model: ModelSizes, device: Device) -> int:
     """The most that the process takes of the host's memory besides what layers there take."""
-    return _program(model).high + heap_bytes(model.on(device).mapped_act_bytes).high
+    heap = heap_bytes(model.on(device).mapped_act_bytes, sum(model.kv_bytes))
+    return _program(model).high + heap.high

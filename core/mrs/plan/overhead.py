@@ -34,7 +34,7 @@ NOTHING = Estimate(0, 0, 0)
 #: What the process itself takes on a CPU before any weight is there: the interpreter, torch's CPU
 #: build, its libraries and what importing them allocates, as the system counts resident memory.
 #: Measured: 245 to 256 MiB with two threads on x86-64 under Linux.
-PROGRAM = Estimate(215 * MIB, 248 * MIB, 272 * MIB)
+PROGRAM = Estimate(215 * MIB, 248 * MIB, 268 * MIB)
 #: The same with a build of torch for CUDA, which brings further libraries. Not measured.
 CUDA_PROGRAM = Estimate(215 * MIB, 600 * MIB, 1500 * MIB)
 #: Bytes of tokenizer for a token of the vocabulary, of which a tokenizer file has merges, too.
@@ -44,8 +44,8 @@ PARAMETER_BYTES = Estimate(1000, 4000, 6000)
 #: Bytes of a thread's stack and buffers.
 THREAD_BYTES = MIB
 #: The heap keeps what is freed for the next use, and cannot use every gap: this part of the
-#: largest activations, at most, and a few blocks.
-HEAP_GAPS, HEAP_BYTES = 0.7, 8 * MIB
+#: largest activations and of the KV cache, at most, and a few blocks.
+HEAP_GAPS, CACHE_GAPS, HEAP_BYTES = 0.7, 0.25, 8 * MIB
 #: An accelerator's allocator rounds blocks up and cannot use every gap between them.
 FRAGMENTATION = 0.25
 
@@ -66,9 +66,9 @@ def program_bytes(vocabulary: int, parameters: int, threads: int) -> Estimate:
     return program + Estimate(*model) + Estimate(0, 0, threads * THREAD_BYTES)
 
 
-def heap_bytes(activation_bytes: int) -> Estimate:
-    """What the C library's heap takes beside the activations that lie in it."""
-    most = int(HEAP_GAPS * activation_bytes) + HEAP_BYTES
+def heap_bytes(activation_bytes: int, kv_bytes: int) -> Estimate:
+    """What the C library's heap takes besides the activations and caches that lie in it."""
+    most = int(HEAP_GAPS * activation_bytes + CACHE_GAPS * kv_bytes) + HEAP_BYTES
     return Estimate(0, most // 2, most)
 
 
