@@ -13,6 +13,7 @@ from torch import Tensor
 
 from engines import Asked, make_engine
 from mrs.cache.sequence import SequenceCache
+from mrs.cpu import cpu_path
 from mrs.engine.engine import Engine
 from mrs.kernels.layer_run import FEW_TOKENS
 from mrs.kernels.library import is_available
@@ -66,6 +67,7 @@ def test_every_logit_is_the_same(kind: str, offset: int) -> None:
                 cache.rewind(back)
 
 
+@pytest.mark.skipif(cpu_path() == "portable", reason="portable C decodes weights for 4 tokens on")
 def test_many_tokens_pass_the_halves_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Ctrl-C is answered between them."""
     seen: list[int] = []

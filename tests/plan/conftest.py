@@ -10,7 +10,7 @@ import pytest
 import torch
 from made_models import LLAMA_70B, write_headers
 
-from mrs.cpu import PATH_VARIABLE
+from mrs.cpu import PATH_VARIABLE, cpu_path, cpu_paths
 from mrs.families.find import describe
 from mrs.kernels.library import native_library, native_paths
 from mrs.plan.device_text import what_if_devices
@@ -45,13 +45,19 @@ def planner_of() -> Callable[..., tuple[Planner, RunRequest]]:
     return make
 
 
-@pytest.fixture(params=[*native_paths()[:1], "torch"])
+#: The native paths that the environment allows, best first.
+NATIVE_PATHS = [
+    path for path in cpu_paths()[cpu_paths().index(cpu_path()) :] if path in native_paths()
+]
+
+
+@pytest.fixture(params=[*NATIVE_PATHS[:1], "torch"])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The kernels that run and are planned for: the best native ones, or torch's."""
     yield from _forced(request.param, monkeypatch)
 
 
-@pytest.fixture(params=native_paths()[1:])
+@pytest.fixture(params=NATIVE_PATHS[1:])
 def lower_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The other native paths that this processor can run."""
     yield from _forced(request.param, monkeypatch)
