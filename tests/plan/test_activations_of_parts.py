@@ -63,14 +63,14 @@ MODELS: dict[str, dict[str, Any]] = {
 def test_the_measured_peak_is_bounded(tmp_path: Path, path: str, model: str, dtype: str) -> None:
     folder = write_model(tmp_path, {**BASE, **MODELS[model]})
     measured, bound = measured_and_predicted(folder, dtype)
-    assert measured <= bound <= 1.2 * measured
+    assert measured <= bound <= 1.15 * measured
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_quantized_weights(tmp_path: Path, path: str, model: str) -> None:
     folder = write_model(tmp_path, {**BASE, **MODELS[model]}, "BF16")
     measured, bound = measured_and_predicted(folder, "bf16", isq="q4k")
-    assert measured <= bound <= 1.2 * measured
+    assert measured <= bound <= 1.15 * measured
 
 
 @pytest.mark.parametrize("isq", [None, "q4k"])
@@ -89,4 +89,4 @@ def test_sinks_and_clamps(tmp_path: Path, path: str, isq: str | None) -> None:
     )
     GptOssForCausalLM(config).to(torch.bfloat16).save_pretrained(tmp_path)
     measured, bound = measured_and_predicted(tmp_path, "bf16", isq=isq)
-    assert measured <= bound <= 1.2 * measured
+    assert measured <= bound <= 1.15 * measured

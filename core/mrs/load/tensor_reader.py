@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mrs.families.spec import Piece, Scales
 from mrs.formats import FORMATS, Format
+from mrs.kernels.packed import GROUP_ROWS
 from mrs.plan.storage import SCALED_CHUNK_WEIGHTS, load_chunk_weights
 from mrs.quants import decode
 from mrs.quants.float8 import decode_float8_tiles
@@ -24,9 +25,6 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
     "BF16": torch.bfloat16,
     "F64": torch.float64,
 }
-
-#: Chunks are multiples of so many rows, where rows are short: matrices are packed in groups.
-_ROW_GROUP = 16
 
 
 class TensorReader:
@@ -121,7 +119,8 @@ class TensorReader:
 
 def _chunks(rows: range, columns: int, weights: int) -> Iterator[range]:
     """Consecutive parts of `rows`. The rows that a step skips are read too, and count."""
-    count = max(weights // (columns * rows.step) // _ROW_GROUP, 1) * _ROW_GROUP
+    groups = max(weights // (columns * rows.step) // GROUP_ROWS, 1)
+    count = groups * GROUP_ROWS  # matrices are packed in groups of rows
     for first in range(0, len(rows), count):
         yield rows[first : first + count]
 

@@ -18,7 +18,7 @@ from mrs.plan.processor import cpu_threads
 from mrs.plan.terms import ModelSizes, Sizes
 
 #: Our formula bounds the measured activations from above, by at most this part of them.
-ACTIVATION_SLACK = 0.2
+ACTIVATION_SLACK = 0.15
 
 
 @dataclass(frozen=True)
