@@ -23,7 +23,7 @@ from mrs_cli.render.messages import listening
 if TYPE_CHECKING:
     from mrs.plan.plan import Plan
     from mrs.plan.planner import Planner
-    from mrs.plan.reconcile import Reconciliation
+    from mrs.plan.report.reconcile import Reconciliation
 
 DEMO = "demo"
 
@@ -71,11 +71,11 @@ def show_plan(
 def _show_plan(
     environment: Environment, output: OutputFlags, planned: PlanFlags, request: RunRequest
 ) -> ExitCode:
-    from mrs.plan.advice import nearest_changes
-    from mrs.plan.bandwidth import learn_host_bandwidth
-    from mrs.plan.conversations import conversations_at_once
-    from mrs.plan.document import dumps, to_document
-    from mrs.plan.solve import solve
+    from mrs.devices.bandwidth import learn_host_bandwidth
+    from mrs.plan.report.conversations import conversations_at_once
+    from mrs.plan.report.document import dumps, to_document
+    from mrs.plan.report.solve import solve
+    from mrs.plan.report.suggestions import nearest_changes
     from mrs.runner import open_planner, plan
     from mrs_cli.render.plan import render_plan, render_reconciliation
 

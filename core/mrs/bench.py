@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from mrs.devices.bandwidth import remember_host_bandwidth
 from mrs.errors import UsageError
 from mrs.events import OnProgress
-from mrs.plan.bandwidth import remember_host_bandwidth
 from mrs.request import RunRequest, Sampling
 from mrs.runner import load, open_planner, plan
 
@@ -94,8 +94,8 @@ def bench(
     started = time.perf_counter()
     model = load(request, on_progress)
     load_s = time.perf_counter() - started
-    from mrs.kernels.library import path_name
-    from mrs.plan.reads import decoded_weight_bytes
+    from mrs.kernels.cpu.library import path_name
+    from mrs.plan.cost import decoded_weight_bytes
 
     description = planner.description
     token_bytes = decoded_weight_bytes(description.parameters, description.spec, made.storage)
@@ -146,7 +146,7 @@ def _time(
 ) -> list[_Round]:
     import torch
 
-    from mrs.kernels.bandwidth import read_bandwidth
+    from mrs.kernels.cpu.read_bandwidth import read_bandwidth
 
     chooser = torch.Generator().manual_seed(SEED)
     rounds = []

@@ -9,30 +9,30 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mrs.address_space import require_room_for_torch
+from mrs.architecture.describe import Description, describe
+from mrs.devices.device import Device
+from mrs.devices.host_memory import forget_peak, resident_bytes
+from mrs.devices.probe import probe_devices
 from mrs.errors import MrsError
 from mrs.events import DISK, LoadProgress, OnProgress
-from mrs.families.find import Description, describe
 from mrs.garbage import collector_paused
 from mrs.interrupts import interrupts_held
-from mrs.kernels.library import is_available
+from mrs.kernels.cpu.library import is_available
 from mrs.loaded_model import LoadedModel, learn_speed
 from mrs.plan.calibration import corrections, remember
-from mrs.plan.device import Device
-from mrs.plan.host_memory import forget_peak, resident_bytes
-from mrs.plan.learnt import Pace
-from mrs.plan.memory import probe_devices
+from mrs.plan.memory.prefix_budget import folder_bytes
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
-from mrs.plan.prefix import folder_bytes
-from mrs.plan.reconcile import HostMeasured, Reconciliation, reconcile
-from mrs.plan.saved import replay
+from mrs.plan.report.reconcile import HostMeasured, Reconciliation, reconcile
+from mrs.plan.report.replay import replay
+from mrs.plan.speed.learnt import Pace
 from mrs.request import RunRequest
 from mrs.source.find import fetch, open_checkpoint
 from mrs.source.reader import expanded
 from mrs.text.template_process import renderer
 
 if TYPE_CHECKING:
-    from mrs.cache.prefix_folder import PrefixFolder
+    from mrs.cache.prefix.disk import PrefixFolder
     from mrs.engine.loop import EngineLoop
     from mrs.model.decoder import Decoder
     from mrs.model.weights import ModelWeights
@@ -195,7 +195,7 @@ def _load_decoder(planner: Planner, made: Plan, report: OnProgress) -> tuple[Dec
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     import torch
 
-    from mrs.kernels.memory import keep_freed_memory, use_one_heap
+    from mrs.kernels.cpu.weight_memory import keep_freed_memory, use_one_heap
     from mrs.load.load import load_weights
     from mrs.load.tensor_reader import TORCH_DTYPES
     from mrs.model.decoder import Decoder
@@ -235,8 +235,8 @@ def _prefix_folder(
     """The folder that past sequences of this very model are kept in, if one is named."""
     if request.prefix_cache_dir is None or limit_bytes is None:
         return None
-    from mrs.cache.prefix_folder import PrefixFolder
-    from mrs.cache.prefix_key import prefix_key
+    from mrs.cache.prefix.disk import PrefixFolder
+    from mrs.cache.prefix.signing_key import prefix_key
     from mrs.load.identity import model_identity
 
     identity = model_identity(planner.checkpoint, made)

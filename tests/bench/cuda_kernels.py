@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from mrs.formats import FORMATS
-from mrs.kernels.plane_matrix import PlaneMatrix
-from mrs.kernels.triton_check import what_keeps_triton_from
+from mrs.kernels.triton.plane_matrix import PlaneMatrix
+from mrs.kernels.triton.self_test import what_keeps_triton_from
 from mrs.quants.fields import PLANE_LAYOUTS, split_blocks
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))

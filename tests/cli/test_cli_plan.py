@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from mrs.plan.document import SCHEMA
+from mrs.plan.report.document import SCHEMA
 from mrs_cli.app import main
 from mrs_cli.environment import Environment
 

@@ -12,14 +12,14 @@ from tiny_decoders import GREEDY, PACKED_CONFIGS, VOCABULARY, packed_decoder
 from torch import Tensor
 
 from engines import Asked, make_engine
-from mrs.cache.sequence import SequenceCache
-from mrs.cpu import cpu_path
+from mrs.cache.sequence_cache import SequenceCache
+from mrs.devices.cpu_path import cpu_path
 from mrs.engine.engine import Engine
-from mrs.kernels.layer_run import FEW_TOKENS
-from mrs.kernels.library import is_available
+from mrs.kernels.cpu.fused_layer_chain import FEW_TOKENS
+from mrs.kernels.cpu.library import is_available
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder, DecoderLayer
-from mrs.model.layer_run import FusedLayers
+from mrs.model.fused_chain import FusedLayers
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="the native kernels were not built")
 
@@ -32,7 +32,7 @@ def test_layers_that_are_not_ordinary_end_a_run(monkeypatch: pytest.MonkeyPatch)
     for kind in ("dense", "window", "biased", "head norms"):
         assert runs_of(packed_decoder(kind)) == [range(5)]
     assert runs_of(packed_decoder("some without rope")) == [range(2), range(3, 5)]
-    monkeypatch.setattr("mrs.model.layer_run._RUN_BYTES", 60_000)  # a layer has about 42,000
+    monkeypatch.setattr("mrs.model.fused_chain._RUN_BYTES", 60_000)  # a layer has about 42,000
     assert runs_of(packed_decoder("dense")) == [range(2), range(2, 4), range(4, 5)]
 
 

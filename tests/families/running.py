@@ -10,19 +10,19 @@ import torch
 from reference import REPLY_TOKENS, Reference
 from torch import Tensor
 
+from mrs.architecture.describe import Description, describe
+from mrs.cache.cache_space import CacheSpace
 from mrs.cache.paged_kv import PagedKVCache
-from mrs.cache.space import CacheSpace
+from mrs.devices.probe import probe_devices
 from mrs.engine.profile.run import rehearse
-from mrs.families.find import Description, describe
-from mrs.kernels.library import is_available
+from mrs.kernels.cpu.library import is_available
 from mrs.load.load import load_weights
 from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.weights import ModelWeights
-from mrs.plan.kept import ModelFiles
-from mrs.plan.kv import layer_kv_bytes
-from mrs.plan.memory import probe_devices
+from mrs.plan.memory.kv_bytes import layer_kv_bytes
+from mrs.plan.memory.stored_weights import ModelFiles
 from mrs.plan.plan import Plan, make_plan
 from mrs.request import PREFILL_CHUNK_TOKENS, ModelSource, RunRequest
 from mrs.source.find import open_checkpoint

@@ -11,8 +11,8 @@ import gguf
 import numpy as np
 import pytest
 
+from mrs.architecture.describe import describe
 from mrs.errors import MrsError, NotReadable
-from mrs.families.find import describe
 from mrs.request import ModelSource, RunRequest
 from mrs.runner import plan
 from mrs.source.find import open_checkpoint

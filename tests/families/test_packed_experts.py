@@ -12,14 +12,14 @@ from gguf_files import write_gguf
 from parity_cases import CASES
 from running import Conversation, difference
 
-from mrs.families.find import describe
-from mrs.kernels.library import is_available
-from mrs.kernels.packed import PackedMatrix
+from mrs.architecture.describe import describe
+from mrs.devices.probe import probe_devices
+from mrs.kernels.cpu.library import is_available
+from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.load.load import load_weights
 from mrs.model.decoder import Decoder
 from mrs.model.weights import ModelWeights
-from mrs.plan.kept import ModelFiles
-from mrs.plan.memory import probe_devices
+from mrs.plan.memory.stored_weights import ModelFiles
 from mrs.plan.plan import make_plan
 from mrs.request import ModelSource, RunRequest
 from mrs.source.find import open_checkpoint

@@ -16,9 +16,9 @@ from test_steps import batch_of
 from torch import Tensor
 
 from mrs.kernels.attention_backend import attention_backend
-from mrs.kernels.layer import FeedForwardHalf
-from mrs.kernels.library import native_library
-from mrs.kernels.packed import PackedMatrix
+from mrs.kernels.cpu.fused_layer import FeedForwardHalf
+from mrs.kernels.cpu.library import native_library
+from mrs.kernels.cpu.packed import PackedMatrix
 
 PRELOADED = ctypes.CDLL(None)
 COLUMNS = 256

@@ -9,15 +9,15 @@ import torch
 from packed_blocks import random_blocks
 from torch import Tensor
 
-from mrs.kernels.activations import gated
 from mrs.kernels.attention_backend import attention_backend
-from mrs.kernels.layer import AttentionHalf, FeedForwardHalf
-from mrs.kernels.layer_run import FEW_TOKENS, LayerRun
-from mrs.kernels.library import NativeLibrary
+from mrs.kernels.cpu.fused_layer import AttentionHalf, FeedForwardHalf
+from mrs.kernels.cpu.fused_layer_chain import FEW_TOKENS, LayerRun
+from mrs.kernels.cpu.library import NativeLibrary
+from mrs.kernels.cpu.packed import PackedMatrix
+from mrs.kernels.nonlinearities import gated
 from mrs.kernels.norms import rms_norm
-from mrs.kernels.packed import PackedMatrix
 from mrs.kernels.paged import AttentionBatch, PagedKV
-from mrs.kernels.rope import rotate
+from mrs.kernels.rotate import rotate
 
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, PAIRS = 256, 512, 8, 2, 32, 12
 BLOCK = 16
@@ -26,8 +26,10 @@ BLOCK = 16
 @pytest.fixture(autouse=True)
 def no_matrix_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library multiplies any number of tokens, the feed-forward half 36 at a time."""
-    monkeypatch.setattr("mrs.kernels.layer._SCRATCH_BYTES", 36 * 4 * (HIDDEN + 2 * INTERMEDIATE))
-    monkeypatch.setattr("mrs.kernels.packed._dense", lambda path: (sys.maxsize, torch.float32))
+    monkeypatch.setattr(
+        "mrs.kernels.cpu.fused_layer._SCRATCH_BYTES", 36 * 4 * (HIDDEN + 2 * INTERMEDIATE)
+    )
+    monkeypatch.setattr("mrs.kernels.cpu.packed._dense", lambda path: (sys.maxsize, torch.float32))
 
 
 def packed(name: str, rows: int, columns: int, seed: int) -> PackedMatrix:

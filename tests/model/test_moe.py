@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from mrs.families.spec import Mlp, Moe, Router
-from mrs.kernels.routing import choose_experts, choose_sparsely
-from mrs.model.matrix import DenseMatrix
+from mrs.architecture.layers import Mlp, Moe, Router
+from mrs.kernels.expert_routing import choose_experts, choose_sparsely
+from mrs.model.linear import DenseMatrix
 from mrs.model.moe import MoePart
 from mrs.model.weights import ModelWeights
 

@@ -9,19 +9,19 @@ import pytest
 import torch
 from made_models import write_model
 
+from mrs.architecture.describe import describe
+from mrs.devices.device import Device
 from mrs.engine.profile.peak_memory import peak_bytes
 from mrs.engine.profile.run import rehearse
-from mrs.families.find import describe
 from mrs.formats import FORMATS
 from mrs.isq import parse_isq
-from mrs.kernels.library import is_available
+from mrs.kernels.cpu.library import is_available
 from mrs.load.load import load_weights
 from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.decoder import Decoder
-from mrs.plan.device import Device
-from mrs.plan.forward_pass import decoding_bytes
-from mrs.plan.kept import ModelFiles
-from mrs.plan.terms import Load, ModelSizes, Sizes
+from mrs.plan.memory.device_sizes import Load, ModelSizes, Sizes
+from mrs.plan.memory.forward_pass import decoding_bytes
+from mrs.plan.memory.stored_weights import ModelFiles
 from mrs.quants import decode
 from mrs.quants.registry import DECODERS
 from mrs.request import ModelSource
@@ -115,7 +115,7 @@ def test_several_threads(
     tmp_path: Path, path: str, isq: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What torch takes in threads of ours is not seen, so the bound may be further off."""
-    monkeypatch.setattr("mrs.plan.terms.cpu_threads", lambda: 3)
+    monkeypatch.setattr("mrs.plan.memory.device_sizes.cpu_threads", lambda: 3)
     torch.set_num_threads(3)
     folder = write_model(tmp_path, {**BASE, **MODELS["wide"], "hidden_size": 512}, "BF16")
     measured, bound = measured_and_predicted(folder, "bf16", isq=isq)

@@ -10,18 +10,18 @@ from made_models import write_model
 from torch import Tensor
 
 from engines import generate, make_engine
-from mrs.families.find import Description, describe
+from mrs.architecture.describe import Description, describe
+from mrs.devices.device import Device
 from mrs.formats import FORMATS
 from mrs.isq import parse_isq
-from mrs.kernels.plane_matrix import PlaneMatrix
+from mrs.kernels.triton.plane_matrix import PlaneMatrix
 from mrs.load import blocks
 from mrs.load.load import load_weights
 from mrs.model.decoder import Decoder
-from mrs.model.matrix import BlockMatrix
+from mrs.model.linear import BlockMatrix
 from mrs.model.weights import ModelWeights
-from mrs.plan.device import Device
-from mrs.plan.kept import ModelFiles
-from mrs.plan.terms import Load, ModelSizes, Sizes
+from mrs.plan.memory.device_sizes import Load, ModelSizes, Sizes
+from mrs.plan.memory.stored_weights import ModelFiles
 from mrs.request import ModelSource, Sampling
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.find import open_checkpoint
@@ -129,7 +129,7 @@ def test_a_model_in_blocks_answers(model: tuple[Checkpoint, Description]) -> Non
 
 
 def dense_copy(weights: ModelWeights, description: Description) -> ModelWeights:
-    from mrs.model.matrix import DenseMatrix
+    from mrs.model.linear import DenseMatrix
 
     matrices, vectors = {}, {}
     for parameter in description.parameters:

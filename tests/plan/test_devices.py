@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from mrs.devices.apple import working_set_bytes
+from mrs.devices.host_memory import HostMemory
+from mrs.devices.nvidia import cuda_devices
+from mrs.devices.probe import Device, placement_devices, probe_devices
+from mrs.devices.published_bandwidth import PUBLISHED, find_card, published_bandwidth
 from mrs.errors import UsageError
-from mrs.plan.apple import working_set_bytes
-from mrs.plan.gpu_bandwidths import PUBLISHED, find_card, published_bandwidth
-from mrs.plan.host_memory import HostMemory
-from mrs.plan.memory import Device, placement_devices, probe_devices
-from mrs.plan.nvidia import cuda_devices
 
 GIB = 1024**3
 HOST = HostMemory(64 * GIB, 48 * GIB)

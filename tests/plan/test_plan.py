@@ -17,13 +17,13 @@ from made_models import GPT_OSS, LLAMA_70B, tensor_shapes, write_few_bits, write
 
 from mrs.errors import DoesNotFit, UsageError
 from mrs.formats import FORMATS
-from mrs.plan.advice import nearest_changes
-from mrs.plan.conversations import conversations_at_once
-from mrs.plan.conversions import conversion_text, conversions, memory_bytes
-from mrs.plan.document import SCHEMA, to_document
-from mrs.plan.placement import Placement
+from mrs.plan.placement.placement import Placement
 from mrs.plan.plan import Plan
-from mrs.plan.solve import GOALS, solve
+from mrs.plan.report.conversations import conversations_at_once
+from mrs.plan.report.conversions import conversion_text, conversions, memory_bytes
+from mrs.plan.report.document import SCHEMA, to_document
+from mrs.plan.report.solve import GOALS, solve
+from mrs.plan.report.suggestions import nearest_changes
 from mrs.units import GIB
 
 SMALL: dict[str, Any] = {**LLAMA_70B, "hidden_size": 1024, "intermediate_size": 4096}

@@ -17,12 +17,12 @@ from made_models import LLAMA_70B, shards, write_model
 import mrs
 import mrs_cli
 from mrs import runner
+from mrs.devices.bandwidth import remember_bandwidth
+from mrs.devices.device import Device
 from mrs.errors import DoesNotFit
-from mrs.plan.account import Correction
-from mrs.plan.bandwidth import remember_bandwidth
 from mrs.plan.calibration import corrections
-from mrs.plan.device import Device
-from mrs.plan.document import dumps, to_document
+from mrs.plan.memory.breakdown import Correction
+from mrs.plan.report.document import dumps, to_document
 from mrs.request import ModelSource, RunRequest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "source"))
@@ -112,7 +112,7 @@ def test_what_was_measured_is_remembered(tiny: Path) -> None:
 
 
 def test_a_faster_run_is_remembered(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mrs.plan.speed.MOST_CACHED_BYTES", 0)
+    monkeypatch.setattr("mrs.plan.speed.roofline.MOST_CACHED_BYTES", 0)
     wish = request(tiny)
     cpu = runner.plan(wish).devices[-1]
     remember_bandwidth(cpu, 1e3)

@@ -53,7 +53,7 @@ WITHIN = 4
 @pytest.mark.parametrize("config", MIXTURES, ids=lambda config: config["model_type"])
 def test_a_small_mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config) -> None:
     """In processor time of one thread, the least of several tries."""
-    monkeypatch.setattr("mrs.plan.processor.cpu_threads", lambda: 1)
+    monkeypatch.setattr("mrs.devices.processor.cpu_threads", lambda: 1)
     folder = write_model(tmp_path / "model", {**BASE, **config}, "BF16")
     request = RunRequest(ModelSource(str(folder), "safetensors"), max_seq_len=512, cpu=True)
     planner = runner.open_planner(request)

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from mrs.cpu import TORCH_VARIABLE
+from mrs.devices.cpu_path import TORCH_VARIABLE
 
 #: Prints what a product takes and what is planned for it, beside the result.
 PROGRAM = """

@@ -9,12 +9,12 @@ import torch
 from vision_reference import VisionReference
 from vision_running import Seeing, load_seeing
 
+from mrs.architecture.describe import describe
+from mrs.devices.probe import probe_devices
 from mrs.engine.profile.peak_memory import peak_bytes
-from mrs.families.find import describe
-from mrs.plan.document import to_document
-from mrs.plan.kept import ModelFiles
-from mrs.plan.memory import probe_devices
+from mrs.plan.memory.stored_weights import ModelFiles
 from mrs.plan.plan import make_plan
+from mrs.plan.report.document import to_document
 from mrs.request import ModelSource, RunRequest, VisionRequest
 from mrs.source.find import open_checkpoint
 

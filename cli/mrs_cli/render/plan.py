@@ -6,20 +6,20 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from mrs.plan.binding import binding
-from mrs.plan.conversions import conversion_text
-from mrs.plan.search import MOST_SEQUENCES
+from mrs.plan.report.bottleneck import binding
+from mrs.plan.report.conversions import conversion_text
+from mrs.plan.report.search import MOST_SEQUENCES
 from mrs.units import human_bytes
 from mrs_cli.environment import Environment
 from mrs_cli.render.text import one_line, rate_range
 
 if TYPE_CHECKING:
-    from mrs.plan.account import DeviceTerms
-    from mrs.plan.advice import Change
-    from mrs.plan.device import Device
+    from mrs.devices.device import Device
+    from mrs.plan.memory.breakdown import DeviceTerms
     from mrs.plan.plan import Plan
-    from mrs.plan.reconcile import Reconciliation
-    from mrs.plan.solve import Solution
+    from mrs.plan.report.reconcile import Reconciliation
+    from mrs.plan.report.solve import Solution
+    from mrs.plan.report.suggestions import Change
 
 #: Name, style and glyph of each part of a device, in the order of the bar.
 PARTS = (

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rich.padding import Padding
 from rich.text import Text
 
-from mrs.plan.binding import binding
-from mrs.plan.conversions import conversion_text
+from mrs.plan.report.bottleneck import binding
+from mrs.plan.report.conversions import conversion_text
 from mrs.units import human_bytes
 from mrs_cli.environment import Environment
 from mrs_cli.render.plan import (
@@ -31,11 +31,11 @@ from mrs_cli.render.theme import console
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from mrs.plan.account import DeviceTerms
-    from mrs.plan.advice import Change
-    from mrs.plan.device import Device
+    from mrs.devices.device import Device
+    from mrs.plan.memory.breakdown import DeviceTerms
     from mrs.plan.plan import Plan
-    from mrs.plan.solve import Solution
+    from mrs.plan.report.solve import Solution
+    from mrs.plan.report.suggestions import Change
 
 MOST_COLUMNS = 120
 INDENT = "  "

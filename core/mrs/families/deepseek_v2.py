@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mrs.families.config import Config
-from mrs.families.family import Family
-from mrs.families.latent import read_latent_attention
-from mrs.families.mixture import read_expert, read_router
-from mrs.families.parts import decoder, layer_count, read_mlp, read_norm
-from mrs.families.spec import Layer, ModelSpec, Moe
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import Layer, Moe
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_reader import decoder, layer_count, read_mlp, read_norm
+from mrs.architecture.readers.mla_reader import read_latent_attention
+from mrs.architecture.readers.moe_reader import read_expert, read_router
 
 #: How GGUF files spell the two ways of scoring experts.
 _SCORING = {1: "softmax", 2: "sigmoid"}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from mrs.families.config import Config
-from mrs.families.family import Family
-from mrs.families.mixture import expert_count, mixed_layers, read_expert, read_router
-from mrs.families.parts import (
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import Layer, Moe
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_reader import (
     decoder,
     layer_count,
     read_attention,
@@ -14,7 +15,7 @@ from mrs.families.parts import (
     read_window,
     windows,
 )
-from mrs.families.spec import Layer, ModelSpec, Moe
+from mrs.architecture.readers.moe_reader import expert_count, mixed_layers, read_expert, read_router
 
 
 def read(config: Config) -> ModelSpec:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mrs.errors import NotReadable
-from mrs.families.config import Config
-from mrs.families.family import Family
-from mrs.families.mixture import mixed_layers
-from mrs.families.parts import (
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import GatedDeltaNet, Layer, Mixer
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_reader import (
     decoder,
     layer_count,
     layer_types,
@@ -14,8 +14,9 @@ from mrs.families.parts import (
     read_mlp,
     read_norm,
 )
+from mrs.architecture.readers.moe_reader import mixed_layers
+from mrs.errors import NotReadable
 from mrs.families.qwen2_moe import read_moe
-from mrs.families.spec import GatedDeltaNet, Layer, Mixer, ModelSpec
 
 
 def read(config: Config) -> ModelSpec:

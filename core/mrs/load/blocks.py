@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from mrs.formats import Format
-from mrs.kernels.plane_matrix import PlaneMatrix
-from mrs.kernels.triton_check import what_keeps_triton_from
-from mrs.model.matrix import BlockMatrix
+from mrs.kernels.triton.plane_matrix import PlaneMatrix
+from mrs.kernels.triton.self_test import what_keeps_triton_from
+from mrs.model.linear import BlockMatrix
 from mrs.quants import requantize
 from mrs.quants.fields import PLANE_LAYOUTS, split_blocks
 

@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from mrs.families.spec import Change, Parameter
+from mrs.architecture.binding import Change, Parameter
 from mrs.formats import Format
-from mrs.kernels.memory import WeightArena, freed_memory_returned
-from mrs.kernels.packed import GROUP_ROWS, PackedMatrix
+from mrs.kernels.cpu.packed import GROUP_ROWS, PackedMatrix
+from mrs.kernels.cpu.weight_memory import WeightArena, freed_memory_returned
 from mrs.load.blocks import BlockFiller
 from mrs.load.tensor_reader import TORCH_DTYPES, TensorReader
-from mrs.model.matrix import DenseMatrix, Matrix
+from mrs.model.linear import DenseMatrix, Matrix
 from mrs.model.weights import ModelWeights
-from mrs.plan.storage import Storage
 from mrs.quants import decode, requantize
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.weights import Weights
+from mrs.storage import Storage
 
 #: Called with a parameter's name and the bytes that it takes, when it is in place.
 OnBytes = Callable[[str, int], None]

@@ -9,13 +9,13 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from mrs.architecture.layers import CrossAttention, Layer
+from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.cross_attention_kv import CrossAttentionCache, ImageKeys
-from mrs.cache.space import CacheBuilder
-from mrs.families.spec import CrossAttention, Layer
-from mrs.kernels.cross_attention import attend_to_all
 from mrs.kernels.paged import Queries
+from mrs.kernels.softmax_attention import attend_to_all
 from mrs.model.batch import ForwardBatch, ImageFeatures
-from mrs.model.parts import build_feed_forward
+from mrs.model.modules import build_feed_forward
 from mrs.model.weights import ModelWeights
 
 

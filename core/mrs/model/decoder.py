@@ -8,16 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mrs.architecture.layers import CrossAttention, Layer, RopeScaling
+from mrs.architecture.model_spec import ModelSpec
 from mrs.block_sizes import BLOCK_TOKENS
-from mrs.cache.sequence import SequenceCache
-from mrs.cache.space import CacheBuilder, CacheConfig, CacheSpace
-from mrs.families.spec import CrossAttention, Layer, ModelSpec, RopeScaling
+from mrs.cache.cache_space import CacheBuilder, CacheConfig, CacheSpace
+from mrs.cache.sequence_cache import SequenceCache
 from mrs.model.batch import ForwardBatch
 from mrs.model.cross_attention import CrossAttentionLayer
-from mrs.model.halves import fuse_attention, fuse_feed_forward
-from mrs.model.layer_run import FusedLayer, find_runs
-from mrs.model.matrix import Linear
-from mrs.model.parts import build_feed_forward, build_mixer
+from mrs.model.fused_blocks import fuse_attention, fuse_feed_forward
+from mrs.model.fused_chain import FusedLayer, find_runs
+from mrs.model.linear import Linear
+from mrs.model.modules import build_feed_forward, build_mixer
 from mrs.model.rope import RopeTable, file_factors
 from mrs.model.vision.build import VisionPart
 from mrs.model.weights import ModelWeights

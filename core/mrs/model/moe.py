@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mrs.families.spec import Moe, Router
-from mrs.kernels.routing import choose_experts, choose_sparsely
-from mrs.model.feed_forward import MlpPart
+from mrs.architecture.layers import Moe, Router
+from mrs.kernels.expert_routing import choose_experts, choose_sparsely
+from mrs.model.mlp import MlpPart
 from mrs.model.weights import ModelWeights
 
 

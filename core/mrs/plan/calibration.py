@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mrs.plan.account import Correction
-from mrs.plan.device import Device
-from mrs.plan.remembered import cache_file, device_key, read_entries, write_entries
+from mrs.devices.device import Device
+from mrs.devices.measurements import cache_file, device_key, read_entries, write_entries
+from mrs.plan.memory.breakdown import Correction
 
 FILE_NAME = "calibration.json"
 

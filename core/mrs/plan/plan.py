@@ -7,24 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from mrs.devices.device import Device
 from mrs.errors import DoesNotFit
 from mrs.formats import Format
 from mrs.isq import parse_isq
-from mrs.plan.account import Correction, DeviceTerms, device_terms
-from mrs.plan.device import Device
-from mrs.plan.estimate import estimate_speed
-from mrs.plan.facts import ModelFacts, weights_format
-from mrs.plan.kept import ModelFiles
-from mrs.plan.place import place
-from mrs.plan.placement import Placement
-from mrs.plan.prefix import prefix_budgets
-from mrs.plan.remarks import remarks
-from mrs.plan.speed import SpeedEstimate
-from mrs.plan.storage import Storage
-from mrs.plan.terms import Load, ModelSizes
-from mrs.plan.vision import VisionTerms, pictures
+from mrs.plan.memory.breakdown import Correction, DeviceTerms, device_terms
+from mrs.plan.memory.device_sizes import Load, ModelSizes
+from mrs.plan.memory.model_facts import ModelFacts, weights_format
+from mrs.plan.memory.prefix_budget import prefix_budgets
+from mrs.plan.memory.stored_weights import ModelFiles
+from mrs.plan.memory.vision_sizes import VisionTerms, pictures
+from mrs.plan.placement.place import place
+from mrs.plan.placement.placement import Placement
+from mrs.plan.speed.estimate import estimate_speed
+from mrs.plan.speed.roofline import SpeedEstimate
+from mrs.plan.warnings import remarks
 from mrs.request import DEFAULT_SEQ_TOKENS, RunRequest, Strategy
 from mrs.source.address import model_name
+from mrs.storage import Storage
 from mrs.units import human_bytes
 
 

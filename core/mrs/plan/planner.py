@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mrs.families.find import Description
-from mrs.plan.account import Correction
-from mrs.plan.bandwidth import with_bandwidth
-from mrs.plan.device import Device
-from mrs.plan.kept import ModelFiles
-from mrs.plan.placement import Placement
+from mrs.architecture.describe import Description
+from mrs.devices.bandwidth import with_bandwidth
+from mrs.devices.device import Device
+from mrs.plan.memory.breakdown import Correction
+from mrs.plan.memory.stored_weights import ModelFiles
+from mrs.plan.placement.placement import Placement
 from mrs.plan.plan import Plan, make_plan
 from mrs.request import RunRequest
 from mrs.source.checkpoint import Checkpoint

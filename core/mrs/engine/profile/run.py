@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mrs.cache.sequence import SequenceCache
-from mrs.cache.space import CacheSpace
+from mrs.cache.cache_space import CacheSpace
+from mrs.cache.sequence_cache import SequenceCache
+from mrs.devices.host_memory import peak_resident_bytes
 from mrs.engine.profile.peak_memory import peak_bytes
 from mrs.model.batch import ImageFeatures, SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.weights import ModelWeights
-from mrs.plan.host_memory import peak_resident_bytes
-from mrs.plan.reconcile import Measured
+from mrs.plan.report.reconcile import Measured
 
 #: Tokens that are decoded at the full length.
 DECODED_TOKENS = 8

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrs.families.spec import Attention, Layer, Mlp
-from mrs.model.feed_forward import MlpPart
+from mrs.architecture.layers import Attention, Layer, Mlp
+from mrs.model.mlp import MlpPart
 from mrs.model.weights import ModelWeights
 
 #: Turns queries or keys (T, heads, head_dim) by their place in the picture.

@@ -1,0 +1,50 @@
+"""Which device limits a plan, and by what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mrs.plan.memory.breakdown import DeviceTerms
+from mrs.plan.plan import Plan
+from mrs.units import human_bytes
+
+
+@dataclass(frozen=True)
+class Binding:
+    """The device with the least memory to spare, and its largest term."""
+
+    device: str
+    term: str
+    term_bytes: int
+    free_bytes: int
+
+    @property
+    def text(self) -> str:
+        size = human_bytes(abs(self.free_bytes))
+        room = f"lacks {size}" if self.free_bytes < 0 else f"has {size} to spare"
+        size = human_bytes(self.term_bytes)
+        return f"{self.device} {room}; its largest part: {self.term}, {size}"
+
+
+def binding(plan: Plan) -> Binding:
+    """Among the accelerators that hold layers, or of the CPU where none does.
+
+    A plan that lacks memory is bound by the device that lacks most.
+    """
+    used = [index for index, terms in enumerate(plan.terms) if terms.is_used]
+    lacking = [index for index in used if plan.terms[index].missing_bytes]
+    accelerators = [index for index in used if plan.devices[index].kind != "cpu"]
+    index = min(lacking or accelerators or used, key=lambda i: _spare_bytes(plan.terms[i]))
+    terms = plan.terms[index]
+    sizes = {
+        "weights": terms.weight_bytes,
+        "KV cache": terms.kv_bytes,
+        "activations": terms.activations.expected,
+    }
+    largest = max(sizes, key=lambda name: sizes[name])
+    return Binding(plan.devices[index].label, largest, sizes[largest], _spare_bytes(terms))
+
+
+def _spare_bytes(terms: DeviceTerms) -> int:
+    """Below 0 for what is missing; a reserve that is touched is not missing."""
+    return -terms.missing_bytes or max(0, terms.free_bytes)
