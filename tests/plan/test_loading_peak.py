@@ -34,7 +34,7 @@ import json, sys
 import torch
 from mrs import runner
 from mrs.load.load import load_weights
-from mrs.plan.host_memory import forget_peak, peak_resident_bytes, resident_bytes
+from mrs.devices.host_memory import forget_peak, peak_resident_bytes, resident_bytes
 from mrs.request import ModelSource, RunRequest
 
 request = RunRequest(ModelSource(sys.argv[1], "safetensors"), cpu=True, **json.loads(sys.argv[2]))

@@ -17,10 +17,10 @@ from mrs.devices.cpu_path import TORCH_VARIABLE
 #: Prints what a product takes and what is planned for it, beside the result.
 PROGRAM = """
 import json, sys, torch
-from mrs.cpu import torch_units
+from mrs.devices.cpu_path import torch_units
 from mrs.formats import FORMATS
-from mrs.plan.forward_pass import Pass, product_bytes
-from mrs.plan.storage import Storage
+from mrs.plan.memory.forward_pass import Pass, product_bytes
+from mrs.storage import Storage
 from mrs.engine.profile.peak_memory import peak_bytes
 
 found = []
