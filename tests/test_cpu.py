@@ -19,7 +19,7 @@ from mrs.devices.cpu_path import (
 from mrs.errors import UsageError
 from mrs.formats import FORMATS
 from mrs.kernels.cpu.library import is_available, native_library, native_paths
-from mrs.plan.memory.device_sizes import Load
+from mrs.plan.memory.device_sizes import Workload
 
 AVX2 = "avx2 fma f16c bmi2"
 AVX512 = f"{AVX2} avx512f avx512bw avx512dq avx512vl"
@@ -106,7 +106,7 @@ def test_kernels_and_plan_take_the_same(path: str, monkeypatch: pytest.MonkeyPat
     library = native_library()
     native_library.cache_clear()
     assert is_available() == (path in native_paths())
-    run = Load(8, 1).passes(FORMATS["BF16"], on_cpu=True, native=is_available())[0]
+    run = Workload(8, 1).passes(FORMATS["BF16"], on_cpu=True, native=is_available())[0]
     assert run.path == ("torch" if library is None else library.path)
     assert library is None or library.path_address
     assert path in PATH_NAMES

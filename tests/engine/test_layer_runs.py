@@ -19,7 +19,7 @@ from mrs.kernels.cpu.fused_layer_chain import FEW_TOKENS
 from mrs.kernels.cpu.library import is_available
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder, DecoderLayer
-from mrs.model.fused_chain import FusedLayers
+from mrs.model.fused_chain import FusedLayerChain
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="the native kernels were not built")
 
@@ -71,13 +71,13 @@ def test_every_logit_is_the_same(kind: str, offset: int) -> None:
 def test_many_tokens_pass_the_halves_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Ctrl-C is answered between them."""
     seen: list[int] = []
-    original = FusedLayers.__call__
+    original = FusedLayerChain.__call__
 
-    def count(self: FusedLayers, x: Tensor, *rest: Any) -> Tensor:
+    def count(self: FusedLayerChain, x: Tensor, *rest: Any) -> Tensor:
         seen.append(len(x))
         return original(self, x, *rest)
 
-    monkeypatch.setattr(FusedLayers, "__call__", count)
+    monkeypatch.setattr(FusedLayerChain, "__call__", count)
     decoder = packed_decoder("dense")
     cache = decoder.new_cache(64, chunk_tokens=32)
     for tokens in (FEW_TOKENS + 1, FEW_TOKENS, 1):
@@ -98,9 +98,9 @@ def test_an_interrupted_run_is_done_again(
     prompt = [number % VOCABULARY for number in range(19)]  # a chunk of many tokens, one of few
     settings = replace(GREEDY, max_tokens=30)
     expected = Asked.of(engine(), prompt, settings).finish()
-    calls, original = 0, FusedLayers.__call__
+    calls, original = 0, FusedLayerChain.__call__
 
-    def interrupt(self: FusedLayers, x: Tensor, *rest: Any) -> Tensor:
+    def interrupt(self: FusedLayerChain, x: Tensor, *rest: Any) -> Tensor:
         nonlocal calls
         calls += 1
         out = original(self, x, *rest)
@@ -108,7 +108,7 @@ def test_an_interrupted_run_is_done_again(
             raise KeyboardInterrupt
         return out
 
-    monkeypatch.setattr(FusedLayers, "__call__", interrupt)
+    monkeypatch.setattr(FusedLayerChain, "__call__", interrupt)
     asked = Asked.of(engine(), prompt, settings)
     with pytest.raises(KeyboardInterrupt):
         asked.finish()

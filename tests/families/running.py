@@ -22,7 +22,7 @@ from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.weights import ModelWeights
 from mrs.plan.memory.kv_bytes import layer_kv_bytes
-from mrs.plan.memory.stored_weights import ModelFiles
+from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.plan import Plan, make_plan
 from mrs.request import PREFILL_CHUNK_TOKENS, ModelSource, RunRequest
 from mrs.source.find import open_checkpoint
@@ -54,7 +54,7 @@ def load(
     request = RunRequest(source, dtype=dtype, isq=isq, cpu=True, max_seq_len=PLANNED_TOKENS)
     host = probe_devices(what_if=(), cpu_only=True)
     packs = isq is not None and is_available()
-    made = make_plan(request, ModelFiles(checkpoint, description), host, cpu_packs=packs)
+    made = make_plan(request, ModelWeightsInfo(checkpoint, description), host, cpu_packs=packs)
     count = len(description.spec.layers)
     layer_devices = [devices[layer * len(devices) // count] for layer in range(count)]
     places = {

@@ -26,7 +26,7 @@ def _a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_all_is_well() -> None:
-    assert self_test.what_keeps_triton_from(GPU) is None
+    assert self_test.triton_unavailable_reason(GPU) is None
     assert blocks._multiplies_planes(GPU)
 
 
@@ -37,18 +37,18 @@ def test_other_devices_are_not_asked() -> None:
 
 def test_no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(self_test, "find_spec", lambda name: None)
-    assert self_test.what_keeps_triton_from(GPU) == "Triton is not installed"
+    assert self_test.triton_unavailable_reason(GPU) == "Triton is not installed"
 
 
 def test_an_old_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    assert "this GPU" in (self_test.what_keeps_triton_from(GPU) or "")
+    assert "this GPU" in (self_test.triton_unavailable_reason(GPU) or "")
 
 
 @pytest.mark.parametrize("error", [0.2, float("nan")])
 def test_wrong_products(error: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(self_test, "largest_error", lambda layout, device: error)
-    assert "off by" in (self_test.what_keeps_triton_from(GPU) or "")
+    assert "off by" in (self_test.triton_unavailable_reason(GPU) or "")
 
 
 def test_a_compiler_that_fails(

@@ -10,7 +10,7 @@ import torch
 
 from mrs.errors import Unsupported
 from mrs.formats import FORMATS
-from mrs.model import matrix as matrix_module
+from mrs.model import linear as matrix_module
 from mrs.model.linear import BlockMatrix
 from mrs.plan.memory import forward_pass
 

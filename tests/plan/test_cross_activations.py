@@ -17,7 +17,7 @@ from mrs.model.batch import ForwardBatch, ImageFeatures, SequenceInput, forward_
 from mrs.model.cross_attention import CrossAttentionLayer
 from mrs.model.linear import DenseMatrix
 from mrs.model.weights import ModelWeights
-from mrs.plan.memory.forward_pass import KeptAs, Pass
+from mrs.plan.memory.forward_pass import ForwardShape, StorageOf
 from mrs.plan.memory.kv_bytes import layer_kv_bytes
 from mrs.plan.memory.layer_activations import layer_activation_bytes
 from mrs.storage import Storage
@@ -103,14 +103,14 @@ def batch_of(
     return forward_batch(inputs)
 
 
-def kept_as(dense: str) -> KeptAs:
+def kept_as(dense: str) -> StorageOf:
     return lambda slot: Storage(FORMATS[dense], 0)
 
 
 def make_pass(
     tokens: int, dense: str, path: str, keys: int, new_keys: int, sequence_tokens: int = 0
-) -> Pass:
-    return Pass(
+) -> ForwardShape:
+    return ForwardShape(
         tokens,
         sequence_tokens or tokens,
         tokens,

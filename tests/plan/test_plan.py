@@ -47,7 +47,7 @@ def check(plan: Plan) -> None:
         if plan.fits:
             assert expected <= terms.available_bytes
             assert terms.weight_bytes <= terms.available_bytes
-    assert plan.terms[plan.home].weight_bytes > 0
+    assert plan.terms[plan.primary_device].weight_bytes > 0
     Draft202012Validator(json.loads(SCHEMA.read_text())).validate(
         json.loads(json.dumps(to_document(plan)))
     )
@@ -105,7 +105,7 @@ def test_head_and_embedding_are_charged_where_they_live(llama_70b: Path, planner
     plan = planner.plan(request)
     check(plan)
     assert plan.fits
-    assert plan.home == 1
+    assert plan.primary_device == 1
     assert plan.terms[0].total.expected == 0
     embedding = 2 * 2 * 128256 * 8192
     assert plan.terms[1].weight_bytes > embedding

@@ -1,4 +1,4 @@
-"""Load a tiny model that sees as a run does, and show it pictures."""
+"""Workload a tiny model that sees as a run does, and show it pictures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mrs.media.prepare import PreparedImage, prepare
 from mrs.model.batch import forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.weights import ModelWeights
-from mrs.plan.memory.stored_weights import ModelFiles
+from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.plan import Plan, make_plan
 from mrs.request import Dtype, ModelSource, RunRequest, VisionRequest
 from mrs.source.find import open_checkpoint
@@ -85,7 +85,7 @@ def load_seeing(
         vision=VisionRequest(max_num_images=2, max_image_length=128),
     )
     host = probe_devices(what_if=(), cpu_only=True)
-    made = make_plan(request, ModelFiles(checkpoint, description), host)
+    made = make_plan(request, ModelWeightsInfo(checkpoint, description), host)
     count = len(description.spec.layers)
     layer_devices = [devices[layer * len(devices) // count] for layer in range(count)]
     places = {

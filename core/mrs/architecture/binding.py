@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 #: What is done to stored numbers: norm weights may be stored as offsets from one, and rates of
 #: decay, which are negative, as logarithms of their size.
-Change = Literal["plus_one", "negative_exp"]
+WeightTransform = Literal["plus_one", "negative_exp"]
 
 Role = Literal["matrix", "embedding", "head", "tower", "dense", "vector"]
 
@@ -24,13 +24,13 @@ class Piece(NamedTuple):
 
     A tensor of more dimensions is a table too: all but the last one number its rows. Where the
     parameter has one dimension, every number is a row. `rows` is None for the whole tensor.
-    `change` is what the stored numbers need. With `transposed` the last two dimensions are
+    `transform` is what the stored numbers need. With `transposed` the last two dimensions are
     swapped before rows are counted. `scales` belong to numbers that are stored without.
     """
 
     tensor: str
     rows: range | None = None
-    change: Change | None = None
+    transform: WeightTransform | None = None
     transposed: bool = False
     scales: Scales | None = None
 

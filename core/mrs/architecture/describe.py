@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from mrs.architecture.binding import Change, Parameter
+from mrs.architecture.binding import Parameter, WeightTransform
 from mrs.architecture.check import check_tensors
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
@@ -20,12 +20,12 @@ from mrs.architecture.tensor_names import GGUF, SAFETENSORS
 from mrs.architecture.vision.describe_vision import (
     find_vision_family,
     see,
-    seeing_starts,
     text_of,
     vision_family,
+    vision_tensor_prefixes,
     with_longest_edge,
 )
-from mrs.architecture.vision.mmproj import see_gguf
+from mrs.architecture.vision.mmproj import describe_mmproj
 from mrs.architecture.vision.vision_family import TOWER_KEYS, VisionFamily
 from mrs.errors import NotReadable
 
@@ -80,7 +80,7 @@ def describe(
         if sees:
             found = _with_projector(found, checkpoint)
     else:
-        found = (_read_seeing if sees else _read_safetensors)(checkpoint, arch)
+        found = (_read_multimodal if sees else _read_safetensors)(checkpoint, arch)
     shapes = {
         name: tensor.shape
         for name, tensor in checkpoint.tensors.items()
@@ -115,7 +115,7 @@ def _read_gguf(checkpoint: _Checkpoint, arch: str | None) -> _Read:
 
 
 #: What safetensors files store otherwise than it is used, and GGUF files as it is used.
-_CHANGES: dict[Kind, Change] = {"decay": "negative_exp"}
+_CHANGES: dict[Kind, WeightTransform] = {"decay": "negative_exp"}
 
 
 def _read_safetensors(checkpoint: _Checkpoint, arch: str | None) -> _Read:
@@ -127,7 +127,9 @@ def _read_safetensors(checkpoint: _Checkpoint, arch: str | None) -> _Read:
     around = find_vision_family(name) if may_see else None
     if around is not None and around.tower_key in values:
         found = _read_inside(checkpoint, around)
-        return found._replace(ignored=found.ignored + seeing_starts(around, checkpoint.tensors))
+        return found._replace(
+            ignored=found.ignored + vision_tensor_prefixes(around, checkpoint.tensors)
+        )
     family = family_by_name(name)
     config = Config({**family.defaults, **values}, where)
     whole = family.read(config)
@@ -139,7 +141,7 @@ def _read_safetensors(checkpoint: _Checkpoint, arch: str | None) -> _Read:
     return _Read(spec, parameters, prefix, (*family.ignored, *unused))
 
 
-def _read_seeing(checkpoint: _Checkpoint, arch: str | None) -> _Read:
+def _read_multimodal(checkpoint: _Checkpoint, arch: str | None) -> _Read:
     where = checkpoint.model_id
     family = vision_family(arch or _model_type(checkpoint.config, where), where)
     found = _read_inside(checkpoint, family)
@@ -150,7 +152,7 @@ def _read_seeing(checkpoint: _Checkpoint, arch: str | None) -> _Read:
 
 def _with_projector(found: _Read, checkpoint: _Checkpoint) -> _Read:
     """What a GGUF file holds, and what its projector's file adds."""
-    spec, seeing = see_gguf(
+    spec, seeing = describe_mmproj(
         checkpoint.image_config,
         checkpoint.config.get("tokenizer.ggml.tokens", ()),
         found.spec,

@@ -108,18 +108,18 @@ class Attention:
 class LatentAttention:
     """Multi-head latent attention (arXiv 2405.04434).
 
-    Keys and values of all heads are linear maps of one vector of `latent_dim` numbers a token,
+    Keys and values of all heads are linear maps of one vector of `kv_lora_rank` numbers a token,
     which is all that is remembered, with the `rope.dim` numbers of a key that is rotated and
-    shared. Each head has `key_dim` more of its own. Queries come from `query_latent_dim` numbers,
+    shared. Each head has `qk_nope_head_dim` more of its own. Queries come from `q_lora_rank` numbers,
     or directly from the token where that is None. `norm` is that of both latent vectors; `bias`
     belongs to the maps onto them and to the one back.
     """
 
     heads: int
-    key_dim: int
-    value_dim: int
-    latent_dim: int
-    query_latent_dim: int | None
+    qk_nope_head_dim: int
+    v_head_dim: int
+    kv_lora_rank: int
+    q_lora_rank: int | None
     scale: float
     rope: Rope
     norm: Norm
@@ -199,22 +199,22 @@ class Router:
     """Scores every expert for a token, chooses some, and weighs them.
 
     Scores are the softmax or the sigmoid of a linear map, with a `bias` if it has one. While
-    experts are chosen, `correction` adds a learned number to each score. With `groups`, only
-    experts of the `chosen_groups` best groups can be chosen; a group is worth the sum of its
-    `group_best` best scores. The chosen weigh their scores, divided by their sum if `normalized`,
+    experts are chosen, `score_correction_bias` adds a learned number to each score. With `n_group`, only
+    experts of the `topk_group` best groups can be chosen; a group is worth the sum of its
+    `group_score_experts` best scores. The chosen weigh their scores, divided by their sum if `norm_topk_prob`,
     times `scale`. `sparsemixer` chooses one after another, each weighing its softmax among the
     experts left whose scores come within `2 * jitter` of the best one's.
     """
 
     experts: int
-    chosen: int
+    top_k: int
     scoring: Literal["softmax", "sigmoid", "sparsemixer"] = "softmax"
     bias: bool = False
-    correction: bool = False
-    groups: int = 1
-    chosen_groups: int = 1
-    group_best: int = 1
-    normalized: bool = False
+    score_correction_bias: bool = False
+    n_group: int = 1
+    topk_group: int = 1
+    group_score_experts: int = 1
+    norm_topk_prob: bool = False
     scale: float = 1.0
     jitter: float = 0.0
 

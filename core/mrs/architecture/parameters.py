@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mrs.architecture.binding import Change, Parameter, Piece, Role
+from mrs.architecture.binding import Parameter, Piece, Role, WeightTransform
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.slots import Kind, Slot, layer_slots, model_slots
-from mrs.architecture.tensor_names import ALTERNATING, JOINT, TRANSPOSED
+from mrs.architecture.tensor_names import INTERLEAVED, JOINT, TRANSPOSED
 from mrs.architecture.vision_slots import vision_slots
 from mrs.architecture.vision_spec import Vision
 
@@ -19,7 +19,7 @@ def list_parameters(
     tensors: Collection[str] = (),
     *,
     tensor_prefix: str = "",
-    changes: Mapping[Kind, Change] | None = None,
+    changes: Mapping[Kind, WeightTransform] | None = None,
 ) -> list[Parameter]:
     """Every parameter of the model, bound to the names of one container.
 
@@ -42,7 +42,7 @@ def list_vision_parameters(
     names: Mapping[str, str],
     tensors: Collection[str],
     *,
-    changes: Mapping[Kind, Change],
+    changes: Mapping[Kind, WeightTransform],
 ) -> list[Parameter]:
     """Every parameter of what sees for a language model of `hidden_size`.
 
@@ -80,19 +80,19 @@ class _Source:
     tensor: str
     place: _Place
     stacked: bool
-    change: Change | None
+    transform: WeightTransform | None
     transposed: bool
 
     def pieces(self, expert: int) -> tuple[Piece, ...]:
         tensor, place = self.tensor.format(expert=expert), self.place
         if not self.stacked and place.stretches == (range(place.height),):
-            return (Piece(tensor, None, self.change, self.transposed),)
+            return (Piece(tensor, None, self.transform, self.transposed),)
         first = expert * place.height if self.stacked else 0
         return tuple(
             Piece(
                 tensor,
                 range(rows.start + first, rows.stop + first, rows.step),
-                self.change,
+                self.transform,
                 self.transposed,
             )
             for rows in place.stretches
@@ -103,7 +103,7 @@ class _Source:
 class _Binding:
     names: Mapping[str, str]
     tensors: Collection[str]
-    changes: Mapping[Kind, Change]
+    changes: Mapping[Kind, WeightTransform]
 
     def slots(
         self, slots: Sequence[Slot], own_prefix: str, file_prefix: str, layer: int | None
@@ -159,23 +159,23 @@ class _Binding:
             prefix + tensor,
             place,
             stacked=slot.experts > 0 and "{expert}" not in tensor,
-            change=self.changes.get(slot.kind) if suffix == slot.suffix else None,
+            transform=self.changes.get(slot.kind) if suffix == slot.suffix else None,
             transposed=transposed,
         )
 
 
 def _places(joint: str, parts: Sequence[Slot]) -> dict[str, _Place]:
     """Where each part lies in a joint tensor, by slot name."""
-    alternates = joint in ALTERNATING
-    turns = parts[0].turns if alternates else 1
-    heights = [part.rows // turns for part in parts]
+    alternates = joint in INTERLEAVED
+    interleave_groups = parts[0].interleave_groups if alternates else 1
+    heights = [part.rows // interleave_groups for part in parts]
     turn, start, places = sum(heights), 0, {}
     for part, height in zip(parts, heights, strict=True):
         if height == 1:
-            stretches: tuple[range, ...] = (range(start, turn * turns, turn),)
+            stretches: tuple[range, ...] = (range(start, turn * interleave_groups, turn),)
         else:
-            firsts = range(start, turn * turns, turn)
+            firsts = range(start, turn * interleave_groups, turn)
             stretches = tuple(range(first, first + height) for first in firsts)
-        places[part.name] = _Place(joint, stretches, turn * turns)
+        places[part.name] = _Place(joint, stretches, turn * interleave_groups)
         start += height
     return places

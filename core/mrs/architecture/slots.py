@@ -32,7 +32,7 @@ class Slot:
     """One part of a layer or model: its name, the shape of its weight, whether it has a bias.
 
     With `experts` there are that many of it, and `{expert}` in its name stands for the number.
-    Files that keep it in one tensor with other parts may let those take turns, in `turns` equal
+    Files that keep it in one tensor with other parts may let those take turns, in `interleave_groups` equal
     stretches of rows each.
     """
 
@@ -43,7 +43,7 @@ class Slot:
     kind: Kind = "plain"
     suffix: str = ".weight"
     experts: int = 0
-    turns: int = 1
+    interleave_groups: int = 1
 
     @property
     def rows(self) -> int:
@@ -79,19 +79,21 @@ def _(part: Attention, hidden_size: int) -> Iterator[Slot]:
 
 @part_slots.register
 def _(part: LatentAttention, hidden_size: int) -> Iterator[Slot]:
-    heads, latent = part.heads, part.latent_dim
-    query_rows = heads * (part.key_dim + part.rope.dim)
-    if part.query_latent_dim is None:
+    heads, latent = part.heads, part.kv_lora_rank
+    query_rows = heads * (part.qk_nope_head_dim + part.rope.dim)
+    if part.q_lora_rank is None:
         yield Slot("mixer.q", (query_rows, hidden_size))
     else:
-        yield Slot("mixer.q_a", (part.query_latent_dim, hidden_size), bias=part.bias)
-        yield _norm("mixer.q_a_norm", part.query_latent_dim, part.norm)
-        yield Slot("mixer.q_b", (query_rows, part.query_latent_dim))
+        yield Slot("mixer.q_a", (part.q_lora_rank, hidden_size), bias=part.bias)
+        yield _norm("mixer.q_a_norm", part.q_lora_rank, part.norm)
+        yield Slot("mixer.q_b", (query_rows, part.q_lora_rank))
     yield Slot("mixer.kv_a", (latent + part.rope.dim, hidden_size), bias=part.bias)
     yield _norm("mixer.kv_a_norm", latent, part.norm)
-    yield Slot("mixer.k_b", (heads, part.key_dim, latent), "dense", turns=heads)
-    yield Slot("mixer.v_b", (heads, part.value_dim, latent), "dense", turns=heads)
-    yield Slot("mixer.o", (hidden_size, heads * part.value_dim), bias=part.bias)
+    yield Slot(
+        "mixer.k_b", (heads, part.qk_nope_head_dim, latent), "dense", interleave_groups=heads
+    )
+    yield Slot("mixer.v_b", (heads, part.v_head_dim, latent), "dense", interleave_groups=heads)
+    yield Slot("mixer.o", (hidden_size, heads * part.v_head_dim), bias=part.bias)
 
 
 @part_slots.register
@@ -107,12 +109,12 @@ def _(part: CrossAttention, hidden_size: int) -> Iterator[Slot]:
 
 @part_slots.register
 def _(part: GatedDeltaNet, hidden_size: int) -> Iterator[Slot]:
-    turns, heads = part.key_heads, part.value_heads
+    interleave_groups, heads = part.key_heads, part.value_heads
     key_size, value_size = part.key_heads * part.key_dim, heads * part.value_dim
     for slot, size in (("q", key_size), ("k", key_size), ("v", value_size), ("z", value_size)):
-        yield Slot(f"mixer.{slot}", (size, hidden_size), turns=turns)
-    yield Slot("mixer.beta", (heads, hidden_size), "vector", turns=turns)
-    yield Slot("mixer.step", (heads, hidden_size), "vector", turns=turns)
+        yield Slot(f"mixer.{slot}", (size, hidden_size), interleave_groups=interleave_groups)
+    yield Slot("mixer.beta", (heads, hidden_size), "vector", interleave_groups=interleave_groups)
+    yield Slot("mixer.step", (heads, hidden_size), "vector", interleave_groups=interleave_groups)
     yield Slot("mixer.step_bias", (heads,), "vector", suffix="")
     yield Slot("mixer.decay", (heads,), "vector", suffix="", kind="decay")
     yield Slot("mixer.conv", (part.channels, part.kernel_tokens), "vector")
@@ -136,8 +138,12 @@ def _(part: Mlp, hidden_size: int) -> Iterator[Slot]:
 def _mlp_slots(name: str, part: Mlp, hidden_size: int, experts: int = 0) -> Iterator[Slot]:
     wide, bias = part.intermediate, part.bias
     if part.gated:
-        yield Slot(f"{name}.gate", (wide, hidden_size), bias=bias, experts=experts, turns=wide)
-    yield Slot(f"{name}.up", (wide, hidden_size), bias=bias, experts=experts, turns=wide)
+        yield Slot(
+            f"{name}.gate", (wide, hidden_size), bias=bias, experts=experts, interleave_groups=wide
+        )
+    yield Slot(
+        f"{name}.up", (wide, hidden_size), bias=bias, experts=experts, interleave_groups=wide
+    )
     yield Slot(f"{name}.down", (hidden_size, wide), bias=bias, experts=experts)
 
 
@@ -145,7 +151,7 @@ def _mlp_slots(name: str, part: Mlp, hidden_size: int, experts: int = 0) -> Iter
 def _(part: Moe, hidden_size: int) -> Iterator[Slot]:
     router = part.router
     yield Slot("ffn.router", (router.experts, hidden_size), "vector", router.bias)
-    if router.correction:
+    if router.score_correction_bias:
         yield Slot("ffn.router.correction", (router.experts,), "vector", suffix="")
     yield from _mlp_slots("ffn.experts.{expert}", part.expert, hidden_size, router.experts)
     if part.shared is not None:

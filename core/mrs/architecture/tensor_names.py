@@ -128,7 +128,7 @@ JOINT: dict[str, tuple[str, ...]] = {
 }
 
 #: Joint slots whose parts take turns, instead of each being one stretch of rows.
-ALTERNATING = frozenset(
+INTERLEAVED = frozenset(
     {"mixer.kv_b", "mixer.qkvz", "mixer.beta_step", "ffn.experts.{expert}.gate_up_pairs"}
 )
 

@@ -48,10 +48,10 @@ def read_moe(config: Config) -> Moe:
     router = read_router(
         config,
         scoring=scoring,
-        correction=is_sigmoid,
-        normalized=config.flag("norm_topk_prob", False),
+        score_correction_bias=is_sigmoid,
+        norm_topk_prob=config.flag("norm_topk_prob", False),
         scale=config.number("routed_scaling_factor", 1.0),
-        group_best=2 if is_sigmoid else 1,
+        group_score_experts=2 if is_sigmoid else 1,
         **_groups(config),
     )
     bias = config.flag("mlp_bias", False)
@@ -64,7 +64,7 @@ def _groups(config: Config) -> Mapping[str, int]:
         return {}
     groups = config.positive("n_group", 1)
     chosen = config.positive("topk_group", groups)
-    return {"groups": groups, "chosen_groups": chosen}
+    return {"n_group": groups, "topk_group": chosen}
 
 
 #: What versions 2 and 3 agree on where a config.json is silent.

@@ -36,7 +36,7 @@ def read(config: Config) -> ModelSpec:
         clamp=config.positive_number("swiglu_limit", 7.0),
         bias=True,
     )
-    moe = Moe(read_router(config, bias=True, normalized=True), expert)
+    moe = Moe(read_router(config, bias=True, norm_topk_prob=True), expert)
     layers = [
         Layer(read_attention(config, window=window, **attention), moe, norm)
         for window in windows(config, period=2)

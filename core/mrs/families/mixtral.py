@@ -24,7 +24,7 @@ def read(config: Config) -> ModelSpec:
 
 
 def read_moe(config: Config) -> Moe:
-    return Moe(read_router(config, normalized=True), read_expert(config, "intermediate_size"))
+    return Moe(read_router(config, norm_topk_prob=True), read_expert(config, "intermediate_size"))
 
 
 MIXTRAL_NAMES = {

@@ -24,7 +24,7 @@ def read(config: Config) -> ModelSpec:
     moe = None
     if expert_count(config):
         # Files that say nothing are GGUF ones, whose experts' weights always sum to one.
-        router = read_router(config, normalized=config.flag("norm_topk_prob", True))
+        router = read_router(config, norm_topk_prob=config.flag("norm_topk_prob", True))
         moe = Moe(router, read_expert(config))
     layers = [Layer(attention, part, norm) for part in mixed_layers(config, moe, read_mlp(config))]
     return decoder(config, "qwen3_moe", layers, norm)

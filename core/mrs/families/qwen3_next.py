@@ -24,7 +24,7 @@ def read(config: Config) -> ModelSpec:
     bias = config.flag("attention_bias", False)
     attention = read_attention(config, qk_norm=norm, gated=True, qkv_bias=bias, out_bias=bias)
     delta = _read_delta_net(config)
-    parts = mixed_layers(config, read_moe(config, normalized=True), read_mlp(config))
+    parts = mixed_layers(config, read_moe(config, norm_topk_prob=True), read_mlp(config))
     mixers: list[Mixer] = [attention if attends else delta for attends in _attends(config)]
     layers = [Layer(mixer, part, norm) for mixer, part in zip(mixers, parts, strict=True)]
     return decoder(config, "qwen3_next", layers, norm)

@@ -26,7 +26,7 @@ def choose_experts(
     return scores.topk(count, dim=-1).indices
 
 
-def choose_sparsely(scores: Tensor, count: int, jitter: float) -> tuple[Tensor, Tensor]:
+def sparsemixer_top_k(scores: Tensor, count: int, jitter: float) -> tuple[Tensor, Tensor]:
     """Weights and numbers of `count` experts, each the best of those left, (N, count) both.
 
     An expert weighs its softmax among those left whose scores, (N, E), are so close to its own

@@ -17,7 +17,7 @@ from mrs.model.rope import RopeTable
 from mrs.model.weights import ModelWeights
 
 
-class AttentionPart:
+class AttentionModule:
     """Projects to queries, keys and values, attends within each sequence, projects back."""
 
     _backend: AttentionBackend

@@ -97,8 +97,10 @@ class Decoder:
         self._switches = _rope_switches(spec)
         self.vision = None
         if spec.vision is not None:
-            dtype = self._activation_dtype(self.home)
-            self.vision = VisionPart(spec.vision, weights.under("vision."), self.home, dtype)
+            dtype = self._activation_dtype(self.primary_device)
+            self.vision = VisionPart(
+                spec.vision, weights.under("vision."), self.primary_device, dtype
+            )
         tables: dict[object, RopeTable] = {}
         factors = file_factors(weights)
         self._layers: list[DecoderLayer | CrossAttentionLayer] = []
@@ -116,7 +118,7 @@ class Decoder:
         )
 
     @property
-    def home(self) -> torch.device:
+    def primary_device(self) -> torch.device:
         """Where tokens go in and logits come out."""
         return self._embedding.device
 
@@ -190,19 +192,21 @@ class Decoder:
             cache.advance(rows.stop - rows.start)
         if batch.logits_rows.shape[0] < x.shape[0]:
             x = x[batch.logits_rows.to(x.device)]
-        if x.device != self.home:
-            x = x.to(self.home, self._activation_dtype(self.home))
+        if x.device != self.primary_device:
+            x = x.to(self.primary_device, self._activation_dtype(self.primary_device))
         return self._logits(self._norm(x))
 
     def _embed(self, batch: ForwardBatch) -> Tensor:
         """(N, hidden), at home; with features of images in the place of tokens, where it is so."""
-        home = self.home
-        x = self._embedding.rows(batch.token_ids.to(home), self._activation_dtype(home))
+        primary_device = self.primary_device
+        x = self._embedding.rows(
+            batch.token_ids.to(primary_device), self._activation_dtype(primary_device)
+        )
         if self.spec.embedding_scale != 1.0:
             x = x * self.spec.embedding_scale
         if self.spec.vision is not None and self.spec.vision.enters == "embeddings":
             for image in batch.images:
-                x[image.rows.to(home)] = image.features.to(x.dtype)
+                x[image.rows.to(primary_device)] = image.features.to(x.dtype)
         return x
 
     def _logits(self, x: Tensor) -> Tensor:

@@ -14,17 +14,22 @@ from torch import Tensor
 from mrs.architecture.layers import Attention, Layer, Mlp, Norm
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.kernels.cpu.elementwise import ACTIVATION_NUMBERS
-from mrs.kernels.cpu.fused_layer import AttentionHalf, FeedForwardHalf, can_hold, library_of
+from mrs.kernels.cpu.fused_layer import (
+    NativeAttentionBlock,
+    NativeMlpBlock,
+    native_library_for,
+    supports_head_dim,
+)
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.model.batch import ForwardBatch
 from mrs.model.rope import RopeTable
 from mrs.model.weights import ModelWeights
 
 
-class FusedAttention:
+class FusedAttentionBlock:
     """x + attention(norm(x)) for the tokens of a batch."""
 
-    def __init__(self, half: AttentionHalf, rope: RopeTable) -> None:
+    def __init__(self, half: NativeAttentionBlock, rope: RopeTable) -> None:
         self.half, self.rope = half, rope
 
     def takes(self, x: Tensor) -> bool:
@@ -38,7 +43,7 @@ class FusedAttention:
 
 def fuse_attention(
     layer: Layer, weights: ModelWeights, rope: RopeTable | None
-) -> FusedAttention | None:
+) -> FusedAttentionBlock | None:
     part = layer.mixer
     if rope is None or not isinstance(part, Attention) or not _is_ordinary(layer):
         return None
@@ -47,10 +52,10 @@ def fuse_attention(
         return None
     into = [f"mixer.{slot}" for slot in "qkv"]
     matrices = _packed(weights, *into, "mixer.o")
-    library = library_of(matrices)
-    if library is None or part.out_bias or not can_hold(part.head_dim):
+    library = native_library_for(matrices)
+    if library is None or part.out_bias or not supports_head_dim(part.head_dim):
         return None
-    half = AttentionHalf(
+    half = NativeAttentionBlock(
         library,
         weights.vector("mixer.norm.weight"),
         layer.norm.eps,
@@ -65,21 +70,21 @@ def fuse_attention(
         head_norms=[weights.optional_vector(f"mixer.{slot}_norm.weight") for slot in "qk"],
         head_eps=head_norm.eps,
     )
-    return FusedAttention(half, rope)
+    return FusedAttentionBlock(half, rope)
 
 
-def fuse_feed_forward(layer: Layer, weights: ModelWeights) -> FeedForwardHalf | None:
+def fuse_feed_forward(layer: Layer, weights: ModelWeights) -> NativeMlpBlock | None:
     part = layer.feed_forward
     if not isinstance(part, Mlp) or not part.gated or part.activation not in ACTIVATION_NUMBERS:
         return None
     if part.bias or not _is_ordinary(layer):
         return None
     matrices = _packed(weights, "ffn.gate", "ffn.up", "ffn.down")
-    library = library_of(matrices)
+    library = native_library_for(matrices)
     if library is None:
         return None
     norm = weights.vector("ffn.norm.weight")
-    return FeedForwardHalf(library, norm, layer.norm.eps, part.activation, matrices)
+    return NativeMlpBlock(library, norm, layer.norm.eps, part.activation, matrices)
 
 
 def _is_ordinary(layer: Layer) -> bool:

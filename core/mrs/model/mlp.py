@@ -9,7 +9,7 @@ from mrs.kernels.nonlinearities import ACTIVATIONS, gated
 from mrs.model.weights import ModelWeights
 
 
-class MlpPart:
+class MlpModule:
     """down(activation(gate(x)) * up(x)), or down(activation(up(x))); its weights are `slot`'s."""
 
     def __init__(self, part: Mlp, weights: ModelWeights, slot: str = "ffn") -> None:

@@ -19,18 +19,18 @@ from mrs.architecture.layers import (
     ShortConvolution,
 )
 from mrs.cache.cache_space import CacheBuilder
-from mrs.model.attention import AttentionPart
+from mrs.model.attention import AttentionModule
 from mrs.model.batch import ForwardBatch
 from mrs.model.delta_net import DeltaNetPart
-from mrs.model.latent_attention import LatentAttentionPart
-from mrs.model.mlp import MlpPart
-from mrs.model.moe import MoePart
+from mrs.model.latent_attention import LatentAttentionModule
+from mrs.model.mlp import MlpModule
+from mrs.model.moe import MoeModule
 from mrs.model.rope import RopeTable
 from mrs.model.short_convolution import ConvolutionPart
 from mrs.model.weights import ModelWeights
 
 
-class MixerPart(Protocol):
+class TokenMixer(Protocol):
     """Lets the tokens of each sequence look at each other."""
 
     def __call__(self, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor:
@@ -47,19 +47,19 @@ class FeedForwardPart(Protocol):
         """x (N, hidden) to (N, hidden)."""
 
 
-_MIXERS: dict[type, Callable[[Any, ModelWeights, RopeTable | None], MixerPart]] = {
-    Attention: AttentionPart,
-    LatentAttention: LatentAttentionPart,
+_MIXERS: dict[type, Callable[[Any, ModelWeights, RopeTable | None], TokenMixer]] = {
+    Attention: AttentionModule,
+    LatentAttention: LatentAttentionModule,
     GatedDeltaNet: DeltaNetPart,
     ShortConvolution: ConvolutionPart,
 }
 _FEED_FORWARDS: dict[type, Callable[[Any, ModelWeights], FeedForwardPart]] = {
-    Mlp: MlpPart,
-    Moe: MoePart,
+    Mlp: MlpModule,
+    Moe: MoeModule,
 }
 
 
-def build_mixer(part: Mixer, weights: ModelWeights, rope: RopeTable | None) -> MixerPart:
+def build_mixer(part: Mixer, weights: ModelWeights, rope: RopeTable | None) -> TokenMixer:
     return _MIXERS[type(part)](part, weights, rope)
 
 

@@ -85,7 +85,7 @@ def past_numbers(mixer: Mixer, context_tokens: int, image_keys: int) -> int:
         seen = min(context_tokens, mixer.window or context_tokens)
         return 2 * mixer.heads * mixer.head_dim * seen
     if isinstance(mixer, LatentAttention):
-        return mixer.heads * (2 * mixer.latent_dim + mixer.rope.dim) * context_tokens
+        return mixer.heads * (2 * mixer.kv_lora_rank + mixer.rope.dim) * context_tokens
     if isinstance(mixer, CrossAttention):
         return 2 * mixer.heads * mixer.head_dim * image_keys
     return 0
@@ -96,7 +96,7 @@ def chosen_share(spec: ModelSpec) -> float:
     routers = [
         layer.feed_forward.router for layer in spec.layers if isinstance(layer.feed_forward, Moe)
     ]
-    return min((router.chosen / router.experts for router in routers), default=1.0)
+    return min((router.top_k / router.experts for router in routers), default=1.0)
 
 
 def decoded_share(parameter: Parameter, spec: ModelSpec) -> float:
@@ -111,7 +111,7 @@ def decoded_share(parameter: Parameter, spec: ModelSpec) -> float:
         return 0.0 if parameter.role == "embedding" and not spec.tied_head else 1.0
     feed_forward = spec.layers[parameter.layer].feed_forward
     if isinstance(feed_forward, Moe) and ".ffn.experts." in parameter.name:
-        return feed_forward.router.chosen / feed_forward.router.experts
+        return feed_forward.router.top_k / feed_forward.router.experts
     return 1.0
 
 

@@ -11,12 +11,12 @@ from mrs.devices.device import Device
 from mrs.errors import DoesNotFit
 from mrs.formats import Format
 from mrs.isq import parse_isq
-from mrs.plan.memory.breakdown import Correction, DeviceTerms, device_terms
-from mrs.plan.memory.device_sizes import Load, ModelSizes
+from mrs.plan.memory.breakdown import Correction, MemoryBreakdown, memory_breakdowns
+from mrs.plan.memory.device_sizes import ModelSizes, Workload
 from mrs.plan.memory.model_facts import ModelFacts, weights_format
 from mrs.plan.memory.prefix_budget import prefix_budgets
-from mrs.plan.memory.stored_weights import ModelFiles
-from mrs.plan.memory.vision_sizes import VisionTerms, pictures
+from mrs.plan.memory.stored_weights import ModelWeightsInfo
+from mrs.plan.memory.vision_sizes import VisionSizes, pictures
 from mrs.plan.placement.place import place
 from mrs.plan.placement.placement import Placement
 from mrs.plan.speed.estimate import estimate_speed
@@ -33,22 +33,22 @@ class Plan:
     """What a run will do.
 
     `layer_devices` has one index into `devices` a layer; embedding, final norm and head sit on
-    `devices[home]`. `storage`, `stored` (the same in the files) and `parameter_devices` are keyed
+    `devices[primary_device]`. `storage`, `stored` (the same in the files) and `parameter_devices` are keyed
     by parameter name. `kv_bytes_per_token` is the average over the planned length,
     `kv_bytes_per_further_token` what one more would take. `terms` has one entry a device, and so
     has `prefix_bytes`: what past sequences may be remembered in. `vision` is what sees, on
-    `devices[home]`, a part of its terms; None where nothing does. `corrected` says that
+    `devices[primary_device]`, a part of its terms; None where nothing does. `corrected` says that
     measurements of this machine were used.
     """
 
     model: ModelFacts
-    load: Load
+    load: Workload
     dense: Format
     isq: str | None
     strategy: Strategy
     devices: tuple[Device, ...]
     layer_devices: tuple[int, ...]
-    home: int
+    primary_device: int
     storage: Mapping[str, Storage]
     stored: Mapping[str, Storage]
     parameter_devices: Mapping[str, int]
@@ -56,11 +56,11 @@ class Plan:
     kv_bytes: tuple[int, ...]
     kv_bytes_per_token: int
     kv_bytes_per_further_token: int
-    terms: tuple[DeviceTerms, ...]
+    terms: tuple[MemoryBreakdown, ...]
     prefix_bytes: tuple[int, ...]
     speed: SpeedEstimate
     warnings: tuple[str, ...]
-    vision: VisionTerms | None = None
+    vision: VisionSizes | None = None
     corrected: bool = False
 
     @property
@@ -150,7 +150,7 @@ class Plan:
 
 def make_plan(
     request: RunRequest,
-    files: ModelFiles,
+    files: ModelWeightsInfo,
     devices: Sequence[Device],
     *,
     cpu_packs: bool = False,
@@ -169,19 +169,20 @@ def make_plan(
     level = None if request.isq is None else parse_isq(request.isq)
     wanted_tokens = request.max_seq_len or DEFAULT_SEQ_TOKENS
     context_tokens = min(wanted_tokens, spec.context_tokens)
-    load = Load(context_tokens, request.max_batch_size)
+    load = Workload(context_tokens, request.max_batch_size)
     shown = pictures(spec, request.vision)
     sizes = ModelSizes(files, load, dense, level, cpu_packs=cpu_packs, shown=shown)
     used_corrections = corrections or {}
     if placement is None:
         placement = place(request, sizes, devices, used_corrections)
-    layer_devices, home = tuple(placement.layer_devices), placement.first_device
+    layer_devices, primary_device = tuple(placement.layer_devices), placement.first_device
     parameter_devices = {
-        p.name: home if p.layer is None else layer_devices[p.layer] for p in sizes.parameters
+        p.name: primary_device if p.layer is None else layer_devices[p.layer]
+        for p in sizes.parameters
     }
     on = [sizes.on(device) for device in devices]
-    terms = device_terms(sizes, devices, layer_devices, home, used_corrections)
-    vision = on[home].vision
+    terms = memory_breakdowns(sizes, devices, layer_devices, primary_device, used_corrections)
+    vision = on[primary_device].vision
     return Plan(
         model=files.facts,
         load=load,
@@ -190,7 +191,7 @@ def make_plan(
         strategy=request.strategy,
         devices=tuple(devices),
         layer_devices=layer_devices,
-        home=home,
+        primary_device=primary_device,
         stored=files.stored_as,
         storage={name: on[index].storage[name] for name, index in parameter_devices.items()},
         parameter_devices=parameter_devices,

@@ -8,7 +8,7 @@ from mrs.architecture.describe import Description
 from mrs.devices.bandwidth import with_bandwidth
 from mrs.devices.device import Device
 from mrs.plan.memory.breakdown import Correction
-from mrs.plan.memory.stored_weights import ModelFiles
+from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.placement.placement import Placement
 from mrs.plan.plan import Plan, make_plan
 from mrs.request import RunRequest
@@ -32,7 +32,7 @@ class Planner:
         self.devices = with_bandwidth(devices)
         self.corrections = corrections or {}
         self._cpu_packs = cpu_packs
-        self._files = ModelFiles(checkpoint, description)
+        self._files = ModelWeightsInfo(checkpoint, description)
 
     def plan(self, request: RunRequest, placement: Placement | None = None) -> Plan:
         """The plan for a request; with a `placement`, that one."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from mrs.architecture.model_spec import ModelSpec
 from mrs.devices.device import Device
-from mrs.plan.memory.breakdown import DeviceTerms
-from mrs.plan.memory.vision_sizes import VisionTerms
+from mrs.plan.memory.breakdown import MemoryBreakdown
+from mrs.plan.memory.vision_sizes import VisionSizes
 from mrs.plan.placement.placement import Placement
 from mrs.request import RunRequest
 from mrs.units import human_bytes
@@ -18,8 +18,8 @@ def remarks(
     spec: ModelSpec,
     placement: Placement,
     devices: Sequence[Device],
-    terms: Sequence[DeviceTerms],
-    vision: VisionTerms | None,
+    terms: Sequence[MemoryBreakdown],
+    vision: VisionSizes | None,
     context_tokens: int,
 ) -> tuple[str, ...]:
     lines = list(placement.warnings)
@@ -43,7 +43,7 @@ def remarks(
     return tuple(lines)
 
 
-def _shared(devices: Sequence[Device], terms: Sequence[DeviceTerms]) -> str:
+def _shared(devices: Sequence[Device], terms: Sequence[MemoryBreakdown]) -> str:
     """What an accelerator and a CPU with one memory need of it together."""
     labels = " and ".join(device.label for device in devices)
     needed = human_bytes(sum(held.needed_bytes for held in terms))

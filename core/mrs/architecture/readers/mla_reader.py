@@ -15,17 +15,17 @@ def read_latent_attention(config: Config) -> LatentAttention:
     heads, rope_dim = config.positive("num_attention_heads"), config.positive("qk_rope_head_dim")
     # Older GGUF files have the sizes of a head where newer ones have those of the latent vector.
     whole = config.whole("qk_head_dim", config.whole("head_dim", 0))
-    key_dim = config.whole("qk_nope_head_dim", whole - rope_dim)
-    if not key_dim:
+    qk_nope_head_dim = config.whole("qk_nope_head_dim", whole - rope_dim)
+    if not qk_nope_head_dim:
         raise NotReadable("heads of nothing but a rotated part", where=config.where)
     rope = read_rope(config, rope_dim, interleaved=config.flag("rope_interleave", True))
     return LatentAttention(
         heads,
-        key_dim,
+        qk_nope_head_dim,
         config.positive("v_head_dim", config.whole("value_length", 0)),
         config.positive("kv_lora_rank"),
         config.positive("q_lora_rank") if config.has("q_lora_rank") else None,
-        scale=(key_dim + rope_dim) ** -0.5 * _stretch_scale(rope),
+        scale=(qk_nope_head_dim + rope_dim) ** -0.5 * _stretch_scale(rope),
         rope=_without_magnitude(rope),
         norm=Norm(1e-6),
         bias=config.flag("attention_bias", False),

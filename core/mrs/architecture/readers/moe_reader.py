@@ -37,10 +37,10 @@ def read_router(config: Config, **changes: Any) -> Router:
 
 
 def _check_groups(router: Router, config: Config) -> None:
-    size, rest = divmod(router.experts, router.groups)
-    enough = router.chosen_groups <= router.groups and router.chosen <= size * router.chosen_groups
-    if rest or not enough or (router.groups > 1 and size < router.group_best):
-        what = f"{router.chosen} experts of {router.chosen_groups} in {router.groups} groups"
+    size, rest = divmod(router.experts, router.n_group)
+    enough = router.topk_group <= router.n_group and router.top_k <= size * router.topk_group
+    if rest or not enough or (router.n_group > 1 and size < router.group_score_experts):
+        what = f"{router.top_k} experts of {router.topk_group} in {router.n_group} groups"
         raise NotReadable(f"{what} of {router.experts} cannot be chosen", where=config.where)
 
 

@@ -53,6 +53,6 @@ def with_scales(
             return piece
         tensor = piece.tensor + quantization.numbers
         # Blocks lie along the columns, whichever way the plain tensor has them.
-        return Piece(tensor, piece.rows, piece.change, scales=Scales(scales, quantization.tile))
+        return Piece(tensor, piece.rows, piece.transform, scales=Scales(scales, quantization.tile))
 
     return [p._replace(pieces=tuple(map(scaled, p.pieces))) for p in parameters]

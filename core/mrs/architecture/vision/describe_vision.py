@@ -93,7 +93,7 @@ def with_longest_edge(spec: ModelSpec, edge: int) -> ModelSpec:
     return replace(spec, vision=replace(spec.vision, layout=layout))
 
 
-def seeing_starts(family: VisionFamily, tensors: Collection[str]) -> tuple[str, ...]:
+def vision_tensor_prefixes(family: VisionFamily, tensors: Collection[str]) -> tuple[str, ...]:
     """What the names of tensors start with that are for seeing alone."""
     modules = {
         slot: name.removesuffix(TRANSPOSED).partition("{")[0]

@@ -27,7 +27,7 @@ TOWER_KEYS = {
 IMAGE_KEYS = {"image_mean": "image_mean", "image_std": "image_std"}
 
 
-def see_gguf(
+def describe_mmproj(
     metadata: Mapping[str, Any],
     vocabulary: Sequence[str],
     text: ModelSpec,

@@ -69,7 +69,7 @@ def rehearse(
         _feed(decoder, full[0], last, _sights(decoder, seen))
         seen.clear()
 
-    devices = {layer.device for layer in sample.layers} | {decoder.home}
+    devices = {layer.device for layer in sample.layers} | {decoder.primary_device}
     worst_moment()  # unobserved: a profiler takes memory itself
     process_bytes = peak_resident_bytes()
     if process_bytes is not None:

@@ -71,7 +71,7 @@ class Angles(ctypes.Structure):
     _fields_ = (("cos", ctypes.c_void_p), ("sin", ctypes.c_void_p))
 
 
-class Half:
+class NativeBlock:
     """What both halves keep: a norm and matrices of one library."""
 
     def __init__(
@@ -87,15 +87,15 @@ class Half:
         self._held = norm, matrices, native
         self.address = ctypes.addressof(native)
         self.scratch_numbers = scratch_numbers
-        self.dense_tokens = min(matrix.dense_tokens for matrix in matrices)
+        self.dequantize_above_tokens = min(matrix.dequantize_above_tokens for matrix in matrices)
         self.weight_bytes = sum(matrix.nbytes for matrix in matrices)
 
     def takes(self, x: Tensor) -> bool:
         """Whether x (N, hidden) is multiplied by the library."""
-        return x.dtype is torch.float32 and x.shape[0] < self.dense_tokens
+        return x.dtype is torch.float32 and x.shape[0] < self.dequantize_above_tokens
 
 
-class FeedForwardHalf(Half):
+class NativeMlpBlock(NativeBlock):
     """x + down(activation(gate(norm(x))) * up(norm(x)))."""
 
     def __init__(
@@ -126,7 +126,7 @@ class FeedForwardHalf(Half):
         most = self._most_tokens
         scratch = torch.empty(min(x.shape[0], most) * self.scratch_numbers)
         out = torch.empty_like(x)
-        require(
+        check_allocated(
             self.functions.mrs_feed_forward(
                 self.address,
                 x.data_ptr(),
@@ -140,7 +140,7 @@ class FeedForwardHalf(Half):
         return out
 
 
-class AttentionHalf(Half):
+class NativeAttentionBlock(NativeBlock):
     """x + back(attention), where queries, keys and values are products of norm(x)."""
 
     def __init__(
@@ -195,7 +195,7 @@ class AttentionHalf(Half):
         angles = Angles(cos.data_ptr(), sin.data_ptr())
         scratch = torch.empty(x.shape[0] * self.scratch_numbers)
         out = torch.empty_like(x)
-        require(
+        check_allocated(
             self.functions.mrs_attention(
                 self.address,
                 cache.address,
@@ -210,17 +210,17 @@ class AttentionHalf(Half):
         return out
 
 
-def require(is_done: bool) -> None:
+def check_allocated(is_done: bool) -> None:
     """MemoryError if a call of the library was not done."""
     if not is_done:
         raise MemoryError("no memory for activations")
 
 
-def library_of(matrices: Sequence[PackedMatrix]) -> NativeLibrary | None:
+def native_library_for(matrices: Sequence[PackedMatrix]) -> NativeLibrary | None:
     """The library, if there are matrices."""
     return native_library() if matrices else None
 
 
-def can_hold(head_dim: int) -> bool:
+def supports_head_dim(head_dim: int) -> bool:
     """Whether the library attends over heads of this size."""
     return is_native(head_dim)

@@ -8,7 +8,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mrs.kernels.cpu.fused_layer import Angles, AttentionHalf, FeedForwardHalf, Half, require
+from mrs.kernels.cpu.fused_layer import (
+    Angles,
+    NativeAttentionBlock,
+    NativeBlock,
+    NativeMlpBlock,
+    check_allocated,
+)
 from mrs.kernels.paged import AttentionBatch, PagedKV
 
 #: More tokens than these take so long that a Ctrl-C should not wait for several layers.
@@ -26,12 +32,12 @@ class _Layer(ctypes.Structure):
     )
 
 
-class LayerRun:
+class NativeLayerChain:
     """Layers one after another, each an attention half and a feed-forward half."""
 
     def __init__(
         self,
-        layers: Sequence[tuple[AttentionHalf, FeedForwardHalf]],
+        layers: Sequence[tuple[NativeAttentionBlock, NativeMlpBlock]],
         ropes: Sequence[int],
         groups: Sequence[int],
     ) -> None:
@@ -39,7 +45,7 @@ class LayerRun:
         of the batches.
         """
         self._functions = layers[0][0].functions
-        halves: list[Half] = [half for layer in layers for half in layer]
+        halves: list[NativeBlock] = [half for layer in layers for half in layer]
         self._layers = layers
         self._native = (_Layer * len(layers))(
             *(
@@ -53,7 +59,7 @@ class LayerRun:
         self._caches_type = ctypes.c_void_p * len(layers)
         self._angles_type = Angles * (max(ropes) + 1)
         self._scratch_numbers = max(half.scratch_numbers for half in halves)
-        self._most_tokens = min(FEW_TOKENS, *(half.dense_tokens - 1 for half in halves))
+        self._most_tokens = min(FEW_TOKENS, *(half.dequantize_above_tokens - 1 for half in halves))
 
     def takes(self, x: Tensor) -> bool:
         """Whether x (N, hidden) is a few rows that the library multiplies."""
@@ -74,7 +80,7 @@ class LayerRun:
         angles = [(cos.contiguous(), sin.contiguous()) for cos, sin in angles]
         scratch = torch.empty(x.shape[0] * self._scratch_numbers)
         out = torch.empty_like(x)
-        require(
+        check_allocated(
             self._functions.mrs_layers(
                 self._address,
                 len(self._layers),

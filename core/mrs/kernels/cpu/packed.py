@@ -95,7 +95,7 @@ class PackedMatrix:
         return self._data.nbytes
 
     @property
-    def dense_tokens(self) -> int:
+    def dequantize_above_tokens(self) -> int:
         """From so many rows on they are multiplied by torch, with decoded weights.
 
         Torch's units for bf16 take subnormal weights for 0, so those are left to the library.
@@ -136,7 +136,7 @@ class PackedMatrix:
         if x.dtype not in _TYPES:
             return self.matmul(x.float()).to(x.dtype)
         x = x.contiguous()
-        if x.shape[0] >= self.dense_tokens:
+        if x.shape[0] >= self.dequantize_above_tokens:
             return self._matmul_decoded(x)
         return self._matmul_packed(x)
 

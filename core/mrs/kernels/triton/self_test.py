@@ -22,7 +22,7 @@ LAYOUTS = (
 )
 
 
-def what_keeps_triton_from(device: torch.device) -> str | None:
+def triton_unavailable_reason(device: torch.device) -> str | None:
     """Why the kernels cannot be used on a GPU, or None where they can.
 
     They multiply two small matrices, which compiles them for the sizes that are most used, and

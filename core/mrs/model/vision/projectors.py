@@ -12,7 +12,7 @@ from mrs.families.vision.gemma3 import PooledProjector
 from mrs.families.vision.idefics3 import FoldedProjector
 from mrs.families.vision.llava_next import TilesProjector
 from mrs.families.vision.phi3_v import CropsProjector
-from mrs.model.mlp import MlpPart
+from mrs.model.mlp import MlpModule
 from mrs.model.weights import ModelWeights
 
 
@@ -21,7 +21,7 @@ class MlpProjectorPart:
 
     def __init__(self, projector: MlpProjector, weights: ModelWeights) -> None:
         mlp = Mlp(0, projector.activation, gated=False, bias=projector.bias)
-        self._mlp = MlpPart(mlp, weights, "projector")
+        self._mlp = MlpModule(mlp, weights, "projector")
 
     def __call__(self, seen: Tensor, shape: ImageShape) -> Tensor:
         """seen (rows, tower's width) to (rows, hidden)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mrs.architecture.layers import Attention, CrossAttention, LatentAttention, Rope
 from mrs.attention_sizes import is_native, workspace_bytes
-from mrs.plan.memory.forward_pass import KeptAs, Pass, norm_bytes, product_bytes
+from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
 
 #: Keys that the CPU's fused attention looks at in one step, and float32 sums it keeps beside.
 ATTENTION_KEYS_PER_STEP = 512
@@ -12,7 +12,7 @@ ATTENTION_KEYS_PER_STEP = 512
 LATENT_SCORES = 1 << 24
 
 
-def attention_bytes(part: Attention, run: Pass, hidden_size: int, kept: KeptAs) -> int:
+def attention_bytes(part: Attention, run: ForwardShape, hidden_size: int, kept: StorageOf) -> int:
     """Queries, keys, values and the mixed result (2 Q + 2 K) are held throughout.
 
     Gated ones come as 2 Q, which stay beside the queries. Before: the projections, and norms of q
@@ -51,47 +51,49 @@ def attention_bytes(part: Attention, run: Pass, hidden_size: int, kept: KeptAs) 
     return max(moments)
 
 
-def latent_attention_bytes(part: LatentAttention, run: Pass, hidden_size: int, kept: KeptAs) -> int:
+def latent_attention_bytes(
+    part: LatentAttention, run: ForwardShape, hidden_size: int, kept: StorageOf
+) -> int:
     """First queries, those through the keys' map, and what of them is rotated.
 
     Then queries as they came and as they attend, the latent vector and the keys stay; beside them
     what attention takes and its result; last the result, what goes through the values' map, cast
     and put in order for it, and the projection back.
     """
-    wide = part.latent_dim + part.rope.dim
-    q = run.size(part.heads * (part.key_dim + part.rope.dim))
-    latents = run.size(part.heads * part.latent_dim)
+    wide = part.kv_lora_rank + part.rope.dim
+    q = run.size(part.heads * (part.qk_nope_head_dim + part.rope.dim))
+    latents = run.size(part.heads * part.kv_lora_rank)
     queries = run.size(part.heads * wide)
-    held = q + queries + run.size(2 * wide + part.latent_dim)
+    held = q + queries + run.size(2 * wide + part.kv_lora_rank)
     making = q + latents + queries + 2 * run.size(part.heads * part.rope.dim)
     attending = latents + _latent_workspace_bytes(part, run.of_one_sequence())
-    values = run.size(part.heads * part.value_dim)
+    values = run.size(part.heads * part.v_head_dim)
     back = product_bytes(
-        run, part.heads * part.value_dim, hidden_size, kept("mixer.o"), bias=part.bias
+        run, part.heads * part.v_head_dim, hidden_size, kept("mixer.o"), bias=part.bias
     )
     # Maps of heads are of the cache's type.
     narrow = run.tokens * part.heads * run.cache.block_bytes
-    cast = 0 if run.cache == run.activation else 2 * narrow * (part.latent_dim + part.value_dim)
+    cast = 0 if run.cache == run.activation else 2 * narrow * (part.kv_lora_rank + part.v_head_dim)
     ending = latents + max(cast, 2 * values + back)
     return max(making, held + max(attending, ending))
 
 
-def _latent_workspace_bytes(part: LatentAttention, run: Pass) -> int:
+def _latent_workspace_bytes(part: LatentAttention, run: ForwardShape) -> int:
     """Native attention's scores and rows; torch's copies of queries and keys in the cache's type,
     and scores of some heads: with their mask and softmax three lists in float32 and two of
     booleans, and float32 of the keys.
     """
-    wide = part.latent_dim + part.rope.dim
-    if run.native and is_native(wide, part.latent_dim):
-        return native_attention_bytes(part.heads, wide, part.latent_dim, run)
+    wide = part.kv_lora_rank + part.rope.dim
+    if run.native and is_native(wide, part.kv_lora_rank):
+        return native_attention_bytes(part.heads, wide, part.kv_lora_rank, run)
     pairs = run.tokens * run.context_tokens
     scores = max(min(part.heads * pairs, LATENT_SCORES), pairs)
     keys = run.context_tokens * wide * (2 * 4 + run.cache.block_bytes)
     cast = run.tokens * part.heads * wide * run.cache.block_bytes
-    return cast + (3 * 4 + 2) * scores + keys + run.size(part.heads * part.latent_dim)
+    return cast + (3 * 4 + 2) * scores + keys + run.size(part.heads * part.kv_lora_rank)
 
 
-def rotation_bytes(run: Pass, heads: int, head_dim: int, rope: Rope) -> int:
+def rotation_bytes(run: ForwardShape, heads: int, head_dim: int, rope: Rope) -> int:
     """Both halves of the turned pairs and their joint, then the numbers that pass through.
 
     Half types turn in float32: a copy before, a cast behind. Native kernels need the result alone.
@@ -115,19 +117,19 @@ def table_tokens(context_tokens: int, chunk_tokens: int) -> int:
     return rows
 
 
-def table_bytes(rope: Rope, run: Pass) -> int:
+def table_bytes(rope: Rope, run: ForwardShape) -> int:
     """cos and sin in float32 of a rotary table."""
     fixed = rope.scaling is None or not rope.scaling.depends_on_length
     rows = table_tokens(run.context_tokens, run.tokens) if fixed else run.sequence_tokens
     return rows * rope.dim // 2 * 4 * 2
 
 
-def _table_growth_bytes(run: Pass, rope: Rope) -> int:
+def _table_growth_bytes(run: ForwardShape, rope: Rope) -> int:
     """Angles, cosines, their product, new and half-sized old tables, less the table that stays."""
     return table_bytes(rope, run) * 10 // 8
 
 
-def _attend_bytes(part: Attention, run: Pass) -> int:
+def _attend_bytes(part: Attention, run: ForwardShape) -> int:
     """Beside rotated queries and the cache: the cast queries, then one of two ways.
 
     Native kernels take any queries and keep some scores a thread beside their result. torch's get
@@ -144,26 +146,26 @@ def _attend_bytes(part: Attention, run: Pass) -> int:
     return max(3 * keys, cast + _explicit_bytes(part, run, query, seen))
 
 
-def score_bytes(part: Attention, run: Pass) -> int:
+def score_bytes(part: Attention, run: ForwardShape) -> int:
     """What native attention keeps in all threads."""
     return native_attention_bytes(part.heads // part.kv_heads, part.head_dim, part.head_dim, run)
 
 
-def native_attention_bytes(group: int, key_dim: int, value_dim: int, run: Pass) -> int:
+def native_attention_bytes(group: int, key_dim: int, value_dim: int, run: ForwardShape) -> int:
     """What native attention of one sequence keeps in all threads."""
     return run.threads * workspace_bytes(
         group, key_dim, value_dim, tokens=run.tokens, context_tokens=run.context_tokens
     )
 
 
-def _seen_keys(part: Attention, run: Pass) -> int:
+def _seen_keys(part: Attention, run: ForwardShape) -> int:
     """A cache with a window returns the window before each token of the chunk."""
     if part.window is None or part.window + run.tokens >= run.context_tokens:
         return run.context_tokens
     return part.window - 1 + run.tokens
 
 
-def _fused_bytes(part: Attention, run: Pass, query: int, seen: int) -> int:
+def _fused_bytes(part: Attention, run: ForwardShape, query: int, seen: int) -> int:
     """torch's fused attention over queries folded by group.
 
     One new token sees every key: no mask, and queries are only viewed. Otherwise the mask (T, S)
@@ -182,7 +184,7 @@ def _fused_bytes(part: Attention, run: Pass, query: int, seen: int) -> int:
     return max(making, folded + masks + max(kernel, 2 * query))
 
 
-def kernel_bytes(part: Attention | CrossAttention, run: Pass) -> int:
+def kernel_bytes(part: Attention | CrossAttention, run: ForwardShape) -> int:
     """The fused kernel's buffers: logarithms of sums, and on a CPU scores and sums a thread.
 
     A thread takes 256, 64 or 32 queries a step, and repeats half-type scores in that type.
@@ -196,7 +198,7 @@ def kernel_bytes(part: Attention | CrossAttention, run: Pass) -> int:
     return sums + run.threads * (scores + step * part.head_dim * 4 + 2 * step * 4)
 
 
-def _explicit_bytes(part: Attention, run: Pass, query: int, seen: int) -> int:
+def _explicit_bytes(part: Attention, run: ForwardShape, query: int, seen: int) -> int:
     """Scores of one key head at a time, in float32.
 
     Four of them are alive from the second head on: those and the probabilities of the head

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mrs.devices.device import Device
 from mrs.devices.processor import cpu_threads
-from mrs.plan.memory.device_sizes import ModelSizes, Sizes
+from mrs.plan.memory.device_sizes import DeviceSizes, ModelSizes
 from mrs.plan.memory.overhead import (
     FRAGMENTATION,
     NOTHING,
@@ -30,7 +30,7 @@ class Correction:
 
 
 @dataclass(frozen=True)
-class DeviceTerms:
+class MemoryBreakdown:
     """The bytes of one device. `reserve_bytes` are kept free beside the runtime's.
 
     `runtime` is what an accelerator's driver takes, and on the CPU the program itself, wherever
@@ -79,24 +79,26 @@ class DeviceTerms:
         return max(0, self.needed_bytes - self.available_bytes)
 
 
-def device_terms(
+def memory_breakdowns(
     sizes: ModelSizes,
     devices: Sequence[Device],
     layer_devices: Sequence[int],
-    home: int,
+    primary_device: int,
     corrections: Mapping[str, Correction],
-) -> tuple[DeviceTerms, ...]:
+) -> tuple[MemoryBreakdown, ...]:
     """The terms of every device; those that hold nothing have zeros, but for the program's."""
     indices = range(len(devices))
     layers = [[n for n, place in enumerate(layer_devices) if place == index] for index in indices]
-    bounds = [_activation_bound(sizes.on(devices[i]), layers[i], i == home) for i in indices]
+    bounds = [
+        _activation_bound(sizes.on(devices[i]), layers[i], i == primary_device) for i in indices
+    ]
     on_cpu = [i for i in indices if devices[i].torch_device == "cpu"]
     in_heap = max((bounds[i] for i in on_cpu), default=0)
     cached = sum(sizes.kv_bytes[layer] for i in on_cpu for layer in layers[i])
     host = host_index(devices)
     found = []
     for index, device in enumerate(devices):
-        if not layers[index] and index not in (home, host):
+        if not layers[index] and index not in (primary_device, host):
             found.append(_empty(device))
             continue
         correction = corrections.get(device.label)
@@ -110,7 +112,7 @@ def device_terms(
                 sizes.on(device),
                 device,
                 layers[index],
-                index == home,
+                index == primary_device,
                 _activations(bounds[index], correction),
                 runtime,
                 allocator,
@@ -119,10 +121,10 @@ def device_terms(
     return tuple(found)
 
 
-def _empty(device: Device) -> DeviceTerms:
+def _empty(device: Device) -> MemoryBreakdown:
     is_cpu = device.kind == "cpu"
     none = NOTHING
-    return DeviceTerms(0, device.available_bytes, 0, 0, none, none, none, 0, 0, is_cpu)
+    return MemoryBreakdown(0, device.available_bytes, 0, 0, none, none, none, 0, 0, is_cpu)
 
 
 def host_index(devices: Sequence[Device]) -> int:
@@ -131,31 +133,31 @@ def host_index(devices: Sequence[Device]) -> int:
     return next(shared, len(devices) - 1)
 
 
-def _activation_bound(sizes: Sizes, layers: Sequence[int], is_home: bool) -> int:
+def _activation_bound(sizes: DeviceSizes, layers: Sequence[int], is_primary: bool) -> int:
     """The most that is alive at once on a device with these layers."""
-    if not layers and not is_home:
+    if not layers and not is_primary:
         return 0
     largest = max((sizes.layer_act_bytes[layer] for layer in layers), default=0)
-    if is_home:
+    if is_primary:
         largest = max(largest, sizes.head_act_bytes) + sizes.feature_bytes
-    return largest + sizes.standing_bytes
+    return largest + sizes.persistent_bytes
 
 
 def _terms(
-    sizes: Sizes,
+    sizes: DeviceSizes,
     device: Device,
     layers: Sequence[int],
-    is_home: bool,
+    is_primary: bool,
     activations: Estimate,
     runtime: Estimate,
     allocator: Estimate,
-) -> DeviceTerms:
+) -> MemoryBreakdown:
     is_cpu = device.kind == "cpu"
     weights = sum(sizes.layer_bytes[layer] for layer in layers)
-    weights += sizes.non_mapped_bytes if is_home else 0
+    weights += sizes.non_mapped_bytes if is_primary else 0
     reserve = device.available_bytes - device.memory.usable_bytes
     scratch = sizes.kept.load_scratch_bytes if weights else 0
-    return DeviceTerms(
+    return MemoryBreakdown(
         layers=len(layers),
         available_bytes=device.available_bytes,
         weight_bytes=weights,

@@ -7,10 +7,12 @@ from dataclasses import replace
 from mrs.architecture.layers import CrossAttention
 from mrs.attention_sizes import TASK_HEADS, is_native
 from mrs.plan.memory.attention_activations import kernel_bytes
-from mrs.plan.memory.forward_pass import KeptAs, Pass, norm_bytes, product_bytes
+from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
 
 
-def cross_attention_bytes(part: CrossAttention, run: Pass, hidden_size: int, kept: KeptAs) -> int:
+def cross_attention_bytes(
+    part: CrossAttention, run: ForwardShape, hidden_size: int, kept: StorageOf
+) -> int:
     """Either one picture is mapped to keys and values; or, beside a copy of the rows that see, they
     attend.
 
@@ -24,7 +26,9 @@ def cross_attention_bytes(part: CrossAttention, run: Pass, hidden_size: int, kep
     )
 
 
-def _mapping_bytes(part: CrossAttention, run: Pass, hidden_size: int, kept: KeptAs) -> int:
+def _mapping_bytes(
+    part: CrossAttention, run: ForwardShape, hidden_size: int, kept: StorageOf
+) -> int:
     """The features come from another device. Keys, and what they were normalized from; then values
     beside them, and both turned to lie head by head: that is the cache's, or is cast for it.
 
@@ -45,7 +49,9 @@ def _mapping_bytes(part: CrossAttention, run: Pass, hidden_size: int, kept: Kept
     )
 
 
-def _attending_bytes(part: CrossAttention, run: Pass, hidden_size: int, kept: KeptAs) -> int:
+def _attending_bytes(
+    part: CrossAttention, run: ForwardShape, hidden_size: int, kept: StorageOf
+) -> int:
     """Queries, and what they were normalized from; then what is mixed of every sequence, and its
     last one's cast, folded and mixed queries; then all of it in one piece, and its map back.
     """

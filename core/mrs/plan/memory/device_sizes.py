@@ -12,34 +12,34 @@ from mrs.devices.cpu_path import cpu_path, torch_units
 from mrs.devices.device import Device
 from mrs.devices.processor import cpu_threads
 from mrs.formats import FORMATS, Format
-from mrs.plan.memory.forward_pass import Pass
+from mrs.plan.memory.forward_pass import ForwardShape
 from mrs.plan.memory.kv_bytes import layer_kv_bytes
 from mrs.plan.memory.layer_activations import (
     head_activation_bytes,
     layer_activation_bytes,
-    standing_bytes,
+    persistent_bytes,
 )
-from mrs.plan.memory.stored_weights import KeptWeights, ModelFiles
-from mrs.plan.memory.vision_sizes import Pictures, VisionTerms, vision_terms
+from mrs.plan.memory.stored_weights import ModelWeightsInfo, StoredWeights
+from mrs.plan.memory.vision_sizes import Pictures, VisionSizes, vision_sizes
 from mrs.request import PREFILL_CHUNK_TOKENS
 from mrs.storage import Storage, StorageRules
 
 
 @dataclass(frozen=True)
-class Sizes:
+class DeviceSizes:
     """A whole model as one device would hold it, one entry a layer.
 
     `layer_act_bytes` is what lives while a layer runs, `head_act_bytes` while embedding and head
-    run, `standing_bytes` what stays beside both. `vision` is part of the non-mapped weights, and
+    run, `persistent_bytes` what stays beside both. `vision` is part of the non-mapped weights, and
     of what embedding and head take.
     """
 
-    kept: KeptWeights
+    kept: StoredWeights
     kv_bytes: Sequence[int]
     layer_act_bytes: Sequence[int]
     head_act_bytes: int
-    standing_bytes: int
-    vision: VisionTerms | None = None
+    persistent_bytes: int
+    vision: VisionSizes | None = None
 
     @property
     def storage(self) -> Mapping[str, Storage]:
@@ -58,11 +58,11 @@ class Sizes:
     @property
     def mapped_act_bytes(self) -> int:
         """Activations of the largest layer, as the strategies want them."""
-        return max(self.layer_act_bytes, default=0) + self.standing_bytes
+        return max(self.layer_act_bytes, default=0) + self.persistent_bytes
 
     @property
     def non_mapped_act_bytes(self) -> int:
-        return self.head_act_bytes + self.standing_bytes + self.feature_bytes
+        return self.head_act_bytes + self.persistent_bytes + self.feature_bytes
 
     @property
     def feature_bytes(self) -> int:
@@ -71,7 +71,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Load:
+class Workload:
     """What is planned for: `batch` sequences of `context_tokens`, prompts in chunks."""
 
     context_tokens: int
@@ -80,14 +80,14 @@ class Load:
 
     def passes(
         self, cache: Format, *, on_cpu: bool, native: bool, shown: Pictures | None = None
-    ) -> tuple[Pass, Pass]:
+    ) -> tuple[ForwardShape, ForwardShape]:
         """A whole chunk at the end of the context, and one new token of every sequence.
 
         All pictures that are `shown` stand in the chunk.
         """
         chunk = min(self.chunk_tokens, self.context_tokens)
         make = partial(
-            Pass,
+            ForwardShape,
             context_tokens=self.context_tokens,
             activation=FORMATS["F32"] if on_cpu else cache,
             cache=cache,
@@ -108,8 +108,8 @@ class ModelSizes:
 
     def __init__(
         self,
-        files: ModelFiles,
-        load: Load,
+        files: ModelWeightsInfo,
+        load: Workload,
         dense: Format,
         level: Format | None,
         *,
@@ -127,32 +127,32 @@ class ModelSizes:
         self.image_keys = shown.keys if shown else 0
         self.kv_bytes = tuple(_kv_bytes(self.spec.layers, load, dense, self.image_keys))
         now, later = (
-            sum(_kv_bytes(self.spec.layers, Load(tokens, 1, load.chunk_tokens), dense, 0, 1))
+            sum(_kv_bytes(self.spec.layers, Workload(tokens, 1, load.chunk_tokens), dense, 0, 1))
             for tokens in (load.context_tokens, load.context_tokens + 1)
         )
         self.kv_bytes_per_token = now // load.context_tokens
         self.kv_bytes_per_further_token = later - now
-        self._sizes: dict[bool, Sizes] = {}
+        self._sizes: dict[bool, DeviceSizes] = {}
 
-    def on(self, device: Device) -> Sizes:
+    def on(self, device: Device) -> DeviceSizes:
         """The sizes on a device."""
         is_cpu = device.torch_device == "cpu"
         if is_cpu not in self._sizes:
             self._sizes[is_cpu] = self._make(is_cpu)
         return self._sizes[is_cpu]
 
-    def _make(self, is_cpu: bool) -> Sizes:
+    def _make(self, is_cpu: bool) -> DeviceSizes:
         rules = StorageRules(self.dense, self._level, is_cpu and self._cpu_packs)
         kept = self._files.kept(rules, is_cpu=is_cpu)
         storage = kept.storage
         passes = self.load.passes(self.dense, on_cpu=is_cpu, native=rules.packs, shown=self._shown)
         vision = None
         if self._shown is not None:
-            vision = vision_terms(
+            vision = vision_sizes(
                 self.spec, self.parameters, storage, self._shown, passes[0], self.load.batch
             )
         head = storage["embedding.weight" if self.spec.tied_head else "head.weight"]
-        return Sizes(
+        return DeviceSizes(
             kept=kept,
             kv_bytes=self.kv_bytes,
             layer_act_bytes=self._layer_activations(kept, passes),
@@ -160,11 +160,15 @@ class ModelSizes:
                 vision.activation_bytes if vision else 0,
                 *(head_activation_bytes(self.spec, run, head, self.load.batch) for run in passes),
             ),
-            standing_bytes=max(standing_bytes(self.spec, run, self.load.batch) for run in passes),
+            persistent_bytes=max(
+                persistent_bytes(self.spec, run, self.load.batch) for run in passes
+            ),
             vision=vision,
         )
 
-    def _layer_activations(self, weights: KeptWeights, passes: Sequence[Pass]) -> list[int]:
+    def _layer_activations(
+        self, weights: StoredWeights, passes: Sequence[ForwardShape]
+    ) -> list[int]:
         """Layers of one kind whose matrices are kept alike are counted once."""
 
         @cache
@@ -179,7 +183,7 @@ class ModelSizes:
 
 def _kv_bytes(
     layers: Sequence[Layer],
-    load: Load,
+    load: Workload,
     cache_format: Format,
     image_keys: int = 0,
     block_tokens: int = BLOCK_TOKENS,

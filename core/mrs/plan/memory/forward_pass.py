@@ -61,11 +61,11 @@ DECODING_BYTES = {
 MOST_DECODING_BYTES = 17.1
 
 #: How the weight of a slot such as `mixer.q` is kept.
-KeptAs = Callable[[str], Storage]
+StorageOf = Callable[[str], Storage]
 
 
 @dataclass(frozen=True)
-class Pass:
+class ForwardShape:
     """One forward pass on one device.
 
     `tokens` rows run at once, at most `sequence_tokens` of them of one sequence, which then has
@@ -94,13 +94,19 @@ class Pass:
         """Bytes of the activations of all rows, of so many numbers each."""
         return self.tokens * numbers * self.activation.block_bytes
 
-    def of_one_sequence(self) -> Pass:
+    def of_one_sequence(self) -> ForwardShape:
         """The same for one sequence: those of a batch attend one after another."""
         return replace(self, tokens=self.sequence_tokens)
 
 
 def product_bytes(
-    run: Pass, columns: int, rows: int, kept: Storage, *, bias: bool = False, tokens: int = 0
+    run: ForwardShape,
+    columns: int,
+    rows: int,
+    kept: Storage,
+    *,
+    bias: bool = False,
+    tokens: int = 0,
 ) -> int:
     """Beside its input: x (T, columns) @ W.T, result (T, rows) included.
 
@@ -123,7 +129,9 @@ def product_bytes(
     return max(cast * (columns + rows) + scratch, cast * rows + result, with_bias)
 
 
-def _dense_scratch_bytes(run: Pass, weight: Format, tokens: int, columns: int, rows: int) -> int:
+def _dense_scratch_bytes(
+    run: ForwardShape, weight: Format, tokens: int, columns: int, rows: int
+) -> int:
     """Torch's units lay some weights out anew in each thread, and sum up some tokens, as measured.
 
     Without units a CPU sums products of bf16 up in float32, or like those of f16 in place.
@@ -143,7 +151,9 @@ def _dense_scratch_bytes(run: Pass, weight: Format, tokens: int, columns: int, r
     return 4 * tokens * rows + KIB if weight.name == "BF16" and "sums" in run.torch_units else 0
 
 
-def _packed_scratch_bytes(run: Pass, weight: Format, tokens: int, columns: int, rows: int) -> int:
+def _packed_scratch_bytes(
+    run: ForwardShape, weight: Format, tokens: int, columns: int, rows: int
+) -> int:
     """A packed product lays x out in panels. Where torch multiplies many tokens, tile after tile of
     the weight is decoded, and multiplied while the one before is still there: to bf16, which x is
     cast to, for matrix units, and to float32 in place of portable C.
@@ -160,12 +170,14 @@ def _packed_scratch_bytes(run: Pass, weight: Format, tokens: int, columns: int, 
     return number * tokens * columns + results + tiles + units
 
 
-def decodes_packed(run: Pass, tokens: int) -> bool:
+def decodes_packed(run: ForwardShape, tokens: int) -> bool:
     """Whether packed weights are decoded for so many tokens."""
     return tokens >= DECODED_TOKENS.get(run.path, tokens + 1)
 
 
-def panel_bytes(run: Pass, weights: Iterable[Format], tokens: int, columns: int, rows: int) -> int:
+def panel_bytes(
+    run: ForwardShape, weights: Iterable[Format], tokens: int, columns: int, rows: int
+) -> int:
     """x as packed weights of `rows` rows in all read it, and what their products take besides.
 
     Weights of one layout share it. A panel holds several tokens and is filled up.
@@ -184,7 +196,7 @@ def panel_bytes(run: Pass, weights: Iterable[Format], tokens: int, columns: int,
     return laid + min(run.threads, tasks) * (TILE_CODE_BYTES + sums)
 
 
-def _layout(run: Pass, weight: Format, tokens: int, columns: int) -> Layout:
+def _layout(run: ForwardShape, weight: Format, tokens: int, columns: int) -> Layout:
     """How a packed weight reads x: for quantized weights numbers take a byte, and 12 or 2 more;
     for plain ones they are bf16 or float32, whichever the path multiplies.
     """
@@ -196,7 +208,9 @@ def _layout(run: Pass, weight: Format, tokens: int, columns: int) -> Layout:
     return TILED if tiled and weight.name != "Q8_0" else Layout(weight.name, width, 44)
 
 
-def _block_scratch_bytes(run: Pass, weight: Format, tokens: int, columns: int, rows: int) -> int:
+def _block_scratch_bytes(
+    run: ForwardShape, weight: Format, tokens: int, columns: int, rows: int
+) -> int:
     """A tile of the weight is decoded, while the one before is still there, and multiplied; the
     product is copied to its place.
 
@@ -212,14 +226,14 @@ def _block_scratch_bytes(run: Pass, weight: Format, tokens: int, columns: int, r
     return tiles if run.threads else max(tiles, (number + 2) * tokens * columns)
 
 
-def decoding_bytes(run: Pass, weight: Format, weights: int) -> int:
+def decoding_bytes(run: ForwardShape, weight: Format, weights: int) -> int:
     """Of decoding so many numbers of a format, result included."""
     at_once = run.threads * DECODED_WEIGHTS if run.threads else DECODED_WEIGHTS_ELSEWHERE
     each = DECODING_BYTES.get(weight.name, MOST_DECODING_BYTES)
     return weights * run.activation.block_bytes + int(min(weights, at_once) * each)
 
 
-def norm_bytes(run: Pass, size: int) -> int:
+def norm_bytes(run: ForwardShape, size: int) -> int:
     """Beside its input: float32 of x where it has another type, two products, the result.
 
     The native kernels need nothing but the result.

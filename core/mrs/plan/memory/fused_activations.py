@@ -11,7 +11,7 @@ from dataclasses import replace
 from mrs.architecture.layers import Attention, Layer, Mlp
 from mrs.attention_sizes import is_native
 from mrs.plan.memory.attention_activations import score_bytes
-from mrs.plan.memory.forward_pass import KeptAs, Pass, decodes_packed, panel_bytes
+from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, decodes_packed, panel_bytes
 from mrs.storage import Storage
 from mrs.units import MIB
 
@@ -21,7 +21,9 @@ MLP_SCRATCH_BYTES = 31 * MIB
 MLP_PANEL_TOKENS = 12
 
 
-def fused_attention_bytes(layer: Layer, hidden_size: int, run: Pass, kept: KeptAs) -> int | None:
+def fused_attention_bytes(
+    layer: Layer, hidden_size: int, run: ForwardShape, kept: StorageOf
+) -> int | None:
     """x, its norm, queries, keys and values, while they are made.
 
     Then the norm is gone, and there are the mixed result and the new x, beside the scores or the
@@ -48,7 +50,9 @@ def fused_attention_bytes(layer: Layer, hidden_size: int, run: Pass, kept: KeptA
     return x + made + max(projecting, attending)
 
 
-def fused_mlp_bytes(layer: Layer, hidden_size: int, run: Pass, kept: KeptAs) -> int | None:
+def fused_mlp_bytes(
+    layer: Layer, hidden_size: int, run: ForwardShape, kept: StorageOf
+) -> int | None:
     """The old x, the new one and the next; of some tokens also the norm, gate and up.
 
     Beside them the norm in panels, or the product of gate and up.
@@ -79,7 +83,7 @@ def _is_ordinary(layer: Layer) -> bool:
     return layer.style == "pre" and layer.residual_scale == 1.0 and layer.norm.kind == "rms"
 
 
-def _are_fused(run: Pass, matrices: Sequence[Storage]) -> bool:
+def _are_fused(run: ForwardShape, matrices: Sequence[Storage]) -> bool:
     """Whether tokens are multiplied with packed matrices as they are."""
     packed = all(kept.form == "packed" for kept in matrices)
     return run.native and packed and not decodes_packed(run, run.tokens)

@@ -51,10 +51,10 @@ def attention_kv_bytes(
 
 
 def latent_kv_bytes(
-    cells: int, latent_dim: int, rope_dim: int, kv_format: Format, *, batch: int = 1
+    cells: int, kv_lora_rank: int, rope_dim: int, kv_format: Format, *, batch: int = 1
 ) -> int:
     """Multi-head latent attention: one latent vector a token and the rotated part of its key."""
-    return kv_format.size_bytes((batch, cells, latent_dim + rope_dim))
+    return kv_format.size_bytes((batch, cells, kv_lora_rank + rope_dim))
 
 
 def recurrent_state_bytes(
@@ -123,7 +123,7 @@ def _(mixer: Attention | CrossAttention, cells: int, kv_format: Format, batch: i
 
 @mixer_kv_bytes.register
 def _(mixer: LatentAttention, cells: int, kv_format: Format, batch: int) -> int:
-    return latent_kv_bytes(cells, mixer.latent_dim, mixer.rope.dim, kv_format, batch=batch)
+    return latent_kv_bytes(cells, mixer.kv_lora_rank, mixer.rope.dim, kv_format, batch=batch)
 
 
 @mixer_kv_bytes.register

@@ -25,7 +25,13 @@ from mrs.plan.memory.attention_activations import (
     table_bytes,
 )
 from mrs.plan.memory.cross_activations import cross_attention_bytes
-from mrs.plan.memory.forward_pass import KeptAs, Pass, decoding_bytes, norm_bytes, product_bytes
+from mrs.plan.memory.forward_pass import (
+    ForwardShape,
+    StorageOf,
+    decoding_bytes,
+    norm_bytes,
+    product_bytes,
+)
 from mrs.plan.memory.fused_activations import fused_attention_bytes, fused_mlp_bytes
 from mrs.storage import Storage
 
@@ -34,17 +40,17 @@ DELTA_TOKENS = 64
 
 
 @singledispatch
-def part_bytes(part: object, run: Pass, hidden_size: int, kept: KeptAs) -> int:
+def part_bytes(part: object, run: ForwardShape, hidden_size: int, kept: StorageOf) -> int:
     """Beside its input (T, h), for a mixer or a feed-forward part; one case a kind."""
     raise TypeError(f"no activations are known for {type(part).__name__}")
 
 
 @part_bytes.register
-def _(part: Mlp, run: Pass, hidden_size: int, kept: KeptAs) -> int:
+def _(part: Mlp, run: ForwardShape, hidden_size: int, kept: StorageOf) -> int:
     return _mlp_bytes(part, run, hidden_size, kept, "ffn")
 
 
-def _mlp_bytes(part: Mlp, run: Pass, hidden_size: int, kept: KeptAs, slot: str) -> int:
+def _mlp_bytes(part: Mlp, run: ForwardShape, hidden_size: int, kept: StorageOf, slot: str) -> int:
     """gate(x), and up(x) beside it; gate and its activation; down of their product.
 
     Native kernels write over the gate. What clamps both makes five more lists beside them.
@@ -61,7 +67,7 @@ def _mlp_bytes(part: Mlp, run: Pass, hidden_size: int, kept: KeptAs, slot: str) 
 
 
 @part_bytes.register
-def _(part: Moe, run: Pass, hidden_size: int, kept: KeptAs) -> int:
+def _(part: Moe, run: ForwardShape, hidden_size: int, kept: StorageOf) -> int:
     """Scores of all experts three times; then the sum and, at worst, one expert for all tokens.
 
     That takes the pairs of tokens and experts (four lists), its tokens' rows and what it needs,
@@ -71,7 +77,7 @@ def _(part: Moe, run: Pass, hidden_size: int, kept: KeptAs) -> int:
     x = run.size(hidden_size)
     wide_x = 4 * run.tokens * hidden_size if run.activation.name != "F32" else 0
     scores = wide_x + 3 * 4 * run.tokens * router.experts
-    pairs = 4 * 8 * run.tokens * router.chosen
+    pairs = 4 * 8 * run.tokens * router.top_k
     expert = _mlp_bytes(part.expert, run, hidden_size, kept, "ffn.experts.0")
     moments = [scores, pairs + 2 * x + expert]
     if part.shared is not None:
@@ -86,7 +92,7 @@ part_bytes.register(CrossAttention, cross_attention_bytes)
 
 
 @part_bytes.register
-def _(part: GatedDeltaNet, run: Pass, hidden_size: int, kept: KeptAs) -> int:
+def _(part: GatedDeltaNet, run: ForwardShape, hidden_size: int, kept: StorageOf) -> int:
     """What enters the convolution and what is read are held, the latter in float32.
 
     Before, all projections. Beside what is held, for one sequence, the convolution's three lists;
@@ -110,7 +116,7 @@ def _(part: GatedDeltaNet, run: Pass, hidden_size: int, kept: KeptAs) -> int:
     )
 
 
-def _delta_chunk_bytes(part: GatedDeltaNet, run: Pass) -> int:
+def _delta_chunk_bytes(part: GatedDeltaNet, run: ForwardShape) -> int:
     """Some tokens C correct the state together, for each head: (C, C) matrices, (C, Dv) values.
 
     Two matrices, corrections and wanted values stay. Beside them two more and a third list of
@@ -125,7 +131,7 @@ def _delta_chunk_bytes(part: GatedDeltaNet, run: Pass) -> int:
 
 
 @part_bytes.register
-def _(part: ShortConvolution, run: Pass, hidden_size: int, kept: KeptAs) -> int:
+def _(part: ShortConvolution, run: ForwardShape, hidden_size: int, kept: StorageOf) -> int:
     """The three vectors, what enters the convolution and its result are held.
 
     Beside them, for one sequence, the inputs, their sum and what is added to it in float32; or
@@ -141,7 +147,9 @@ def _(part: ShortConvolution, run: Pass, hidden_size: int, kept: KeptAs) -> int:
     return max(into, held + lists * inputs, held + run.size(channels) + back)
 
 
-def layer_activation_bytes(layer: Layer, hidden_size: int, run: Pass, kept: KeptAs) -> int:
+def layer_activation_bytes(
+    layer: Layer, hidden_size: int, run: ForwardShape, kept: StorageOf
+) -> int:
     """Everything that is alive while one layer runs, its input included.
 
     One that looks at pictures knows the number of each row that sees some.
@@ -163,7 +171,7 @@ def _is_scaled(layer: Layer) -> bool:
     return layer.residual_scale != 1.0 or layer.style == "gated"
 
 
-def _parallel_bytes(layer: Layer, hidden_size: int, run: Pass, kept: KeptAs) -> int:
+def _parallel_bytes(layer: Layer, hidden_size: int, run: ForwardShape, kept: StorageOf) -> int:
     """x and its norm while tokens mix; their sum with the result while the other part runs; then
     that part's result and the sum of all.
     """
@@ -173,7 +181,7 @@ def _parallel_bytes(layer: Layer, hidden_size: int, run: Pass, kept: KeptAs) -> 
     return 2 * x + max(mixing, transforming, 3 * x)
 
 
-def _mixing_bytes(layer: Layer, hidden_size: int, run: Pass, kept: KeptAs) -> int:
+def _mixing_bytes(layer: Layer, hidden_size: int, run: ForwardShape, kept: StorageOf) -> int:
     """x and its norm while tokens mix; x, the result and the norm of that; then the new x."""
     x = run.size(hidden_size)
     mixing = x + part_bytes(layer.mixer, run, hidden_size, kept)
@@ -182,7 +190,7 @@ def _mixing_bytes(layer: Layer, hidden_size: int, run: Pass, kept: KeptAs) -> in
     return x + max(norm_bytes(run, hidden_size), mixing, after, added)
 
 
-def _transforming_bytes(layer: Layer, hidden_size: int, run: Pass, kept: KeptAs) -> int:
+def _transforming_bytes(layer: Layer, hidden_size: int, run: ForwardShape, kept: StorageOf) -> int:
     """The old x and the new one; beside them its norm and the feed-forward part; or the result and
     the norm of that; then the next x.
     """
@@ -193,7 +201,7 @@ def _transforming_bytes(layer: Layer, hidden_size: int, run: Pass, kept: KeptAs)
     return 2 * x + max(norm_bytes(run, hidden_size), transforming, after, added)
 
 
-def standing_bytes(spec: ModelSpec, run: Pass, batch: int) -> int:
+def persistent_bytes(spec: ModelSpec, run: ForwardShape, batch: int) -> int:
     """What stays between layers: rotary tables and the batch's angles, one for each kind of rope,
     and small things.
 
@@ -208,7 +216,7 @@ def standing_bytes(spec: ModelSpec, run: Pass, batch: int) -> int:
     return tables + angles + counted + 8 * (6 * run.tokens + 2 * run.context_tokens)
 
 
-def head_activation_bytes(spec: ModelSpec, run: Pass, head: Storage, batch: int) -> int:
+def head_activation_bytes(spec: ModelSpec, run: ForwardShape, head: Storage, batch: int) -> int:
     """Embedding, logits and sampling: the part that is not a layer's.
 
     Rows of the embedding and their cast, or what decoding them takes; logits of one row a

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mrs.errors import UsageError
-from mrs.plan.memory.breakdown import DeviceTerms
+from mrs.plan.memory.breakdown import MemoryBreakdown
 from mrs.request import RunRequest
 from mrs.units import parse_bytes
 
@@ -13,7 +13,7 @@ from mrs.units import parse_bytes
 PREFIX_SHARE = 0.5
 
 
-def prefix_budgets(request: RunRequest, terms: Sequence[DeviceTerms]) -> tuple[int, ...]:
+def prefix_budgets(request: RunRequest, terms: Sequence[MemoryBreakdown]) -> tuple[int, ...]:
     """Bytes on each device, beside the caches of running sequences that `terms` count.
 
     0 for devices that hold nothing, and for all where past sequences are not to be remembered.

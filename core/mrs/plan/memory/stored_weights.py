@@ -34,7 +34,7 @@ BLOCK_LOAD_SCRATCH_BYTES = 96 * MIB
 
 
 @dataclass(frozen=True)
-class KeptWeights:
+class StoredWeights:
     """All parameters as one kind of device keeps them; `layer_…` have one entry a layer.
 
     `layer_slots` are the matrices of a layer by their slots (`mixer.q`). `load_scratch_bytes` is
@@ -51,7 +51,7 @@ class KeptWeights:
     non_mapped_work: Work
 
 
-class ModelFiles:
+class ModelWeightsInfo:
     """The weights of a model in its files, and what becomes of them on devices."""
 
     def __init__(self, checkpoint: Checkpoint, description: Description) -> None:
@@ -59,7 +59,7 @@ class ModelFiles:
         self.spec = description.spec
         self.parameters = description.parameters
         self._description = description
-        self._kept: dict[tuple[StorageRules, bool], KeptWeights] = {}
+        self._kept: dict[tuple[StorageRules, bool], StoredWeights] = {}
 
     @cached_property
     def facts(self) -> ModelFacts:
@@ -100,14 +100,14 @@ class ModelFiles:
             for format in self.stored[parameter.name]
         )
 
-    def kept(self, rules: StorageRules, *, is_cpu: bool) -> KeptWeights:
+    def kept(self, rules: StorageRules, *, is_cpu: bool) -> StoredWeights:
         """What a device makes of them."""
         key = rules, is_cpu
         if key not in self._kept:
             self._kept[key] = self._keep(rules, is_cpu)
         return self._kept[key]
 
-    def _keep(self, rules: StorageRules, is_cpu: bool) -> KeptWeights:
+    def _keep(self, rules: StorageRules, is_cpu: bool) -> StoredWeights:
         storage = {p.name: store(p, self.stored[p.name], rules) for p in self.parameters}
         layer_bytes = [0] * len(self.spec.layers)
         slots: list[list[tuple[str, Storage]]] = [[] for _ in self.spec.layers]
@@ -124,7 +124,7 @@ class ModelFiles:
                 slot = parameter.name.split(".", 2)[2].removesuffix(".weight")
                 slots[layer].append((slot, kept))
         works, non_mapped_work = weights_work(self.parameters, self.spec, storage)
-        return KeptWeights(
+        return StoredWeights(
             storage=storage,
             layer_bytes=layer_bytes,
             non_mapped_bytes=non_mapped_bytes,

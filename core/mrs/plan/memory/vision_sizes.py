@@ -16,7 +16,7 @@ from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.vision.towers.clip_tower import ClipTower
 from mrs.architecture.vision.towers.siglip_tower import SiglipTower
 from mrs.architecture.vision_spec import ImageShape, Tower, Vision
-from mrs.plan.memory.forward_pass import Pass, norm_bytes, product_bytes
+from mrs.plan.memory.forward_pass import ForwardShape, norm_bytes, product_bytes
 from mrs.request import VisionRequest
 from mrs.storage import Storage
 
@@ -39,7 +39,7 @@ class Pictures:
 
 
 @dataclass(frozen=True)
-class VisionTerms:
+class VisionSizes:
     """What sees, on the device of embedding and head.
 
     `activation_bytes` are at their height while a picture is looked at, `feature_bytes` stay
@@ -64,19 +64,19 @@ def pictures(spec: ModelSpec, request: VisionRequest | None) -> Pictures | None:
     return Pictures(request.max_num_images, edge, spec.vision.layout.largest(edge))
 
 
-def vision_terms(
+def vision_sizes(
     spec: ModelSpec,
     parameters: Sequence[Parameter],
     storage: Mapping[str, Storage],
     shown: Pictures,
-    run: Pass,
+    run: ForwardShape,
     batch: int,
-) -> VisionTerms:
+) -> VisionSizes:
     """The terms of a model that sees, as one device would hold it; `run` is a pass on it."""
     assert spec.vision is not None
     shape = shown.largest
     features = (shape.keys or shape.rows) * spec.hidden_size * run.activation.block_bytes
-    return VisionTerms(
+    return VisionSizes(
         images=shown.count,
         image_edge=shown.edge,
         image_rows=shape.rows,
@@ -84,13 +84,19 @@ def vision_terms(
         weight_bytes=sum(
             storage[p.name].size_bytes for p in parameters if p.name.startswith("vision.")
         ),
-        activation_bytes=_looking_bytes(spec.vision, spec.hidden_size, shape, storage, run),
+        activation_bytes=_vision_activation_bytes(
+            spec.vision, spec.hidden_size, shape, storage, run
+        ),
         feature_bytes=batch * shown.count * features,
     )
 
 
-def _looking_bytes(
-    vision: Vision, hidden_size: int, shape: ImageShape, storage: Mapping[str, Storage], run: Pass
+def _vision_activation_bytes(
+    vision: Vision,
+    hidden_size: int,
+    shape: ImageShape,
+    storage: Mapping[str, Storage],
+    run: ForwardShape,
 ) -> int:
     """The most that is alive while one picture of this shape is looked at.
 
@@ -132,7 +138,7 @@ def _(tower: SiglipTower, shape: ImageShape) -> int:
 
 
 def _layer_bytes(
-    layer: Layer, hidden_size: int, run: Pass, storage: Mapping[str, Storage], prefix: str
+    layer: Layer, hidden_size: int, run: ForwardShape, storage: Mapping[str, Storage], prefix: str
 ) -> int:
     """x, its norm, queries, keys and values, the heads' results twice and the product of them; or
     the new x, its norm, three times what the feed-forward part works on, and its result.

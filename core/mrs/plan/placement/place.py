@@ -10,7 +10,7 @@ from mrs.devices.device import Device, DeviceMemory, placement_devices
 from mrs.errors import DoesNotFit
 from mrs.plan.cost import decoded_layer_bytes
 from mrs.plan.memory.breakdown import Correction, host_bytes, host_index
-from mrs.plan.memory.device_sizes import ModelSizes, Sizes
+from mrs.plan.memory.device_sizes import DeviceSizes, ModelSizes
 from mrs.plan.placement.fastest import fastest
 from mrs.plan.placement.fill import auto_map
 from mrs.plan.placement.layer_map import parse_layer_map, place_by_hand
@@ -107,7 +107,7 @@ def _strategy(
     return (spread if request.strategy == "spread" else auto_map)(**demand)  # type: ignore[arg-type]
 
 
-def token_reads(model: ModelSizes, sizes: Sizes) -> TokenReads:
+def token_reads(model: ModelSizes, sizes: DeviceSizes) -> TokenReads:
     """What one token reads: of the non-mapped part the head alone, of a batch one cache."""
     head = sizes.storage["embedding.weight" if model.spec.tied_head else "head.weight"]
     kv_bytes = (kv // model.load.batch for kv in sizes.kv_bytes)
@@ -117,7 +117,7 @@ def token_reads(model: ModelSizes, sizes: Sizes) -> TokenReads:
 
 
 def _charged(
-    assumed: Sizes, real: Sizes, memory: DeviceMemory, correction: Correction | None
+    assumed: DeviceSizes, real: DeviceSizes, memory: DeviceMemory, correction: Correction | None
 ) -> DeviceMemory:
     """The memory as a strategy has to see it that counts with the first device's sizes.
 

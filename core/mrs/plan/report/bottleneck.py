@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mrs.plan.memory.breakdown import DeviceTerms
+from mrs.plan.memory.breakdown import MemoryBreakdown
 from mrs.plan.plan import Plan
 from mrs.units import human_bytes
 
@@ -45,6 +45,6 @@ def binding(plan: Plan) -> Binding:
     return Binding(plan.devices[index].label, largest, sizes[largest], _spare_bytes(terms))
 
 
-def _spare_bytes(terms: DeviceTerms) -> int:
+def _spare_bytes(terms: MemoryBreakdown) -> int:
     """Below 0 for what is missing; a reserve that is touched is not missing."""
     return -terms.missing_bytes or max(0, terms.free_bytes)

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from mrs.devices.device import Device
-from mrs.plan.memory.breakdown import DeviceTerms
+from mrs.plan.memory.breakdown import MemoryBreakdown
 from mrs.plan.memory.overhead import Estimate
 from mrs.plan.plan import Plan
 from mrs.plan.report.bottleneck import binding
 from mrs.plan.report.conversions import conversion_text, conversions, memory_bytes
 from mrs.plan.report.reconcile import Reconciliation
 from mrs.plan.report.solve import Solution
-from mrs.plan.report.suggestions import Change
+from mrs.plan.report.suggestions import Suggestion
 
 VERSION = 4
 SCHEMA = Path(__file__).with_name("plan.schema.json")
@@ -24,7 +24,7 @@ SCHEMA = Path(__file__).with_name("plan.schema.json")
 
 def to_document(
     plan: Plan,
-    changes: Sequence[Change] = (),
+    changes: Sequence[Suggestion] = (),
     solution: Solution | None = None,
     result: Reconciliation | None = None,
     at_once: int = 0,
@@ -64,7 +64,7 @@ def to_document(
             _device(plan.devices[index], plan.terms[index], plan.prefix_bytes[index])
             for index in plan.visible_devices
         ],
-        "home": plan.devices[plan.home].label,
+        "home": plan.devices[plan.primary_device].label,
         "vision": None if plan.vision is None else asdict(plan.vision),
         "layers": [
             {"device": plan.devices[index].label, "weight_bytes": weights, "kv_bytes": kv}
@@ -92,7 +92,7 @@ def dumps(document: dict[str, Any]) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False)
 
 
-def _device(device: Device, terms: DeviceTerms, prefix_bytes: int) -> dict[str, Any]:
+def _device(device: Device, terms: MemoryBreakdown, prefix_bytes: int) -> dict[str, Any]:
     return {
         "label": device.label,
         **asdict(device),

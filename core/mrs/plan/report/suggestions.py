@@ -15,7 +15,7 @@ MOST_CHANGES = 3
 
 
 @dataclass(frozen=True)
-class Change:
+class Suggestion:
     """Flags to give, and what comes of it."""
 
     flags: str
@@ -23,7 +23,7 @@ class Change:
     plan: Plan
 
 
-def nearest_changes(planner: Planner, request: RunRequest, plan: Plan) -> list[Change]:
+def nearest_changes(planner: Planner, request: RunRequest, plan: Plan) -> list[Suggestion]:
     """At most three changes, each alone enough: to leave the CPU out, else to fit.
 
     Those that leave the CPU out come first, then those with the fastest replies. A plan that fits
@@ -43,12 +43,12 @@ def nearest_changes(planner: Planner, request: RunRequest, plan: Plan) -> list[C
 
 
 Goal = Callable[[Plan], bool]
-Kind = Callable[[Planner, RunRequest, Plan, Goal], "Iterator[Change]"]
+Kind = Callable[[Planner, RunRequest, Plan, Goal], "Iterator[Suggestion]"]
 
 
 def _reaching(
     goals: Sequence[Goal], kind: Kind, planner: Planner, request: RunRequest, plan: Plan
-) -> list[Change]:
+) -> list[Suggestion]:
     """The change of a kind for the first goal that it reaches."""
     for goal in goals:
         if found := list(kind(planner, request, plan, goal)):
@@ -56,7 +56,7 @@ def _reaching(
     return []
 
 
-def _rank(change: Change) -> tuple[bool, float]:
+def _rank(change: Suggestion) -> tuple[bool, float]:
     """Without layers on the CPU first, then by the speed of replies."""
     return change.plan.spilled_layers > 0, -change.plan.speed.decode.low
 
@@ -69,7 +69,7 @@ def _no_spill(plan: Plan) -> bool:
     return plan.fits and not plan.spilled_layers
 
 
-def _longer(planner: Planner, request: RunRequest, plan: Plan) -> Iterator[Change]:
+def _longer(planner: Planner, request: RunRequest, plan: Plan) -> Iterator[Suggestion]:
     limit = plan.model.context_tokens
 
     def fits(tokens: int) -> bool:
@@ -80,10 +80,10 @@ def _longer(planner: Planner, request: RunRequest, plan: Plan) -> Iterator[Chang
     if tokens is not None and tokens > start:
         longer = planner.plan(replace(request, max_seq_len=tokens))
         what = "the model's whole context" if tokens == limit else "the longest that fits"
-        yield Change(f"--max-seq-len {tokens}", f"{what}, KV {_kv(longer)}", longer)
+        yield Suggestion(f"--max-seq-len {tokens}", f"{what}, KV {_kv(longer)}", longer)
 
 
-def _shorter(planner: Planner, request: RunRequest, plan: Plan, goal: Goal) -> Iterator[Change]:
+def _shorter(planner: Planner, request: RunRequest, plan: Plan, goal: Goal) -> Iterator[Suggestion]:
     start = plan.load.context_tokens
     low = min(LENGTH_STEP, start)
     tokens = largest(
@@ -91,14 +91,14 @@ def _shorter(planner: Planner, request: RunRequest, plan: Plan, goal: Goal) -> I
     )
     if tokens is not None and tokens >= low and start > low:
         shorter = planner.plan(replace(request, max_seq_len=tokens))
-        yield Change(
+        yield Suggestion(
             f"--max-seq-len {tokens}",
             f"KV {_kv(shorter)} instead of {_kv(plan)}, {_where(shorter)}",
             shorter,
         )
 
 
-def _fewer(planner: Planner, request: RunRequest, plan: Plan, goal: Goal) -> Iterator[Change]:
+def _fewer(planner: Planner, request: RunRequest, plan: Plan, goal: Goal) -> Iterator[Suggestion]:
     if plan.load.batch == 1:
         return
     batch = largest(
@@ -107,17 +107,21 @@ def _fewer(planner: Planner, request: RunRequest, plan: Plan, goal: Goal) -> Ite
     if batch is not None:
         fewer = planner.plan(replace(request, max_batch_size=batch))
         effect = f"KV {_kv(fewer)} instead of {_kv(plan)}, {_where(fewer)}"
-        yield Change(f"--max-batch-size {batch}", effect, fewer)
+        yield Suggestion(f"--max-batch-size {batch}", effect, fewer)
 
 
-def _narrower(planner: Planner, request: RunRequest, plan: Plan, goal: Goal) -> Iterator[Change]:
+def _narrower(
+    planner: Planner, request: RunRequest, plan: Plan, goal: Goal
+) -> Iterator[Suggestion]:
     if plan.dense.name == "F32":
         narrower = planner.plan(replace(request, dtype="bf16"))
         if goal(narrower):
-            yield Change("-d bf16", _smaller(plan, narrower), narrower)
+            yield Suggestion("-d bf16", _smaller(plan, narrower), narrower)
 
 
-def _quantized(planner: Planner, request: RunRequest, plan: Plan, goal: Goal) -> Iterator[Change]:
+def _quantized(
+    planner: Planner, request: RunRequest, plan: Plan, goal: Goal
+) -> Iterator[Suggestion]:
     """The best level that is smaller than the weights are now and reaches the goal."""
     reaching: list[tuple[str, Plan]] = []
     for level in ISQ_LEVELS:
@@ -128,21 +132,25 @@ def _quantized(planner: Planner, request: RunRequest, plan: Plan, goal: Goal) ->
                 break
     if best := best_level(reaching):
         level, smaller = best
-        yield Change(f"--isq {level}", _smaller(plan, smaller), smaller)
+        yield Suggestion(f"--isq {level}", _smaller(plan, smaller), smaller)
 
 
-def _by_itself(planner: Planner, request: RunRequest, plan: Plan, goal: Goal) -> Iterator[Change]:
+def _by_itself(
+    planner: Planner, request: RunRequest, plan: Plan, goal: Goal
+) -> Iterator[Suggestion]:
     if request.layer_map is not None:
         automatic = planner.plan(replace(request, layer_map=None))
         if goal(automatic):
-            yield Change("without -n", _where(automatic), automatic)
+            yield Suggestion("without -n", _where(automatic), automatic)
 
 
-def _with_cpu(planner: Planner, request: RunRequest, plan: Plan, goal: Goal) -> Iterator[Change]:
+def _with_cpu(
+    planner: Planner, request: RunRequest, plan: Plan, goal: Goal
+) -> Iterator[Suggestion]:
     if not request.cpu_spill:
         spilling = planner.plan(replace(request, cpu_spill=True))
         if goal(spilling):
-            yield Change("without --no-cpu-spill", _where(spilling), spilling)
+            yield Suggestion("without --no-cpu-spill", _where(spilling), spilling)
 
 
 def _weight_bytes(plan: Plan) -> int:
