@@ -41,7 +41,7 @@ def mixture(chosen: int, calls: list[tuple[str, int]]) -> tuple[MoeModule, Tenso
     }
     router = torch.eye(EXPERTS, HIDDEN)
     weights = ModelWeights(matrices, {"ffn.router.weight": router})
-    part = Moe(Router(EXPERTS, chosen, normalized=True), Mlp(WIDE))
+    part = Moe(Router(EXPERTS, chosen, norm_topk_prob=True), Mlp(WIDE))
     return MoeModule(part, weights), router
 
 

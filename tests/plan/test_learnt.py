@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from mrs import runner
 from mrs.devices.bandwidth import is_host_known
 from mrs.devices.device import Device
 from mrs.devices.measurements import cache_file, host_key, write_entries
 from mrs.devices.processor import OPERATIONS_PER_CYCLE, expected_bandwidth, operations_per_s
 from mrs.events import Finished
 from mrs.loaded_model import learn_speed
+from mrs.model_loader import ModelLoader
 from mrs.plan.cost import Work
 from mrs.plan.speed.learnt import Learnt, Pace, learn
 from mrs.plan.speed.rates import device_speed
@@ -145,7 +145,7 @@ def test_a_chat_teaches_unless_the_machine_is_busy(
     monkeypatch.setattr("mrs.devices.bandwidth.measure_host_bandwidth", lambda: 31e9)
     monkeypatch.setattr("mrs.plan.speed.learnt.SLOWER", 1e6)
     request = RunRequest(ModelSource("demo", "safetensors"), cpu=True)
-    model = runner.load(request)
+    model = ModelLoader(request).load()
     question: list[Message] = [{"role": "user", "content": "What is a KV cache?"}]
     reply = model.stream_chat(question, Sampling(temperature=0, max_tokens=30))
     assert isinstance(list(reply)[-1], Finished)
@@ -154,7 +154,7 @@ def test_a_chat_teaches_unless_the_machine_is_busy(
     is_quiet = load < 1
     assert is_host_known() == is_quiet
     assert (Learnt.read() != Learnt()) == is_quiet
-    source = runner.plan(request).devices[-1].bandwidth_source
+    source = ModelLoader(request).plan.devices[-1].bandwidth_source
     assert source == ("measured" if is_quiet else "assumed")
 
 
@@ -164,7 +164,7 @@ def test_an_interrupt_at_the_end_is_no_error(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
     monkeypatch.setattr("mrs.devices.bandwidth.measure_host_bandwidth", interrupted)
-    made = runner.plan(RunRequest(ModelSource("demo", "safetensors"), cpu=True))
+    made = ModelLoader(RunRequest(ModelSource("demo", "safetensors"), cpu=True)).plan
     pace = Pace()
     pace.add_step(0.001)
     learn_speed(made, pace)
