@@ -9,9 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from mrs.devices.apple import working_set_bytes
+from mrs.devices.device import Device, placement_devices
 from mrs.devices.host_memory import HostMemory
 from mrs.devices.nvidia import cuda_devices
-from mrs.devices.probe import Device, placement_devices, probe_devices
+from mrs.devices.probe import probe_devices
 from mrs.devices.published_bandwidth import PUBLISHED, find_card, published_bandwidth
 from mrs.errors import UsageError
 
