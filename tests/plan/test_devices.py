@@ -123,7 +123,7 @@ def test_every_card_is_found_by_its_name():
         (["cuda:0=1GiB,speed=9"], "'speed=9'"),
         (["cuda:0=1GiB,bandwidth=fast"], "'fast'"),
         (["cuda:0=1GiB,bandwidth=1GB/s,bandwidth=2GB/s"], "'bandwidth=2GB/s'"),
-        (["cuda:0=1GiB", "cuda=2GiB"], "cuda:0 comes twice"),
+        (["cuda:0=1GiB", "cuda=2GiB"], "cuda:0 is given twice"),
         ([""], "''"),
     ],
 )
