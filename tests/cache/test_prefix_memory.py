@@ -37,7 +37,7 @@ def test_no_more_is_alive_than_the_budget_and_what_runs(kind: str) -> None:
     for _ in range(80):
         tokens = draw.choices([1, 2], k=draw.randint(1, 14))
         hit = prefixes.search_for_matching_cache(tokens, leave_last=True)
-        cache = hit.normal if hit else KINDS[kind]()
+        cache = hit or KINDS[kind]()
         feed(cache, tokens[cache.length :])
         if draw.random() < 0.8:
             prefixes.add_sequence(tokens, cache)

@@ -30,7 +30,7 @@ from mrs.architecture.vision.vision_family import VisionConfigs
 from mrs.engine.engine import Engine
 from mrs.engine.image_input import ImageInput
 from mrs.engine.multimodal import sequence_input
-from mrs.engine.profile.run import rehearse
+from mrs.engine.profile.run import profile_run
 from mrs.errors import MrsError
 from mrs.families.mllama import FAMILY as TEXT_FAMILY
 from mrs.families.vision.mllama import FAMILY, SPELLINGS
@@ -256,7 +256,7 @@ def test_the_planned_cache_is_what_the_largest_pictures_take(
     conversation.feed(ids, shown)
     allocated = conversation.space.allocated_bytes(conversation.cache)
     assert allocated.total() == sum(model.plan.kv_bytes)
-    seen = rehearse(model.decoder, PLANNED_TOKENS, 512, planned.images, edge)
+    seen = profile_run(model.decoder, PLANNED_TOKENS, 512, planned.images, edge)
     cpu = model.decoder.home
     assert seen.kv_bytes[cpu] == sum(model.plan.kv_bytes)
     assert seen.activation_bytes[cpu] <= model.plan.terms[0].activations.expected

@@ -75,7 +75,7 @@ class BlockTable:
         return None if self.pool.window is None else self.pool.window - 1
 
     @property
-    def held_blocks(self) -> int:
+    def num_blocks(self) -> int:
         return len(self._blocks) - self._first
 
     def reserve(self, length: int, tokens: int) -> None:

@@ -99,7 +99,7 @@ class CrossAttentionCache:
     def advance(self, tokens: int) -> None:
         self.length += tokens
 
-    def seen_at(self, place: int) -> tuple[Tensor, Tensor] | None:
+    def visible_at(self, place: int) -> tuple[Tensor, Tensor] | None:
         """Keys and values (KV, S, D) of the images that the token at `place` attends to, if any."""
         for group in reversed(self._groups):
             if group.first <= place:

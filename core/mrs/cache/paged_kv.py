@@ -32,7 +32,7 @@ class PagedKVCache:
 
     @property
     def nbytes(self) -> int:
-        return self._table.held_blocks * self.kv.block_bytes
+        return self._table.num_blocks * self.kv.block_bytes
 
     @property
     def device(self) -> torch.device:

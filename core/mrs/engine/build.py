@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from mrs.cache.prefix.disk import PrefixFolder
+from mrs.cache.prefix.disk import DiskPrefixCache
 from mrs.cache.prefix.manager import PrefixCacheManager
 from mrs.engine.cache_manager import CacheManager
 from mrs.engine.engine import Engine
@@ -37,7 +37,7 @@ class EngineConfig:
     seed: int | None = None
     prefix_cache_n: int = 0
     prefix_budget_bytes: Mapping[torch.device, int] = field(default_factory=dict)
-    prefix_folder: PrefixFolder | None = None
+    prefix_folder: DiskPrefixCache | None = None
 
 
 def build_engine(decoder: Decoder, config: EngineConfig) -> Engine:

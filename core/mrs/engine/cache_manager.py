@@ -56,30 +56,30 @@ class CacheManager:
         Sets `num_computed_tokens` to how many of its tokens the cache holds already.
         """
         total_tokens = len(sequence.token_ids)
-        sequence.rope_epoch = self._decoder.era(total_tokens)
+        sequence.rope_epoch = self._decoder.rope_epoch(total_tokens)
         hit = None
         if sequence.rope_epoch is not None:
             keys, images = sequence.prefix_keys, sequence.images
-            shared = self._prefixes.shared_tokens(keys, era=sequence.rope_epoch, with_files=True)
+            shared = self._prefixes.shared_tokens(keys, epoch=sequence.rope_epoch, with_files=True)
             limit = chunk_end(images, len(keys) - 1)
             hit = self._prefixes.search_for_matching_cache(
-                keys[: limit + 1], era=sequence.rope_epoch, leave_last=True
+                keys[: limit + 1], epoch=sequence.rope_epoch, leave_last=True
             )
-            is_worth_it = shared >= _WORTH_TOKENS + (hit.offset if hit else 0)
+            is_worth_it = shared >= _WORTH_TOKENS + (hit.length if hit else 0)
             snapshot_at = chunk_end(images, min(shared, sequence.num_prompt_tokens - 1))
             sequence.snapshot_at = snapshot_at if is_worth_it else 0
-        sequence.num_computed_tokens = hit.offset if hit else 0
+        sequence.num_computed_tokens = hit.length if hit else 0
         if not sequence.num_new_tokens and not sequence.num_preemptions:
             sequence.num_cached_tokens = sequence.num_computed_tokens
-        sequence.cache = hit.normal if hit else self.space.new()
+        sequence.cache = hit or self.space.new()
 
     def is_prefix_being_computed(self, sequence: Sequence, other: Sequence) -> bool:
         """Whether `other` is about to compute a good part of what `sequence` begins with."""
-        epoch = self._decoder.era(len(sequence.token_ids))
+        epoch = self._decoder.rope_epoch(len(sequence.token_ids))
         if epoch is None or epoch != other.rope_epoch or not self._prefixes.is_on:
             return False
         keys, other_keys = sequence.prefix_keys, other.prefix_keys
-        common = self._prefixes.shared_tokens(keys, era=epoch) + _WORTH_TOKENS
+        common = self._prefixes.shared_tokens(keys, epoch=epoch) + _WORTH_TOKENS
         if other.num_computed_tokens < other.snapshot_at:
             common = other.snapshot_at
         return (
@@ -91,28 +91,24 @@ class CacheManager:
         """Let other sequences begin like this one, which goes on."""
         if sequence.rope_epoch is not None and sequence.cache is not None:
             tokens = sequence.prefix_keys[: sequence.num_computed_tokens]
-            self._prefixes.add_sequence(tokens, sequence.cache, era=sequence.rope_epoch)
+            self._prefixes.add_sequence(tokens, sequence.cache, epoch=sequence.rope_epoch)
 
     def needs_recompute(self, sequence: Sequence) -> bool:
         """Whether what the cache holds must not be used for the next token."""
         if sequence.cache is None:
             return False
         total_tokens = len(sequence.token_ids)
-        return not self._keeps_caches or self._decoder.is_outdated(sequence.cache, total_tokens)
+        return not self._keeps_caches or self._decoder.needs_recompute(sequence.cache, total_tokens)
 
     def free(self, sequence: Sequence) -> None:
         """Take back the cache of a sequence, for the prefix cache if it can be shared."""
         if sequence.cache is None:
             return
-        epoch = self._decoder.era(max(len(sequence.token_ids), 1))
+        epoch = self._decoder.rope_epoch(max(len(sequence.token_ids), 1))
         if epoch == sequence.rope_epoch and self._prefixes.is_on and sequence.num_computed_tokens:
             self.store_prefix(sequence)
         self.invalidate(sequence)
         self._prefixes.evict_caches()
-
-    def preempt(self, sequence: Sequence) -> None:
-        """Free the cache of a sequence that waits until there is space again."""
-        self.free(sequence)
 
     def invalidate(self, sequence: Sequence) -> None:
         """Drop a cache whose contents must not be used again."""

@@ -39,8 +39,8 @@ class CacheAllocator(Protocol):
         Sets `num_computed_tokens` to how many of its tokens the cache holds already.
         """
 
-    def preempt(self, sequence: Sequence) -> None:
-        """Take the cache away; the tokens are computed again later."""
+    def free(self, sequence: Sequence) -> None:
+        """Take the cache away. If the sequence goes on later, its tokens are computed again."""
 
     def is_prefix_being_computed(self, sequence: Sequence, other: Sequence) -> bool:
         """Whether `other` is about to compute tokens that `sequence` could then share."""
@@ -150,7 +150,7 @@ class Scheduler:
         """Let the youngest wait while the running sequences have outgrown their space."""
         while len(self.running) > 1 and not self._caches.can_allocate(self.running):
             sequence = self.running.pop()
-            self._caches.preempt(sequence)
+            self._caches.free(sequence)
             sequence.num_preemptions += 1
             self.num_preempted += 1
             insort(self.waiting, sequence, key=attrgetter("arrival"))

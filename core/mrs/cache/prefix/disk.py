@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import torch
 
-from mrs.cache.prefix.block_file import encode, read_outline
-from mrs.cache.prefix.chain import DAMAGED, PrefixChain, stretches
+from mrs.cache.prefix.block_file import encode, read_header
+from mrs.cache.prefix.chain import DAMAGED, BlockChain, block_ranges
 from mrs.cache.prefix.snapshot import Exported
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.errors import UsageError
@@ -41,7 +41,7 @@ class _Fresh(NamedTuple):
     tokens: Sequence[int]
 
 
-class PrefixFolder:
+class DiskPrefixCache:
     """Files of a block of tokens each, named after all tokens of the sequence up to their last.
 
     A name is made of hashes of the model and of the tokens, and of their number: a look-up lists
@@ -69,7 +69,7 @@ class PrefixFolder:
         """How many tokens of the beginning are in files, whether or not these would serve."""
         return max(self._chain(key, tokens).ends, default=0)
 
-    def take(
+    def load(
         self,
         key: Hashable,
         tokens: Sequence[int],
@@ -88,7 +88,7 @@ class PrefixFolder:
             length = min(end, most)
             if length <= beyond:
                 break
-            if stretches(end)[-1][0] >= length:
+            if block_ranges(end)[-1][0] >= length:
                 continue
             cache = cache or new_cache()
             if chain.fill(cache, end, length):
@@ -104,7 +104,7 @@ class PrefixFolder:
         if len(tokens) < LEAST_TOKENS or self._is_stopped:
             return
         self._wait()
-        places = stretches(len(tokens))
+        places = block_ranges(len(tokens))
         names = self._named(key, tokens, [end for _, end in places])
         known = self._listed()
         partial = [layer for layer in cache.layers if not layer.keeps_all]
@@ -136,12 +136,12 @@ class PrefixFolder:
         if self._writer is not None:
             self._writer.join()
 
-    def _chain(self, key: Hashable, tokens: Sequence[int]) -> PrefixChain:
+    def _chain(self, key: Hashable, tokens: Sequence[int]) -> BlockChain:
         known = self._listed()
         ends = sorted(end for end in known if end <= len(tokens))
         names = self._named(key, tokens, ends)
         files = {end: self._path / name for end, name in names.items() if name in known[end]}
-        return PrefixChain(files, tokens, self._model, self._key)
+        return BlockChain(files, tokens, self._model, self._key)
 
     def _named(self, key: Hashable, tokens: Sequence[int], ends: Sequence[int]) -> dict[int, str]:
         """The name of the file that ends at each of `ends`, which rise."""
@@ -170,7 +170,7 @@ class PrefixFolder:
     def _is_covered(self, path: Path, held: Exported, tokens: Sequence[int]) -> bool:
         """Whether a file that is there has nothing less than would be written in its place."""
         try:
-            return read_outline(path, held.start, tokens, self._model).covers(held)
+            return read_header(path, held.start, tokens, self._model).covers(held)
         except (*DAMAGED, OSError):
             return False
 

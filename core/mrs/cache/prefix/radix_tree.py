@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mrs.cache.layer_cache import CacheRules
-from mrs.cache.prefix.snapshot import Holding
+from mrs.cache.prefix.snapshot import PrefixSnapshot
 
 
 class Node:
@@ -20,7 +20,7 @@ class Node:
         self.start = start
         self.parent = parent
         self.children: dict[int, Node] = {}
-        self.holding = Holding(start, self.end)
+        self.snapshot = PrefixSnapshot(start, self.end)
         self.users = 0
 
     @property
@@ -47,7 +47,7 @@ class Node:
         assert self.parent is not None
         upper = Node(self.tokens[:count], self.start, self.parent)
         self.parent.children[upper.tokens[0]] = upper
-        upper.holding, self.holding = self.holding.split(self.start + count)
+        upper.snapshot, self.snapshot = self.snapshot.split(self.start + count)
         upper.users = self.users
         self.tokens, self.start, self.parent = self.tokens[count:], upper.end, upper
         upper.children = {self.tokens[0]: self}
@@ -56,7 +56,7 @@ class Node:
     def detach(self) -> None:
         """Forget this node and all under it, and what they keep."""
         for node in self.below():
-            node.holding.release()
+            node.snapshot.release()
         if self.parent is not None:
             del self.parent.children[self.tokens[0]]
 
@@ -117,7 +117,7 @@ def longest_match(
     while path:
         while path and path[-1].start >= length:
             path.pop()
-        if path and all(node.holding.serves(rules, length) for node in path):
+        if path and all(node.snapshot.serves(rules, length) for node in path):
             return path, length
         # Within a node, what a shorter match needs is never more at hand.
         length = path[-1].start if path else 0

@@ -12,7 +12,7 @@ from mrs.cache.sequence_cache import SequenceCache
 
 
 @dataclass(frozen=True)
-class Holding:
+class PrefixSnapshot:
     """What the parts of a cache keep of the tokens `start` to `end`, None where it is nothing."""
 
     start: int
@@ -20,18 +20,18 @@ class Holding:
     parts: tuple[SharedPart | None, ...] = ()
 
     @staticmethod
-    def of(cache: SequenceCache, start: int, end: int) -> Holding:
+    def of(cache: SequenceCache, start: int, end: int) -> PrefixSnapshot:
         """What `cache` has of these tokens, shared with it."""
-        return Holding(start, end, tuple(part.share(start, end) for part in cache.parts))
+        return PrefixSnapshot(start, end, tuple(part.share(start, end) for part in cache.parts))
 
-    def split(self, at: int) -> tuple[Holding, Holding]:
+    def split(self, at: int) -> tuple[PrefixSnapshot, PrefixSnapshot]:
         halves = [(None, None) if part is None else part.split(at) for part in self.parts]
         return (
-            Holding(self.start, at, tuple(left for left, _ in halves)),
-            Holding(at, self.end, tuple(right for _, right in halves)),
+            PrefixSnapshot(self.start, at, tuple(left for left, _ in halves)),
+            PrefixSnapshot(at, self.end, tuple(right for _, right in halves)),
         )
 
-    def or_wider(self, other: Holding) -> Holding:
+    def merge(self, other: PrefixSnapshot) -> PrefixSnapshot:
         """Of each part what begins earlier, of two alike this one's; the other is released."""
         if not self.parts:
             return other
@@ -44,7 +44,7 @@ class Holding:
                 rest.release()
         return replace(self, parts=tuple(kept))
 
-    def without(self, drops: Callable[[int], bool]) -> Holding:
+    def without(self, drops: Callable[[int], bool]) -> PrefixSnapshot:
         """The same without the parts whose numbers `drops` says."""
         kept = []
         for number, part in enumerate(self.parts):

@@ -10,7 +10,7 @@ import torch
 
 from mrs.cache.layer_cache import CacheRules, MemoryTally
 from mrs.cache.prefix.radix_tree import Node, path_of
-from mrs.cache.prefix.snapshot import Holding
+from mrs.cache.prefix.snapshot import PrefixSnapshot
 from mrs.cache.sequence_cache import SequenceCache
 
 
@@ -43,7 +43,7 @@ class PrefixStore:
         """Bytes by device, without those of blocks that a sequence refers to, too."""
         tally = MemoryTally()
         for node in self.nodes():
-            for part in filter(None, node.holding.parts):
+            for part in filter(None, node.snapshot.parts):
                 part.count(tally)
         return tally.total_bytes()
 
@@ -51,7 +51,7 @@ class PrefixStore:
         """Store a sequence as the one used last; those that it extends become part of it."""
         path = path_of(self.roots.setdefault(key, Node([], 0, None)), tokens)
         for node in path:
-            node.holding = node.holding.or_wider(Holding.of(cache, node.start, node.end))
+            node.snapshot = node.snapshot.merge(PrefixSnapshot.of(cache, node.start, node.end))
         self._count(Stored(key, path[-1]))
         for node in path[:-1]:
             if node in self.sequences:
@@ -98,7 +98,7 @@ class PrefixStore:
             node.users -= 1
 
     def _keep_tail(self, node: Node, key: Hashable) -> None:
-        parts = zip(self._rules, node.holding.parts, strict=True)
+        parts = zip(self._rules, node.snapshot.parts, strict=True)
         if any(own is not None and not part.keeps_all for part, own in parts):
             self._tails[node] = key
             self._tails.move_to_end(node)
@@ -108,18 +108,18 @@ class PrefixStore:
     def _drop_tail(self) -> None:
         """Forget what only a sequence going on from the oldest tail would need."""
         node, _ = self._tails.popitem(last=False)
-        below = [child.holding for child in node.children.values()]
+        below = [child.snapshot for child in node.children.values()]
 
         def is_needed(number: int) -> bool:
             """A child that keeps its first token may need those before it for its window."""
-            own = (holding.parts[number] for holding in below)
+            own = (snapshot.parts[number] for snapshot in below)
             return any(part is not None and part.first == node.end for part in own)
 
         def is_dropped(number: int) -> bool:
             part = self._rules[number]
             return part.is_state or not (part.keeps_all or is_needed(number))
 
-        node.holding = node.holding.without(is_dropped)
+        node.snapshot = node.snapshot.without(is_dropped)
 
     def _drop_sequence(self) -> None:
         _, stored = self.sequences.popitem(last=False)

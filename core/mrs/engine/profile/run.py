@@ -24,7 +24,7 @@ DECODED_TOKENS = 8
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class ProfileResult:
     """Bytes of the KV cache and of activations by device, and tokens a second.
 
     The prompt has `prompt_tokens` tokens. An activation peak of 0 means that the device cannot be
@@ -41,9 +41,9 @@ class Rehearsal:
 
 
 @torch.inference_mode()
-def rehearse(
+def profile_run(
     decoder: Decoder, context_tokens: int, chunk_tokens: int, images: int = 0, edge: int = 0
-) -> Rehearsal:
+) -> ProfileResult:
     """A whole chunk of a prompt just below `context_tokens`, then decoding up to there.
 
     Before the chunk, `images` pictures are looked at, the largest that no edge of is longer than
@@ -80,7 +80,7 @@ def rehearse(
     cache = full[0]
     steps_s = [_timed(lambda: _feed(decoder, cache, 1)) for _ in range(decoded)]
     kv_bytes = spaces[0].allocated_bytes(cache)
-    return Rehearsal(
+    return ProfileResult(
         kv_bytes=kv_bytes,
         activation_bytes={d: max(0, peak - kv_bytes[d]) for d, peak in peaks.items()},
         process_bytes=process_bytes,
@@ -145,7 +145,7 @@ def _feed(
 
 
 def measure(
-    seen: Rehearsal, weights: ModelWeights, free_bytes_before: Mapping[str, int]
+    seen: ProfileResult, weights: ModelWeights, free_bytes_before: Mapping[str, int]
 ) -> dict[str, Measured]:
     """What each device held, by its torch name; `free_bytes_before` is from before loading."""
     held = weights.bytes_by_device()
