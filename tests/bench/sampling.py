@@ -12,9 +12,9 @@ import time
 from random import Random
 
 import numpy as np
-from mrs.kernels.memory import keep_freed_memory
 
 from mrs.engine.sampling.sampler import Sampler
+from mrs.kernels.cpu.weight_memory import keep_freed_memory
 from mrs.request import Sampling
 
 SEQUENCES = 16

@@ -106,7 +106,8 @@ def feed(cache: SequenceCache, tokens: Sequence[int]) -> SequenceCache:
                 assert isinstance(layer, PagedKVCache)
                 table = cache.tables[layer.group]
                 k, v = torch.full((1, 2, 3), float(token)), torch.full((1, 2, 1), float(-token))
-                layer.kv.write(table.slots(cache.length, cache.length + 1), (k, v))
+                slots = torch.tensor(table.slots(cache.length, cache.length + 1))
+                layer.kv.write(slots, (k, v))
         cache.advance(1)
     return cache
 

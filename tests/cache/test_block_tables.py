@@ -34,7 +34,7 @@ class Sequence:
         (kv,), start = self.pool.layers, len(self.tokens)
         self.table.reserve(start, len(tokens))
         numbers = torch.tensor(tokens, dtype=torch.float32)[:, None, None]
-        slots = self.table.slots(start, start + len(tokens))
+        slots = torch.tensor(self.table.slots(start, start + len(tokens)))
         kv.write(slots, (numbers.expand(-1, 2, 3), -numbers.expand(-1, 2, 1)))
         self.tokens += tokens
 

@@ -162,7 +162,7 @@ def latent(layers: int, width: int, dtype: torch.dtype, images: bool = False) ->
 def filled(cache: SequenceCache, keys: torch.Tensor) -> SequenceCache:
     """With other numbers in each layer, from keys (1, T, D) on."""
     cache.reserve(keys.shape[1])
-    slots = cache.tables[0].slots(0, keys.shape[1])
+    slots = torch.tensor(cache.tables[0].slots(0, keys.shape[1]))
     for number, layer in enumerate(cache.layers):
         if not isinstance(layer, CrossAttentionCache):
             layer.kv.write(slots, (keys.transpose(0, 1) + number,))

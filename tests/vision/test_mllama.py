@@ -124,7 +124,8 @@ def test_sequences_of_a_batch_do_not_mix(seeing: Seeing) -> None:
     both, two = seeing.shown(f"{BEGIN} {{}} w4 {{}} w5", PICTURES[1:3])
     fed = [(plain, (), text), (goes_on, shown, first), (begins, two, both)]
     inputs = [
-        sequence_input(seeing.decoder, each.cache, images, ids, 0) for each, images, ids in fed
+        sequence_input(seeing.decoder, each.cache, images, ids[each.cache.length :], 0)
+        for each, images, ids in fed
     ]
     inputs = [replace(each, logits_rows=range(len(each.token_ids))) for each in inputs]
     caches = [each.cache for each, _, _ in fed]

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
-from torch import Tensor
-
 from mrs.block_sizes import blocks_of
 from mrs.cache.block_pool import BlockPool
 from mrs.cache.layer_cache import MemoryTally
@@ -95,12 +92,10 @@ class BlockTable:
             for index in range(length // size, len(self._blocks)):
                 self.pool.filled[self._blocks[index]] = min(length + tokens - index * size, size)
 
-    def slots(self, start: int, end: int) -> Tensor:
-        """Where the tokens `start` to `end` are written, (T,) int64."""
+    def slots(self, start: int, end: int) -> list[int]:
+        """Where in the pool the tokens `start` to `end` are written."""
         size = self.pool.block_tokens
-        positions = torch.arange(start, end)
-        blocks = torch.tensor(self._blocks[start // size :], dtype=torch.int64)
-        return blocks[positions // size - start // size] * size + positions % size
+        return [self._blocks[at // size] * size + at % size for at in range(start, end)]
 
     def row(self) -> list[int]:
         """The blocks by the places of their tokens."""

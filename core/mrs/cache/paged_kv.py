@@ -67,7 +67,8 @@ class PagedKVCache:
             inside = slice(first - piece.first, end - piece.first)
             named = [piece.tensors[str(n)] for n in range(len(self.kv.tensors))]
             some = [x[:, inside].transpose(0, 1) for x in named]
-            self.kv.write(self._table.slots(first, end).to(self.device), some)
+            slots = torch.tensor(self._table.slots(first, end), device=self.device)
+            self.kv.write(slots, some)
 
     def serves(self, start: int, end: int, first: int | None, length: int) -> bool:
         return self._table.serves(start, end, first, length)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -23,23 +22,27 @@ def sequence_input(
     *,
     is_last: bool = True,
 ) -> SequenceInput:
-    """The tokens of a sequence that are not in its cache yet: `token_ids` are all up to a chunk.
+    """The next tokens of a sequence, `token_ids`, which follow those in its cache.
 
     The sequence has `length` tokens. With `is_last`, logits are wanted after the last of these.
     """
-    chunk = range(cache.length, len(token_ids))
-    made = SequenceInput(
+    chunk = range(cache.length, cache.length + len(token_ids))
+    vision = decoder.spec.vision
+    offset, positions, attention_ends = 0, None, None
+    if vision is None or vision.positions == "plain":
+        attention_ends = _attention_ends(images, chunk)
+    else:
+        offset, positions = _rotary_positions(images, chunk)
+    return SequenceInput(
         cache,
-        token_ids[chunk.start :],
+        token_ids,
         length,
         _image_features(decoder, images, chunk),
+        offset,
+        positions,
+        attention_ends,
         logits_rows=(len(chunk) - 1,) if is_last else (),
     )
-    vision = decoder.spec.vision
-    if vision is None or vision.positions == "plain":
-        return replace(made, attention_ends=_attention_ends(images, chunk))
-    offset, positions = _rotary_positions(images, chunk)
-    return replace(made, offset=offset, positions=positions)
 
 
 def _image_features(
