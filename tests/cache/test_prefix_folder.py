@@ -349,7 +349,7 @@ def test_short_sequences_are_not_kept(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
     path = name if name.startswith("~") else str(tmp_path / name)
-    with pytest.raises(UsageError, match="the prefix cache cannot be kept in"):
+    with pytest.raises(UsageError, match="the prefix cache cannot be stored in"):
         DiskPrefixCache(path, "m", MANY_BYTES, key=b"key")
 
 
@@ -366,7 +366,7 @@ def test_a_full_disk_ends_the_keeping_and_nothing_else(
         store(prefixes, "dense", [7, *LONG])
         prefixes.close()
     assert [record.getMessage() for record in caplog.records] == [
-        f"the prefix cache in {tmp_path} is kept no longer: No space left on device"
+        f"cannot write to the prefix cache in {tmp_path} any more: No space left on device"
     ]
     assert not list(tmp_path.iterdir())
     assert found(prefixes, "dense", [*LONG, 9]) == len(LONG)

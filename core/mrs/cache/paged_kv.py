@@ -13,10 +13,9 @@ from mrs.kernels.paged import PagedKV
 
 
 class PagedKVCache:
-    """Keeps every token in blocks, or those of a window; `kv` is shared by all sequences.
+    """Keeps every token, or those of a window, in blocks of `kv`, which all sequences share.
 
-    The table, which is shared by all layers of its `group`, says which of the blocks are this
-    sequence's, and is rewound by the sequence.
+    The block table is that of all layers of `group`; `SequenceCache` extends and rewinds it.
     """
 
     is_state = False
@@ -39,13 +38,13 @@ class PagedKVCache:
         return self.kv.device
 
     def advance(self, tokens: int) -> None:
-        """The table has been extended before the tokens were written."""
+        """`SequenceCache.reserve` has extended the table."""
 
     def can_rewind_to(self, length: int) -> bool:
         return self._table.can_rewind_to(length)
 
     def rewind(self, length: int) -> None:
-        """The sequence rewinds the table."""
+        """`SequenceCache.rewind` rewinds the table."""
 
     def export(self, start: int, end: int) -> LayerSlice | None:
         first = max(start, self._table.first_token)
@@ -55,7 +54,7 @@ class PagedKVCache:
         return LayerSlice(first, {str(number): x for number, x in enumerate(read)})
 
     def restore(self, length: int, slices: Sequence[LayerSlice | None]) -> None:
-        """The table has blocks for the tokens of the window, or all."""
+        """The table has blocks for all tokens, or for those of the window."""
         start = self._table.first_token
         for piece in slices:
             if piece is None:

@@ -1,4 +1,4 @@
-"""Puts an engine together."""
+"""Builds an engine of its parts."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class EngineConfig:
 
     A sequence has at most `context_tokens`; memory was planned for `planned_seqs` of
     `planned_tokens` each. At most `max_seqs` run at once and `max_waiting` wait; a step computes
-    about `chunk_tokens`. The prefix cache keeps `prefix_cache_n` sequences on their devices, within
-    `prefix_budget_bytes` on each, and all in `prefix_folder` if there is one.
+    about `chunk_tokens`. The prefix cache stores `prefix_cache_n` sequences in memory, within
+    `prefix_budget_bytes` on each device, and all in `prefix_folder` if it is given.
     """
 
     context_tokens: int

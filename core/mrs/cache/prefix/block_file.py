@@ -1,4 +1,4 @@
-"""What is remembered of a stretch of a sequence, as a safetensors file."""
+"""The cache of adjacent tokens of a sequence, as a safetensors file."""
 
 from __future__ import annotations
 
@@ -42,10 +42,9 @@ class _InMemory:
 
 @dataclass(frozen=True)
 class BlockHeader:
-    """What a file holds of the tokens `start` to `end`, by its header alone.
+    """What a file has of the tokens `start` to `end`, by its header.
 
-    `first_tokens` has for each layer the first token of which it remembers something by itself, None
-    where it does so of none.
+    `first_tokens` has for each layer the first token of which the file has something, or None.
     """
 
     path: Path
@@ -56,7 +55,7 @@ class BlockHeader:
     safetensors: SafetensorsHeader
 
     def covers(self, other: Exported) -> bool:
-        """Whether nothing of `other`, which is of the same tokens, is missing."""
+        """Whether the file has all that `other` has of the same tokens."""
         return all(
             piece is None or (first is not None and first <= piece.first)
             for first, piece in zip(self.first_tokens, other.slices, strict=True)
@@ -64,15 +63,15 @@ class BlockHeader:
 
 
 def encode(
-    name: str, held: Exported, tokens: Sequence[int], model: str, key: bytes
+    name: str, exported: Exported, tokens: Sequence[int], model: str, key: bytes
 ) -> list[bytes | memoryview]:
-    """The bytes of a file in parts: what `held`, in the host's memory, has of `tokens`.
+    """The bytes of a file, in parts, with what `exported` has of `tokens`; it is on the CPU.
 
-    `model` is whatever else the numbers depend on. A seal is in the header: a hash, with `key`, of
-    the file's name and all of its bytes, with zeros in its place.
+    `model` names all else that the values depend on. The header has a seal: a hash, with `key`, of
+    the file's name and of its bytes, in which the seal itself is zeros.
     """
-    tensors = sorted(_tensors(held), key=lambda item: -item[1].element_size())
-    header: dict[str, Any] = {"__metadata__": _facts(held, tokens, model)}
+    tensors = sorted(_tensors(exported), key=lambda item: -item[1].element_size())
+    header: dict[str, Any] = {"__metadata__": _facts(exported, tokens, model)}
     offset = 0
     for tensor_name, tensor in tensors:
         ends = [offset, offset + tensor.nbytes]
@@ -86,7 +85,7 @@ def encode(
 
 
 def read_header(path: Path, start: int, tokens: Sequence[int], model: str) -> BlockHeader:
-    """Check that a file holds something of `tokens`, which begin at `start`, and what.
+    """Read what a file has of `tokens`, which begin at `start`.
 
     Raises ValueError, NotReadable and OSError.
     """
@@ -106,9 +105,9 @@ def read_header(path: Path, start: int, tokens: Sequence[int], model: str) -> Bl
 
 
 def check_fits(header: BlockHeader, cache: SequenceCache) -> None:
-    """ValueError where a file's tensors are not such as the empty `cache` would hold.
+    """Raises ValueError if a file's tensors have not the shapes of those in the empty `cache`.
 
-    What an image has is not known before it is there: of these tensors only the names count.
+    The size of an image is not known in advance: of its tensors only the names are compared.
     """
     if len(header.first_tokens) != len(cache.layers):
         raise ValueError("other layers")
@@ -126,7 +125,7 @@ def check_fits(header: BlockHeader, cache: SequenceCache) -> None:
 
 
 def read_exported(header: BlockHeader, key: bytes) -> Exported:
-    """All that a file holds.
+    """All contents of a file.
 
     ValueError if it is damaged, forged or no longer that of `header`, and OSError.
     """
@@ -151,15 +150,15 @@ def read_exported(header: BlockHeader, key: bytes) -> Exported:
     return Exported(header.start, header.end, tuple(slices))
 
 
-def _tensors(held: Exported) -> Iterator[tuple[str, Tensor]]:
-    for index, piece in enumerate(held.slices):
+def _tensors(exported: Exported) -> Iterator[tuple[str, Tensor]]:
+    for index, piece in enumerate(exported.slices):
         for name, tensor in (piece.tensors if piece else {}).items():
             yield f"{index}.{name}", tensor
 
 
-def _facts(held: Exported, tokens: Sequence[int], model: str) -> dict[str, str]:
-    first_tokens = json.dumps([piece and piece.first for piece in held.slices])
-    return _facts_of(held.start, tokens, model, first_tokens, _NO_SEAL)
+def _facts(exported: Exported, tokens: Sequence[int], model: str) -> dict[str, str]:
+    first_tokens = json.dumps([piece and piece.first for piece in exported.slices])
+    return _facts_of(exported.start, tokens, model, first_tokens, _NO_SEAL)
 
 
 def _facts_of(

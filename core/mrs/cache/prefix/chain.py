@@ -1,4 +1,4 @@
-"""The files that hold the beginning of one prompt, and the cache that can be made of them."""
+"""The block files of one prompt, and the cache that can be made of them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _logger = logging.getLogger(__name__)
 
 
 def block_ranges(tokens: int) -> list[tuple[int, int]]:
-    """Where the files of a sequence of so many tokens begin and end."""
+    """The first token and the end of each file of a sequence of `tokens` tokens."""
     return [(start, min(start + BLOCK_TOKENS, tokens)) for start in range(0, tokens, BLOCK_TOKENS)]
 
 
 class BlockChain:
-    """Files by the token that they end before, all of them for a beginning of `tokens`.
+    """Block files of `tokens`, or of their beginning, by their ends.
 
-    A file that cannot be used is removed, and the others are looked through as without it.
+    A file that cannot be used is removed, and the search goes on without it.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class BlockChain:
 
     @property
     def ends(self) -> list[int]:
-        """Ends up to which no file is missing, the furthest first."""
+        """Ends of files before which no file is missing, the furthest first."""
         ends = sorted(self._files, reverse=True)
         return [end for end in ends if all(e in self._files for _, e in block_ranges(end))]
 
@@ -50,11 +50,11 @@ class BlockChain:
         return [self._files[each] for _, each in block_ranges(end)]
 
     def fill(self, cache: SequenceCache, end: int, length: int) -> bool:
-        """Let the empty `cache` see `length` tokens if the files up to `end` suffice for it."""
+        """Make the empty `cache` one of `length` tokens, if the files up to `end` suffice."""
         headers: list[BlockHeader] = []
-        # The last one tells soonest: a state would be there.
-        for stretch in reversed(block_ranges(end)):
-            header = self._header(*stretch, cache)
+        # The last file comes first: if a state is missing, it is missing there.
+        for start, stop in reversed(block_ranges(end)):
+            header = self._header(start, stop, cache)
             if header is None or not _serves(header, cache, length):
                 return False
             headers.insert(0, header)
@@ -96,7 +96,7 @@ class BlockChain:
 
 
 def _serves(header: BlockHeader, cache: SequenceCache, length: int) -> bool:
-    """Whether a file has what every layer of `cache` needs of it to go on from `length`."""
+    """Whether every layer of `cache` can go on from `length` with what a file has."""
     return all(
         layer.serves(header.start, header.end, first, length)
         for layer, first in zip(cache.layers, header.first_tokens, strict=True)

@@ -1,4 +1,4 @@
-"""Remember what sequences began with, so that those that begin alike need not compute it again."""
+"""The prefix cache: sequences that begin like earlier ones need not compute that again."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class PrefixCacheManager:
     last one, if others wrote to it. `capacity` sequences stay on accelerators, and the ends of 8
     times so many earlier turns serve again where layers keep a window or a state; 0 turns
     everything off. `budget_bytes` says how much a device may have in blocks that no running
-    sequence refers to. Beyond either, what was used longest ago is dropped. What is in `folder`
-    serves too where it is longer than what is in memory, and everything is kept there. Not for
-    several threads at once.
+    sequence refers to. Beyond either, what was used longest ago is dropped. All sequences are also
+    written to `folder`, which serves where it has a longer beginning than memory. Not for several
+    threads at once.
     """
 
     def __init__(
@@ -116,16 +116,16 @@ class PrefixCacheManager:
         return shared
 
     def evict_caches(self) -> None:
-        """Keep the limits: what was used longest ago is dropped."""
+        """Drop what was used longest ago until the limits are met."""
         while self._is_over() and self._store.drop_oldest():
             pass
 
     def evict_all_caches(self) -> int:
-        """Forget everything; returns how many sequences there were."""
+        """Drop everything; returns how many sequences there were."""
         return self._store.clear()
 
     def close(self) -> None:
-        """Wait for what is still to be written to the folder."""
+        """Wait until everything is written to the folder."""
         if self._folder is not None:
             self._folder.close()
 

@@ -1,4 +1,4 @@
-"""The tokens that may be drawn: temperature and top-k make them, min-p and top-p leave fewer."""
+"""Draws a token after temperature, top-k, min-p and top-p."""
 
 from __future__ import annotations
 
@@ -70,16 +70,17 @@ def _likeliest(logits: FloatArray, temperature: float, top_k: int | None) -> Can
 
 
 def _min_p(candidates: Candidates, min_p: float) -> Candidates:
-    """Those that have at least `min_p` times the probability of the likeliest."""
+    """Candidates with at least `min_p` times the probability of the likeliest."""
     if min_p <= 0:
         return candidates
     return candidates.where(candidates.weights >= min(min_p, 1.0))
 
 
 def _without_light(candidates: Candidates, least: float) -> Candidates:
-    """Without those that weigh less than `least`, if that leaves few.
+    """Candidates that weigh at least `least`, or all if most do.
 
-    `least` is a mean: of what top-p leaves out, among all. So the light ones are never needed.
+    `least` is the weight that top-p leaves out, divided by the number of all candidates. So the
+    lighter ones weigh less than that together, and top-p never reaches them.
     """
     is_kept = candidates.weights >= min(least, 1.0)
     is_worth_it = 4 * np.count_nonzero(is_kept) < len(is_kept)

@@ -1,4 +1,4 @@
-"""Discourage a reply from saying again what was said before, word for word ("DRY")."""
+"""Finds repetitions in a text, for the DRY penalty ("don't repeat yourself")."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-#: Longer repetitions are punished no more: the penalty grows exponentially.
+#: Longer repetitions are counted as this long: the penalty grows exponentially.
 _LONGEST = 64
 
 
 class RepetitionFinder:
-    """Tells which tokens would continue a repetition, and how long it is by now.
+    """Finds the tokens that would continue a repetition, and how long it is.
 
     Repetitions do not reach across `breakers`. Source: p-e-w's "DRY" sampler, 2024.
     """

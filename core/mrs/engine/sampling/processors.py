@@ -1,4 +1,4 @@
-"""What changes logits before a token is drawn: biases and penalties."""
+"""Logits processors: biases and penalties, applied before a token is drawn."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _LARGEST_GROWTH = 60.0
 
 
 class LogitsProcessor(Protocol):
-    """One setting of a reply's sampling, and what it remembers of the reply."""
+    """A setting of a reply's sampling, with the state that it needs."""
 
     def __call__(self, logits: FloatArray) -> None:
         """Change the logits (V,) of the next token in place."""
 
     def append(self, token: int) -> None:
-        """Take up a token of the reply."""
+        """Add a token of the reply to the state."""
 
 
 class LogitBias:
@@ -120,7 +120,7 @@ class DryPenalty:
 def processors_of(
     sampling: Sampling, prompt_ids: Sequence[int], vocab_size: int, breakers: frozenset[int]
 ) -> list[LogitsProcessor]:
-    """Those that the settings ask for, in the order in which they apply. Raises UsageError."""
+    """The processors of some settings, in the order in which they apply. Raises UsageError."""
     found: list[LogitsProcessor] = []
     if sampling.logit_bias:
         found.append(LogitBias(sampling.logit_bias, vocab_size))
