@@ -141,6 +141,11 @@ def store(
     cache.release()
 
 
+def evict_all(prefixes: PrefixCacheManager) -> None:
+    while prefixes._store.drop_oldest():
+        pass
+
+
 def found(
     prefixes: PrefixCacheManager, kind: str, prompt: Sequence[int], epoch: object = None
 ) -> int:

@@ -398,9 +398,9 @@ prefixes = manager(folder, sys.argv[3], limit=200_000)
 for turn in range(20):
     tokens = LONG[: chance.randrange(32, 300)] + [chance.randrange(9) for _ in range(100)]
     offset = found(prefixes, sys.argv[3], tokens)
-    prefixes.evict_all_caches()
+    evict_all(prefixes)
     store(prefixes, sys.argv[3], tokens)
-    prefixes.evict_all_caches()
+    evict_all(prefixes)
 prefixes.close()
 """
 

@@ -180,7 +180,7 @@ def test_without_a_cache_nothing_is_remembered() -> None:
     prompt = list(range(20))
     assert reply(engine, prompt, replace(GREEDY, max_tokens=3))[1] == 0
     assert reply(engine, prompt, replace(GREEDY, max_tokens=3))[1] == 0
-    assert engine.caches.prefix_bytes == 0
+    assert [pool.used for pool in engine.caches.space.pools] == [0]
 
 
 def test_running_sequences_hold_a_common_prefix_once() -> None:

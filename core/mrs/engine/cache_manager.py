@@ -40,11 +40,6 @@ class CacheManager:
         self._planned_seqs = planned_seqs
         self._keeps_caches = keeps_caches
 
-    @property
-    def prefix_bytes(self) -> int:
-        """Bytes of the prefix cache that no running sequence shares."""
-        return self._prefixes.nbytes
-
     def can_allocate(self, sequences: abc.Iterable[Sequence]) -> bool:
         """Whether all these sequences together fit in the planned memory."""
         num_blocks = sum(blocks_of(len(each.token_ids)) for each in sequences)

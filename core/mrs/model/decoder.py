@@ -142,18 +142,18 @@ class Decoder:
         return self.new_space(capacity_tokens, chunk_tokens).new()
 
     def needs_recompute(self, cache: SequenceCache, total_tokens: int) -> bool:
-        """Whether a sequence of `total_tokens` turns its keys otherwise than those in `cache`.
+        """Whether the rope of a sequence of `total_tokens` differs from that of its `cache`.
 
-        Its tokens then have to be fed once more, to an empty cache.
+        Its tokens then have to be computed again, with an empty cache.
         """
         return any(
             0 < cache.length <= switch < total_tokens for switch in self._rope_switch_lengths
         )
 
     def rope_epoch(self, total_tokens: int) -> int | None:
-        """What the keys of a sequence of `total_tokens` depend on beside its tokens.
+        """A number of the rope that the keys of a sequence of `total_tokens` have.
 
-        Sequences of one epoch may share keys; None stands for a length that shares none with any.
+        Sequences of the same epoch may share keys; None means that none may share these.
         """
         for scaling in _rope_scalings(self.spec):
             trained = scaling.get("max_position_embeddings", 2048)

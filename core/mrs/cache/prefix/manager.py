@@ -120,10 +120,6 @@ class PrefixCacheManager:
         while self._is_over() and self._store.drop_oldest():
             pass
 
-    def evict_all_caches(self) -> int:
-        """Drop everything; returns how many sequences there were."""
-        return self._store.clear()
-
     def close(self) -> None:
         """Wait until everything is written to the folder."""
         if self._folder is not None:

@@ -75,16 +75,6 @@ class PrefixStore:
             return False
         return True
 
-    def clear(self) -> int:
-        """Drop everything; returns how many sequences there were."""
-        count = len(self.sequences)
-        for root in self.roots.values():
-            root.detach()
-        self.roots.clear()
-        self.sequences.clear()
-        self._tails.clear()
-        return count
-
     def _count(self, stored: Stored) -> None:
         before = self.sequences.pop(stored.node, None)
         if before is not None:
