@@ -391,6 +391,7 @@ def program(code: str, *arguments: object) -> list[str]:
 
 
 WRITE_MANY = """
+from prefix_caches import evict_all
 import pathlib
 folder, seed = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 chance = random.Random(seed)
