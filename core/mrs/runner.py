@@ -115,8 +115,7 @@ def rehearse(
     vision = made.vision
     seen = rehearse(
         decoder,
-        made.load.context_tokens,
-        made.load.chunk_tokens,
+        made.load.cache,
         images=vision.images if vision else 0,
         edge=vision.image_edge if vision else 0,
     )
@@ -225,6 +224,7 @@ def _load_decoder(planner: Planner, made: Plan, report: OnProgress) -> tuple[Dec
         weights,
         [torch_devices[index] for index in made.layer_devices],
         TORCH_DTYPES[made.dense.name],
+        TORCH_DTYPES[made.cache_format.name],
     )
     return decoder, weights
 
@@ -255,7 +255,9 @@ def _engine(
     config = EngineConfig(
         context_tokens=made.model.context_tokens,
         planned_tokens=made.load.context_tokens,
-        planned_seqs=request.max_batch_size,
+        planned_seqs=made.load.batch,
+        block_tokens=made.load.block_tokens,
+        pool_blocks=made.load.pool_blocks,
         max_seqs=request.max_seqs,
         kv_cache=request.kv_cache,
         seed=request.seed,

@@ -21,6 +21,7 @@ from vision_reference import REPLY_TOKENS, VisionReference, picture
 from vision_running import PLANNED_TOKENS, Conversation, Seeing, difference, load_seeing
 
 from engines import Asked, generate, make_engine
+from mrs.block_sizes import CacheSize
 from mrs.engine.engine import Engine
 from mrs.engine.image_input import ImageInput
 from mrs.engine.multimodal import sequence_input
@@ -251,12 +252,12 @@ def test_the_planned_cache_is_what_the_largest_pictures_take(
     image = next(i for i in images if model.prepare([i])[0].shape.keys == largest.keys)
     ids, shown = model.shown(f"{BEGIN} {{}} w1 {{}}", [image] * planned.images)
     conversation = Conversation(model)
-    conversation.space = model.decoder.new_space(PLANNED_TOKENS, 512)
+    conversation.space = model.decoder.new_space(CacheSize(PLANNED_TOKENS, 1, 512))
     conversation.cache = conversation.space.new()
     conversation.feed(ids, shown)
-    allocated = conversation.space.allocated_bytes(conversation.cache)
+    allocated = conversation.space.allocated_bytes([conversation.cache])
     assert allocated.total() == sum(model.plan.kv_bytes)
-    seen = rehearse(model.decoder, PLANNED_TOKENS, 512, planned.images, edge)
+    seen = rehearse(model.decoder, CacheSize(PLANNED_TOKENS, 1, 512), planned.images, edge)
     cpu = model.decoder.home
     assert seen.kv_bytes[cpu] == sum(model.plan.kv_bytes)
     assert seen.activation_bytes[cpu] <= model.plan.terms[0].activations.expected

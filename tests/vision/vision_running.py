@@ -11,6 +11,7 @@ from PIL import Image
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from mrs.block_sizes import CacheSize
 from mrs.cache.space import CacheSpace
 from mrs.engine.image_input import ImageInput, chunk_end, place_images
 from mrs.engine.multimodal import sequence_input
@@ -108,7 +109,7 @@ class Conversation:
         self._decoder = seeing.decoder
         self._chunk_tokens = chunk_tokens
         self._ids: list[int] = []
-        self.space = space or seeing.decoder.new_space(50, chunk_tokens)
+        self.space = space or seeing.decoder.new_space(CacheSize(50, 1, chunk_tokens))
         self.cache = self.space.new()
 
     @torch.inference_mode()

@@ -182,9 +182,17 @@ class BlockTable:
     def _own_last(self, filled: int) -> None:
         """Copy the last block, of which `filled` tokens count, if others wrote behind them."""
         last = self._blocks[-1]
-        if self.pool.filled[last] > filled and self.pool.references(last) > 1:
+        if not self._is_shared(last, filled):
+            return
+        # What is forgotten to have a free block may be what this one is shared with.
+        self.pool.find_free()
+        if self._is_shared(last, filled):
             self._blocks[-1] = self.pool.copy(last)
             self.pool.release((last,))
+
+    def _is_shared(self, block: int, filled: int) -> bool:
+        """Whether others refer to a block and have written behind its first `filled` tokens."""
+        return self.pool.filled[block] > filled and self.pool.references(block) > 1
 
 
 def serves_window(

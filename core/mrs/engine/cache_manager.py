@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import abc
 
-from mrs.block_sizes import blocks_of
+from mrs.block_sizes import CacheSize
 from mrs.cache.prefix import PrefixCacheManager
 from mrs.cache.space import CacheSpace
 from mrs.engine.image_input import chunk_end
@@ -18,9 +18,8 @@ _WORTH_TOKENS = 32
 class CacheManager:
     """Allocates a cache for each sequence, filled from the prefix cache as far as possible.
 
-    The planned memory holds caches of `planned_seqs` sequences of `planned_tokens` each.
-    `space` is where they all, and those of `prefixes`, have their blocks. Without `keeps_caches`,
-    all tokens of a sequence are computed again at every step.
+    `space` is where they all, and those of `prefixes`, have their blocks; it was made for `size`.
+    Without `keeps_caches`, all tokens of a sequence are computed again at every step.
     """
 
     def __init__(
@@ -28,16 +27,15 @@ class CacheManager:
         decoder: Decoder,
         prefixes: PrefixCacheManager,
         space: CacheSpace,
+        size: CacheSize,
         *,
-        planned_tokens: int,
-        planned_seqs: int,
         keeps_caches: bool = True,
     ) -> None:
         self._decoder = decoder
         self._prefixes = prefixes
         self.space = space
-        self._planned_tokens = planned_tokens
-        self._planned_seqs = planned_seqs
+        self._size = size
+        self._windows = {pool.window for pool in space.pools}
         self._keeps_caches = keeps_caches
 
     @property
@@ -47,8 +45,7 @@ class CacheManager:
 
     def can_allocate(self, sequences: abc.Iterable[Sequence]) -> bool:
         """Whether all these sequences together fit in the planned memory."""
-        num_blocks = sum(blocks_of(len(each.token_ids)) for each in sequences)
-        return num_blocks <= blocks_of(self._planned_tokens) * self._planned_seqs
+        return self._size.has_room([len(each.token_ids) for each in sequences], self._windows)
 
     def allocate(self, sequence: Sequence) -> None:
         """Give `sequence` a cache.

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mrs.block_sizes import BLOCK_TOKENS
+from mrs.block_sizes import CacheSize
 from mrs.cache.sequence import SequenceCache
 from mrs.cache.space import CacheBuilder, CacheConfig, CacheSpace
 from mrs.families.spec import CrossAttention, Layer, ModelSpec, RopeScaling
@@ -75,8 +75,8 @@ class DecoderLayer:
 class Decoder:
     """A model whose layers sit on `layer_devices`; the rest sits on the embedding's device.
 
-    `cache_dtype` is the type of keys and values. Activations are float32 on a CPU, where kernels
-    accumulate in it anyway, and of `cache_dtype` elsewhere.
+    `cache_dtype` is the type of keys and values, `dtype` unless another is asked for. Activations
+    are float32 on a CPU, where kernels accumulate in it anyway, and of `dtype` elsewhere.
     """
 
     def __init__(
@@ -84,11 +84,13 @@ class Decoder:
         spec: ModelSpec,
         weights: ModelWeights,
         layer_devices: Sequence[torch.device],
-        cache_dtype: torch.dtype,
+        dtype: torch.dtype,
+        cache_dtype: torch.dtype | None = None,
     ) -> None:
         self.spec = spec
         self._layer_devices = layer_devices
-        self._cache_dtype = cache_dtype
+        self._dtype = dtype
+        self._cache_dtype = cache_dtype or dtype
         self._embedding = weights.matrix("embedding")
         self._norm = weights.norm("norm", spec.norm)
         head = "embedding" if spec.tied_head else "head"
@@ -96,8 +98,10 @@ class Decoder:
         self._switches = _rope_switches(spec)
         self.vision = None
         if spec.vision is not None:
-            dtype = self._activation_dtype(self.home)
-            self.vision = VisionPart(spec.vision, weights.under("vision."), self.home, dtype)
+            activation_dtype = self._activation_dtype(self.home)
+            self.vision = VisionPart(
+                spec.vision, weights.under("vision."), self.home, activation_dtype
+            )
         tables: dict[object, RopeTable] = {}
         factors = file_factors(weights)
         self._layers: list[DecoderLayer | CrossAttentionLayer] = []
@@ -119,24 +123,16 @@ class Decoder:
         """Where tokens go in and logits come out."""
         return self._embedding.device
 
-    def new_space(
-        self,
-        tokens: int,
-        chunk_tokens: int,
-        *,
-        sequences: int = 1,
-        block_tokens: int = BLOCK_TOKENS,
-    ) -> CacheSpace:
-        """Memory for the caches of `sequences` sequences of `tokens` each, prompts in chunks."""
-        dtype = self._cache_dtype
-        builder = CacheBuilder(CacheConfig(tokens, sequences, chunk_tokens, dtype, block_tokens))
+    def new_space(self, size: CacheSize) -> CacheSpace:
+        """Memory for the caches of all sequences."""
+        builder = CacheBuilder(CacheConfig(size, self._cache_dtype))
         for layer, device in zip(self._layers, self._layer_devices, strict=True):
             layer.mixer.add_cache(builder, device)
         return builder.build()
 
     def new_cache(self, capacity_tokens: int, chunk_tokens: int) -> SequenceCache:
         """An empty cache for one sequence, with memory of its own for `capacity_tokens`."""
-        return self.new_space(capacity_tokens, chunk_tokens).new()
+        return self.new_space(CacheSize(capacity_tokens, 1, chunk_tokens)).new()
 
     def is_outdated(self, cache: SequenceCache, total_tokens: int) -> bool:
         """Whether a sequence of `total_tokens` turns its keys otherwise than those in `cache`.
@@ -213,7 +209,7 @@ class Decoder:
         return logits
 
     def _activation_dtype(self, device: torch.device) -> torch.dtype:
-        return torch.float32 if device.type == "cpu" else self._cache_dtype
+        return torch.float32 if device.type == "cpu" else self._dtype
 
 
 def _rope_switches(spec: ModelSpec) -> set[int]:

@@ -66,7 +66,7 @@ class LatentAttentionPart:
             1,
             part.latent_dim + part.rope.dim,
             part.latent_dim,
-            block_tokens=config.block_tokens,
+            block_tokens=config.size.block_tokens,
             dtype=config.dtype,
             device=device,
             values_in_keys=True,

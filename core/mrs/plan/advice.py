@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from mrs.plan.largest import largest
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
-from mrs.plan.search import ISQ_LEVELS, LENGTH_STEP, best_level, largest
+from mrs.plan.search import ISQ_LEVELS, LENGTH_STEP, best_level
 from mrs.request import RunRequest
 from mrs.units import human_bytes
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mrs.isq import isq_name
+from mrs.plan.largest import largest
 from mrs.plan.placement import Placement
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
-from mrs.plan.search import MOST_SEQUENCES, largest
+from mrs.plan.search import MOST_SEQUENCES
 from mrs.plan.storage import DTYPE_NAMES
 from mrs.request import RunRequest
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from mrs.errors import DoesNotFit
-from mrs.formats import Format
+from mrs.formats import FORMATS, Format
 from mrs.isq import parse_isq
 from mrs.plan.account import Correction, DeviceTerms, device_terms
 from mrs.plan.device import Device
 from mrs.plan.estimate import estimate_speed
 from mrs.plan.facts import ModelFacts, weights_format
 from mrs.plan.kept import ModelFiles
-from mrs.plan.place import place
+from mrs.plan.paged import place_with_pool
 from mrs.plan.placement import Placement
 from mrs.plan.prefix import prefix_budgets
 from mrs.plan.remarks import remarks
@@ -34,7 +34,7 @@ class Plan:
 
     `layer_devices` has one index into `devices` a layer; embedding, final norm and head sit on
     `devices[home]`. `storage`, `stored` (the same in the files) and `parameter_devices` are keyed
-    by parameter name. `kv_bytes_per_token` is the average over the planned length,
+    by parameter name; `cache_format` is the type of keys and values. `kv_bytes_per_token` is the average over the planned length,
     `kv_bytes_per_further_token` what one more would take. `terms` has one entry a device, and so
     has `prefix_bytes`: what past sequences may be remembered in. `vision` is what sees, on
     `devices[home]`, a part of its terms; None where nothing does. `corrected` says that
@@ -44,6 +44,7 @@ class Plan:
     model: ModelFacts
     load: Load
     dense: Format
+    cache_format: Format
     isq: str | None
     strategy: Strategy
     devices: tuple[Device, ...]
@@ -169,12 +170,15 @@ def make_plan(
     level = None if request.isq is None else parse_isq(request.isq)
     wanted_tokens = request.max_seq_len or DEFAULT_SEQ_TOKENS
     context_tokens = min(wanted_tokens, spec.context_tokens)
-    load = Load(context_tokens, request.max_batch_size)
+    paged = request.paged
+    load = Load(context_tokens, request.max_batch_size, block_tokens=paged.block_tokens)
+    cache_format = dense if paged.cache_type == "auto" else FORMATS[paged.cache_type.upper()]
     shown = pictures(spec, request.vision)
-    sizes = ModelSizes(files, load, dense, level, cpu_packs=cpu_packs, shown=shown)
+    sizes = ModelSizes(
+        files, load, dense, level, cpu_packs=cpu_packs, cache=cache_format, shown=shown
+    )
     used_corrections = corrections or {}
-    if placement is None:
-        placement = place(request, sizes, devices, used_corrections)
+    sizes, placement = place_with_pool(request, sizes, devices, used_corrections, placement)
     layer_devices, home = tuple(placement.layer_devices), placement.first_device
     parameter_devices = {
         p.name: home if p.layer is None else layer_devices[p.layer] for p in sizes.parameters
@@ -184,8 +188,9 @@ def make_plan(
     vision = on[home].vision
     return Plan(
         model=files.facts,
-        load=load,
+        load=sizes.load,
         dense=dense,
+        cache_format=cache_format,
         isq=None if level is None else level.name,
         strategy=request.strategy,
         devices=tuple(devices),
@@ -201,7 +206,7 @@ def make_plan(
         terms=terms,
         prefix_bytes=prefix_budgets(request, terms),
         speed=estimate_speed(sizes, placement, devices),
-        warnings=remarks(request, spec, placement, devices, terms, vision, context_tokens),
+        warnings=remarks(request, spec, placement, devices, terms, vision, sizes.load),
         vision=vision,
         corrected=any(device.label in used_corrections for device in devices),
     )

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from mrs.families.spec import ModelSpec
 from mrs.plan.account import DeviceTerms
 from mrs.plan.device import Device
+from mrs.plan.paged import pool_remarks
 from mrs.plan.placement import Placement
+from mrs.plan.terms import Load
 from mrs.plan.vision import VisionTerms
 from mrs.request import RunRequest
 from mrs.units import human_bytes
@@ -20,18 +22,18 @@ def remarks(
     devices: Sequence[Device],
     terms: Sequence[DeviceTerms],
     vision: VisionTerms | None,
-    context_tokens: int,
+    load: Load,
 ) -> tuple[str, ...]:
-    lines = list(placement.warnings)
+    lines = [*placement.warnings, *pool_remarks(request.paged, load)]
     if request.max_seq_len is not None and request.max_seq_len > spec.context_tokens:
         lines.append(
             f"--max-seq-len {request.max_seq_len} is beyond the model's {spec.context_tokens} "
             f"tokens: planned for {spec.context_tokens}"
         )
-    if vision is not None and vision.images * vision.image_rows >= context_tokens:
+    if vision is not None and vision.images * vision.image_rows >= load.context_tokens:
         lines.append(
             f"{vision.images} images of {vision.image_edge} pixels take "
-            f"{vision.images * vision.image_rows} of the {context_tokens} tokens planned for: "
+            f"{vision.images * vision.image_rows} of the {load.context_tokens} tokens planned for: "
             "raise --max-seq-len"
         )
     for device, held in zip(devices, terms, strict=True):
