@@ -59,6 +59,11 @@ class CacheSize:
         """Tokens of all sequences together."""
         return self.blocks() * self.block_tokens
 
+    @property
+    def most_sequences(self) -> int:
+        """How many sequences of the planned length fit at once; layers with a window have room."""
+        return self.blocks() // blocks_of(self.tokens, self.block_tokens)
+
     def window_of(self, window: int | None) -> int | None:
         """None where a window hides none of the tokens that are planned for."""
         if window is None or window + self.chunk_tokens >= self.tokens:

@@ -13,6 +13,7 @@ Container = Literal["safetensors", "gguf"]
 Dtype = Literal["auto", "bf16", "f16", "f32"]
 Strategy = Literal["fill", "spread", "fastest"]
 CacheType = Literal["auto", "f16", "bf16", "f32"]
+CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
 
 #: Most prompt tokens in one forward pass: bounds activations, and is what a plan counts with.
 PREFILL_CHUNK_TOKENS = 512
@@ -133,11 +134,11 @@ class PagedRequest:
                 where="--pa-blk-size",
                 hint=f"give {sizes} or {BLOCK_SIZES[-1]}",
             )
-        if self.cache_type not in get_args(CacheType):
+        if self.cache_type not in CACHE_TYPES:
             raise Unsupported(
                 f"the KV cache cannot be kept as {self.cache_type}",
                 where="--pa-cache-type",
-                hint="give auto, f16, bf16 or f32",
+                hint=f"give {', '.join(CACHE_TYPES[:-1])} or {CACHE_TYPES[-1]}",
             )
 
     @property

@@ -21,6 +21,7 @@ from mrs.plan.device import Device
 from mrs.plan.host_memory import forget_peak, resident_bytes
 from mrs.plan.learnt import Pace
 from mrs.plan.memory import probe_devices
+from mrs.plan.paged import pool_remarks
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
 from mrs.plan.prefix import folder_bytes
@@ -69,6 +70,8 @@ def load(request: RunRequest, on_progress: OnProgress | None = None) -> LoadedMo
     planner = open_planner(request)
     made = plan(request, planner)
     made.require_fit()
+    for line in pool_remarks(request.paged, made.load):
+        _logger.warning("%s", line)
     planner = _fetched(request, planner, report)
     require_room_for_torch()
     renderer.start()  # ready by the time that all else is imported

@@ -32,8 +32,10 @@ def nearest_changes(planner: Planner, request: RunRequest, plan: Plan) -> list[C
     CPU out of a plan that fits, quantization that makes it faster is proposed.
     """
     if plan.fits and not plan.spilled_layers:
+        if plan.load.cache.is_pool:
+            return []
         return list(_longer(planner, request, plan))[:1]
-    kinds: tuple[Kind, ...] = (_shorter, _fewer, _narrower, _quantized, _by_itself)
+    kinds: tuple[Kind, ...] = (_smaller_pool, _shorter, _fewer, _narrower, _quantized, _by_itself)
     goals: tuple[Goal, ...] = (_no_spill,) if plan.fits else (_no_spill, _fits)
     found = [change for kind in kinds for change in _reaching(goals, kind, planner, request, plan)]
     if plan.fits and not found:
@@ -82,6 +84,24 @@ def _longer(planner: Planner, request: RunRequest, plan: Plan) -> Iterator[Chang
         longer = planner.plan(replace(request, max_seq_len=tokens))
         what = "the model's whole context" if tokens == limit else "the longest that fits"
         yield Change(f"--max-seq-len {tokens}", f"{what}, KV {_kv(longer)}", longer)
+
+
+def _smaller_pool(
+    planner: Planner, request: RunRequest, plan: Plan, goal: Goal
+) -> Iterator[Change]:
+    size = plan.load.cache
+    if not size.is_pool:
+        return
+
+    def with_pool(tokens: int) -> Plan:
+        return planner.plan(replace(request, paged=replace(request.paged, context_tokens=tokens)))
+
+    low, high = size.block_tokens, size.total_tokens - size.block_tokens
+    tokens = largest(lambda n: goal(with_pool(n)), low, high, low) if low <= high else None
+    if tokens is not None:
+        smaller = with_pool(tokens)
+        effect = f"KV {_kv(smaller)} instead of {_kv(plan)}, {_where(smaller)}"
+        yield Change(f"--pa-ctxt-len {tokens}", effect, smaller)
 
 
 def _shorter(planner: Planner, request: RunRequest, plan: Plan, goal: Goal) -> Iterator[Change]:

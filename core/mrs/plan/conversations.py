@@ -17,11 +17,13 @@ from mrs.request import RunRequest
 def conversations_at_once(planner: Planner, request: RunRequest, plan: Plan) -> int:
     """The most sequences of the planned length that fit at once, with every device's reserve kept.
 
-    At least as many as are planned for; 0 if the plan does not fit. `plan` was made for `request`,
+    Those that fit in the pool where the KV cache is one. At least as many as are planned for; 0 if the plan does not fit. `plan` was made for `request`,
     or is a saved plan that replaces what it says.
     """
     if not plan.fits:
         return 0
+    if plan.load.cache.is_pool:
+        return plan.load.cache.most_sequences
     settled = replace(
         request,
         max_seq_len=plan.load.context_tokens,
