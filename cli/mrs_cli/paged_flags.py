@@ -28,14 +28,16 @@ class PagedFlags:
         _cache(
             "--paged-attn",
             help="Reserve the KV cache as a pool of blocks that all sequences share and that never "
-            "grows; those that do not fit wait. This is the default on CUDA, and with a --pa- size.",
+            "grows; those that do not fit wait. This is the default where a size of it is given, "
+            "and on CUDA where the first GPU holds model and pool.",
         ),
     ] = False
     no_paged_attn: Annotated[
         bool,
         _cache(
             "--no-paged-attn",
-            help="Reserve no pool: the KV cache grows as it is needed. The default but on CUDA.",
+            help="Reserve no pool: the KV cache grows as it is needed. This is the default "
+            "elsewhere, and where layers are on the CPU beside an accelerator.",
         ),
     ] = False
     pa_ctxt_len: Annotated[

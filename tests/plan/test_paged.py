@@ -82,7 +82,9 @@ def test_a_fraction_takes_what_the_weights_leave(planned) -> None:
 
 
 def test_a_model_larger_than_the_first_device_still_gets_its_length(planned) -> None:
-    plan = planned("cuda:0=12GiB", "cuda:1=12GiB", max_batch_size=3)
+    devices = "cuda:0=12GiB", "cuda:1=12GiB"
+    assert not planned(*devices).load.cache.is_pool  # it would limit sequences to that length
+    plan = planned(*devices, paged=PagedRequest(pool=True), max_batch_size=3)
     assert plan.load.pool_blocks == 3 * 4096 // 64
     assert [count for _, count in plan.runs] != [32]
     assert plan.fits

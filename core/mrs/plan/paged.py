@@ -34,29 +34,33 @@ def place_with_pool(
     There is no pool where the CPU has layers and is not the only device: layers are then placed
     again with a cache that grows as needed. A `placement` that is given is kept.
     """
-    if has_pool(request.paged, devices[0].kind):
-        first = charged_memory(request, sizes, devices, corrections)
-        pooled = sizes.with_pool(pool_blocks(request, sizes, devices[0], first))
+    blocks = None
+    if _may_have_pool(request.paged, devices[0].kind):
+        first = charged_memory(sizes, devices, corrections)
+        blocks = pool_blocks(request, sizes, devices[0], first)
+    if blocks is not None:
+        pooled = sizes.with_pool(blocks)
         found = placement or place(request, pooled, devices, corrections)
-        if not is_split_with_cpu(found, devices):
+        if not _is_split_with_cpu(found, devices):
             return pooled, found
     return sizes, placement or place(request, sizes, devices, corrections)
 
 
-def is_split_with_cpu(placement: Placement, devices: Sequence[Device]) -> bool:
+def _is_split_with_cpu(placement: Placement, devices: Sequence[Device]) -> bool:
     """Whether the CPU has layers although there is an accelerator."""
     used = (devices[index].kind for index, count in placement.layers if count)
     return devices[0].kind != "cpu" and "cpu" in used
 
 
-def has_pool(paged: PagedRequest, kind: str) -> bool:
-    """Whether a pool is asked for; where nothing is said, a CUDA GPU has one."""
+def _may_have_pool(paged: PagedRequest, kind: str) -> bool:
     if paged.pool is not None:
         return paged.pool
     return kind == "cuda" or bool(paged.sizes)
 
 
-def pool_blocks(request: RunRequest, sizes: ModelSizes, device: Device, first: DeviceMemory) -> int:
+def pool_blocks(
+    request: RunRequest, sizes: ModelSizes, device: Device, first: DeviceMemory
+) -> int | None:
     """Blocks of the pool, by the first device of a run, of which `first` is available.
 
     A fraction leaves the pool what the weights leave of that part of the memory, and never less
@@ -64,6 +68,9 @@ def pool_blocks(request: RunRequest, sizes: ModelSizes, device: Device, first: D
     length. Of memory that the rest of the machine uses, too, it takes no more than that. Neither
     a fraction nor an amount makes more blocks than the run could ever use. DoesNotFit if an
     amount is less than one block.
+
+    None where nobody asked for a pool and the planned sequences need all that is left: the
+    planned length would become a limit.
     """
     paged, load, held = request.paged, sizes.load, sizes.on(device)
     needed = load.batch * blocks_of(load.context_tokens, load.block_tokens)
@@ -85,7 +92,10 @@ def pool_blocks(request: RunRequest, sizes: ModelSizes, device: Device, first: D
     fraction = paged.memory_fraction or DEFAULT_FRACTION
     left_out = int(first.usable_bytes * (1 - fraction))
     weights = sum(held.layer_bytes) + held.non_mapped_bytes
-    return max(needed, _largest_pool(request, sizes, free_bytes - left_out - weights) or 0)
+    left = _largest_pool(request, sizes, free_bytes - left_out - weights) or 0
+    if left < needed and not (paged.pool or paged.sizes):
+        return None
+    return max(needed, left)
 
 
 def _largest_pool(request: RunRequest, sizes: ModelSizes, room_bytes: int) -> int | None:

@@ -49,10 +49,7 @@ def place(
 
 
 def charged_memory(
-    request: RunRequest,
-    sizes: ModelSizes,
-    devices: Sequence[Device],
-    corrections: Mapping[str, Correction],
+    sizes: ModelSizes, devices: Sequence[Device], corrections: Mapping[str, Correction]
 ) -> DeviceMemory:
     """The first device's memory as a strategy sees it."""
     first, held = devices[0], sizes.on(devices[0])
