@@ -76,6 +76,17 @@ def test_replies_are_those_of_a_cache_that_grows(
     assert [each.finish() for each in asked] == expected
 
 
+def test_layers_with_a_window_limit_short_sequences() -> None:
+    """They have blocks for as many sequences of the planned length as the pool holds."""
+    engine = pool_engine(tiny_decoder("window"), 24)
+    planned_bytes = pool_bytes(engine)
+    asked = [Asked.of(engine, [n] * 5, replace(GREEDY, max_tokens=25)) for n in range(1, 9)]
+    while engine.scheduler.has_sequences:
+        engine.step()
+    assert all(len(each.finish()) == 25 for each in asked)
+    assert pool_bytes(engine) == planned_bytes
+
+
 def test_without_a_pool_the_cache_grows() -> None:
     engine = pool_engine(tiny_decoder("dense"), None)
     before = pool_bytes(engine)
