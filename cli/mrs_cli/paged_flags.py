@@ -55,8 +55,8 @@ class PagedFlags:
             "--pa-gpu-mem-usage",
             metavar="X",
             parser=_FRACTION.from_flag,
-            help="Part of a GPU's memory for weights and pool together, 0 to 1; on other devices "
-            "the pool holds what is planned for. Goes before --pa-gpu-mem.",
+            help="Part of a CUDA GPU's memory that weights, activations and pool take together, "
+            "up to 1. Goes before --pa-gpu-mem.",
             show_default="0.9",
         ),
     ] = None

@@ -90,7 +90,7 @@ def bench(
     """
     planner = open_planner(request)
     made = plan(request, planner)
-    _require_room(work, made.model.context_tokens)
+    _require_room(work, made.longest_tokens)
     started = time.perf_counter()
     model = load(request, on_progress)
     load_s = time.perf_counter() - started
@@ -135,8 +135,8 @@ def _remember(model: LoadedModel, work: Work, rounds: list[_Round], reads: list[
 def _require_room(work: Work, context_tokens: int) -> None:
     if work.prompt_tokens + work.new_tokens > context_tokens:
         raise UsageError(
-            f"{work.prompt_tokens} + {work.new_tokens} tokens are more than the model's context "
-            f"of {context_tokens}",
+            f"{work.prompt_tokens} + {work.new_tokens} tokens are more than the "
+            f"{context_tokens} that a sequence can have",
             hint="lower -p or -n",
         )
 

@@ -113,7 +113,7 @@ class PagedRequest:
     """The blocks of the KV cache, and the pool that a run is limited to.
 
     `pool` says whether there is one; None for one where a size of it is given or the first device
-    is a CUDA GPU. Of several sizes the first counts: the tokens that it holds, the fraction of
+    is a CUDA GPU that holds the whole model. Of several sizes the first counts: the tokens that it holds, the fraction of
     the first device's memory that it may fill together with weights and activations, or MiB.
     Without a pool, there are as many blocks as are needed. `cache_type` is the type of keys and
     values, `auto` that of the weights. Raises UsageError and Unsupported.

@@ -70,7 +70,7 @@ def load(request: RunRequest, on_progress: OnProgress | None = None) -> LoadedMo
     planner = open_planner(request)
     made = plan(request, planner)
     made.require_fit()
-    for line in pool_remarks(request.paged, made.load):
+    for line in pool_remarks(request.paged, made.load, made.devices[0].kind):
         _logger.warning("%s", line)
     planner = _fetched(request, planner, report)
     require_room_for_torch()

@@ -86,14 +86,19 @@ def test_a_model_larger_than_the_first_device_still_gets_its_length(planned) -> 
     assert not planned(*devices).load.cache.is_pool  # it would limit sequences to that length
     plan = planned(*devices, paged=PagedRequest(pool=True), max_batch_size=3)
     assert plan.load.pool_blocks == 3 * 4096 // 64
+    assert not planned("cuda:0=24GiB", layer_map="0:32").load.cache.is_pool
     assert [count for _, count in plan.runs] != [32]
     assert plan.fits
 
 
 @pytest.mark.parametrize("device", ["metal:0=32GiB", "cpu=64GiB"])
 def test_where_others_use_the_memory_a_pool_holds_what_is_planned_for(planned, device) -> None:
-    for paged in (PagedRequest(memory_fraction=0.9), PagedRequest(pool=True)):
+    for fraction in (0.9, None):
+        paged = PagedRequest(pool=True, memory_fraction=fraction)
         assert planned(device, paged=paged, max_batch_size=2).load.pool_blocks == 2 * 4096 // 64
+    plan = planned(device, paged=PagedRequest(memory_fraction=0.9))
+    assert not plan.load.cache.is_pool
+    assert plan.warnings == ("--pa-gpu-mem-usage changes nothing: it is for CUDA GPUs",)
 
 
 def test_there_is_a_pool_on_cuda_or_where_it_is_asked_for(planned) -> None:

@@ -35,7 +35,7 @@ def place_with_pool(
     again with a cache that grows as needed. A `placement` that is given is kept.
     """
     blocks = None
-    if _may_have_pool(request.paged, devices[0].kind):
+    if _may_have_pool(request, devices[0].kind):
         first = charged_memory(sizes, devices, corrections)
         blocks = pool_blocks(request, sizes, devices[0], first)
     if blocks is not None:
@@ -52,10 +52,14 @@ def _is_split_with_cpu(placement: Placement, devices: Sequence[Device]) -> bool:
     return devices[0].kind != "cpu" and "cpu" in used
 
 
-def _may_have_pool(paged: PagedRequest, kind: str) -> bool:
+def _may_have_pool(request: RunRequest, kind: str) -> bool:
+    """Whether there is one if there is room for it; layers that are placed by hand need not be
+    on the device that it is sized by.
+    """
+    paged = request.paged
     if paged.pool is not None:
         return paged.pool
-    return kind == "cuda" or bool(paged.sizes)
+    return bool(paged.sizes) or (kind == "cuda" and request.layer_map is None)
 
 
 def pool_blocks(
@@ -69,8 +73,7 @@ def pool_blocks(
     a fraction nor an amount makes more blocks than the run could ever use. DoesNotFit if an
     amount is less than one block.
 
-    None where nobody asked for a pool and the planned sequences need all that is left: the
-    planned length would become a limit.
+    None where the planned length would become the limit of a sequence, and nobody asked for that.
     """
     paged, load, held = request.paged, sizes.load, sizes.on(device)
     needed = load.batch * blocks_of(load.context_tokens, load.block_tokens)
@@ -88,7 +91,7 @@ def pool_blocks(
             )
         return _largest_pool(request, sizes, min(asked_bytes, free_bytes)) or 1
     if first.kind != "cuda":
-        return needed
+        return needed if paged.pool else None
     fraction = paged.memory_fraction or DEFAULT_FRACTION
     left_out = int(first.usable_bytes * (1 - fraction))
     weights = sum(held.layer_bytes) + held.non_mapped_bytes
@@ -105,8 +108,8 @@ def _largest_pool(request: RunRequest, sizes: ModelSizes, room_bytes: int) -> in
     return largest(lambda blocks: sizes.pool_bytes(blocks) <= room_bytes, 1, most)
 
 
-def pool_remarks(paged: PagedRequest, load: Load) -> Iterator[str]:
-    """What a person should know who asked for a pool."""
+def pool_remarks(paged: PagedRequest, load: Load, kind: str) -> Iterator[str]:
+    """What a person should know who asked for a pool; `kind` is that of the first device."""
     given = paged.sizes
     if paged.pool is False:
         if given:
@@ -114,7 +117,9 @@ def pool_remarks(paged: PagedRequest, load: Load) -> Iterator[str]:
         return
     for flag in given[1:]:
         yield f"{flag} changes nothing: {given[0]} goes before it"
-    if load.pool_blocks is None and (paged.pool or given):
+    if given[:1] == ["--pa-gpu-mem-usage"] and kind != "cuda":
+        yield "--pa-gpu-mem-usage changes nothing: it is for CUDA GPUs"
+    elif load.pool_blocks is None and (paged.pool or given):
         yield "the KV cache has no fixed pool, because some layers are on the CPU"
     pool_tokens = load.cache.total_tokens
     if load.pool_blocks is not None and pool_tokens < load.context_tokens:

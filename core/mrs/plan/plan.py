@@ -74,6 +74,13 @@ class Plan:
         return not self.missing_bytes
 
     @property
+    def longest_tokens(self) -> int:
+        """The most tokens of a sequence: those of the model, or of the pool of KV blocks."""
+        size = self.load.cache
+        tokens = self.model.context_tokens
+        return min(tokens, size.total_tokens) if size.is_pool else tokens
+
+    @property
     def spilled_layers(self) -> int:
         """Layers on the CPU although there is an accelerator."""
         if self.devices[0].kind == "cpu":

@@ -24,7 +24,7 @@ def remarks(
     vision: VisionTerms | None,
     load: Load,
 ) -> tuple[str, ...]:
-    lines = [*placement.warnings, *pool_remarks(request.paged, load)]
+    lines = [*placement.warnings, *pool_remarks(request.paged, load, devices[0].kind)]
     if request.max_seq_len is not None and request.max_seq_len > spec.context_tokens:
         lines.append(
             f"--max-seq-len {request.max_seq_len} is beyond the model's {spec.context_tokens} "
