@@ -79,15 +79,21 @@ class CacheSize:
             return most
         return min(most, self.sequences * self._sequence_blocks(self.tokens, window))
 
-    def has_room(self, lengths: Sequence[int], windows: Iterable[int | None] = ()) -> bool:
+    def has_room(
+        self, lengths: Sequence[int], *, shared_blocks: int = 0, windows: Iterable[int | None] = ()
+    ) -> bool:
         """Whether sequences of these lengths fit at once.
 
-        A pool is shared by layers of several `windows`, each of which must have the blocks.
+        They share `shared_blocks` of the layers that keep all tokens. Where the cache does not
+        grow, layers with one of the `windows` must have the blocks, too.
         """
-        counted = {None, *windows} if self.is_pool else {None}
-        return all(
-            sum(self._sequence_blocks(length, window) for length in lengths) <= self.blocks(window)
-            for window in counted
+
+        def needed(window: int | None) -> int:
+            return sum(self._sequence_blocks(length, window) for length in lengths)
+
+        limited = {*windows} - {None} if self.is_pool else set()
+        return needed(None) - shared_blocks <= self.blocks() and all(
+            needed(window) <= self.blocks(window) for window in limited
         )
 
     def _sequence_blocks(self, tokens: int, window: int | None) -> int:

@@ -76,6 +76,23 @@ def test_replies_are_those_of_a_cache_that_grows(
     assert [each.finish() for each in asked] == expected
 
 
+def test_what_sequences_share_counts_once() -> None:
+    """Each takes 10 of the 24 blocks, and 8 of these are the same."""
+    decoder, sampling = tiny_decoder("dense"), replace(GREEDY, max_tokens=8)
+    engine, shared = pool_engine(decoder, 24), list(range(1, 46)) + list(range(1, 20))
+    planned_bytes = pool_bytes(engine)
+    begun = [Asked.of(engine, [*shared, n, n + 1, n + 2], sampling) for n in range(1, 9)]
+    most = 0
+    while engine.scheduler.has_sequences:
+        engine.step()
+        most = max(most, len(engine.scheduler.running))
+    assert most >= 4
+    assert pool_bytes(engine) == planned_bytes
+    alone = pool_engine(decoder, None, n=0)
+    for n, asked in enumerate(begun, 1):
+        assert asked.finish() == generate(alone, [*shared, n, n + 1, n + 2], sampling)
+
+
 def test_layers_with_a_window_limit_short_sequences() -> None:
     """They have blocks for as many sequences of the planned length as the pool holds."""
     engine = pool_engine(tiny_decoder("window"), 24)

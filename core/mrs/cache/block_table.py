@@ -106,6 +106,10 @@ class BlockTable:
         """The blocks by the places of their tokens."""
         return self._blocks
 
+    def whole_blocks(self, length: int) -> list[int]:
+        """The blocks that the first `length` tokens fill, as far as they are there."""
+        return self._blocks[self._first : length // self.pool.block_tokens]
+
     def share(self, start: int, end: int) -> SharedBlocks | None:
         """References to the blocks of the tokens `start` to `end`, as far as they are there.
 

@@ -45,7 +45,27 @@ class CacheManager:
 
     def can_allocate(self, sequences: abc.Iterable[Sequence]) -> bool:
         """Whether all these sequences together fit in the planned memory."""
-        return self._size.has_room([len(each.token_ids) for each in sequences], self._windows)
+        all_of_them = list(sequences)
+        return self._size.has_room(
+            [len(each.token_ids) for each in all_of_them],
+            shared_blocks=self._shared_blocks(all_of_them),
+            windows=self._windows,
+        )
+
+    def _shared_blocks(self, sequences: abc.Sequence[Sequence]) -> int:
+        """How many fewer blocks the sequences have than they would without sharing any.
+
+        Only whole blocks of layers that keep all tokens count: these stay shared.
+        """
+        numbers = [n for n, pool in enumerate(self.space.pools) if pool.window is None]
+        blocks = [
+            block
+            for sequence in sequences
+            if sequence.cache is not None
+            for number in numbers
+            for block in sequence.cache.tables[number].whole_blocks(sequence.num_computed_tokens)
+        ]
+        return len(blocks) - len(set(blocks))
 
     def allocate(self, sequence: Sequence) -> None:
         """Give `sequence` a cache.
