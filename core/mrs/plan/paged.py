@@ -81,15 +81,7 @@ def pool_blocks(
         return blocks_of(paged.context_tokens, load.block_tokens)
     free_bytes = first.usable_bytes - max(held.mapped_act_bytes, held.non_mapped_act_bytes)
     if paged.memory_fraction is None and paged.memory_mib is not None:
-        asked_bytes = paged.memory_mib * MIB
-        if sizes.pool_bytes(1) > asked_bytes:
-            raise DoesNotFit(
-                f"{paged.memory_mib} MiB hold not one block of {load.block_tokens} tokens",
-                missing_bytes=sizes.pool_bytes(1) - asked_bytes,
-                where="--pa-gpu-mem",
-                hint="give more, or use --no-paged-attn",
-            )
-        return _largest_pool(request, sizes, min(asked_bytes, free_bytes)) or 1
+        return _blocks_of_amount(request, sizes, paged.memory_mib, free_bytes)
     if first.kind != "cuda":
         return needed if paged.pool else None
     fraction = paged.memory_fraction or DEFAULT_FRACTION
@@ -99,6 +91,21 @@ def pool_blocks(
     if left < needed and not (paged.pool or paged.sizes):
         return None
     return max(needed, left)
+
+
+def _blocks_of_amount(
+    request: RunRequest, sizes: ModelSizes, memory_mib: int, free_bytes: int
+) -> int:
+    """As many as are asked for, or as are there. DoesNotFit for less than one."""
+    asked_bytes, block_bytes = memory_mib * MIB, sizes.pool_bytes(1)
+    if block_bytes > asked_bytes:
+        raise DoesNotFit(
+            f"{memory_mib} MiB hold not one block of {sizes.load.block_tokens} tokens",
+            missing_bytes=block_bytes - asked_bytes,
+            where="--pa-gpu-mem",
+            hint="give more, or use --no-paged-attn",
+        )
+    return _largest_pool(request, sizes, min(asked_bytes, free_bytes)) or 1
 
 
 def _largest_pool(request: RunRequest, sizes: ModelSizes, room_bytes: int) -> int | None:
