@@ -50,8 +50,8 @@ class Engine:
         self.spec = spec
         #: The most tokens of a sequence: those of the model, or of the pool of all KV blocks.
         self.context_tokens = min(context_tokens, pool_tokens or context_tokens)
-        is_pool_less = self.context_tokens < context_tokens
-        self._holder = "KV cache" if is_pool_less else "model's context"
+        is_model_larger = self.context_tokens < context_tokens
+        self._holder = "KV cache" if is_model_larger else "model's context"
         self.scheduler = scheduler
         self.caches = caches
         self._worker = worker
