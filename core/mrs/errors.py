@@ -47,11 +47,13 @@ class UsageError(MrsError):
 
 
 class ContextFull(UsageError):
-    """A prompt of `prompt_tokens` where the model's context holds `context_tokens`, no more."""
+    """A prompt of `prompt_tokens` where the model, or its KV cache, holds `context_tokens`."""
 
-    def __init__(self, prompt_tokens: int, context_tokens: int) -> None:
+    def __init__(
+        self, prompt_tokens: int, context_tokens: int, holder: str = "model's context"
+    ) -> None:
         super().__init__(
-            f"the prompt has {prompt_tokens} tokens and the model's context holds {context_tokens}",
+            f"the prompt has {prompt_tokens} tokens and the {holder} holds {context_tokens}",
             hint="shorten the prompt or clear the conversation",
         )
         self.prompt_tokens = prompt_tokens

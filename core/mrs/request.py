@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, get_args
+
+from mrs.block_sizes import BLOCK_SIZES, BLOCK_TOKENS
+from mrs.errors import Unsupported, UsageError
 
 Container = Literal["safetensors", "gguf"]
 Dtype = Literal["auto", "bf16", "f16", "f32"]
 Strategy = Literal["fill", "spread", "fastest"]
+CacheType = Literal["auto", "f16", "bf16", "f32"]
+CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
 
 #: Most prompt tokens in one forward pass: bounds activations, and is what a plan counts with.
 PREFILL_CHUNK_TOKENS = 512
@@ -104,6 +109,50 @@ class VisionRequest:
 
 
 @dataclass(frozen=True)
+class PagedRequest:
+    """The blocks of the KV cache, and the pool that a run is limited to.
+
+    `pool` says whether there is one; None for one where a size of it is given or the first device
+    is a CUDA GPU that holds the whole model. Of several sizes the first counts: the tokens that it holds, the fraction of
+    the first device's memory that it may fill together with weights and activations, or MiB.
+    Without a pool, there are as many blocks as are needed. `cache_type` is the type of keys and
+    values, `auto` that of the weights. Raises UsageError and Unsupported.
+    """
+
+    pool: bool | None = None
+    context_tokens: int | None = None
+    memory_fraction: float | None = None
+    memory_mib: int | None = None
+    block_tokens: int = BLOCK_TOKENS
+    cache_type: CacheType = "auto"
+
+    def __post_init__(self) -> None:
+        if self.block_tokens not in BLOCK_SIZES:
+            sizes = ", ".join(map(str, BLOCK_SIZES[:-1]))
+            raise UsageError(
+                f"the KV cache has no blocks of {self.block_tokens} tokens",
+                where="--pa-blk-size",
+                hint=f"give {sizes} or {BLOCK_SIZES[-1]}",
+            )
+        if self.cache_type not in CACHE_TYPES:
+            raise Unsupported(
+                f"the KV cache cannot be kept as {self.cache_type}",
+                where="--pa-cache-type",
+                hint=f"give {', '.join(CACHE_TYPES[:-1])} or {CACHE_TYPES[-1]}",
+            )
+
+    @property
+    def sizes(self) -> list[str]:
+        """The flags of the sizes that are given; the first one counts."""
+        flags = {
+            "--pa-ctxt-len": self.context_tokens,
+            "--pa-gpu-mem-usage": self.memory_fraction,
+            "--pa-gpu-mem": self.memory_mib,
+        }
+        return [flag for flag, value in flags.items() if value is not None]
+
+
+@dataclass(frozen=True)
 class RunRequest:
     """Everything that decides how a model is planned and loaded.
 
@@ -139,3 +188,4 @@ class RunRequest:
     calibration: bool = True
     plan_file: str | None = None
     vision: VisionRequest | None = None
+    paged: PagedRequest = PagedRequest()

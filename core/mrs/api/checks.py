@@ -12,7 +12,9 @@ from numbers import Integral, Rational, Real
 from pathlib import Path
 from typing import Any, Protocol
 
+from mrs.block_sizes import BLOCK_SIZES
 from mrs.errors import Unsupported, UsageError
+from mrs.request import CACHE_TYPES
 
 _LARGEST = sys.float_info.max
 #: Who may speak in a conversation.
@@ -159,6 +161,12 @@ FIELDS: Mapping[str, Kind] = {
     ),
     "no_kv_cache": _FLAG,
     "no_paged_attn": _FLAG,
+    "paged_attn": _FLAG,
+    "pa_ctxt_len": _POSITIVE,
+    "pa_gpu_mem_usage": Number(0, 1, above=True),
+    "pa_gpu_mem": _POSITIVE,
+    "pa_blk_size": one_of(*BLOCK_SIZES),
+    "pa_cache_type": one_of(*CACHE_TYPES),
     "seed": Number(0, 2**64 - 1, whole=True),
     "chat_template": _PATH,
     "jinja_explicit": _PATH,

@@ -30,11 +30,12 @@ from mrs.api.which import (
     path_text,
     vision_request,
 )
+from mrs.block_sizes import BLOCK_TOKENS
 from mrs.errors import UsageError
 from mrs.events import OnProgress
 from mrs.model_loader import ModelLoader
 from mrs.plan.plan import Plan
-from mrs.request import Message, RunRequest, Sampling
+from mrs.request import CacheType, Message, PagedRequest, RunRequest, Sampling
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -74,8 +75,8 @@ class Runner:
         in_situ_quant: str | int | None = None,
         anymoe_config: None = None,
         memory_goal: None = None,
-        pa_blk_size: None = None,
-        pa_cache_type: None = None,
+        pa_blk_size: int | None = None,
+        pa_cache_type: CacheType | None = None,
         no_paged_attn: bool = False,
         paged_attn: bool = False,
         seed: int | None = None,
@@ -90,6 +91,9 @@ class Runner:
         device_map: Sequence[str] | str | None = None,
         max_seq_len: int | None = None,
         max_batch_size: int = 1,
+        pa_gpu_mem: int | None = None,
+        pa_gpu_mem_usage: float | None = None,
+        pa_ctxt_len: int | None = None,
         prefix_cache_dir: str | None = None,
         prefix_cache_dir_size: str | int = "4GiB",
         cpu: bool = False,
@@ -102,7 +106,9 @@ class Runner:
         while loading: `4bit`, `q4k`, `8`. `max_seq_len` and `max_batch_size` are hints for
         planning; `prefix_cache_n` past sequences stay on their devices, and in the folder
         `prefix_cache_dir` they are kept for later runs, within `prefix_cache_dir_size` (bytes, or
-        such as `512MiB`). With a `seed` the same request gets the same reply. The first arguments
+        such as `512MiB`). The KV cache grows as it is needed, except with `paged_attn`, with one of
+        the sizes `pa_ctxt_len` (tokens), `pa_gpu_mem_usage` (a fraction) and `pa_gpu_mem` (MiB), and
+        on CUDA without `no_paged_attn`: it then is a pool of fixed size. With a `seed` the same request gets the same reply. The first arguments
         are those of the peer, in its order; what is not supported may have its default value only.
         Raises MrsError.
         """
@@ -114,6 +120,16 @@ class Runner:
                 "device_map and num_device_layers are given, which are the same",
                 hint="leave one of them out",
             )
+        if paged_attn and no_paged_attn:
+            raise UsageError("paged_attn and no_paged_attn are both True", hint="give one of them")
+        paged = PagedRequest(
+            pool=True if paged_attn else False if no_paged_attn else None,
+            context_tokens=pa_ctxt_len,
+            memory_fraction=pa_gpu_mem_usage,
+            memory_mib=pa_gpu_mem,
+            block_tokens=pa_blk_size or BLOCK_TOKENS,
+            cache_type=pa_cache_type or "auto",
+        )
         arch = None if isinstance(which, Which.GGUF) else which.arch
         self._model = ModelLoader(
             RunRequest(
@@ -134,6 +150,7 @@ class Runner:
                 chat_template=path_text(chat_template),
                 jinja_explicit=path_text(jinja_explicit),
                 vision=vision_request(which),
+                paged=paged,
             )
         ).load(on_progress)
         self._numbers = itertools.count()
