@@ -25,7 +25,11 @@ def said(role: str, content: str) -> Message:
 
 TALK = [
     said("system", "Be short."),
-    *(said(role, f"{role} {n}, and some more words") for n in range(9) for role in ("user", "assistant")),
+    *(
+        said(role, f"{role} {n}, and some more words")
+        for n in range(9)
+        for role in ("user", "assistant")
+    ),
     said("user", "The last question."),
 ]  # fmt: skip
 

@@ -31,7 +31,8 @@ PARTS_ONLY = """
 {%- for message in messages %}{{ message['role'].upper() + ': ' }}
 {%- for part in message['content'] | selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}
 {%- endfor %}
-{%- for part in message['content'] | selectattr('type', 'equalto', 'text') %}{{ part['text'] + ' ' }}
+{%- for part in message['content'] | selectattr('type', 'equalto', 'text')
+%}{{ part['text'] + ' ' }}
 {%- endfor %}
 {%- endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}"""
 #: Parts alone, looked into without asking.
@@ -56,7 +57,8 @@ EITHER = """
 {%- endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
 #: Texts alone.
 TEXTS_ONLY = """
-{%- for message in messages %}{{ '<|' + message['role'] + '|>\n' + message['content'] + '<|end|>\n' }}
+{%- for message in messages
+%}{{ '<|' + message['role'] + '|>\n' + message['content'] + '<|end|>\n' }}
 {%- endfor %}{{ '<|assistant|>\n' }}"""
 #: Texts alone, and whatever else it is given as Python spells it.
 SPELLS_OUT = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"

@@ -161,7 +161,7 @@ def test_text_goes_on_behind_the_picture(seeing: Seeing, reference: VisionRefere
 
 
 def test_one_goes_on_inside_a_picture(seeing: Seeing, reference: VisionReference) -> None:
-    """What was read before a reply was cancelled serves the next one, in the middle of a picture."""
+    """Tokens computed before a cancellation, in the middle of an image, serve the next reply."""
     prompt = reference.prompts[1]
     settings = Sampling(
         temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=REPLY_TOKENS

@@ -288,7 +288,7 @@ class Runner:
 
 
 def _held(messages: Sequence[Message]) -> list[Message]:
-    """The messages with their images read, so that every choice sees the same. Raises NotReadable."""
+    """The messages with their images read once for all choices. Raises NotReadable."""
     from mrs.media.open import hold_picture
 
     return [

@@ -48,7 +48,7 @@ _recent: Recent[tuple[str, PictureLimits], Picture] = Recent(most_bytes=256 * 2*
 
 
 def open_picture(source: str, limits: PictureLimits = DEFAULT_LIMITS) -> Picture:
-    """The picture that lies at a path, at a file://, http:// or https:// address, or in a data: URI.
+    """The image at a path, at a file://, http:// or https:// address, or in a data: URI.
 
     The last few from data: URIs are remembered: their content cannot change. Raises NotReadable,
     in a line that names the picture, for everything that can be wrong with it.

@@ -1,4 +1,4 @@
-"""Work on large pictures a strip of rows at a time, so that what lies between takes little memory."""
+"""Convert large images a strip of rows at a time, so that intermediate copies stay small."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class SpeedEstimate:
         return steps + CHOICE_STEPS if work.head_weights else steps
 
     def past_share(self, first: int, tokens: int) -> float:
-        """The part of a full cache that tokens have before them on average, `first` being cached."""
+        """The average share of a full cache that tokens attend to, after `first` cached ones."""
         return min((first + tokens / 2) / self.context_tokens, 1.0)
 
     def shown_bandwidth(self, index: int, decode_tokens_per_s: float) -> float:

@@ -42,8 +42,8 @@ class Checkpoint:
     """The headers of a model's files, local or on the hub.
 
     `config` is config.json as parsed, or the metadata of the (first) GGUF file; long GGUF arrays
-    are decoded when first looked at; `image_config` says how pictures are prepared, in
-    preprocessor_config.json or the part of processor_config.json. `notes` are remarks for the person who asked.
+    are decoded on first access; `image_config` is preprocessor_config.json, or the image part of
+    processor_config.json. `notes` are remarks for the user.
     """
 
     source: ModelSource

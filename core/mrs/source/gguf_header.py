@@ -153,7 +153,7 @@ def _format(type_number: int, name: str, file: str) -> Format:
     format_ = GGML_FORMATS.get(type_number)
     if format_ is None and type_number <= _MAX_TYPE:
         raise Unsupported(
-            f"tensor {name} has ggml type {type_number}, which is retired or newer than this program",
+            f"tensor {name} has ggml type {type_number}, which is retired or unknown",
             where=file,
         )
     if format_ is None:

@@ -34,7 +34,7 @@ class HeaderCache:
         self._is_changed = False
 
     def get(self, name: str, offset: int = 0, length: int | None = None) -> bytes | None:
-        """The bytes from `offset` on that were put, if they are `length` bytes where that is given."""
+        """The stored bytes from `offset` on, None if there are fewer than `length`."""
         data = self._ranges.get(f"{offset}/{name}")
         return data if data is None or length in (None, len(data)) else None
 

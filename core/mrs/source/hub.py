@@ -230,7 +230,7 @@ def refused(reply: Reply, model_id: str, settings: HubSettings, what: str) -> No
         return NotReadable(
             f"{model_id} is gated",
             where=where,
-            hint="accept its terms there and give a token of that account: HF_TOKEN, --token-source",
+            hint="accept its terms there and give that account's token: HF_TOKEN, --token-source",
         )
     if code == "RevisionNotFound":
         return NotReadable(f"{model_id} has no {what}", where=where)

@@ -61,7 +61,7 @@ def gguf_files(folder: Folder, filenames: Iterable[str]) -> tuple[str, ...]:
 
 
 def complete_shards(folder: Folder, name: str) -> tuple[str, ...]:
-    """All files of the set that `name` (like `x-00001-of-00003.gguf`) belongs to; all must exist."""
+    """All shards of the set of `name` (like `x-00001-of-00003.gguf`); all must exist."""
     match = _SHARD.fullmatch(name)
     if match is None:
         return (name,)

@@ -177,7 +177,7 @@ class Tokenizer:
             return b""
         data = self._decoder.bytes_of(text)
         if text in self.added_ids and not _is_text(data):
-            # An added token is a whole text: these letters only look like GPT-2's spelling of bytes.
+            # An added token is plain text, even if its letters are also GPT-2's spelling of bytes.
             return text.encode()
         return data
 

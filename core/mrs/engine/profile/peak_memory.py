@@ -78,7 +78,7 @@ def native_scratch_shown() -> Iterator[None]:
 
 
 def _allocations(profiler: profile) -> list[tuple[int, int, int]]:
-    """Time, address and bytes of every allocation on the CPU, negative bytes where memory is freed."""
+    """Time, address and bytes of every allocation on the CPU; bytes are negative when freed."""
     results: Any = profiler.profiler and profiler.profiler.kineto_results
     found = []
     waiting = list(results.experimental_event_tree())

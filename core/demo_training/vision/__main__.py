@@ -1,0 +1,83 @@
+"""`python -m demo_training.vision --output DIR`: train the demo vision model from random weights.
+
+The same machine, thread count and torch give the same bytes; other machines give other bytes and
+a model of the same quality.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from .chat_training import train_chat
+from .dialogues import dialogues
+from .evaluate import held_out_images, report
+from .export import read_folder, write_folder
+from .network import Llava, Shape
+from .schedule import Course
+from .tower_training import train_tower
+from .vocabulary import IMAGE_ID, encode, make_tokenizer
+
+_TOWER = Course(count=160_000, batch=16, matrix_rate=0.02, other_rate=0.002)
+_CHAT = (
+    Course(count=70_000, batch=4096, matrix_rate=0.02, other_rate=0.002),
+    Course(count=50_000, batch=4096, matrix_rate=0.012, other_rate=0.0012, seed=4321),
+)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The training courses: the vision tower, then the chat, each time on fresh dialogues."""
+
+    tower: Course = _TOWER
+    chat: tuple[Course, ...] = _CHAT
+    seed: int = 1234
+
+
+def main() -> None:
+    """Parse the command line, train, write, judge."""
+    parser = argparse.ArgumentParser(prog="python -m demo_training.vision", description=__doc__)
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads (default 1)")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    wall, cpu = time.monotonic(), time.process_time()
+    train(arguments.output, Recipe(), Shape())
+    wall, cpu = time.monotonic() - wall, time.process_time() - cpu
+    print(f"trained in {wall:.0f} s, {cpu:.0f} s of CPU", flush=True)
+    shape = Shape()
+    model, tokenizer = read_folder(arguments.output, shape)
+    for line in report(model, tokenizer, shape, list(held_out_images(500))):
+        print(line, flush=True)
+
+
+def train(folder: Path, recipe: Recipe, shape: Shape) -> None:
+    """Make the dialogues, fit tokenizer and model, and write them into `folder`."""
+    first = recipe.chat[0]
+    tokenizer = make_tokenizer(
+        list(dialogues(first.seed, min(first.count, 20_000))), shape.text.vocab_size
+    )
+    torch.manual_seed(recipe.seed)
+    model = Llava(shape, IMAGE_ID)
+    train_tower(model.vision_tower, shape.vision, recipe.tower, say)
+    for course in recipe.chat:
+        chats = list(dialogues(course.seed, course.count))
+        encoded = encode(tokenizer, chats, shape.vision.patches)
+        print(f"{len(encoded)} dialogues, {sum(len(ids) for ids, _ in encoded)} tokens", flush=True)
+        train_chat(model, shape.vision.image_size, chats, encoded, course, say)
+    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    print(f"{sum(tensor.numel() for tensor in state.values())} parameters", flush=True)
+    write_folder(folder, shape, state, tokenizer)
+
+
+def say(line: str) -> None:
+    """Shows a line of progress at once."""
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
