@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mrs.model.decoder import Decoder
     from mrs.model.weights import ModelWeights
     from mrs.source.checkpoint import Checkpoint
-    from mrs.text.chat import TextSide
+    from mrs.text.text_processor import TextProcessor
 
 _logger = logging.getLogger(__name__)
 
@@ -77,17 +77,19 @@ def load(request: RunRequest, on_progress: OnProgress | None = None) -> LoadedMo
         import mrs.engine.build
         import mrs.engine.reply
         import mrs.load.load  # noqa: F401
-        from mrs.media.gallery import Gallery
+        from mrs.media.image_loader import ImageLoader
 
-        text = _text_side(request, planner)
+        text = _text_processor(request, planner)
     vision = planner.description.spec.vision
     if request.thinking is not None and not text.knows_thinking:
         _logger.warning("the chat template knows no thinking: --thinking changes nothing")
-    gallery = Gallery(vision.layout, request.vision.max_edge) if vision and request.vision else None
+    image_loader = None
+    if vision and request.vision:
+        image_loader = ImageLoader(vision.layout, request.vision.max_edge)
     made = still_fitting(request, planner, made)
     folder = _prefix_folder(request, planner, made, limit_bytes)
     decoder = _load_decoder(planner, made, report)[0]
-    return LoadedModel(request, made, text, _engine(request, made, decoder, folder), gallery)
+    return LoadedModel(request, made, text, _engine(request, made, decoder, folder), image_loader)
 
 
 def rehearse(
@@ -105,7 +107,7 @@ def rehearse(
         os.environ.setdefault(variable, silent)  # the profiler talks on standard error
     text = None
     with suppress(MrsError):  # a plan needs no tokenizer, but the memory of one counts
-        text = _text_side(request, planner)
+        text = _text_processor(request, planner)
     import mrs.engine.reply  # noqa: F401
     from mrs.engine.profile.run import measure, rehearse
 
@@ -156,12 +158,12 @@ def still_fitting(request: RunRequest, planner: Planner, made: Plan) -> Plan:
     return again
 
 
-def _text_side(request: RunRequest, planner: Planner) -> TextSide:
+def _text_processor(request: RunRequest, planner: Planner) -> TextProcessor:
     """Tokenizer and chat template of a model whose files are on this machine."""
-    from mrs.text.chat import read_text_side
+    from mrs.text.text_processor import read_text_processor
 
     vision = planner.description.spec.vision
-    return read_text_side(
+    return read_text_processor(
         planner.checkpoint,
         chat_template=request.chat_template,
         jinja_explicit=request.jinja_explicit,

@@ -282,7 +282,7 @@ def test_an_index_that_is_wrong(tmp_path: Path) -> None:
         ({"extra": "../model.safetensors"}, "outside the folder"),
         ({"extra": 3}, "no weight_map"),
         ({"extra": "x" * 5000}, "cannot read xxx"),
-        ({"extra": "\ud800"}, "half a character"),
+        ({"extra": "\ud800"}, "lone surrogate"),
     ):
         index.write_text(json.dumps({"weight_map": weight_map | changed}))
         fails(source(folder), NotReadable, words)

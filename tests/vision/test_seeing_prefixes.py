@@ -16,7 +16,7 @@ from mrs.cache import prefix_chain, prefix_folder
 from mrs.cache.prefix_folder import PrefixFolder
 from mrs.engine.engine import Engine
 from mrs.engine.image_input import place_images
-from mrs.media.prepare import PreparedImage
+from mrs.media.image_processors import PreparedImage
 from mrs.request import Sampling
 
 #: Two of one size, which the same tokens stand for, and another.

@@ -17,7 +17,7 @@ from mrs.engine.engine import Engine
 from mrs.engine.image_input import ImageInput, chunk_end
 from mrs.engine.scheduler import ScheduledBatch, ScheduledSequence, Scheduler
 from mrs.families.vision.spec import ImageShape
-from mrs.media.prepare import PreparedImage
+from mrs.media.image_processors import PreparedImage
 from mrs.request import Sampling
 
 CHUNK = 7

@@ -18,7 +18,7 @@ from mrs.families.find import Description, describe
 from mrs.families.vision.spec import Vision
 from mrs.load.load import load_weights
 from mrs.load.tensor_reader import TORCH_DTYPES
-from mrs.media.prepare import PreparedImage, prepare
+from mrs.media.image_processors import PreparedImage, prepare_image
 from mrs.model.batch import forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.weights import ModelWeights
@@ -49,7 +49,8 @@ class Seeing:
 
     def prepare(self, images: Sequence[Image.Image]) -> list[PreparedImage]:
         return [
-            prepare(self.vision.layout, image, digest) for digest, image in enumerate(images, 7)
+            prepare_image(self.vision.layout, image, digest)
+            for digest, image in enumerate(images, 7)
         ]
 
     def ids(self, text: str, images: Sequence[PreparedImage]) -> list[int]:

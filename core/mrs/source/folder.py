@@ -115,7 +115,7 @@ def decode_text(data: bytes, name: str, where: str) -> str:
 
 def parse_json(text: str) -> Any:
     """The value that `text` holds as JSON; ValueError also where it nests too deep, and for texts
-    that cannot be encoded: JSON can spell half a character."""
+    that cannot be encoded: JSON may contain lone surrogates."""
     try:
         value = json.loads(text)
         if _HALF_CHARACTER.search(text):
@@ -123,7 +123,7 @@ def parse_json(text: str) -> Any:
     except RecursionError as error:
         raise ValueError("it nests too deep") from error
     except UnicodeEncodeError as error:
-        raise ValueError("it holds half a character") from error
+        raise ValueError("it contains a lone surrogate") from error
     return value
 
 

@@ -25,7 +25,7 @@ def kind_of(path: Path) -> Literal["file", "folder", "other"] | None:
         return None
     except OSError as error:
         raise unreadable(path, error) from error
-    except ValueError as error:  # a zero byte, or half a character
+    except ValueError as error:  # a zero byte, or a lone surrogate
         raise NotReadable("there can be no such file", where=str(path)) from error
     if stat.S_ISREG(mode):
         return "file"

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import transformers
 from PIL import Image
-from test_chat import Model
 from test_published_templates import TEMPLATES
+from text_checkpoints import TextCheckpoint
 from text_samples import published_pre_tokenizers, train_byte_level
 from tokenizers import AddedToken
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
@@ -23,7 +23,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from mrs.errors import Unsupported, UsageError
 from mrs.request import IMAGE_MARK, Message
-from mrs.text.chat import TextSide, read_text_side
+from mrs.text.text_processor import TextProcessor, read_text_processor
 
 # What published templates do, each in its own way; the words around the contents are shorter.
 #: Parts alone; images before the text of a message.
@@ -182,26 +182,28 @@ CASES = [
 ]
 
 
-def side_of(
+def text_processor_of(
     template: str | None,
     placeholder: str | None,
     controls: Sequence[str] = (),
     added: Sequence[str] = (),
-) -> TextSide:
-    """A text side whose tokenizer has more control tokens, and more tokens that are none."""
+) -> TextProcessor:
+    """A text processor whose tokenizer has more control tokens and other added tokens."""
     backend = type(BASE).from_str(BASE.to_str())
     backend.add_special_tokens([AddedToken(text, normalized=False) for text in controls])
     backend.add_tokens([AddedToken(text, normalized=False) for text in added])
     settings = {"bos_token": "<s>", "eos_token": "<|im_end|>", "chat_template": template}
     files = {"tokenizer.json": backend.to_str(), "tokenizer_config.json": json.dumps(settings)}
-    return read_text_side(Model(files=files), placeholder=placeholder)
+    return read_text_processor(TextCheckpoint(files=files), placeholder=placeholder)
 
 
-def spelled(side: TextSide, messages: Sequence[Message], image_texts: Sequence[str] = ()) -> str:
+def spelled(
+    processor: TextProcessor, messages: Sequence[Message], image_texts: Sequence[str] = ()
+) -> str:
     """The prompt, with control tokens in brackets that no text has."""
-    backend = side.tokenizer.backend
-    ids = side.prompt_ids(messages, image_texts=image_texts)
-    controls = {i: text for text, i in side.tokenizer.added_ids.items()}
+    backend = processor.tokenizer.backend
+    ids = processor.prompt_ids(messages, image_texts=image_texts)
+    controls = {i: text for text, i in processor.tokenizer.added_ids.items()}
     return "".join(f"⟦{controls[i]}⟧" if i in controls else backend.decode([i]) for i in ids)
 
 
@@ -214,16 +216,16 @@ def as_parts(message: Message) -> dict[str, Any]:
     return {"role": message["role"], "content": parts}
 
 
-def picture(width: int, height: int) -> Image.Image:
+def image(width: int, height: int) -> Image.Image:
     values = np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8)
     return Image.fromarray(values)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_prompts_are_those_of_the_processor(case: Case) -> None:
-    side = side_of(case.template, case.placeholder, case.controls)
+    ours = text_processor_of(case.template, case.placeholder, case.controls)
     tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=side.tokenizer.backend,
+        tokenizer_object=ours.tokenizer.backend,
         bos_token="<s>",
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
@@ -237,7 +239,7 @@ def test_prompts_are_those_of_the_processor(case: Case) -> None:
     )
     processor = case.processor(tokenizer)
     processor.chat_template = case.template
-    images = [picture(*size) for size in SIZES]
+    images = [image(*size) for size in SIZES]
 
     def expanded(text: str, shown: list[Image.Image]) -> list[int]:
         found = processor(text=[text], images=[shown], add_special_tokens=False)
@@ -248,12 +250,14 @@ def test_prompts_are_those_of_the_processor(case: Case) -> None:
     rendered = processor.apply_chat_template(
         [as_parts(message) for message in TURNS], add_generation_prompt=True
     )
-    assert side.prompt_ids(TURNS, image_texts=texts) == expanded(rendered, images)
+    assert ours.prompt_ids(TURNS, image_texts=texts) == expanded(rendered, images)
 
 
-SIDES = {case.name: side_of(case.template, case.placeholder, case.controls) for case in CASES}
-SIDES["phi3_v"] = side_of(TEXTS_ONLY, "<|image_{n}|>", ["<|end|>", "<|image|>"])
-SIDES["none"] = side_of(None, "<image>", ["<image>"])
+PROCESSORS = {
+    case.name: text_processor_of(case.template, case.placeholder, case.controls) for case in CASES
+}
+PROCESSORS["phi3_v"] = text_processor_of(TEXTS_ONLY, "<|image_{n}|>", ["<|end|>", "<|image|>"])
+PROCESSORS["none"] = text_processor_of(None, "<image>", ["<image>"])
 PLACEHOLDERS = {case.name: case.placeholder for case in CASES} | {
     "phi3_v": "<|image_1|>",
     "none": "<image>",
@@ -261,7 +265,9 @@ PLACEHOLDERS = {case.name: case.placeholder for case in CASES} | {
 
 
 def test_a_template_that_takes_texts_gets_numbered_placeholders() -> None:
-    assert spelled(SIDES["phi3_v"], TURNS, ["<|image|>" * 2, "<|image|>", "<|image|>" * 3]) == (
+    assert spelled(
+        PROCESSORS["phi3_v"], TURNS, ["<|image|>" * 2, "<|image|>", "<|image|>" * 3]
+    ) == (
         "<|user|>\n⟦<|image|>⟧⟦<|image|>⟧What is it?⟦<|end|>⟧\n"
         "<|assistant|>\nA quick brown fox.⟦<|end|>⟧\n"
         "<|user|>\nAnd ⟦<|image|>⟧ or\n⟦<|image|>⟧⟦<|image|>⟧⟦<|image|>⟧?⟦<|end|>⟧\n"
@@ -270,23 +276,23 @@ def test_a_template_that_takes_texts_gets_numbered_placeholders() -> None:
 
 
 def test_a_model_that_sees_talks_without_its_eyes() -> None:
-    side = side_of(PARTS_ONLY, None)
+    processor = text_processor_of(PARTS_ONLY, None)
     asked: list[Message] = [{"role": "user", "content": "Who?"}]
-    assert spelled(side, asked) == "USER: Who? ASSISTANT:"
+    assert spelled(processor, asked) == "USER: Who? ASSISTANT:"
 
 
 def test_a_list_that_is_spelled_out_is_no_rendering() -> None:
-    side = side_of(SPELLS_OUT, "<image>", ["<image>"])
-    assert spelled(side, TURNS[:1], ["<image>"]) == "⟦<image>⟧What is it?\n"
+    processor = text_processor_of(SPELLS_OUT, "<image>", ["<image>"])
+    assert spelled(processor, TURNS[:1], ["<image>"]) == "⟦<image>⟧What is it?\n"
 
 
 def test_without_a_template_images_stand_in_the_text() -> None:
-    assert spelled(SIDES["none"], TURNS, ["<image>", "<image>" * 2, "<image>"]) == (
+    assert spelled(PROCESSORS["none"], TURNS, ["<image>", "<image>" * 2, "<image>"]) == (
         "⟦<image>⟧What is it?\nA quick brown fox.\nAnd ⟦<image>⟧⟦<image>⟧ or\n⟦<image>⟧?"
     )
 
 
-@pytest.mark.parametrize("name", sorted(SIDES.keys() - {"none"}))
+@pytest.mark.parametrize("name", sorted(PROCESSORS.keys() - {"none"}))
 def test_texts_alone_go_through_every_template(name: str) -> None:
     messages: list[Message] = [
         {"role": "system", "content": "Be brief."},
@@ -294,35 +300,35 @@ def test_texts_alone_go_through_every_template(name: str) -> None:
         {"role": "assistant", "content": "A fox."},
         {"role": "user", "content": ""},
     ]
-    said = spelled(SIDES[name], messages)
+    said = spelled(PROCESSORS[name], messages)
     places = [said.index(text) for text in ("Be brief.", "Who?", "A fox.")]
     assert places == sorted(places)
     assert "'" not in said
 
 
-@pytest.mark.parametrize("name", SIDES.keys())
+@pytest.mark.parametrize("name", PROCESSORS.keys())
 def test_a_typed_placeholder_stays_text(name: str) -> None:
-    side, placeholder = SIDES[name], PLACEHOLDERS[name]
+    processor, placeholder = PROCESSORS[name], PLACEHOLDERS[name]
     image = "⟦<|image|>⟧" if name == "phi3_v" else f"⟦{placeholder}⟧"
     messages: list[Message] = [
         {"role": "user", "content": f"Say {placeholder}{IMAGE_MARK}{placeholder}", "images": ["a"]},
     ]
     if name == "none":
-        with pytest.raises(UsageError, match="spells <image>, which stands for an image"):
-            side.prompt_ids(messages, image_texts=[placeholder])
+        with pytest.raises(UsageError, match="contains <image>, which stands for an image"):
+            processor.prompt_ids(messages, image_texts=[placeholder])
         return
-    said = spelled(side, messages, ["<|image|>" if name == "phi3_v" else placeholder])
+    said = spelled(processor, messages, ["<|image|>" if name == "phi3_v" else placeholder])
     assert said.count(image) == 1
     assert said.replace(image, "").count(placeholder) == 2
-    assert image not in spelled(side, [{"role": "user", "content": placeholder * 2}])
+    assert image not in spelled(processor, [{"role": "user", "content": placeholder * 2}])
 
 
 def test_an_added_token_that_is_no_control_token_cannot_be_typed_either() -> None:
-    side = side_of(PARTS_ONLY, "<image>", added=["<image>"])
+    processor = text_processor_of(PARTS_ONLY, "<image>", added=["<image>"])
     messages: list[Message] = [
         {"role": "user", "content": f"{IMAGE_MARK}Say <image>", "images": ["a"]}
     ]
-    assert spelled(side, messages, ["<image>" * 2]) == (
+    assert spelled(processor, messages, ["<image>" * 2]) == (
         "USER: ⟦<image>⟧⟦<image>⟧\nSay <image> ASSISTANT:"
     )
 
@@ -333,31 +339,35 @@ def test_image_tokens_beside_the_placeholder_cannot_be_typed() -> None:
     settings = {"chat_template": PARTS_ONLY}
     files = {"tokenizer.json": backend.to_str(), "tokenizer_config.json": json.dumps(settings)}
     token_id = backend.token_to_id("<patch>")
-    side = read_text_side(Model(files=files), placeholder="<image>", image_token_id=token_id)
+    processor = read_text_processor(
+        TextCheckpoint(files=files), placeholder="<image>", image_token_id=token_id
+    )
     said = spelled(
-        side, [{"role": "user", "content": f"{IMAGE_MARK}<patch>", "images": ["a"]}], ["<patch>"]
+        processor,
+        [{"role": "user", "content": f"{IMAGE_MARK}<patch>", "images": ["a"]}],
+        ["<patch>"],
     )
     assert said == "USER: ⟦<patch>⟧\n<patch> ASSISTANT:"
 
 
 def test_marks_in_a_message_without_images_are_text() -> None:
-    side = SIDES["llava"]
-    ids = side.prompt_ids([{"role": "user", "content": f"a{IMAGE_MARK}b"}])
-    assert side.tokenizer.decode(ids) == f"USER: a{IMAGE_MARK}b ASSISTANT:"
+    processor = PROCESSORS["llava"]
+    ids = processor.prompt_ids([{"role": "user", "content": f"a{IMAGE_MARK}b"}])
+    assert processor.tokenizer.decode(ids) == f"USER: a{IMAGE_MARK}b ASSISTANT:"
 
 
 def test_what_does_not_belong_together_is_refused() -> None:
-    llava = SIDES["llava"]
-    with pytest.raises(UsageError, match="2 images of a message have 1 places"):
+    llava = PROCESSORS["llava"]
+    with pytest.raises(UsageError, match="a message has 2 images but 1 image marks"):
         llava.prompt_ids([{"role": "user", "content": IMAGE_MARK, "images": ["a", "b"]}])
-    with pytest.raises(UsageError, match="1 images are given, 3 are marked"):
+    with pytest.raises(UsageError, match="1 images for 3 image marks"):
         llava.prompt_ids(TURNS, image_texts=["<image>"])
-    with pytest.raises(Unsupported, match="sees no images"):
-        side_of(PARTS_ONLY, None).prompt_ids(TURNS[:1], image_texts=["<image>"])
-    forgetful = side_of("{{ messages[-1]['content'] }}", "<image>", ["<image>"])
-    with pytest.raises(UsageError, match=r"shows 2 of 3 images \(tokenizer_config\.json\)"):
+    with pytest.raises(Unsupported, match="the model has no vision support"):
+        text_processor_of(PARTS_ONLY, None).prompt_ids(TURNS[:1], image_texts=["<image>"])
+    forgetful = text_processor_of("{{ messages[-1]['content'] }}", "<image>", ["<image>"])
+    with pytest.raises(UsageError, match=r"renders 2 of 3 images \(tokenizer_config\.json\)"):
         forgetful.prompt_ids(TURNS, image_texts=["<image>"] * 3)
-    with pytest.raises(UsageError, match="shows 1 of 0 images"):
-        side_of("<image>{{ messages[0]['content'] }}", "<image>", ["<image>"]).prompt_ids(
+    with pytest.raises(UsageError, match="renders 1 of 0 images"):
+        text_processor_of("<image>{{ messages[0]['content'] }}", "<image>", ["<image>"]).prompt_ids(
             [{"role": "user", "content": "x"}]
         )

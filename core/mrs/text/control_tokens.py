@@ -1,9 +1,9 @@
-"""Keeps text that spells a control token from becoming that token.
+"""Prevents users from injecting control tokens by typing their spelling.
 
-Contents are marked before a template renders them; the template's own control tokens are then
-respelled with private characters, and the whole is encoded in one go by a copy of the tokenizer
-that knows the control tokens under those spellings alone. Everything else about the encoding
-(normalizer, prefix spaces, words across the border of template and content) stays as it is.
+Control tokens in the contents of messages are marked as text before a template renders them. The
+template's own control tokens then get aliases of private characters, and a copy of the tokenizer
+that knows the control tokens by these aliases only encodes the whole prompt in one call. The rest
+of the encoding (normalizer, prefix spaces, words that span template and content) is unchanged.
 """
 
 from __future__ import annotations
@@ -19,46 +19,50 @@ from mrs.errors import UsageError
 if TYPE_CHECKING:
     import tokenizers
 
-# Code points that Unicode keeps out of interchanged text, for a program's own use.
-OPEN, CLOSE, _ALIAS_START, _ALIAS_END = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
-_RESERVED = dict.fromkeys(map(ord, (OPEN, CLOSE, _ALIAS_START, _ALIAS_END)))
+# Noncharacters: Unicode reserves these code points for internal use by programs.
+TEXT_START, TEXT_END, _ALIAS_START, _ALIAS_END = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
+_RESERVED = dict.fromkeys(map(ord, (TEXT_START, TEXT_END, _ALIAS_START, _ALIAS_END)))
 
 
-def marked(text: str) -> str:
-    """`text` as one that `ControlGuard.encode` leaves as it is."""
-    return f"{OPEN}{text}{CLOSE}"
+def mark_as_text(text: str) -> str:
+    """`text`, marked so that `ControlTokens.encode` finds no control token in it."""
+    return f"{TEXT_START}{text}{TEXT_END}"
 
 
-class ControlGuard:
-    """Marks control tokens in contents, and encodes texts in which some are marked."""
+class ControlTokens:
+    """Marks control tokens in contents as text, and encodes prompts with such marks."""
 
     def __init__(self, backend: tokenizers.Tokenizer, control_ids: Mapping[str, int]) -> None:
         self._backend = backend
         self._control_ids = control_ids
         any_control = _any_of(control_ids)
         self._control = re.compile(any_control)
-        # A template may cut one mark of a pair away: the token at the other one is still text.
-        self._marked = re.compile(f"{OPEN}({any_control})|({any_control}){CLOSE}|[{OPEN}{CLOSE}]")
+        # A template may remove one mark of a pair: the remaining one still marks the token as text.
+        self._marked = re.compile(
+            f"{TEXT_START}({any_control})|({any_control}){TEXT_END}|[{TEXT_START}{TEXT_END}]"
+        )
 
     def spells_control(self, text: str) -> bool:
         return self._control.search(text) is not None
 
     def protect(self, content: str) -> str:
-        """`content` with the control tokens that it spells marked as text. Raises UsageError."""
+        """Marks control tokens in `content` as text. Raises UsageError for a lone surrogate."""
         try:
             content.encode()
         except UnicodeEncodeError as error:
-            raise UsageError("a message holds half a character, which no model can read") from error
-        return self._control.sub(lambda m: marked(m[0]), content.translate(_RESERVED))
+            raise UsageError(
+                "a message contains a lone surrogate, which is not a character"
+            ) from error
+        return self._control.sub(lambda m: mark_as_text(m[0]), content.translate(_RESERVED))
 
     def encode(self, text: str) -> list[int]:
-        if OPEN not in text and CLOSE not in text:
+        if TEXT_START not in text and TEXT_END not in text:
             return list(self._backend.encode(text, add_special_tokens=False).ids)
         pieces = self._marked.split(text)
         for start in range(0, len(pieces), 3):
             pieces[start] = self._control.sub(lambda m: self._aliases[m[0]], pieces[start])
-        respelled = "".join(piece for piece in pieces if piece)
-        ids = self._respelled_backend.encode(respelled, add_special_tokens=False).ids
+        aliased = "".join(piece for piece in pieces if piece)
+        ids = self._aliased_backend.encode(aliased, add_special_tokens=False).ids
         return [self._original_ids.get(token_id, token_id) for token_id in ids]
 
     @cached_property
@@ -67,26 +71,26 @@ class ControlGuard:
 
     @cached_property
     def _original_ids(self) -> Mapping[int, int]:
-        alias_ids = map(self._respelled_backend.token_to_id, self._aliases.values())
+        alias_ids = map(self._aliased_backend.token_to_id, self._aliases.values())
         originals = map(self._control_ids.__getitem__, self._aliases)
         return {
             alias: i for alias, i in zip(alias_ids, originals, strict=True) if alias is not None
         }
 
     @cached_property
-    def _respelled_backend(self) -> tokenizers.Tokenizer:
+    def _aliased_backend(self) -> tokenizers.Tokenizer:
         import tokenizers
 
         settings = json.loads(self._backend.to_str())
         for token in settings["added_tokens"]:
             token["content"] = self._aliases.get(token["content"], token["content"])
         settings["post_processor"] = None
-        _respell_model(settings["model"], self._aliases)
+        _alias_model(settings["model"], self._aliases)
         return tokenizers.Tokenizer.from_str(json.dumps(settings))
 
 
 def _any_of(texts: Iterable[str]) -> str:
-    """A pattern for the longest of `texts` at a place; cheap where none can start."""
+    """A pattern for the longest of `texts` at a position; fast where none of them can start."""
     longest_first = sorted(texts, key=len, reverse=True)
     if not longest_first:
         return "(?!)"
@@ -94,8 +98,8 @@ def _any_of(texts: Iterable[str]) -> str:
     return f"(?=[{starts}])(?:{'|'.join(map(re.escape, longest_first))})"
 
 
-def _respell_model(model: dict[str, Any], aliases: Mapping[str, str]) -> None:
-    """Takes the control tokens out of plain text's reach in a tokenizer.json model section."""
+def _alias_model(model: dict[str, Any], aliases: Mapping[str, str]) -> None:
+    """Renames the control tokens in a tokenizer.json model section, so that text never matches."""
     if model.get("unk_token") in aliases:
         model["unk_token"] = aliases[model["unk_token"]]
     vocab = model["vocab"]

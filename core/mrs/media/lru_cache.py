@@ -1,4 +1,4 @@
-"""What was used last, up to a number of bytes."""
+"""A cache that is bounded by bytes and evicts the least recently used entries."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-class Recent(Generic[Key, Value]):
-    """Forgets what was not used for longest when it holds more than `most_bytes`."""
+class LruCache(Generic[Key, Value]):
+    """At most `max_bytes` of values; safe for several threads."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
-        self._held_bytes = 0
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._used_bytes = 0
         self._values: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -28,7 +28,7 @@ class Recent(Generic[Key, Value]):
 
     def put(self, key: Key, value: Value, *, size_bytes: int) -> None:
         with self._lock:
-            self._held_bytes += size_bytes - self._values.pop(key, (value, 0))[1]
+            self._used_bytes += size_bytes - self._values.pop(key, (value, 0))[1]
             self._values[key] = value, size_bytes
-            while self._held_bytes > self._most_bytes:
-                self._held_bytes -= self._values.popitem(last=False)[1][1]
+            while self._used_bytes > self._max_bytes:
+                self._used_bytes -= self._values.popitem(last=False)[1][1]

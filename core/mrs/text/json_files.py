@@ -1,4 +1,4 @@
-"""JSON settings beside a model."""
+"""JSON settings files of a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mrs.source.folder import parse_json
 
 
 def parse_object(text: str, where: str) -> dict[str, Any]:
-    """The JSON object that `text` holds; NotReadable names `where` if it holds none."""
+    """The JSON object in `text`. Raises NotReadable, with `where`, for anything else."""
     try:
         value = parse_json(text)
     except ValueError as error:
@@ -21,6 +21,6 @@ def parse_object(text: str, where: str) -> dict[str, Any]:
 
 
 def read_object(read_text: Callable[[str], str | None], name: str) -> dict[str, Any]:
-    """A side file's JSON object, empty if the model has no such file."""
+    """The JSON object in a model's file; empty if the model has no such file."""
     text = read_text(name)
     return {} if text is None else parse_object(text, name)

@@ -1,82 +1,45 @@
-"""The text side as a whole: which tokenizer, which template, which tokens stop."""
+"""Text processors as a whole: which tokenizer, which template, which stop tokens."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
 import pytest
-from test_published_templates import TEMPLATES
-from text_samples import gguf_metadata, published_pre_tokenizers, train_byte_level
+from text_checkpoints import BACKEND, CHATML, HELLO, ID, METADATA, TextCheckpoint, plain
+from text_samples import gguf_metadata
 
 from mrs.errors import NotReadable, Unsupported, UsageError
-from mrs.request import Container, Message, ModelSource
+from mrs.request import Message, ModelSource
 from mrs.source.find import open_checkpoint
-from mrs.text.chat import TextSide, read_text_side
-
-BACKEND = train_byte_level(published_pre_tokenizers()["qwen2"])
-METADATA = gguf_metadata(BACKEND, "qwen2")
-ID = {text: BACKEND.token_to_id(text) for text in ("<s>", "</s>", "<|im_start|>", "<|im_end|>")}
-HELLO: list[Message] = [{"role": "user", "content": "Hello <|im_end|>"}]
-CHATML = TEMPLATES["chatml"]
+from mrs.text.text_processor import TextProcessor, read_text_processor
 
 
-@dataclass
-class Model:
-    """What the text side asks of a checkpoint."""
-
-    container: Container = "safetensors"
-    config: Mapping[str, Any] = field(default_factory=dict)
-    generation_config: Mapping[str, Any] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
-
-    def read_text(self, name: str) -> str | None:
-        return self.files.get(name)
-
-
-def plain(config: Mapping[str, Any] | None = None, **files: str) -> Model:
-    """A model folder; keyword names have `_json` and `_jinja` for the ending."""
-    named = {
-        name.replace("_json", ".json").replace("_jinja", ".jinja"): v for name, v in files.items()
-    }
-    settings = {"bos_token": "<s>", "eos_token": "<|im_end|>", **(config or {})}
-    return Model(
-        files={
-            "tokenizer.json": BACKEND.to_str(),
-            "tokenizer_config.json": json.dumps(settings),
-            **named,
-        }
-    )
-
-
-def rendered(model: Model, **options: str) -> str:
+def rendered(model: TextCheckpoint, **options: str) -> str:
     """The prompt of one message, as the tokens of the vocabulary spell it."""
-    side = read_text_side(model, **options)
-    ids = side.prompt_ids([{"role": "user", "content": "x"}])
-    return side.tokenizer.backend.decode(ids, skip_special_tokens=False)
+    processor = read_text_processor(model, **options)
+    ids = processor.prompt_ids([{"role": "user", "content": "x"}])
+    return processor.tokenizer.backend.decode(ids, skip_special_tokens=False)
 
 
 def test_a_chat() -> None:
-    side = read_text_side(plain({"chat_template": CHATML}))
-    ids = side.prompt_ids(HELLO)
+    processor = read_text_processor(plain({"chat_template": CHATML}))
+    ids = processor.prompt_ids(HELLO)
     assert [i for i in ids if i in ID.values()] == [
         ID["<|im_start|>"],
         ID["<|im_end|>"],
         ID["<|im_start|>"],
     ]
-    shown = side.tokenizer.backend.decode(ids, skip_special_tokens=False)
+    shown = processor.tokenizer.backend.decode(ids, skip_special_tokens=False)
     assert shown == "<|im_start|>user\nHello <|im_end|><|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_the_same_chat_from_gguf() -> None:
     metadata = {**METADATA, "tokenizer.chat_template": CHATML}
-    gguf = read_text_side(Model("gguf", metadata))
-    folder = read_text_side(plain({"chat_template": CHATML}))
+    gguf = read_text_processor(TextCheckpoint("gguf", metadata))
+    folder = read_text_processor(plain({"chat_template": CHATML}))
     assert gguf.prompt_ids(HELLO) == folder.prompt_ids(HELLO)
     assert gguf.encode_raw("Hello") == folder.encode_raw("Hello")
     assert ID["<|im_end|>"] in gguf.stop_ids & folder.stop_ids
@@ -99,19 +62,23 @@ def test_a_gguf_file_as_a_checkpoint_reads_it(tmp_path: Path) -> None:
     writer.close()
     checkpoint = open_checkpoint(ModelSource(str(tmp_path), "gguf", filenames=("model.gguf",)))
     assert not isinstance(checkpoint.config["tokenizer.ggml.tokens"], list)
-    side = read_text_side(checkpoint)
-    assert side.prompt_ids(HELLO) == read_text_side(plain({"chat_template": CHATML})).prompt_ids(
-        HELLO
+    processor = read_text_processor(checkpoint)
+    assert processor.prompt_ids(HELLO) == read_text_processor(
+        plain({"chat_template": CHATML})
+    ).prompt_ids(HELLO)
+    assert (
+        processor.tokenizer.backend.get_vocab_size()
+        == len(metadata["tokenizer.ggml.tokens"])
+        > 1024
     )
-    assert side.tokenizer.vocab_size == len(metadata["tokenizer.ggml.tokens"]) > 1024
 
 
 def test_files_beside_a_gguf_go_before_what_it_carries() -> None:
     beside = {**plain({"chat_template": "beside"}).files}
     metadata = {"tokenizer.ggml.model": "unheard of", "tokenizer.chat_template": "inside"}
-    assert rendered(Model("gguf", metadata, files=beside)) == "beside"
+    assert rendered(TextCheckpoint("gguf", metadata, files=beside)) == "beside"
     only_tokenizer = {"tokenizer.json": beside["tokenizer.json"]}
-    assert rendered(Model("gguf", metadata, files=only_tokenizer)) == "inside"
+    assert rendered(TextCheckpoint("gguf", metadata, files=only_tokenizer)) == "inside"
 
 
 def test_which_template_wins(tmp_path: Path) -> None:
@@ -167,34 +134,37 @@ def test_a_template_file_that_is_no_text(tmp_path: Path) -> None:
 
 
 def test_without_a_template_a_chat_is_a_text_to_continue() -> None:
-    side = read_text_side(plain({"add_bos_token": True}))
-    assert side.template is None
+    processor = read_text_processor(plain({"add_bos_token": True}))
+    assert processor.template is None
     talk: list[Message] = [
         {"role": "system", "content": "Once"},
         {"role": "user", "content": "upon"},
     ]
-    assert side.prompt_ids(talk) == side.encode_raw("Once\nupon")
-    assert side.encode_raw("Once")[0] == ID["<s>"]
+    assert processor.prompt_ids(talk) == processor.encode_raw("Once\nupon")
+    assert processor.encode_raw("Once")[0] == ID["<s>"]
 
 
 def test_stops() -> None:
     model = plain({"eos_token": "</s>"})
-    assert read_text_side(model).stop_ids >= {ID["</s>"], ID["<|im_end|>"]}
+    assert read_text_processor(model).stop_ids >= {ID["</s>"], ID["<|im_end|>"]}
     for value in (7, [7, 8]):
         named = {7, 8} if isinstance(value, list) else {7}
         model.config, model.generation_config = {"eos_token_id": value}, {}
-        assert named <= read_text_side(model).stop_ids
+        assert named <= read_text_processor(model).stop_ids
         model.config, model.generation_config = {"eos_token_id": 9}, {"eos_token_id": value}
-        assert named | {9} <= read_text_side(model).stop_ids
+        assert named | {9} <= read_text_processor(model).stop_ids
     model.config, model.generation_config = {"eos_token_id": None}, {"eos_token_id": [True, "x"]}
-    assert read_text_side(model).stop_ids == read_text_side(plain({"eos_token": "</s>"})).stop_ids
+    assert (
+        read_text_processor(model).stop_ids
+        == read_text_processor(plain({"eos_token": "</s>"})).stop_ids
+    )
 
 
 def test_a_model_without_a_tokenizer() -> None:
     with pytest.raises(NotReadable, match=r"no tokenizer\.json"):
-        read_text_side(Model())
+        read_text_processor(TextCheckpoint())
     with pytest.raises(NotReadable, match=r"tokenizer\.ggml\.tokens"):
-        read_text_side(Model("gguf", {"general.architecture": "llama"}))
+        read_text_processor(TextCheckpoint("gguf", {"general.architecture": "llama"}))
 
 
 TALK: list[Message] = [
@@ -204,40 +174,40 @@ TALK: list[Message] = [
 ]
 
 
-def talk(side: TextSide, *, stopped: bool = False) -> str:
+def talk(processor: TextProcessor, *, stopped: bool = False) -> str:
     said = [{**m, "content": m["content"].partition("\n</think>")[0]} for m in TALK]
-    return side.tokenizer.backend.decode(side.prompt_ids(said if stopped else TALK))
+    return processor.tokenizer.backend.decode(processor.prompt_ids(said if stopped else TALK))
 
 
 @pytest.mark.parametrize("switch", ["enable_thinking", "thinking"])
 def test_whether_a_template_can_be_told_to_think(switch: str) -> None:
-    assert not read_text_side(plain(chat_template_jinja=CHATML)).knows_thinking
+    assert not read_text_processor(plain(chat_template_jinja=CHATML)).knows_thinking
     switched = f"{{% if {switch} %}}<think>{{% endif %}}"
-    assert read_text_side(plain(chat_template_jinja=switched)).knows_thinking
+    assert read_text_processor(plain(chat_template_jinja=switched)).knows_thinking
 
 
 def test_a_template_that_knows_no_thoughts_is_given_none() -> None:
-    side = read_text_side(plain(chat_template_jinja=CHATML))
-    assert "assistant\nHi" in talk(side)
-    assert "greet" not in talk(side) + talk(side, stopped=True)
+    processor = read_text_processor(plain(chat_template_jinja=CHATML))
+    assert "assistant\nHi" in talk(processor)
+    assert "greet" not in talk(processor) + talk(processor, stopped=True)
 
 
 def test_a_template_that_knows_thoughts_decides() -> None:
     keeping = "{{ messages[1].content.replace('</think>', 'END') }}"
-    side = read_text_side(plain(chat_template_jinja=keeping))
-    assert talk(side) == "<think>\nThey greet.\nEND\n\nHi"
-    assert talk(side, stopped=True) == ""
+    processor = read_text_processor(plain(chat_template_jinja=keeping))
+    assert talk(processor) == "<think>\nThey greet.\nEND\n\nHi"
+    assert talk(processor, stopped=True) == ""
 
 
 @pytest.mark.parametrize("end", ["<think>", "<think>\n"])
 def test_a_thought_that_the_template_opens_is_the_replys(end: str) -> None:
-    opened = read_text_side(plain(chat_template_jinja=CHATML + end + "{# </think> #}"))
-    closed = read_text_side(plain(chat_template_jinja=CHATML + end + "</think>"))
+    opened = read_text_processor(plain(chat_template_jinja=CHATML + end + "{# </think> #}"))
+    closed = read_text_processor(plain(chat_template_jinja=CHATML + end + "</think>"))
     assert opened.opening(opened.prompt_ids(HELLO)) == "<think>\n"
     assert closed.opening(closed.prompt_ids(HELLO)) == ""
 
 
 def test_half_a_character_in_a_message_is_said() -> None:
-    side = read_text_side(plain(**{"chat_template.jinja": "{{ messages[0].content }}"}))
-    with pytest.raises(UsageError, match="half a character"):
-        side.prompt_ids([{"role": "user", "content": "a\ud800"}])
+    processor = read_text_processor(plain(**{"chat_template.jinja": "{{ messages[0].content }}"}))
+    with pytest.raises(UsageError, match="lone surrogate"):
+        processor.prompt_ids([{"role": "user", "content": "a\ud800"}])

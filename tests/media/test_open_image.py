@@ -1,4 +1,4 @@
-"""Pictures of every kind, from every place, whole and damaged."""
+"""Images of every kind, from every place, whole and damaged."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ import pytest
 from PIL import Image, ImageOps
 
 from mrs.errors import NotReadable
-from mrs.media.open import PictureLimits, hold_picture, open_picture
-from mrs.media.source import original_source, picture_name
+from mrs.media.image_source import image_name, original_source
+from mrs.media.open_image import ImageLimits, embed_image, open_image
 
 
 def noise(mode: str, width: int = 23, height: int = 17) -> Image.Image:
-    """A picture of pixels that differ."""
+    """A image of pixels that differ."""
     bands = len(Image.new(mode, (1, 1)).getbands())
     values = np.random.default_rng(bands).integers(0, 256, (height, width, bands), dtype=np.uint8)
     return Image.fromarray(values[..., 0] if bands == 1 else values, mode=mode)
@@ -43,9 +43,9 @@ def stored(folder: Path, name: str, content: bytes) -> str:
     return str(path)
 
 
-def refusal(source: str, limits: PictureLimits | None = None) -> str:
+def refusal(source: str, limits: ImageLimits | None = None) -> str:
     with pytest.raises(NotReadable) as caught:
-        open_picture(source, limits or PictureLimits())
+        open_image(source, limits or ImageLimits())
     text = str(caught.value)
     assert "\n" not in text
     assert len(text) < 300
@@ -60,14 +60,14 @@ def test_pixels_are_those_of_the_file(tmp_path: Path, format: str, mode: str) ->
     image = noise(mode)
     lossless = {"lossless": True, "exact": True} if format == "WEBP" else {}
     path = stored(tmp_path, f"a.{format.lower()}", encoded(image, format, **lossless))
-    found = open_picture(path).image
+    found = open_image(path).image
     assert found.mode == mode
     assert np.array_equal(np.asarray(found), np.asarray(image))
 
 
 def test_grey_stays_grey(tmp_path: Path) -> None:
     for format in ("PNG", "BMP", "JPEG"):
-        found = open_picture(stored(tmp_path, "grey", encoded(noise("L"), format))).image
+        found = open_image(stored(tmp_path, "grey", encoded(noise("L"), format))).image
         assert found.mode == "L"
         error = np.asarray(found, dtype=int) - np.asarray(noise("L"), dtype=int)
         assert abs(error).max() <= (60 if format == "JPEG" else 0)
@@ -75,20 +75,20 @@ def test_grey_stays_grey(tmp_path: Path) -> None:
 
 def test_grey_of_sixteen_bits_keeps_its_upper_eight(tmp_path: Path) -> None:
     values = np.arange(65536, dtype=np.uint16).reshape(256, 256)
-    found = open_picture(stored(tmp_path, "a.png", encoded(Image.fromarray(values), "PNG"))).image
+    found = open_image(stored(tmp_path, "a.png", encoded(Image.fromarray(values), "PNG"))).image
     assert found.mode == "L"
     assert np.array_equal(np.asarray(found), values >> 8)
 
 
 def test_black_and_white_becomes_grey(tmp_path: Path) -> None:
     image = noise("L").point(lambda value: 255 * (value > 99), "1")
-    found = open_picture(stored(tmp_path, "a.png", encoded(image, "PNG"))).image
+    found = open_image(stored(tmp_path, "a.png", encoded(image, "PNG"))).image
     assert found.mode == "L"
     assert np.array_equal(np.asarray(found) > 0, np.asarray(image))
 
 
 def test_grey_with_transparency_becomes_rgba(tmp_path: Path) -> None:
-    found = open_picture(stored(tmp_path, "a.png", encoded(noise("LA"), "PNG"))).image
+    found = open_image(stored(tmp_path, "a.png", encoded(noise("LA"), "PNG"))).image
     assert found.mode == "RGBA"
     expected = np.asarray(noise("LA"))
     assert np.array_equal(np.asarray(found)[..., [0, 1, 2, 3]], expected[..., [0, 0, 0, 1]])
@@ -97,7 +97,7 @@ def test_grey_with_transparency_becomes_rgba(tmp_path: Path) -> None:
 @pytest.mark.parametrize("format", ["PNG", "GIF", "BMP"])
 def test_palettes_become_colours(tmp_path: Path, format: str) -> None:
     image = noise("RGB").quantize(16)
-    found = open_picture(stored(tmp_path, "a", encoded(image, format))).image
+    found = open_image(stored(tmp_path, "a", encoded(image, format))).image
     assert found.mode == "RGB"
     palette = np.asarray(image.getpalette()).reshape(-1, 3)
     assert np.array_equal(np.asarray(found), palette[np.asarray(image)])
@@ -106,14 +106,14 @@ def test_palettes_become_colours(tmp_path: Path, format: str) -> None:
 @pytest.mark.parametrize("format", ["PNG", "GIF"])
 def test_a_transparent_colour_of_a_palette_is_transparent(tmp_path: Path, format: str) -> None:
     image = noise("RGB").quantize(16)
-    found = open_picture(stored(tmp_path, "a", encoded(image, format, transparency=3))).image
+    found = open_image(stored(tmp_path, "a", encoded(image, format, transparency=3))).image
     assert found.mode == "RGBA"
     assert np.array_equal(np.asarray(found)[..., 3] == 0, np.asarray(image) == 3)
 
 
 def test_cmyk_becomes_rgb(tmp_path: Path) -> None:
     image = Image.new("CMYK", (16, 16), (255, 0, 0, 0))
-    found = open_picture(stored(tmp_path, "a.jpg", encoded(image, "JPEG", quality=95))).image
+    found = open_image(stored(tmp_path, "a.jpg", encoded(image, "JPEG", quality=95))).image
     assert found.mode == "RGB"
     assert np.abs(np.asarray(found, dtype=int) - [0, 255, 255]).max() < 4
 
@@ -122,87 +122,87 @@ def test_cmyk_becomes_rgb(tmp_path: Path) -> None:
 def test_the_first_of_several_frames(tmp_path: Path, format: str) -> None:
     frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "lime", "blue")]
     content = encoded(frames[0], format, save_all=True, append_images=frames[1:])
-    found = open_picture(stored(tmp_path, "a", content)).image.convert("RGB")
+    found = open_image(stored(tmp_path, "a", content)).image.convert("RGB")
     assert np.abs(np.asarray(found, dtype=int) - [255, 0, 0]).max() < 8
 
 
 @pytest.mark.parametrize("orientation", range(10))
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP"])
-def test_pictures_stand_upright(tmp_path: Path, format: str, orientation: int) -> None:
+def test_images_stand_upright(tmp_path: Path, format: str, orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     content = encoded(noise("RGB"), format, exif=exif)
-    found = open_picture(stored(tmp_path, "a", content)).image
+    found = open_image(stored(tmp_path, "a", content)).image
     expected = ImageOps.exif_transpose(Image.open(io.BytesIO(content)))
     assert found.size == expected.size
     assert np.array_equal(np.asarray(found), np.asarray(expected))
 
 
-def test_damaged_metadata_spoils_no_picture(tmp_path: Path) -> None:
+def test_damaged_metadata_spoils_no_image(tmp_path: Path) -> None:
     content = encoded(noise("RGB"), "JPEG", exif=b"Exif\x00\x00II*\x00\xff\xff\xff\xff garbage")
-    assert open_picture(stored(tmp_path, "a.jpg", content)).image.size == (23, 17)
+    assert open_image(stored(tmp_path, "a.jpg", content)).image.size == (23, 17)
 
 
-def test_one_pixel_and_very_long_pictures(tmp_path: Path) -> None:
+def test_one_pixel_and_very_long_images(tmp_path: Path) -> None:
     for size in ((1, 1), (1, 5000), (5000, 1)):
         path = stored(tmp_path, "a.png", encoded(noise("RGB", *size), "PNG"))
-        assert open_picture(path).image.size == size
+        assert open_image(path).image.size == size
 
 
 def test_the_digest_says_whether_pixels_are_the_same(tmp_path: Path) -> None:
     image = noise("RGB")
     same = [
-        open_picture(stored(tmp_path, "a.png", encoded(image, "PNG"))).digest,
-        open_picture(stored(tmp_path, "b.bmp", encoded(image, "BMP"))).digest,
+        open_image(stored(tmp_path, "a.png", encoded(image, "PNG"))).digest,
+        open_image(stored(tmp_path, "b.bmp", encoded(image, "BMP"))).digest,
     ]
     hashed = hashlib.sha256(b"RGB 23 17 " + np.asarray(image).tobytes()).digest()
     assert same == [int.from_bytes(hashed, "big") >> 193] * 2
     image.putpixel((3, 3), (0, 0, 0))
-    other = open_picture(stored(tmp_path, "c.png", encoded(image, "PNG"))).digest
+    other = open_image(stored(tmp_path, "c.png", encoded(image, "PNG"))).digest
     turned = Image.frombytes("RGB", (17, 23), noise("RGB").tobytes())
-    reshaped = open_picture(stored(tmp_path, "d.png", encoded(turned, "PNG"))).digest
+    reshaped = open_image(stored(tmp_path, "d.png", encoded(turned, "PNG"))).digest
     assert len({same[0], other, reshaped}) == 3
     assert all(0 <= digest < 2**63 for digest in (other, reshaped))
 
 
 def test_ways_to_name_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = Path(stored(tmp_path, "my cat é.png", encoded(noise("RGB"), "PNG")))
-    digest = open_picture(str(path)).digest
+    digest = open_image(str(path)).digest
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     uri = path.as_uri()
     names = ("my cat é.png", "./my cat é.png", "~/my cat é.png", uri, "FILE" + uri[4:])
     for name in (*names, uri.replace("file://", "file://localhost")):
-        assert open_picture(name).digest == digest
+        assert open_image(name).digest == digest
 
 
-def test_a_data_uri_holds_a_picture() -> None:
+def test_a_data_uri_holds_a_image() -> None:
     content = encoded(noise("RGB"), "PNG")
     plain = base64.b64encode(content).decode()
     folded = plain[:40] + "\r\n " + plain[40:]
     quoted = plain.replace("+", "%2B").replace("/", "%2F").replace("=", "%3D")
     for head in ("data:image/png;base64,", "DATA:;BASE64,", "data:image/png;name=a%20b;base64,"):
         for body in (plain, folded, quoted):
-            found = open_picture(head + body)
+            found = open_image(head + body)
             assert np.array_equal(np.asarray(found.image), np.asarray(noise("RGB")))
 
 
-def test_holding_a_picture_outlives_its_file(tmp_path: Path) -> None:
+def test_holding_a_image_outlives_its_file(tmp_path: Path) -> None:
     path = stored(tmp_path, "my cat; 1,000 %41.png", encoded(noise("RGB"), "PNG"))
-    held, picture = hold_picture(path)
+    held, image = embed_image(path)
     Path(path).write_bytes(encoded(noise("L"), "PNG"))
     again = base64.b64decode(held.partition(",")[2])
-    assert np.array_equal(np.asarray(Image.open(io.BytesIO(again))), np.asarray(picture.image))
-    assert open_picture(held).digest == picture.digest != open_picture(path).digest
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(again))), np.asarray(image.image))
+    assert open_image(held).digest == image.digest != open_image(path).digest
     assert original_source(held) == path
-    assert hold_picture(held)[0] == held
+    assert embed_image(held)[0] == held
 
 
 def test_names_are_short() -> None:
-    assert picture_name("cat.png") == "cat.png"
-    assert len(picture_name("data:image/png;base64," + "A" * 100_000)) < 100
-    assert picture_name("data:image/png;base64," + "A" * 99).startswith("data:image/png;base64,AAA")
+    assert image_name("cat.png") == "cat.png"
+    assert len(image_name("data:image/png;base64," + "A" * 100_000)) < 100
+    assert image_name("data:image/png;base64," + "A" * 99).startswith("data:image/png;base64,AAA")
 
 
 @pytest.mark.parametrize(
@@ -212,17 +212,17 @@ def test_names_are_short() -> None:
         ("~nobody-of-this-name/cat.png", "nobody-of-this-name"),
         ("file://elsewhere/cat.png", "another machine"),
         ("file:///nowhere/cat.png", "No such file"),
-        ("nul\0l.png", "no such path"),
-        ("half\ud800.png", "no such path"),
+        ("nul\0l.png", "the path is invalid"),
+        ("half\ud800.png", "the path is invalid"),
         ("x" * 5000 + ".png", "File name too long"),
         ("", "folder"),
         ("data:image/png,abc", "base64"),
         ("data:image/png;base64", "base64"),
         ("data:image/png;base64,!!!!", "damaged"),
         ("data:image/png;base64,é", "damaged"),
-        ("data:image/png;base64,aGVsbG8=", "no png, jpg, jpeg, bmp, gif or webp file"),
-        ("http://[", "no such address"),
-        ("http://127.0.0.1:99999/cat.png", "no such address"),
+        ("data:image/png;base64,aGVsbG8=", "not a png, jpg, jpeg, bmp, gif or webp file"),
+        ("http://[", "the address is invalid"),
+        ("http://127.0.0.1:99999/cat.png", "the address is invalid"),
         ("http:///cat.png", ""),
     ],
 )
@@ -232,22 +232,22 @@ def test_what_cannot_be_found_is_said_in_a_line(
     monkeypatch.chdir(tmp_path)
     said = refusal(source)
     assert reason in said
-    assert said.startswith(f"image {picture_name(source)} cannot be read")
+    assert said.startswith(f"image {image_name(source)} cannot be read")
     said.encode()
 
 
-def test_a_folder_and_a_pipe_are_no_pictures(tmp_path: Path) -> None:
+def test_a_folder_and_a_pipe_are_no_images(tmp_path: Path) -> None:
     assert "folder" in refusal(str(tmp_path))
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "pipe.png")
-        assert "it is no file" in refusal(str(tmp_path / "pipe.png"))
-        assert "it is no file" in refusal("/dev/zero")
+        assert "it is not a file" in refusal(str(tmp_path / "pipe.png"))
+        assert "it is not a file" in refusal("/dev/zero")
 
 
 @pytest.mark.parametrize("format", ["TIFF", "PPM", "ICO", "TGA", "PCX", "JPEG2000"])
 def test_other_formats_are_refused_whatever_they_are_called(tmp_path: Path, format: str) -> None:
     path = stored(tmp_path, "a.png", encoded(noise("RGB", 32, 32), format))
-    assert "it is no png, jpg" in refusal(path)
+    assert "it is not a png, jpg" in refusal(path)
 
 
 @pytest.mark.parametrize("format", ["PNG", "JPEG", "BMP", "GIF", "WEBP"])
@@ -262,7 +262,7 @@ def test_cut_and_scrambled_files_never_end_in_a_traceback(tmp_path: Path, format
             damaged[place] = random.integers(256)
         path = stored(tmp_path, "damaged", bytes(damaged))
         with suppress(NotReadable):
-            assert open_picture(path).image.mode in ("L", "RGB", "RGBA")
+            assert open_image(path).image.mode in ("L", "RGB", "RGBA")
 
 
 def test_a_limit_on_bytes(tmp_path: Path) -> None:
@@ -270,15 +270,15 @@ def test_a_limit_on_bytes(tmp_path: Path) -> None:
     path = stored(tmp_path, "a.bmp", content)
     uri = "data:;base64," + base64.b64encode(content).decode()
     for source in (path, uri):
-        open_picture(source, PictureLimits(file_bytes=len(content)))
-        assert "MiB" in refusal(source, PictureLimits(file_bytes=len(content) - 1))
-    assert "MiB" in refusal(uri + "\n" * 10 * len(content), PictureLimits(file_bytes=len(content)))
+        open_image(source, ImageLimits(file_bytes=len(content)))
+        assert "MiB" in refusal(source, ImageLimits(file_bytes=len(content) - 1))
+    assert "MiB" in refusal(uri + "\n" * 10 * len(content), ImageLimits(file_bytes=len(content)))
 
 
 def test_a_limit_on_pixels_holds_before_decoding(tmp_path: Path) -> None:
     at_limit = stored(tmp_path, "a.png", encoded(noise("RGB", 20, 10), "PNG"))
-    open_picture(at_limit, PictureLimits(pixels=200))
-    assert "million pixels" in refusal(at_limit, PictureLimits(pixels=199))
+    open_image(at_limit, ImageLimits(pixels=200))
+    assert "million pixels" in refusal(at_limit, ImageLimits(pixels=199))
 
 
 def png_of(width: int, height: int) -> bytes:
@@ -323,14 +323,14 @@ MEASURE = """
 import sys
 from pathlib import Path
 from PIL import Image
-from mrs.media.open import open_picture
-from mrs.media.pixels import to_rgb
+from mrs.media.open_image import open_image
+from mrs.media.colour_modes import to_rgb
 def peak_bytes():
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 Image.init()
 before = peak_bytes()
-to_rgb(open_picture(sys.argv[1]).image)
+to_rgb(open_image(sys.argv[1]).image)
 print(peak_bytes() - before)
 """
 
@@ -374,4 +374,4 @@ def test_jpeg_files_with_very_many_parts(tmp_path: Path) -> None:
 
 def test_what_follows_a_jpeg_is_not_counted(tmp_path: Path) -> None:
     content = encoded(noise("RGB", 64, 64), "JPEG") + b"\xff\xda\xff\xe1" * 20_000
-    assert open_picture(stored(tmp_path, "moving.jpg", content)).image.size == (64, 64)
+    assert open_image(stored(tmp_path, "moving.jpg", content)).image.size == (64, 64)

@@ -1,4 +1,4 @@
-"""Where a picture comes from: its bytes, and what to call it."""
+"""Reads an image's bytes from a path, an address or a data: URI, and names it for messages."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _DATA = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.IGNORECASE)
 _SPACE = re.compile(r"[ \t\r\n]+")
 
 
-def picture_name(source: str) -> str:
-    """What to call a picture when talking of it; long names are cut in the middle."""
+def image_name(source: str) -> str:
+    """The image's name for messages, on one line; long names are cut in the middle."""
     return " ".join(shortened(original_source(source), _NAMED_CHARACTERS).split())
 
 
 def original_source(source: str) -> str:
-    """`source`, or of a data: URI made by `data_uri` what it was made of."""
+    """`source`; for a data: URI made by `data_uri`, the name it was made with."""
     return (_data_fields(source).get("name") if is_data(source) else None) or source
 
 
@@ -32,20 +32,20 @@ def is_data(source: str) -> bool:
 
 
 def data_uri(content: bytes, mime_type: str, name: str) -> str:
-    """A picture as a text that holds it, and remembers its name."""
-    held = base64.b64encode(content).decode()
-    return f"data:{mime_type};name={quote(name, safe='')};base64,{held}"
+    """A data: URI with the content of an image and its name."""
+    encoded = base64.b64encode(content).decode()
+    return f"data:{mime_type};name={quote(name, safe='')};base64,{encoded}"
 
 
 def unreadable(source: str, reason: str, hint: str = "") -> NotReadable:
-    return NotReadable(f"image {picture_name(source)} cannot be read", where=reason, hint=hint)
+    return NotReadable(f"image {image_name(source)} cannot be read", where=reason, hint=hint)
 
 
 def read_source(source: str, most_bytes: int, download_s: float) -> bytes:
     """The bytes of a path, a file://, http:// or https:// address, or a data: URI in base64.
 
-    Raises NotReadable for what is missing, is no file, has more than `most_bytes`, or takes longer
-    than `download_s` seconds to come.
+    Raises NotReadable if it is missing, is not a file, has more than `most_bytes`, or takes longer
+    than `download_s` seconds to download.
     """
     scheme = source.partition(":")[0].lower()
     if scheme == "data":
@@ -69,12 +69,12 @@ def _path(source: str) -> Path:
         from urllib.request import url2pathname
 
         return Path(url2pathname(parts.path))
-    except (ValueError, RuntimeError) as error:  # no address; ~somebody who does not exist
+    except (ValueError, RuntimeError) as error:  # an invalid address, or ~user without such a user
         raise unreadable(source, str(error)) from error
 
 
 def _read(source: str, path: Path, most_bytes: int) -> bytes:
-    """The file's bytes, one more than allowed at most; a pipe or a device is not waited for."""
+    """The file's bytes, at most one more than allowed; never blocks on a pipe or a device."""
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         if path.is_dir():
@@ -82,14 +82,14 @@ def _read(source: str, path: Path, most_bytes: int) -> bytes:
         with os.fdopen(os.open(path, flags), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise unreadable(source, "it is no file")
+                raise unreadable(source, "it is not a file")
             if status.st_size > most_bytes:
                 raise _too_large(source, most_bytes)
             return file.read(most_bytes + 1)
     except OSError as error:
         raise unreadable(source, error.strerror or str(error)) from error
-    except ValueError as error:  # a zero byte, or half a character
-        raise unreadable(source, "there can be no such path") from error
+    except ValueError as error:  # a zero byte, or a lone surrogate
+        raise unreadable(source, "the path is invalid") from error
 
 
 def _downloaded(source: str, most_bytes: int, download_s: float) -> bytes:
@@ -104,7 +104,7 @@ def _downloaded(source: str, most_bytes: int, download_s: float) -> bytes:
             source, f"{error.what}: {error.where}" if error.where else error.what
         ) from error
     except ValueError as error:
-        raise unreadable(source, "there can be no such address") from error
+        raise unreadable(source, "the address is invalid") from error
     if reply.status != 200:
         raise unreadable(source, f"the server answers {reply.status}")
     return reply.body
@@ -113,10 +113,9 @@ def _downloaded(source: str, most_bytes: int, download_s: float) -> bytes:
 def _decoded(source: str, most_bytes: int) -> bytes:
     start = _DATA.match(source)
     if start is None or not start[2].lower().endswith(";base64"):
-        raise unreadable(source, "it is no data: URI in base64")
-    if (
-        len(source) - start.end()
-    ) // 4 * 3 > 2 * most_bytes + 1024:  # white space may be half of it
+        raise unreadable(source, "it is not a data: URI in base64")
+    encoded_characters = len(source) - start.end()
+    if encoded_characters // 4 * 3 > 2 * most_bytes + 1024:  # half of it may be white space
         raise _too_large(source, most_bytes)
     encoded = _SPACE.sub("", unquote(source[start.end() :]))
     try:

@@ -1,4 +1,4 @@
-"""Where images belong in a prompt: from marks in messages to the text that stands for each."""
+"""Images in a prompt: from marks in messages to the control tokens of each image."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from mrs.errors import MrsError, UsageError
-from mrs.text.guard import CLOSE, OPEN, marked
+from mrs.text.control_tokens import TEXT_END, TEXT_START, mark_as_text
 from mrs.text.template import ChatTemplate
 
-#: Comes out of a template as it is only where the template puts out the text itself: not where it
-#: spells a list out, and not where it goes through the letters of a text.
+#: A template outputs this text unchanged only if it outputs contents as text: not if it prints a
+#: list, and not if it iterates over the characters of a text.
 _PROBE = "one\ntwo"
 
 Content = str | list[dict[str, str]]
@@ -35,38 +35,39 @@ class Placeholder:
 
     @cached_property
     def _typed(self) -> re.Pattern[str]:
-        return re.compile(f"(?<!{OPEN}){self._pattern}(?!{CLOSE})")
+        return re.compile(f"(?<!{TEXT_START}){self._pattern}(?!{TEXT_END})")
 
     @cached_property
     def _any(self) -> re.Pattern[str]:
-        # A template may cut one mark of a pair away: the text at the other one was still typed.
-        return re.compile(f"{OPEN}{self._pattern}|{self._pattern}{CLOSE}|({self._pattern})")
+        # A template may remove one mark of a pair: the remaining one still marks typed text.
+        return re.compile(
+            f"{TEXT_START}{self._pattern}|{self._pattern}{TEXT_END}|({self._pattern})"
+        )
 
     def protect(self, content: str) -> str:
-        """`content`, of which the control tokens are marked, with what looks like a placeholder
-        marked as text, too."""
-        return self._typed.sub(lambda match: marked(match[0]), content)
+        """`content` with typed placeholders marked as text; its control tokens already are."""
+        return self._typed.sub(lambda match: mark_as_text(match[0]), content)
 
     def refuse_in(self, contents: Iterable[str]) -> None:
-        """Raises UsageError where one of `contents` spells a placeholder that nothing marks."""
+        """Raises UsageError if one of `contents` contains a typed placeholder."""
         if any(self._typed.search(content) for content in contents):
             raise UsageError(
-                f"a message spells {self.text}, which stands for an image", hint="leave it out"
+                f"a message contains {self.text}, which stands for an image", hint="leave it out"
             )
 
     def count(self, rendered: str) -> int:
-        """How many images a rendered template shows."""
+        """The number of images in a rendered template."""
         return sum(match[1] is not None for match in self._any.finditer(rendered))
 
     def fill(self, rendered: str, image_texts: Sequence[str], *, name: str) -> str:
-        """`rendered` with the template's own placeholders replaced, one by one and in order.
+        """`rendered` with the template's own placeholders replaced by `image_texts` in order.
 
-        Raises UsageError, with the `name` of the template, where there are fewer or more.
+        Raises UsageError, with the `name` of the template, if their numbers differ.
         """
-        shown = self.count(rendered)
-        if shown != len(image_texts):
+        count = self.count(rendered)
+        if count != len(image_texts):
             raise UsageError(
-                f"the chat template shows {shown} of {len(image_texts)} images",
+                f"the chat template renders {count} of {len(image_texts)} images",
                 where=name,
                 hint="give another one with -c FILE",
             )
@@ -74,10 +75,10 @@ class Placeholder:
         return self._any.sub(lambda match: match[0] if match[1] is None else next(texts), rendered)
 
 
-class ContentForms:
-    """How a template wants the contents of messages: as a text or as parts; found by trying.
+class ContentFormats:
+    """Finds out by rendering whether a template expects contents as a text or as a list of parts.
 
-    Some templates of models that see take parts alone, for every message.
+    Some templates of vision models accept only parts, for every message.
     """
 
     def __init__(
@@ -93,13 +94,13 @@ class ContentForms:
         self._image_roles: dict[str, bool] = {}
 
     def content(self, role: str, texts: Sequence[str], number: int) -> Content:
-        """The content of a message that has an image between each two of `texts`.
+        """The content of a message with an image between each two of `texts`.
 
-        `number` is that of the first of them in the conversation.
+        `number` is the first image's number in the conversation, from 1.
         """
         if self._placeholder is None or len(texts) == 1:
             return "".join(texts) if self._takes_text(role) else _parts(texts)
-        if self._shows_images(self._placeholder, role) or not self._takes_text(role):
+        if self._renders_images(self._placeholder, role) or not self._takes_text(role):
             return _parts(texts)
         content = texts[0]
         for later, text in enumerate(texts[1:]):
@@ -113,14 +114,14 @@ class ContentForms:
             )
         return self._text_roles[role]
 
-    def _shows_images(self, placeholder: Placeholder, role: str) -> bool:
+    def _renders_images(self, placeholder: Placeholder, role: str) -> bool:
         if role not in self._image_roles:
             rendered = self._rendered(role, _parts(["", _PROBE]))
             self._image_roles[role] = _PROBE in rendered and placeholder.count(rendered) == 1
         return self._image_roles[role]
 
     def _rendered(self, role: str, content: Content) -> str:
-        """A short conversation with a message of this role, or nothing where that fails."""
+        """A rendered short conversation with a message of this role; empty if rendering fails."""
         conversation = [{"role": role, "content": content}]
         if role != "user":
             asked = {"role": "user", "content": self.content("user", ["?"], 1)}

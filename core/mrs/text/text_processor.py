@@ -1,4 +1,4 @@
-"""The text side of a model: conversations and prompts to token ids, and tokens back to text."""
+"""Text processing for a model: from conversations and prompts to token ids, and back to text."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from mrs.errors import Unsupported, UsageError
 from mrs.request import IMAGE_MARK
 from mrs.text.gguf_tokenizer import read_gguf_tokenizer
 from mrs.text.hf_tokenizer import read_hf_tokenizer, special_token_texts
-from mrs.text.images import ContentForms, Placeholder
-from mrs.text.settings import parse_object, read_object
-from mrs.text.stream import StreamDecoder
+from mrs.text.image_placeholders import ContentFormats, Placeholder
+from mrs.text.json_files import parse_object, read_object
+from mrs.text.stream_decoder import StreamDecoder
 from mrs.text.template import ChatTemplate, choose_template, read_template_text
 from mrs.text.thoughts import CLOSE, OPEN, answer_of
 from mrs.text.tokenizer import Tokenizer
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class HasText(Protocol):
-    """What a checkpoint tells about its text side."""
+    """The parts of a checkpoint that text processing needs."""
 
     @property
     def container(self) -> Container: ...
@@ -35,12 +35,12 @@ class HasText(Protocol):
     def read_text(self, name: str) -> str | None: ...
 
 
-class TextSide:
+class TextProcessor:
     """Tokenizer and chat template of one model.
 
-    `template` is None where neither the model nor the person gave one: then a conversation is
-    its contents, one below the other, for the model to continue. `placeholder` stands for an image
-    in a rendered prompt; without one the model sees no images.
+    `template` is None if neither the model nor the user gave one: then the prompt is the contents
+    of the messages, one per line, for the model to continue. `placeholder` stands for an image in
+    a rendered prompt; it is None for a model without vision support.
     """
 
     def __init__(
@@ -60,13 +60,15 @@ class TextSide:
             template is not None and CLOSE in template.source and not tokenizer.is_harmony
         )
         self._placeholder = placeholder
-        self._forms = (
-            None if template is None else ContentForms(template, placeholder, self._special_tokens)
+        self._formats = (
+            None
+            if template is None
+            else ContentFormats(template, placeholder, self._special_tokens)
         )
 
     @property
     def knows_thinking(self) -> bool:
-        """Whether the chat template can be told to think, or not to."""
+        """Whether the chat template has a variable that switches thinking on or off."""
         return self.template is not None and "thinking" in self.template.source
 
     def prompt_ids(
@@ -76,23 +78,23 @@ class TextSide:
         thinking: bool | None = None,
         image_texts: Sequence[str] = (),
     ) -> list[int]:
-        """Ids of a conversation up to where the reply begins.
+        """Ids of a conversation up to the start of the reply.
 
-        `image_texts` are what the prompt holds for each image, in order: control tokens that the
-        model knows. Those that the contents spell stay text. Thoughts of earlier replies are left
-        out, except that a template which knows such tags decides itself. Raises UsageError where
-        the template shows fewer or more images, Unsupported for images that no model sees.
+        `image_texts` are the control tokens that stand for each image, in order. Control tokens
+        in the contents remain plain text. Thoughts of earlier replies are removed, unless the
+        template handles the tags of thoughts itself. Raises UsageError if the template renders
+        fewer or more images than there are, Unsupported if the model has no vision support.
         """
         contents = [self._around_images(message) for message in messages]
         images = sum(len(texts) - 1 for texts in contents)
         if images and self._placeholder is None:
-            raise Unsupported("the model sees no images")
+            raise Unsupported("the model has no vision support")
         if images != len(image_texts):
-            raise UsageError(f"{len(image_texts)} images are given, {images} are marked")
-        if self.template is None or self._forms is None:
+            raise UsageError(f"{len(image_texts)} images for {images} image marks")
+        if self.template is None or self._formats is None:
             return self.encode_raw(self._unformatted(contents, image_texts))
         rendered = self.template.render(
-            self._conversation(self._forms, messages, contents),
+            self._conversation(self._formats, messages, contents),
             special_tokens=self._special_tokens,
             thinking=thinking,
         )
@@ -101,24 +103,27 @@ class TextSide:
         return self.tokenizer.encode_rendered(rendered)
 
     def _around_images(self, message: Message) -> list[str]:
-        """The content of a message as the model shall see it, cut where an image belongs."""
+        """The content of a message for the prompt, split at its images."""
         content, images = message["content"], message.get("images", ())
         if message["role"] == "assistant" and not (self._handles_thoughts and CLOSE in content):
             content = answer_of(content)
         texts = content.split(IMAGE_MARK) if images else [content]
         if len(texts) - 1 != len(images):
-            raise UsageError(f"{len(images)} images of a message have {len(texts) - 1} places")
+            raise UsageError(f"a message has {len(images)} images but {len(texts) - 1} image marks")
         return texts
 
     def _conversation(
-        self, forms: ContentForms, messages: Sequence[Message], contents: Sequence[Sequence[str]]
+        self,
+        formats: ContentFormats,
+        messages: Sequence[Message],
+        contents: Sequence[Sequence[str]],
     ) -> list[dict[str, Any]]:
-        """The messages as the template takes them."""
+        """The messages in the form that the template expects."""
         conversation: list[dict[str, Any]] = []
         number = 1
         for message, texts in zip(messages, contents, strict=True):
             role, protected = message["role"], [self._protected(text) for text in texts]
-            conversation.append({"role": role, "content": forms.content(role, protected, number)})
+            conversation.append({"role": role, "content": formats.content(role, protected, number)})
             number += len(texts) - 1
         return conversation
 
@@ -127,7 +132,7 @@ class TextSide:
         return text if self._placeholder is None else self._placeholder.protect(text)
 
     def _unformatted(self, contents: Sequence[Sequence[str]], image_texts: Sequence[str]) -> str:
-        """The contents one below the other, for a model without a template."""
+        """The contents, one per line, for a model without a template."""
         if self._placeholder is not None:
             self._placeholder.refuse_in(text for texts in contents for text in texts)
         images = iter(image_texts)
@@ -136,16 +141,16 @@ class TextSide:
         )
 
     def opening(self, prompt_ids: Sequence[int]) -> str:
-        """What the prompt of a conversation has already said of the reply: the tag of a thought."""
+        """The start of the reply that the prompt already contains: the opening tag of thoughts."""
         end = self.tokenizer.decode(prompt_ids[-8:])
         return f"{OPEN}\n" if end.rstrip().endswith(OPEN) else ""
 
     def encode_raw(self, prompt: str) -> list[int]:
-        """Ids of a text for the model to continue, its control tokens and a bos token included."""
+        """Ids of a text to continue: with a bos token, and control tokens matched in the text."""
         return self.tokenizer.encode_prompt(prompt)
 
     def last_token(self, text: str) -> int:
-        """The id of the token with which `text` ends, in the middle of a longer one."""
+        """The id of the last token of `text` when other text precedes it."""
         return self.tokenizer.encode(f"a{text}", allow_special=False)[-1]
 
     def stream_decoder(self, stop_strings: Sequence[str] = ()) -> StreamDecoder:
@@ -153,24 +158,24 @@ class TextSide:
         return StreamDecoder(self.tokenizer, stop_strings, continues_text=self.template is None)
 
 
-def read_text_side(
+def read_text_processor(
     checkpoint: HasText,
     *,
     chat_template: str | None = None,
     jinja_explicit: str | None = None,
     placeholder: str | None = None,
     image_token_id: int | None = None,
-) -> TextSide:
-    """The text side of a checkpoint.
+) -> TextProcessor:
+    """The tokenizer and chat template of a checkpoint.
 
-    `chat_template` is a `.jinja` file, or a `.json` file in tokenizer_config form, and goes before
-    the model's own template; `jinja_explicit` is a `.jinja` file that goes before everything.
-    A GGUF file's tokenizer and template give way to a tokenizer.json and a template beside it,
-    which a checkpoint only has if the person named them.
+    `chat_template` is a `.jinja` file, or a `.json` file in the form of tokenizer_config.json, and
+    replaces the model's own template; `jinja_explicit` is a `.jinja` file that replaces both. For
+    a GGUF file, a tokenizer.json and a template file that the user named replace those in its
+    metadata.
 
-    Of a model that sees, `placeholder` is the text that stands for an image in a rendered prompt,
-    with `{n}` for the image's number, and `image_token_id` the token where its features go.
-    Neither can be typed.
+    For a vision model, `placeholder` is the text that stands for an image in a rendered prompt,
+    with `{n}` for the image's number, and `image_token_id` is the token that the image's
+    embeddings replace. Text that a user types never becomes either of them.
     """
     tokenizer = _read_tokenizer(checkpoint)
     if placeholder is not None:
@@ -180,10 +185,10 @@ def read_text_side(
     if jinja_explicit is not None:
         template = choose_template(read_template_text(jinja_explicit), name=jinja_explicit)
     elif chat_template is not None:
-        template, special_tokens = _named_by_person(chat_template)
+        template, special_tokens = _named_by_user(chat_template)
     else:
         template = _template_of(checkpoint)
-    return TextSide(
+    return TextProcessor(
         tokenizer,
         template,
         stop_ids=tokenizer.end_ids | _configured_stops(checkpoint),
@@ -198,7 +203,7 @@ def _read_tokenizer(checkpoint: HasText) -> Tokenizer:
     return read_hf_tokenizer(checkpoint.read_text)
 
 
-def _named_by_person(path: str) -> tuple[ChatTemplate | None, Mapping[str, str]]:
+def _named_by_user(path: str) -> tuple[ChatTemplate | None, Mapping[str, str]]:
     text = read_template_text(path)
     if not path.endswith(".json"):
         return ChatTemplate(text, name=path), {}
@@ -210,7 +215,7 @@ def _named_by_person(path: str) -> tuple[ChatTemplate | None, Mapping[str, str]]
 
 
 def _template_of(checkpoint: HasText) -> ChatTemplate | None:
-    """The model's template: a file of its own goes before the tokenizer's settings."""
+    """The model's template: a template file takes precedence over the tokenizer's settings."""
     sources: dict[str, Callable[[], Any]] = {
         "chat_template.jinja": lambda: checkpoint.read_text("chat_template.jinja"),
         "chat_template.json": lambda: read_object(checkpoint.read_text, "chat_template.json").get(
@@ -229,7 +234,7 @@ def _template_of(checkpoint: HasText) -> ChatTemplate | None:
 
 
 def _configured_stops(checkpoint: HasText) -> frozenset[int]:
-    """End-of-sequence ids that config.json and generation_config.json name: one or a list."""
+    """The end-of-sequence ids in config.json and generation_config.json, each an int or a list."""
     stops: set[int] = set()
     for config in (checkpoint.config, checkpoint.generation_config):
         value = config.get("eos_token_id")
