@@ -135,7 +135,7 @@ def test_a_image_comes(address: Callable[[str], str], name: str) -> None:
     [
         ("nothing.png", "the server answers 404"),
         ("circle.png", "more than 10 redirects"),
-        ("to_file.png", "no web address"),
+        ("to_file.png", "an invalid address"),
         ("page.png", "it is not a png, jpg"),
         ("cut.png", "no answer"),
     ],
