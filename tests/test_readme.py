@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from source.hub_server import HubServer
+from support.hub_server import HubServer
 
 ROOT = Path(__file__).parent.parent
 DEMO = ROOT / "core/mrs/demo/model"

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from made_models import LLAMA_70B, write_headers
 
 from mrs.cpu import PATH_VARIABLE, cpu_path, cpu_paths
 from mrs.families.find import describe
@@ -17,6 +15,8 @@ from mrs.plan.device_text import what_if_devices
 from mrs.plan.planner import Planner
 from mrs.request import ModelSource, RunRequest
 from mrs.source.find import open_checkpoint
+from support.model_files import LLAMA_70B, write_headers
+from support.threads import single_thread
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +74,5 @@ def _forced(path: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Plans and measurements for one thread: torch's profiler sees no other."""
     monkeypatch.setattr("mrs.plan.terms.cpu_threads", lambda: 1)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with single_thread():
+        yield

@@ -223,7 +223,7 @@ DAMAGED = {
     "huge shape": (make(tensors=tensor(shape=(2**63,) * 4), tensor_count=1), "truncated: "),
     "unaligned": (make(tensors=tensor(offset=4), tensor_count=1, data_bytes=32), "not aligned"),
     "data cut": (make(tensors=tensor(), tensor_count=1, data_bytes=15), "but the header needs"),
-    "offset": (make(tensors=tensor(offset=2**40), tensor_count=1, data_bytes=16), "but the header needs"),
+    "offset": (make(tensors=tensor(offset=2**40), tensor_count=1, data_bytes=16), "header needs"),
     "name twice": (make(tensors=tensor(shape=(0,)) * 2, tensor_count=2), "x occurs twice"),
     "overlap": (
         make(tensors=tensor(shape=(16,)) + tensor("y", offset=32), tensor_count=2, data_bytes=64),

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hub_server import COMMIT, Blob, HubServer
 from platformdirs import user_cache_path
 
 from mrs.errors import NotReadable
@@ -17,6 +16,7 @@ from mrs.formats import FORMATS
 from mrs.request import ModelSource
 from mrs.source import Checkpoint, find_selector, open_checkpoint
 from mrs.source.header_cache import FOLDER
+from support.hub_server import COMMIT, Blob, HubServer
 
 ID = "someone/tiny"
 SHAPES = {f"layers.{i}.w": (4, 64) for i in range(4)}

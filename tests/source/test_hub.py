@@ -16,7 +16,6 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from hub_server import Blob, HubServer, Served
 from platformdirs import user_cache_path
 from safetensors.torch import save
 
@@ -26,6 +25,7 @@ from mrs.request import ModelSource
 from mrs.source import Weights, fetch, find_selector, open_checkpoint
 from mrs.source.header_cache import FOLDER
 from mrs.source.hub_settings import find_token
+from support.hub_server import Blob, HubServer, Served
 
 ID = "someone/tiny"
 TOKEN = "hf_secret"

@@ -22,7 +22,6 @@ from transformers.vision_utils import get_vision_window_index
 from vision_reference import REPLY_TOKENS, VisionReference
 from vision_running import Conversation, Seeing, difference, load_seeing
 
-from engines import Asked, make_engine
 from mrs.engine.multimodal import sequence_input
 from mrs.errors import MrsError, NotReadable, Unsupported, UsageError
 from mrs.families.config import Config
@@ -37,6 +36,7 @@ from mrs.model.decoder import Decoder
 from mrs.model.vision.qwen import window_order
 from mrs.request import ModelSource, Sampling
 from mrs.source.find import open_checkpoint
+from support.engines import Asked, make_engine
 
 TOLERANCE = 1e-4
 CHUNK = 7

@@ -1,18 +1,31 @@
-"""Models made from a configuration alone: their headers, and if wanted random weights."""
+"""Writes models from their configurations: headers without weights, or random weights."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import mrs.demo
 from mrs.families.config import Config
 from mrs.families.names import SAFETENSORS
 from mrs.families.parameters import list_parameters
 from mrs.families.registry import families
 from mrs.formats import FORMATS
 
+DEMO = Path(mrs.demo.__file__).parent / "model"
+SMALL: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 1024,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+}
 LLAMA_70B: dict[str, Any] = {
     "model_type": "llama",
     "hidden_size": 8192,
@@ -124,18 +137,37 @@ def write_few_bits(folder: Path, config: Mapping[str, Any]) -> Path:
     return folder
 
 
-def write_model(folder: Path, config: Mapping[str, Any], dtype: str = "F32") -> Path:
-    """A model with small random weights."""
+def write_model(
+    folder: Path, config: Mapping[str, Any], dtype: str = "F32", *, std: float | None = 0.02
+) -> Path:
+    """A model with normal random weights.
+
+    Without `std` the matrices keep the scale of activations, and the norms' weights are ones.
+    """
     import torch
     from safetensors.torch import save_file
 
     torch_dtype = {"F32": torch.float32, "BF16": torch.bfloat16}[dtype]
     generator = torch.Generator().manual_seed(0)
+
+    def weight(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        if std is None and name.endswith("norm.weight"):
+            return torch.ones(shape, dtype=torch_dtype)
+        values = torch.randn(shape, generator=generator)
+        return values.mul_(shape[-1] ** -0.5 if std is None else std).to(torch_dtype)
+
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
-    tensors = {
-        name: (torch.randn(shape, generator=generator) * 0.02).to(torch_dtype)
-        for name, shape in tensor_shapes(config).items()
-    }
-    save_file(tensors, folder / "model.safetensors")
+    tensors = {name: weight(name, shape) for name, shape in tensor_shapes(config).items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def write_demo_like_model(folder: Path, family: str, **changes: Any) -> Path:
+    """A small random model of a family with the demo model's tokenizer and chat template."""
+    vocab_size = json.loads((DEMO / "config.json").read_text())["vocab_size"]
+    config = {**SMALL, "vocab_size": vocab_size, "model_type": family, **changes}
+    write_model(folder, config, std=0.2)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(DEMO / name, folder / name)
     return folder
