@@ -6,12 +6,14 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import final
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from support.model_files import header
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 LARGE = (".safetensors", ".gguf", ".bin")
@@ -33,6 +35,11 @@ class Blob:
     @property
     def digest(self) -> str:
         return hashlib.sha256(self.head + str(self.size_bytes).encode()).hexdigest()
+
+
+def header_blob(shapes: Mapping[str, tuple[int, ...]]) -> Blob:
+    """A safetensors file of bf16 zeros."""
+    return Blob(*header(shapes))
 
 
 @dataclass

@@ -6,11 +6,9 @@ a model of the same quality.
 
 from __future__ import annotations
 
-import argparse
-import time
 from pathlib import Path
 
-import torch
+from demo_training.command import train_from_command_line
 
 from .dialogues import dialogues
 from .export import write_folder, write_gguf
@@ -22,15 +20,9 @@ from .vocabulary import encode_chats, train_tokenizer
 
 def main() -> None:
     """Parse the command line, train, write."""
-    parser = argparse.ArgumentParser(prog="python -m demo_training.text", description=__doc__)
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--threads", type=int, default=2, help="CPU threads (default 2)")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    wall, cpu = time.monotonic(), time.process_time()
-    train(arguments.output, Recipe(), Shape())
-    wall, cpu = time.monotonic() - wall, time.process_time() - cpu
-    print(f"trained in {wall:.0f} s, {cpu:.0f} s of CPU", flush=True)
+    train_from_command_line(
+        "demo_training.text", __doc__, 2, lambda folder: train(folder, Recipe(), Shape())
+    )
 
 
 def train(folder: Path, recipe: Recipe, shape: Shape) -> None:

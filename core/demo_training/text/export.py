@@ -27,21 +27,7 @@ def write_folder(
     """config.json, model.safetensors (bf16) and the tokenizer's files."""
     folder.mkdir(parents=True, exist_ok=True)
     ids = {"bos_token_id": BOS_ID, "eos_token_id": EOS_ID, "pad_token_id": BOS_ID}
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "hidden_act": "silu",
-        "initializer_range": 0.02,
-        "mlp_bias": False,
-        "rope_scaling": None,
-        "tie_word_embeddings": True,
-        "torch_dtype": "bfloat16",
-        "use_cache": True,
-        **shape.as_config(),
-        **ids,
-    }
+    config = {**llama_config(shape, is_head_tied=True), **ids}
     tokenizer_config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "add_bos_token": False,
@@ -59,6 +45,24 @@ def write_folder(
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
     weights = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in state.items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def llama_config(shape: Shape, *, is_head_tied: bool) -> dict[str, object]:
+    """The fields of config.json without the ids of special tokens."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "hidden_act": "silu",
+        "initializer_range": 0.02,
+        "mlp_bias": False,
+        "rope_scaling": None,
+        "tie_word_embeddings": is_head_tied,
+        "torch_dtype": "bfloat16",
+        "use_cache": True,
+        **shape.as_config(),
+    }
 
 
 def _write_json(path: Path, content: object) -> None:

@@ -6,12 +6,12 @@ a model of the same quality.
 
 from __future__ import annotations
 
-import argparse
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+from demo_training.command import train_from_command_line
 
 from .chat_training import train_chat
 from .dialogues import dialogues
@@ -40,17 +40,11 @@ class Recipe:
 
 def main() -> None:
     """Parse the command line, train, write, judge."""
-    parser = argparse.ArgumentParser(prog="python -m demo_training.vision", description=__doc__)
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads (default 1)")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    wall, cpu = time.monotonic(), time.process_time()
-    train(arguments.output, Recipe(), Shape())
-    wall, cpu = time.monotonic() - wall, time.process_time() - cpu
-    print(f"trained in {wall:.0f} s, {cpu:.0f} s of CPU", flush=True)
+    folder = train_from_command_line(
+        "demo_training.vision", __doc__, 1, lambda folder: train(folder, Recipe(), Shape())
+    )
     shape = Shape()
-    model, tokenizer = read_folder(arguments.output, shape)
+    model, tokenizer = read_folder(folder, shape)
     for line in report(model, tokenizer, shape, list(held_out_images(500))):
         print(line, flush=True)
 

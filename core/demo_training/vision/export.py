@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from demo_training.text.export import llama_config
 from demo_training.text.vocabulary import END, END_OF_TEXT, START
 
 from .network import Llava, Shape
@@ -62,21 +63,7 @@ def _config(shape: Shape) -> dict[str, object]:
         "vision_feature_layer": -1,
         "vision_feature_select_strategy": "default",
         **_IDS,
-        "text_config": {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            "attention_bias": False,
-            "attention_dropout": 0.0,
-            "hidden_act": "silu",
-            "initializer_range": 0.02,
-            "mlp_bias": False,
-            "rope_scaling": None,
-            "tie_word_embeddings": False,
-            "torch_dtype": "bfloat16",
-            "use_cache": True,
-            **shape.text.as_config(),
-            **_IDS,
-        },
+        "text_config": {**llama_config(shape.text, is_head_tied=False), **_IDS},
         "vision_config": {
             "model_type": "clip_vision_model",
             "attention_dropout": 0.0,
