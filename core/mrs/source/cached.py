@@ -79,8 +79,8 @@ def _models(model_id: str, revision: str, snapshot: Path) -> Iterator[CachedMode
     if folder.has("config.json"):
         with suppress(MrsError):
             files = safetensors_files(folder)[0]
-            sees = "vision_config" in (read_json(folder, "config.json") or {})
-            yield model("vision-plain" if sees else "plain", files)
+            has_vision = "vision_config" in (read_json(folder, "config.json") or {})
+            yield model("vision-plain" if has_vision else "plain", files)
     for name in gguf_models(folder):
         with suppress(MrsError):
             yield model("gguf", complete_shards(folder, name))

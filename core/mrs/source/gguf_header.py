@@ -30,7 +30,7 @@ _FIXED_BYTES = 8
 class GgufHeader:
     """The content of a GGUF file before its weights.
 
-    `metadata` holds Python values, lists for short arrays, LazyArray for long ones. `tensors`
+    `metadata` has Python values, lists for short arrays, LazyArray for long ones. `tensors`
     are in the file's order, with row-major shapes. `data_offset` is where their bytes start.
     """
 

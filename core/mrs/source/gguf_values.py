@@ -1,9 +1,8 @@
 """Decodes the values in GGUF headers, fetching only as many bytes as needed.
 
-Nothing behind the header is ever asked for: how far the header reaches at least follows from
-its own counts (each string has a length field, each tensor a fixed part), and a read goes to
-that point. A header with a vocabulary thus takes a few dozen reads, and a count that promises
-more than the file holds is an error before anything is allocated.
+Nothing behind the header is read: its own counts give its minimum size (each string has a length
+field, each tensor a fixed part), and each read goes up to that point. A header with a vocabulary
+takes a few dozen reads, and a count that exceeds the file is an error before any allocation.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ SMALL_ARRAY = 1024
 class HeaderBytes:
     """The first bytes of a GGUF file.
 
-    `data` holds what has been fetched. `reserved_bytes` is the least that the header holds
-    after the value being read: what the counts of metadata and tensors still promise.
+    `data` are the bytes that have been fetched. `reserved_bytes` is the minimum size of the header
+    behind the current value, by the remaining counts of metadata and tensors.
     """
 
     def __init__(self, reader: ByteReader, file: str) -> None:

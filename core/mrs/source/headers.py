@@ -96,10 +96,10 @@ def _in_order(headers: list[GgufHeader], files: Sequence[str], folder: Folder) -
 
 
 def _check_total(metadata: Mapping[str, Any], found: int, folder: Folder) -> None:
-    promised = _count(metadata, "split.tensors.count", found, folder.label)
-    if promised != found:
+    expected = _count(metadata, "split.tensors.count", found, folder.label)
+    if expected != found:
         raise NotReadable(
-            f"the shards hold {found} tensors where {promised} belong", where=folder.label
+            f"the shards have {found} tensors instead of {expected}", where=folder.label
         )
 
 

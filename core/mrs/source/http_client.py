@@ -49,7 +49,7 @@ class Reply:
 class HttpClient:
     """Requests with one token, which is sent only to its own origin.
 
-    Connections are kept and used again, one a thread and host.
+    Connections are reused: each thread has one per host.
     """
 
     def __init__(self, token: str | None, token_origin: str) -> None:

@@ -166,7 +166,7 @@ def _listed(source: ModelSource, settings: HubSettings) -> Repository:
     if _COMMIT.fullmatch(source.revision):
         known = HeaderCache(settings.endpoint, source.model_id, source.revision)
         with suppress(NotReadable):
-            sizes = _read_listing(known.get(_LISTING) or b"", "kept")[1]
+            sizes = _read_listing(known.get(_LISTING) or b"", "header cache")[1]
             return Repository(
                 source.model_id, source.revision, source.revision, sizes, settings, client, known
             )

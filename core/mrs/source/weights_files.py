@@ -47,7 +47,7 @@ def safetensors_files(folder: Folder) -> tuple[tuple[str, ...], Mapping[str, str
 def gguf_files(folder: Folder, filenames: Iterable[str]) -> tuple[str, ...]:
     """The named GGUF files, with all shards of a set if one of them is named.
 
-    Without a name, the only model that the folder holds.
+    Without a name, the only model in the folder.
     """
     asked = [part for name in filenames for part in _split(folder, name)]
     if not asked:
@@ -158,6 +158,6 @@ def _no_weights(folder: Folder, wanted: str) -> NotReadable | Unsupported:
 
 
 def _list(names: Iterable[str], most: int = 8) -> str:
-    shown = list(names)
-    more = f" and {len(shown) - most} more" if len(shown) > most else ""
-    return ", ".join(shown[:most]) + more
+    listed = list(names)
+    more = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more
