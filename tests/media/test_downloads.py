@@ -125,7 +125,7 @@ def address() -> Iterator[Callable[[str], str]]:
 
 
 @pytest.mark.parametrize("name", ["cat.png", "moved.png", "cat.png?size=1 é"])
-def test_a_image_comes(address: Callable[[str], str], name: str) -> None:
+def test_an_image_comes(address: Callable[[str], str], name: str) -> None:
     found = open_image(address(name)).image
     assert np.asarray(found).tobytes() == np.arange(300, dtype=np.uint8).tobytes()
 

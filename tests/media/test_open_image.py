@@ -25,7 +25,7 @@ from mrs.media.open_image import ImageLimits, embed_image, open_image
 
 
 def noise(mode: str, width: int = 23, height: int = 17) -> Image.Image:
-    """A image of pixels that differ."""
+    """An image of pixels that differ."""
     bands = len(Image.new(mode, (1, 1)).getbands())
     values = np.random.default_rng(bands).integers(0, 256, (height, width, bands), dtype=np.uint8)
     return Image.fromarray(values[..., 0] if bands == 1 else values, mode=mode)
@@ -177,7 +177,7 @@ def test_ways_to_name_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert open_image(name).digest == digest
 
 
-def test_a_data_uri_holds_a_image() -> None:
+def test_a_data_uri_holds_an_image() -> None:
     content = encoded(noise("RGB"), "PNG")
     plain = base64.b64encode(content).decode()
     folded = plain[:40] + "\r\n " + plain[40:]
@@ -188,7 +188,7 @@ def test_a_data_uri_holds_a_image() -> None:
             assert np.array_equal(np.asarray(found.image), np.asarray(noise("RGB")))
 
 
-def test_holding_a_image_outlives_its_file(tmp_path: Path) -> None:
+def test_holding_an_image_outlives_its_file(tmp_path: Path) -> None:
     path = stored(tmp_path, "my cat; 1,000 %41.png", encoded(noise("RGB"), "PNG"))
     held, image = embed_image(path)
     Path(path).write_bytes(encoded(noise("L"), "PNG"))

@@ -1,4 +1,4 @@
-"""A chat in the making: what was said, and what later turns can refer to."""
+"""A chat under construction: its exchanges, and the facts that later questions refer to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Exchange:
 
 @dataclass
 class Chat:
-    """The exchanges so far, and what the person told about themselves."""
+    """The exchanges so far, and the facts that the user mentioned."""
 
     rng: Random
     system: str = ""

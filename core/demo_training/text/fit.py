@@ -108,7 +108,7 @@ def _step(
     model: Llama, tokens: Tensor, targets: Tensor, optimizers: list[torch.optim.Optimizer]
 ) -> float:
     chosen = (targets.flatten() >= 0).nonzero().squeeze(1)
-    surplus = len(chosen) % _ROW_STEP  # left out, so that the head too sees few shapes
+    surplus = len(chosen) % _ROW_STEP  # dropped, so that the head, too, gets few different shapes
     chosen = chosen[: len(chosen) - surplus] if len(chosen) > _ROW_STEP else chosen
     with torch.autocast("cpu", dtype=torch.bfloat16):
         logits = model.logits(model(tokens).flatten(0, 1)[chosen])

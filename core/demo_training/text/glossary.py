@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Term:
-    """`asked` holds patterns of its name; `name` is how answers call it in a sentence."""
+    """`asked` are patterns of its name in questions; `name` is its name in answers."""
 
     name: str
     asked: str

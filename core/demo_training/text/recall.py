@@ -1,4 +1,4 @@
-"""Questions about the chat itself: what was told, asked and answered before."""
+"""Questions about the chat itself: its facts, questions and answers so far."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def train(folder: Path, recipe: Recipe, shape: Shape) -> None:
 
 
 def say(line: str) -> None:
-    """Shows a line of progress at once."""
+    """Prints a line of progress immediately."""
     print(line, flush=True)
 
 

@@ -18,7 +18,7 @@ _END = SPECIALS.index(END)
 
 
 def prompt(tokenizer: Tokenizer, dialogue: Dialogue, patches: int) -> list[int]:
-    """Token ids up to where the answer to the last turn begins."""
+    """Token ids up to the start of the last answer."""
     *before, _ = dialogue.written(IMAGE * patches)
     text = "".join(f"{START}{m['role']}\n{m['content']}{END}\n" for m in before)
     ids: list[int] = tokenizer.encode(f"{text}{START}assistant\n").ids

@@ -54,7 +54,7 @@ class Dialogue:
         return messages
 
     def written(self, image: str) -> list[dict[str, str]]:
-        """The messages with each content as one text, in which `image` stands for a image."""
+        """The messages with each content as one text, in which `image` stands for an image."""
         return [
             {"role": message["role"], "content": content_text(message["content"], image)}
             for message in self.messages()
@@ -117,7 +117,7 @@ def _with_images(rng: Random) -> Iterator[Turn]:
 
 
 def dialogue(rng: Random) -> Dialogue:
-    """One made-up chat, mostly about a image."""
+    """One made-up chat, mostly about an image."""
     system = rng.choice(_SYSTEMS) if rng.random() < 0.1 else ""
     turns = _without_images(rng) if rng.random() < 0.12 else _with_images(rng)
     return Dialogue(tuple(turns), system)

@@ -1,6 +1,6 @@
 """`python -m demo_training.vision.examples --output DIR`: draw a few images to try the model on.
 
-Each is named after what it shows, as in `three_red_circles.png`.
+Each is named after its content, as in `three_red_circles.png`.
 """
 
 from __future__ import annotations

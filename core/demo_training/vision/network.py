@@ -31,7 +31,7 @@ class VisionShape:
 
     @property
     def patches(self) -> int:
-        """How many patches, and so tokens, a image has."""
+        """How many patches, and so tokens, an image has."""
         return (self.image_size // self.patch_size) ** 2
 
     def as_config(self) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""From a image to the numbers that the vision tower reads, as CLIP does it."""
+"""From an image to the numbers that the vision tower reads, as CLIP does it."""
 
 from __future__ import annotations
 

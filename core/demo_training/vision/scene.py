@@ -1,4 +1,4 @@
-"""What a image shows: groups of like shapes, and where each of them lies."""
+"""The content of an image: groups of equal shapes, and the position of each shape."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def random_groups(rng: Random) -> tuple[Group, ...]:
 
 
 def random_scene(rng: Random) -> Scene:
-    """Any groups, in any places."""
+    """Random groups at random positions."""
     return place(rng, random_groups(rng))
 
 

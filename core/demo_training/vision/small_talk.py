@@ -1,4 +1,4 @@
-"""What people say that no image answers: greetings, who are you, and questions out of place."""
+"""Questions that are not about an image: greetings, who are you, and off-topic ones."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ _OURS = re.compile(
 
 
 def small_talk(rng: Random, *, has_image: bool) -> Asked:
-    """Who are you? What people say before and after a image alike."""
+    """Who are you? What people say before and after an image alike."""
     while True:
         talk = rng.choices(_TALK, [talk.weight for talk in _TALK])[0]
         asked = sentence(rng, f"[{talk.said}]", talk.end)

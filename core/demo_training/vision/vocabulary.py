@@ -43,6 +43,6 @@ def encode(
 ) -> list[tuple[list[int], list[bool]]]:
     """Token ids of each dialogue, and which of them the model has to write itself.
 
-    A image takes `patches` tokens.
+    An image takes `patches` tokens.
     """
     return encode_chats(tokenizer, [d.written(IMAGE * patches) for d in dialogues])
