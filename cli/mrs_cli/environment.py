@@ -50,9 +50,9 @@ class Load(Protocol):
 
 
 def _load(request: RunRequest, on_progress: OnProgress | None = None) -> Model:
-    from mrs.runner import load
+    from mrs.model_loader import ModelLoader
 
-    return load(request, on_progress)
+    return ModelLoader(request).load(on_progress)
 
 
 @dataclass(frozen=True)

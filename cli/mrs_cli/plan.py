@@ -21,9 +21,8 @@ from mrs_cli.flags import (
 from mrs_cli.render.messages import listening
 
 if TYPE_CHECKING:
-    from mrs.plan.plan import Plan
-    from mrs.plan.planner import Planner
-    from mrs.plan.reconcile import Reconciliation
+    from mrs.model_loader import ModelLoader
+    from mrs.plan.report.reconcile import Reconciliation
 
 DEMO = "demo"
 
@@ -71,12 +70,12 @@ def show_plan(
 def _show_plan(
     environment: Environment, output: OutputFlags, planned: PlanFlags, request: RunRequest
 ) -> ExitCode:
-    from mrs.plan.advice import nearest_changes
-    from mrs.plan.bandwidth import learn_host_bandwidth
-    from mrs.plan.conversations import conversations_at_once
-    from mrs.plan.document import dumps, to_document
-    from mrs.plan.solve import solve
-    from mrs.runner import open_planner, plan
+    from mrs.devices.bandwidth import learn_host_bandwidth
+    from mrs.model_loader import ModelLoader
+    from mrs.plan.report.conversations import conversations_at_once
+    from mrs.plan.report.document import dumps, to_document
+    from mrs.plan.report.solve import solve
+    from mrs.plan.report.suggestions import nearest_changes
     from mrs_cli.render.plan import render_plan, render_reconciliation
 
     request = replace(request, devices=tuple(planned.device or ()))
@@ -87,10 +86,12 @@ def _show_plan(
         raise UsageError("--solve looks for what --plan has settled", hint="give one of them")
     if not planned.dry_run:
         learn_host_bandwidth()
-    planner = open_planner(request)
+    loader = ModelLoader(request)
+    planner = loader.planner
     solution = solve(planner, request, planned.solve) if planned.solve else None
-    made = plan(request, planner) if solution is None else solution.plan
-    request = request if solution is None else solution.request
+    if solution is not None:
+        loader.settle(solution.request, solution.plan)
+    request, made = loader.request, loader.plan
     solved = solution is not None and solution.best is not None
     changes = [] if solved or is_settled else nearest_changes(planner, request, made)
     at_once = conversations_at_once(planner, request, made)
@@ -98,7 +99,7 @@ def _show_plan(
         render_plan(environment, made, changes, solution, at_once)
     result = None
     if made.fits and not planned.dry_run:
-        result = _measure(environment, output, request, planner, made)
+        result = _measure(environment, output, loader)
     if output.json:
         document = to_document(made, changes, solution, result, at_once)
         environment.stdout.write(dumps(document) + "\n")
@@ -110,16 +111,13 @@ def _show_plan(
 def _measure(
     environment: Environment,
     output: OutputFlags,
-    request: RunRequest,
-    planner: Planner,
-    plan: Plan,
+    loader: ModelLoader,
 ) -> Reconciliation:
-    from mrs.runner import rehearse
     from mrs_cli.render.progress import with_progress
 
     return with_progress(
         environment,
-        f"measuring {plan.model.model_id}",
-        lambda show: rehearse(request, planner, plan, show),
+        f"measuring {loader.plan.model.model_id}",
+        loader.measure,
         quiet=output.quiet,
     )

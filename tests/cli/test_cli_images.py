@@ -172,8 +172,8 @@ def test_a_bad_image_in_a_pipe_is_said_in_its_turn(run_mrs, folder):
 @pytest.mark.parametrize("selector", ["plain", "gguf"])
 def test_a_path_stays_text_for_models_that_do_not_see(run_mrs, folder, selector):
     source = ["-m", "x", "-f", "a.gguf"] if selector == "gguf" else ["-m", "x"]
-    ran = run_mrs(selector, *source, "-P", "Look at cat.png!")
-    assert conversation(ran) == [("Look at cat.png!", [])]
+    ran = run_mrs(selector, *source, "-P", "CrossAttentionSpan at cat.png!")
+    assert conversation(ran) == [("CrossAttentionSpan at cat.png!", [])]
 
 
 def test_a_chat_shows_its_images(talk, folder):

@@ -22,7 +22,7 @@ from running import (
     load,
 )
 
-from mrs.families.find import describe
+from mrs.architecture.describe import describe
 from mrs.request import ModelSource, Sampling
 from mrs.source.find import open_checkpoint
 from support.engines import generate, make_engine

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from mrs.errors import DoesNotFit, MrsError, NotReadable, UsageError
-from mrs.plan.document import dumps, to_document
-from mrs.plan.saved import replay
+from mrs.plan.report.document import dumps, to_document
+from mrs.plan.report.replay import replay
 from support.model_files import LLAMA_70B, write_headers
 
 DEVICES = ("cuda:0=80GiB", "cuda:1=80GiB", "cpu=80GiB")

@@ -6,20 +6,20 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from mrs.plan.binding import binding
-from mrs.plan.conversions import conversion_text
-from mrs.plan.search import MOST_SEQUENCES
+from mrs.plan.report.bottleneck import binding
+from mrs.plan.report.conversions import conversion_text
+from mrs.plan.report.search import MOST_SEQUENCES
 from mrs.units import human_bytes
 from mrs_cli.environment import Environment
 from mrs_cli.render.text import one_line, rate_range
 
 if TYPE_CHECKING:
-    from mrs.plan.account import DeviceTerms
-    from mrs.plan.advice import Change
-    from mrs.plan.device import Device
+    from mrs.devices.device import Device
+    from mrs.plan.memory.breakdown import MemoryBreakdown
     from mrs.plan.plan import Plan
-    from mrs.plan.reconcile import Reconciliation
-    from mrs.plan.solve import Solution
+    from mrs.plan.report.reconcile import Reconciliation
+    from mrs.plan.report.solve import Solution
+    from mrs.plan.report.suggestions import Suggestion
 
 #: Name, style and glyph of each part of a device, in the order of the bar.
 PARTS = (
@@ -37,7 +37,7 @@ MOST_NAMED = 2
 def render_plan(
     environment: Environment,
     plan: Plan,
-    changes: Sequence[Change],
+    changes: Sequence[Suggestion],
     solution: Solution | None,
     at_once: int,
 ) -> None:
@@ -76,7 +76,7 @@ def render_reconciliation(environment: Environment, plan: Plan, result: Reconcil
 
 
 def plain_lines(
-    plan: Plan, changes: Sequence[Change], solution: Solution | None, at_once: int
+    plan: Plan, changes: Sequence[Suggestion], solution: Solution | None, at_once: int
 ) -> Iterator[str]:
     """The same facts as the picture, one a line."""
     yield f"model: {plan.model.model_id}"
@@ -106,7 +106,7 @@ def plain_lines(
         yield f"warning: {warning}"
 
 
-def part_bytes(terms: DeviceTerms) -> tuple[int, ...]:
+def part_bytes(terms: MemoryBreakdown) -> tuple[int, ...]:
     """The sizes that belong to `PARTS`."""
     return (
         terms.weight_bytes,
@@ -157,7 +157,7 @@ def planned_for(plan: Plan) -> str:
     return ", ".join(parts)
 
 
-def device_line(device: Device, terms: DeviceTerms) -> str:
+def device_line(device: Device, terms: MemoryBreakdown) -> str:
     """Its name, its layers, and what it is expected to hold of what it has."""
     available = human_bytes(terms.available_bytes)
     if not terms.is_used:
@@ -221,7 +221,7 @@ def seeing(plan: Plan) -> str:
         f"{count} of up to {vision.image_edge} pixels, {each} each; "
         f"weights of tower and projector {human_bytes(vision.weight_bytes)}, their activations "
         f"{activations}, "
-        f"on {plan.devices[plan.home].label}"
+        f"on {plan.devices[plan.primary_device].label}"
     )
 
 
@@ -263,7 +263,7 @@ def deviation(predicted: int, measured: int) -> str:
     return f"{100 * (predicted / measured - 1):+.1f} %"
 
 
-def change_effect(change: Change) -> str:
+def change_effect(change: Suggestion) -> str:
     return f"{change.effect}, {rate_range(*change.plan.speed.decode)} tokens/s"
 
 

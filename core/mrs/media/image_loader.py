@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from mrs.families.vision.spec import ImageLayout
+from mrs.architecture.vision_spec import ImageLayout
 from mrs.media.image_processors import PreparedImage, prepare_image
 from mrs.media.open_image import DecodedImage, open_image
 from mrs.request import Message

@@ -16,15 +16,15 @@ from PIL.Image import Image, Transpose
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from mrs.families.vision.dynamic import DynamicLayout
+from mrs.architecture.vision.dynamic_layout import DynamicLayout
+from mrs.architecture.vision.image_layouts import CropLayout
+from mrs.architecture.vision.towers.mllama_tower import TilesLayout
+from mrs.architecture.vision_spec import ImageLayout, ImageShape
 from mrs.families.vision.gemma3 import SquareLayout
 from mrs.families.vision.idefics3 import SplitLayout
-from mrs.families.vision.layouts import CropLayout
 from mrs.families.vision.llava_next import AnyResolutionLayout
 from mrs.families.vision.mistral3 import LongestEdgeLayout
 from mrs.families.vision.phi3_v import CropsLayout
-from mrs.families.vision.spec import ImageLayout, ImageShape
-from mrs.families.vision.tiles import TilesLayout
 from mrs.media.colour_modes import to_rgb
 from mrs.media.pixels import center_crop, grid_boxes, normalize, pad, resize, split_grid
 

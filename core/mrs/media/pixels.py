@@ -9,7 +9,7 @@ import torch
 from PIL.Image import Image, Resampling, new
 from torch import Tensor
 
-from mrs.families.vision.spec import PixelScale
+from mrs.architecture.vision_spec import PixelScale
 
 
 def resize(image: Image, height: int, width: int, resampling: str) -> Image:

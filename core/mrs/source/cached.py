@@ -52,7 +52,8 @@ def cached_models(cache_path: Path) -> Iterator[CachedModel]:
 
 def runnable(model: CachedModel) -> CachedModel | None:
     """The model with the selector that can run it, by its headers; None if none can."""
-    from mrs.families.find import describe  # slow to import, and not needed to complete names
+    # Slow to import, and not needed to complete names.
+    from mrs.architecture.describe import describe
 
     folder = LocalFolder(model.path, label=model.model_id)
     # The language model of a vision model may be supported when its tower is not.
