@@ -18,7 +18,7 @@ from mrs.kernels.cpu.library import native_paths
 from mrs.kernels.cpu.native import compile as native
 
 TESTS = Path(__file__).parent
-#: Tests of kernels. Left out are those that preload a library of their own, fork, or need glibc's heap.
+#: Tests of kernels, without those that preload a library, fork, or need glibc's heap.
 KERNELS = ("kernels", "quants/test_encode_paths.py", "engine/test_layer_runs.py")
 LEFT_OUT = "not test_each_one_fails and not forked and not triton and not test_memory"
 REPORTS = ("-g", "-O1", "-fno-omit-frame-pointer")

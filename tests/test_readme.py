@@ -13,7 +13,7 @@ import pytest
 
 from mrs.architecture.registry import families
 from mrs.architecture.vision.describe_vision import vision_families
-from source.hub_server import HubServer
+from support.hub_server import HubServer
 
 ROOT = Path(__file__).parent.parent
 DEMO = ROOT / "core/mrs/demo/model"

@@ -91,8 +91,8 @@ def _commands(tree: Any) -> Iterator[tuple[str, Any]]:
 
 def _description() -> str:
     return (
-        "Global flags stand before the selector (plain for safetensors, vision-plain for those that "
-        "see, gguf for GGUF), the selector's flags after it; flags about asking, sampling and "
+        "Global flags stand before the selector (plain for safetensors, vision-plain for those "
+        "that see, gguf for GGUF), the selector's flags after it; flags about asking, sampling and "
         "output may stand in either place. Replies go to standard output, everything else to "
         "standard error. Without --prompt, each line of standard input is a prompt; with -i the "
         "lines are a conversation."

@@ -109,8 +109,8 @@ class PlacementFlags:
         _devices(
             "--plan",
             metavar="FILE",
-            help="Run exactly the plan that mrs plan --json saved; flags that say other than the plan are "
-            "named and ignored.",
+            help="Run exactly the plan that mrs plan --json saved; flags that say other than the "
+            "plan are named and ignored.",
         ),
     ] = None
     no_kv_cache: Annotated[

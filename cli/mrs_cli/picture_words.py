@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from mrs.media.open import SUFFIXES
+from mrs.media.open_image import SUFFIXES
 from mrs.request import IMAGE_MARK
 
 _WEB = re.compile(r"https?://", re.IGNORECASE)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from mrs.media.open import hold_picture, open_picture
-from mrs.media.source import is_data, original_source, picture_name
+from mrs.media.image_source import image_name, is_data, original_source
+from mrs.media.open_image import embed_image, open_image
 from mrs.request import IMAGE_MARK, Message
 from mrs_cli.picture_words import find_pictures, spelled
 
@@ -22,7 +22,7 @@ class Shown:
 
 def hold(source: str) -> str:
     """The picture at `source`, whatever becomes of it there. Raises NotReadable."""
-    return hold_picture(source)[0]
+    return embed_image(source)[0]
 
 
 def attached(text: str, known: Sequence[str] = ()) -> Shown:
@@ -54,8 +54,8 @@ def described(images: Sequence[str]) -> str:
     """A line for each picture: its name and size."""
     lines = []
     for source in images:
-        image = open_picture(source).image
-        lines.append(f"\u25a3 {picture_name(source)} {image.width}\u00d7{image.height}")
+        image = open_image(source).image
+        lines.append(f"\u25a3 {image_name(source)} {image.width}\u00d7{image.height}")
     return "\n".join(lines)
 
 
@@ -83,7 +83,7 @@ def with_names(message: Message) -> Message:
     """The message with its images by name alone."""
     if not message.get("images"):
         return message
-    return {**message, "images": [picture_name(image) for image in message["images"]]}
+    return {**message, "images": [image_name(image) for image in message["images"]]}
 
 
 def _name(image: str) -> str:

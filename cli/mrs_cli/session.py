@@ -140,7 +140,7 @@ class Session:
         return question
 
     def attach(self, question: Question) -> Question:
-        """The question with the pictures that it names, where the model sees. Raises NotReadable."""
+        """The question with the pictures that it names, for a vision model. Raises NotReadable."""
         if self.vision is None or question.images is not None:
             return question
         try:

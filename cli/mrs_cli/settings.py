@@ -42,7 +42,8 @@ class Setting:
         start = f"above {self.low:g}" if self.above else f"from {self.low:g}"
         if self.high == math.inf:
             return f"{kind} {start}" if self.above else f"{kind} {start} up"
-        return f"{kind} {start}{' and' if self.above else ''} up to {self.high if self.whole else format(self.high, 'g')}"
+        end = self.high if self.whole else format(self.high, "g")
+        return f"{kind} {start}{' and' if self.above else ''} up to {end}"
 
     def parse(self, text: str, *, spelled: str) -> float:
         """The number that `text` says, an int for a whole one; UsageError quotes `spelled`."""

@@ -19,14 +19,14 @@ from mrs.events import DeviceMemoryUsage
 from mrs.plan.plan import Plan
 from mrs.plan.speed.learnt import Pace, learn
 from mrs.request import Message, RunRequest, Sampling
-from mrs.text.shorten import newest_tokens, newest_turns, room_for_prompt
+from mrs.text.shorten import max_prompt_tokens, newest_tokens, newest_turns
 
 if TYPE_CHECKING:
     from mrs.engine.loop import EngineLoop
     from mrs.engine.reply import Reply
-    from mrs.media.gallery import Gallery
-    from mrs.media.prepare import PreparedImage
-    from mrs.text.chat import TextSide
+    from mrs.media.image_loader import ImageLoader
+    from mrs.media.image_processors import PreparedImage
+    from mrs.text.text_processor import TextProcessor
     from mrs.text.tokenizer import Tokenizer
 
 
@@ -41,9 +41,9 @@ class LoadedModel:
         self,
         request: RunRequest,
         plan: Plan,
-        text: TextSide,
+        text: TextProcessor,
         engine: EngineLoop,
-        gallery: Gallery | None = None,
+        image_loader: ImageLoader | None = None,
     ) -> None:
         self.plan = plan
         self.summary = plan.summary
@@ -51,7 +51,7 @@ class LoadedModel:
         self.context_tokens = engine.context_tokens
         self._thinking = request.thinking
         self._text = text
-        self._gallery = gallery
+        self._image_loader = image_loader
         self._engine: EngineLoop | None = engine
         self.pace = Pace()
 
@@ -90,7 +90,7 @@ class LoadedModel:
         thinking = self._thinking if thinking is None else thinking
         prompt_ids, images = self._read(messages, thinking)
         if truncate and len(prompt_ids) >= self.context_tokens:
-            room = room_for_prompt(self.context_tokens, sampling.max_tokens)
+            room = max_prompt_tokens(self.context_tokens, sampling.max_tokens)
             messages = newest_turns(
                 messages, lambda rest: len(self._read(rest, thinking)[0]) <= room
             )
@@ -136,7 +136,7 @@ class LoadedModel:
     def _cut(self, prompt_ids: list[int], sampling: Sampling, truncate: bool) -> list[int]:
         if not truncate or len(prompt_ids) < self.context_tokens:
             return prompt_ids
-        room = room_for_prompt(self.context_tokens, sampling.max_tokens)
+        room = max_prompt_tokens(self.context_tokens, sampling.max_tokens)
         return newest_tokens(prompt_ids, room, self.tokenizer.bos_id)
 
     def _read(
@@ -145,8 +145,8 @@ class LoadedModel:
         """The prompt of a conversation, and the pictures in it. Raises UsageError after `close`."""
         _ = self.engine
         images: list[PreparedImage] = []
-        if self._gallery is not None:
-            images = self._gallery.of(messages)
+        if self._image_loader is not None:
+            images = self._image_loader.load(messages)
         elif any(message.get("images") for message in messages):
             raise UsageError(
                 "the model was loaded without its eyes",

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mrs.model.decoder import Decoder
     from mrs.model.weights import ModelWeights
     from mrs.source.checkpoint import Checkpoint
-    from mrs.text.chat import TextSide
+    from mrs.text.text_processor import TextProcessor
 
 _logger = logging.getLogger(__name__)
 
@@ -89,21 +89,21 @@ class ModelLoader:
             import mrs.engine.build
             import mrs.engine.reply
             import mrs.load.load  # noqa: F401
-            from mrs.media.gallery import Gallery
+            from mrs.media.image_loader import ImageLoader
 
-            text = self._text_side()
+            text = self._text_processor()
         request = self.request
         if request.thinking is not None and not text.knows_thinking:
             _logger.warning("the chat template knows no thinking: --thinking changes nothing")
         vision = self.planner.description.spec.vision
-        gallery = None
+        image_loader = None
         if vision and request.vision:
-            gallery = Gallery(vision.layout, request.vision.max_edge)
+            image_loader = ImageLoader(vision.layout, request.vision.max_edge)
         self._plan_again_if_memory_shrank()
         folder = self._prefix_folder()
         decoder = self._load_decoder(report)[0]
         engine = _engine(request, self.plan, decoder, folder)
-        return LoadedModel(request, self.plan, text, engine, gallery)
+        return LoadedModel(request, self.plan, text, engine, image_loader)
 
     def measure(self, on_progress: OnProgress | None = None) -> Reconciliation:
         """Load what was planned, run its worst moment, and compare what it took with the plan.
@@ -118,7 +118,7 @@ class ModelLoader:
             os.environ.setdefault(variable, silent)  # the profiler talks on standard error
         text = None
         with suppress(MrsError):  # a plan needs no tokenizer, but the memory of one counts
-            text = self._text_side()
+            text = self._text_processor()
         import mrs.engine.reply  # noqa: F401
         from mrs.engine.profile.run import measure, profile_run
 
@@ -191,12 +191,12 @@ class ModelLoader:
             self.plan = self._planned(self.planner)
             self.plan.require_fit()
 
-    def _text_side(self) -> TextSide:
+    def _text_processor(self) -> TextProcessor:
         """Tokenizer and chat template of a model whose files are on this machine."""
-        from mrs.text.chat import read_text_side
+        from mrs.text.text_processor import read_text_processor
 
         vision = self.planner.description.spec.vision
-        return read_text_side(
+        return read_text_processor(
             self.planner.checkpoint,
             chat_template=self.request.chat_template,
             jinja_explicit=self.request.jinja_explicit,

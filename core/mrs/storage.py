@@ -46,7 +46,8 @@ class Storage:
 def resolve_dtype(wanted: str, stored: Mapping[Format, int]) -> Format:
     """The dense format of weights and KV cache: `wanted`, or with `auto` that of the file.
 
-    `stored` counts the file's tensors of each format. A file of quantized blocks, which names none, is run in bf16.
+    `stored` counts the file's tensors of each format. A file of quantized blocks, which names no
+    dense format, is run in bf16.
     """
     if wanted != "auto":
         return FORMATS[_DTYPE_FORMATS[wanted]]

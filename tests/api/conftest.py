@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
-from small_models import write_random_model
 
+from support.model_files import write_demo_like_model
+from support.threads import one_thread
 
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+__all__ = ["one_thread"]  # a fixture for every test of this folder
 
 
 @pytest.fixture(scope="session")
-def random_model(tmp_path_factory) -> Callable[..., Path]:
+def random_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """`random_model("llama", num_hidden_layers=4)` is a folder with such a model."""
-    return lambda family, **changes: write_random_model(
-        tmp_path_factory.mktemp(family), family, changes
+    return lambda family, **changes: write_demo_like_model(
+        tmp_path_factory.mktemp(family), family, **changes
     )

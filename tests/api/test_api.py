@@ -47,7 +47,8 @@ def ask(runner: Runner, **settings: object) -> mrs.ChatCompletionResponse:
 def test_importing_loads_nothing_heavy() -> None:
     code = (
         "import sys, mrs; assert mrs.Which.Plain(model_id='x') and mrs.CompletionRequest;"
-        "heavy = {'torch', 'tokenizers', 'jinja2', 'numpy', 'PIL'} & set(sys.modules); assert not heavy"
+        "heavy = {'torch', 'tokenizers', 'jinja2', 'numpy', 'PIL'} & set(sys.modules); "
+        "assert not heavy"
     )
     environment = {"PYTHONPATH": str(Path(mrs.__file__).parents[1]), "PATH": ""}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from small_models import DEMO
 
 import mrs
+from support.model_files import DEMO
 
 DOCUMENT = Path(__file__).with_name("direct_gpu_inference.md").read_text()
 SNIPPETS = re.findall(r"^```python\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)

@@ -7,7 +7,7 @@ import pytest
 from mrs import ChatCompletionRequest, CompletionRequest, Runner, Which
 from mrs.errors import ContextFull
 from mrs.request import Message
-from mrs.text.shorten import newest_tokens, newest_turns, room_for_prompt
+from mrs.text.shorten import max_prompt_tokens, newest_tokens, newest_turns
 
 CONTEXT = 128
 
@@ -25,7 +25,11 @@ def said(role: str, content: str) -> Message:
 
 TALK = [
     said("system", "Be short."),
-    *(said(role, f"{role} {n}, and some more words") for n in range(9) for role in ("user", "assistant")),
+    *(
+        said(role, f"{role} {n}, and some more words")
+        for n in range(9)
+        for role in ("user", "assistant")
+    ),
     said("user", "The last question."),
 ]  # fmt: skip
 
@@ -92,4 +96,4 @@ def test_the_newest_tokens_after_the_first() -> None:
     assert newest_tokens([1, 2, 3, 4, 5], 3, None) == [3, 4, 5]
     assert newest_tokens([1, 2, 3, 4, 5], 3, 1) == [1, 4, 5]
     assert newest_tokens([1, 2, 3, 4, 5], 1, 1) == [1]
-    assert [room_for_prompt(100, wanted) for wanted in (None, 10, 90)] == [50, 90, 50]
+    assert [max_prompt_tokens(100, wanted) for wanted in (None, 10, 90)] == [50, 90, 50]

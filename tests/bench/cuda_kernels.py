@@ -173,7 +173,8 @@ def time_format(
         flops = 2 * tokens * rows * columns / seconds
         print(
             f"{tokens:6} {seconds * 1e6:8.1f} {rate / 1e9:6.0f} {rate / bandwidth:8.0%}"
-            f" {flops / 1e12:8.1f} {dense_seconds / seconds:6.2f} {launch_time(products[0]) * 1e6:10.1f}"
+            f" {flops / 1e12:8.1f} {dense_seconds / seconds:6.2f}"
+            f" {launch_time(products[0]) * 1e6:10.1f}"
         )
 
 

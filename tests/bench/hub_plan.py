@@ -20,12 +20,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("plan", "source")]
-
-from hub_server import Blob, HubServer
-from made_models import tensor_shapes
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from mrs.formats import FORMATS
+from support.hub_server import Blob, HubServer
+from support.model_files import tensor_shapes
 
 MODEL_ID = "someone/large"
 SHARDS = 163

@@ -2,10 +2,10 @@
 
     python tests/bench/quantization.py [--levels q4k q8_0 …] [--tokens 10000]
 
-For the demo model and the replies of chats that it was not trained on: the relative root-mean-square error of the quantized
-matrices, the perplexity, and how often the most likely next token is that of the full-precision
-model. Both quantizers' blocks run through the same kernels. llama.cpp's columns need
-llama-cpp-python and are left out without it.
+For the demo model and the replies of chats that it was not trained on: the relative
+root-mean-square error of the quantized matrices, the perplexity, and how often the most likely
+next token is that of the full-precision model. Both quantizers' blocks run through the same
+kernels. llama.cpp's columns need llama-cpp-python and are left out without it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 import mrs.demo
+from demo_training.text.fit import Recipe
+from demo_training.text.held_out import held_out_chats
+from demo_training.text.vocabulary import encode_chats
 from mrs.architecture.describe import Description, describe
-from mrs.demo.train.fit import Recipe
-from mrs.demo.train.held_out import held_out_chats
-from mrs.demo.train.vocabulary import encode_chats
 from mrs.formats import FORMATS, Format
 from mrs.isq import isq_format, parse_isq
 from mrs.kernels.cpu.library import native_library

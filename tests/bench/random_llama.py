@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.byte_tokenizer import byte_tokenizer
+from support.model_files import write_model
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, INTERMEDIATE, VOCAB = 2048, 16, 32, 8, 8192, 32000
 HEAD_DIM = HIDDEN // HEADS
 
 
 def write_folder(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -40,59 +43,15 @@ def write_folder(folder: Path) -> None:
         "bos_token_id": 1,
         "eos_token_id": 2,
     }
-    (folder / "config.json").write_text(json.dumps(config, indent=1))
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 2}))
-    _tokenizer().save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps(
-            {
-                "tokenizer_class": "PreTrainedTokenizerFast",
-                "eos_token": "</s>",
-                "chat_template": "{% for m in messages %}{{ m['content'] }}{% endfor %}",
-            }
-        )
-    )
-    save_file(_tensors(), folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def _tokenizer() -> Tokenizer:
-    """One token a byte: a prompt of ASCII letters has as many tokens as letters."""
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokens = ["<unk>", "<s>", "</s>", *letters]
-    vocab = {token: i for i, token in enumerate(tokens)}
-    tokenizer = Tokenizer(models.BPE(vocab, [], unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
-
-
-def _tensors() -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-
-    def matrix(rows: int, columns: int) -> torch.Tensor:
-        weight = torch.randn(rows, columns, generator=generator) * columns**-0.5
-        return weight.bfloat16()
-
-    ones = torch.ones(HIDDEN, dtype=torch.bfloat16)
-    tensors = {
-        "model.embed_tokens.weight": matrix(VOCAB, HIDDEN),
-        "model.norm.weight": ones.clone(),
-        "lm_head.weight": matrix(VOCAB, HIDDEN),
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "</s>",
+        "chat_template": "{% for m in messages %}{{ m['content'] }}{% endfor %}",
     }
-    for layer in range(LAYERS):
-        prefix = f"model.layers.{layer}."
-        tensors |= {
-            f"{prefix}input_layernorm.weight": ones.clone(),
-            f"{prefix}post_attention_layernorm.weight": ones.clone(),
-            f"{prefix}self_attn.q_proj.weight": matrix(HIDDEN, HIDDEN),
-            f"{prefix}self_attn.k_proj.weight": matrix(KV_HEADS * HEAD_DIM, HIDDEN),
-            f"{prefix}self_attn.v_proj.weight": matrix(KV_HEADS * HEAD_DIM, HIDDEN),
-            f"{prefix}self_attn.o_proj.weight": matrix(HIDDEN, HIDDEN),
-            f"{prefix}mlp.gate_proj.weight": matrix(INTERMEDIATE, HIDDEN),
-            f"{prefix}mlp.up_proj.weight": matrix(INTERMEDIATE, HIDDEN),
-            f"{prefix}mlp.down_proj.weight": matrix(HIDDEN, INTERMEDIATE),
-        }
-    return tensors
+    write_model(folder, config, "BF16", std=None)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 2}))
+    byte_tokenizer().save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
 def write_gguf(folder: Path, quantizations: list[str]) -> None:

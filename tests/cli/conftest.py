@@ -84,7 +84,7 @@ def start_mrs(process_env: dict[str, str]) -> Iterator[Callable[..., subprocess.
 
 @pytest.fixture
 def chat(process_env: dict[str, str]) -> Iterator[Callable[..., Any]]:
-    """`chat("-q")` is a chat in a terminal, with a fake model, whose prompt stands on the screen."""
+    """`chat("-q")` is a chat with a fake model in a terminal that already shows the prompt."""
     pexpect = pytest.importorskip("pexpect")
     children = []
 

@@ -15,7 +15,7 @@ import pytest
 from mrs_runs import PROMPT, Ran, Terminal
 from PIL import Image
 
-from mrs.media.open import open_picture
+from mrs.media.open_image import open_image
 from mrs.request import IMAGE_MARK, ModelSource, RunRequest, VisionRequest
 from mrs_cli.app import main
 from mrs_cli.environment import Environment
@@ -64,14 +64,14 @@ def talk() -> Callable[..., Ran]:
 def conversation(ran: Ran) -> list[tuple[str, list[int]]]:
     """The questions that the model was last asked, with the digests of their images."""
     return [
-        (message["content"], [open_picture(image).digest for image in message.get("images", ())])
+        (message["content"], [open_image(image).digest for image in message.get("images", ())])
         for message in ran.models[0].asked[-1][0]
         if message["role"] == "user"
     ]
 
 
 def digest(path: Path) -> int:
-    return open_picture(str(path)).digest
+    return open_image(str(path)).digest
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_chat_begins_with_images(talk, folder):
         (["-i", "vision-plain", "-m", "x", "--image", "cat.png"], 2, "add --prompt TEXT"),
         (["plain", "-m", "x", "-P", "a", "--image", "cat.png"], 2, "name the model with vision-"),
         (["vision-plain", "-m", "x", "-P", "a", "--image", "none.png"], 3, "image none.png cannot"),
-        (["vision-plain", "-m", "x", "-P", "a", "--image", "bad.png"], 3, "it is no png, jpg"),
+        (["vision-plain", "-m", "x", "-P", "a", "--image", "bad.png"], 3, "it is not a png, jpg"),
     ],
 )
 def test_a_wrong_image_is_said_before_the_model_is_loaded(run_mrs, folder, words, code, said):
@@ -158,7 +158,7 @@ def test_paths_in_prompts_and_pipes(run_mrs, folder):
         f"{IMAGE_MARK}three",
     ]
     assert [
-        [open_picture(image).digest for image in message.get("images", ())] for message in asked
+        [open_image(image).digest for image in message.get("images", ())] for message in asked
     ] == [[cat], [], [dog]]
     assert (ran.code, ran.err) == (0, "")
 
@@ -247,7 +247,7 @@ def test_commands_keep_images_whatever_becomes_of_the_files(talk, folder):
         "six",
     ]
     for message in asked[:3]:
-        assert [open_picture(image).digest for image in message["images"]] == [dog]
+        assert [open_image(image).digest for image in message["images"]] == [dog]
     assert conversation(ran) == [(f"{IMAGE_MARK}one", [cat]), ("six", [])]
 
 
@@ -274,7 +274,7 @@ def test_a_saved_chat_goes_on_with_a_model_that_does_not_see(talk, folder):
     assert "this model sees no images; they stay with the conversation" in ran.err
     first = json.loads(again.read_text())["messages"][0]
     assert first == json.loads(saved.read_text())["messages"][0]
-    assert open_picture(first["images"][0]).digest == digest(folder / "cat.png")
+    assert open_image(first["images"][0]).digest == digest(folder / "cat.png")
 
 
 @pytest.mark.parametrize(

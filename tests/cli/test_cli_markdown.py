@@ -47,7 +47,8 @@ End.
 def screen(codes: str, height: int, lines: tuple[str, ...] = ("",)) -> list[str]:
     """The lines that a terminal of `height` rows shows and has scrolled away, after `codes`.
 
-    `lines` stood there before, the cursor in the last one. It knows what a stream may use: newline, return, erase the line, up one line, the cursor.
+    `lines` stood there before, the cursor in the last one. It knows the codes that a stream may
+    use: newline, return, erase the line, up one line, the cursor.
     """
     lines, row = [*lines], len(lines) - 1
     for part in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", codes):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,7 @@ from jsonschema import Draft202012Validator
 from mrs.plan.report.document import SCHEMA
 from mrs_cli.app import main
 from mrs_cli.environment import Environment
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "plan"))
-from made_models import GPT_OSS, LLAMA_70B, write_few_bits, write_headers, write_model
+from support.model_files import GPT_OSS, LLAMA_70B, write_few_bits, write_headers, write_model
 
 SMALL: dict[str, Any] = {**LLAMA_70B, "hidden_size": 256, "intermediate_size": 512}
 SMALL |= {"num_hidden_layers": 6, "num_attention_heads": 8, "vocab_size": 512}

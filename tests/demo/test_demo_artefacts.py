@@ -13,11 +13,11 @@ from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import mrs.demo
-from mrs.demo.train.__main__ import train
-from mrs.demo.train.dialogues import dialogues
-from mrs.demo.train.fit import Recipe
-from mrs.demo.train.network import Llama, Shape
-from mrs.demo.train.vocabulary import END, START, encode_chats, render
+from demo_training.text.__main__ import train
+from demo_training.text.dialogues import dialogues
+from demo_training.text.fit import Recipe
+from demo_training.text.network import Llama, Shape
+from demo_training.text.vocabulary import END, START, encode_chats, render
 
 MODEL = Path(mrs.demo.__file__).parent / "model"
 HELD_OUT = Path(__file__).parent / "held_out.txt"

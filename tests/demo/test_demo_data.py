@@ -5,9 +5,9 @@ from functools import cache
 
 from judge import is_right, load_cases
 
-from mrs.demo.train.dialogues import dialogues
-from mrs.demo.train.fit import Recipe
-from mrs.demo.train.sums import TIMES
+from demo_training.text.dialogues import dialogues
+from demo_training.text.fit import Recipe
+from demo_training.text.sums import TIMES
 
 SUM = re.compile(r"^(-?\d+) (\S) (-?\d+) = \*\*(-?\d+)\*\*$")
 

@@ -1,4 +1,4 @@
-"""The demo model that sees answers about pictures it never saw, through the program's own engine."""
+"""The demo vision model answers questions about new images, run by the engine itself."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mrs.demo.train_vision.dialogues import Dialogue
-from mrs.demo.train_vision.evaluate import held_out_dialogues, held_out_pictures
-from mrs.demo.train_vision.picture import draw
+from demo_training.vision.dialogues import Dialogue
+from demo_training.vision.drawing import draw
+from demo_training.vision.evaluate import held_out_dialogues, held_out_images
 from mrs.events import Finished, TextDelta
 from mrs.loaded_model import LoadedModel
 from mrs.model_loader import ModelLoader
 from mrs.request import IMAGE_MARK, Message, ModelSource, RunRequest, Sampling, VisionRequest
 
-PICTURES = Path(__file__).parent.parent / "pictures"
+IMAGES = Path(__file__).parent.parent / "pictures"
 GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=100)
 
 
@@ -47,7 +47,7 @@ def user(text: str, images: Sequence[Path] = ()) -> Message:
 
 
 def messages_of(chat: Dialogue, folder: Path) -> list[Message]:
-    """The dialogue up to its last question, its pictures written into `folder`."""
+    """The dialogue up to its last question, its images written into `folder`."""
     messages = [Message(role="system", content=chat.system)] if chat.system else []
     for turn in chat.turns:
         files = [folder / f"{scene.seed}.png" for scene in turn.scenes]
@@ -66,8 +66,8 @@ def wrong(
     return [(turn.question, said, turn.answer) for turn, said in asked if said != turn.answer]
 
 
-def test_says_what_is_in_held_out_pictures(demo: LoadedModel, tmp_path: Path) -> None:
-    chats = list(held_out_pictures(100))
+def test_says_what_is_in_held_out_images(demo: LoadedModel, tmp_path: Path) -> None:
+    chats = list(held_out_images(100))
     failed = wrong(demo, chats, tmp_path)
     assert len(failed) <= 0.05 * len(chats), failed
 
@@ -80,20 +80,20 @@ def test_answers_in_held_out_dialogues(demo: LoadedModel, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("isq", ["q8_0", "q4k"])
 def test_quantized_answers(isq: str, tmp_path: Path) -> None:
-    model, chats = load_demo(isq=isq), list(held_out_pictures(40))
+    model, chats = load_demo(isq=isq), list(held_out_images(40))
     failed = wrong(model, chats, tmp_path)
     model.close()
     assert len(failed) <= 0.1 * len(chats), failed
 
 
-@pytest.mark.parametrize("path", sorted(PICTURES.glob("*.png")), ids=lambda path: path.stem)
-def test_pictures_of_the_readme(demo: LoadedModel, path: Path) -> None:
+@pytest.mark.parametrize("path", sorted(IMAGES.glob("*.png")), ids=lambda path: path.stem)
+def test_images_of_the_readme(demo: LoadedModel, path: Path) -> None:
     said = path.stem.replace("_", " ").capitalize() + "."
     assert reply(demo, [user("What is in the picture?", [path])]) == said
 
 
-def test_follow_ups_and_a_second_picture(demo: LoadedModel) -> None:
-    paths = sorted(PICTURES.glob("*.png"))
+def test_follow_ups_and_a_second_image(demo: LoadedModel) -> None:
+    paths = sorted(IMAGES.glob("*.png"))
     first, second = paths[:2]
     colour = first.stem.split("_")[1].capitalize()
     messages = [user("What is in the picture?", [first])]
@@ -125,7 +125,7 @@ def test_text_alone(demo: LoadedModel, question: str, part: str) -> None:
 
 
 def test_plain_drawings(demo: LoadedModel, tmp_path: Path) -> None:
-    """Pictures as a person may draw them: other sizes, grey, with transparency."""
+    """Images as a person may draw them: other sizes, grey, with transparency."""
     from PIL import ImageDraw
 
     for name, mode, background, fill, said in (

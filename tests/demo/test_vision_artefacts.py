@@ -1,4 +1,4 @@
-"""The files of the demo model that sees agree with each other and with transformers."""
+"""The files of the demo vision model agree with each other and with transformers."""
 
 import json
 from pathlib import Path
@@ -8,17 +8,17 @@ import torch
 from transformers import AutoProcessor, CLIPImageProcessor, LlavaForConditionalGeneration
 
 import mrs.demo
-from mrs.demo.train.network import Shape as TextShape
-from mrs.demo.train_vision.__main__ import Recipe, train
-from mrs.demo.train_vision.dialogues import Dialogue, dialogues
-from mrs.demo.train_vision.evaluate import held_out_pictures
-from mrs.demo.train_vision.export import read_folder
-from mrs.demo.train_vision.network import Shape, VisionShape
-from mrs.demo.train_vision.picture import draw
-from mrs.demo.train_vision.pixels import pixels
-from mrs.demo.train_vision.schedule import Course
-from mrs.demo.train_vision.see import look
-from mrs.demo.train_vision.vocabulary import IMAGE, IMAGE_ID, encode
+from demo_training.text.network import Shape as TextShape
+from demo_training.vision.__main__ import Recipe, train
+from demo_training.vision.dialogues import Dialogue, dialogues
+from demo_training.vision.drawing import draw
+from demo_training.vision.evaluate import held_out_images
+from demo_training.vision.export import read_folder
+from demo_training.vision.network import Shape, VisionShape
+from demo_training.vision.pixels import pixels
+from demo_training.vision.schedule import Course
+from demo_training.vision.tower_training import scene_pixels
+from demo_training.vision.vocabulary import IMAGE, IMAGE_ID, encode
 
 MODEL = Path(mrs.demo.__file__).parent / "vision_model"
 PATCHES, SIDE = VisionShape().patches, VisionShape().image_size
@@ -34,7 +34,7 @@ def processor():
     return AutoProcessor.from_pretrained(MODEL)
 
 
-def with_pictures(seed: int, count: int) -> list[Dialogue]:
+def with_images(seed: int, count: int) -> list[Dialogue]:
     return [chat for chat in dialogues(seed, count) if chat.scenes]
 
 
@@ -71,12 +71,12 @@ def test_tensors_are_those_of_published_checkpoints(theirs: LlavaForConditionalG
 
 def test_transformers_computes_the_same(theirs: LlavaForConditionalGeneration) -> None:
     ours, tokenizer = read_folder(MODEL, Shape())
-    for chat in with_pictures(3, 8):
+    for chat in with_images(3, 8):
         ((ids, _),) = encode(tokenizer, [chat], PATCHES)
-        tokens, pictures = torch.tensor([ids]), look(chat.scenes, SIDE)
+        tokens, images = torch.tensor([ids]), scene_pixels(chat.scenes, SIDE)
         with torch.no_grad():
-            expected = theirs(input_ids=tokens, pixel_values=pictures).logits
-            logits = ours.logits(ours(tokens, pictures))
+            expected = theirs(input_ids=tokens, pixel_values=images).logits
+            logits = ours.logits(ours(tokens, images))
         torch.testing.assert_close(logits, expected, atol=2e-3, rtol=1e-3)
 
 
@@ -89,15 +89,15 @@ def test_chats_are_read_as_the_template_writes_them(processor) -> None:
         assert text == "".join(
             f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in written
         )
-        pictures = [draw(scene) for scene in chat.scenes]
-        read = processor(text=text, images=pictures or None, return_tensors="pt")
+        images = [draw(scene) for scene in chat.scenes]
+        read = processor(text=text, images=images or None, return_tensors="pt")
         assert read["input_ids"][0].tolist() == ids
         assert ids.count(IMAGE_ID) == PATCHES * len(chat.scenes)
-        if pictures:
-            assert torch.allclose(read["pixel_values"], look(chat.scenes, SIDE), atol=1e-5)
+        if images:
+            assert torch.allclose(read["pixel_values"], scene_pixels(chat.scenes, SIDE), atol=1e-5)
 
 
-def test_template_puts_pictures_first_and_takes_plain_text(processor) -> None:
+def test_template_puts_images_first_and_takes_plain_text(processor) -> None:
     parts = [{"type": "text", "text": "What is this?"}, {"type": "image"}]
     for content, expected in (
         (parts, "<image>\nWhat is this?"),
@@ -112,7 +112,7 @@ def test_template_puts_pictures_first_and_takes_plain_text(processor) -> None:
 
 def test_processor_makes_the_pixels_that_were_trained_on() -> None:
     processor = CLIPImageProcessor.from_pretrained(MODEL)
-    for chat in held_out_pictures(20):
+    for chat in held_out_images(20):
         image = draw(chat.scenes[0])
         theirs = processor(image, return_tensors="pt")["pixel_values"][0]
         torch.testing.assert_close(pixels(image, 96), theirs, atol=1e-5, rtol=1e-5)
@@ -120,9 +120,9 @@ def test_processor_makes_the_pixels_that_were_trained_on() -> None:
 
 @pytest.mark.slow
 def test_transformers_answers(theirs: LlavaForConditionalGeneration, processor) -> None:
-    """Greedy answers about held-out pictures, 95 of 100 of them to the letter."""
+    """Greedy answers about held-out images, 95 of 100 of them to the letter."""
     right = 0
-    chats = list(held_out_pictures(100))
+    chats = list(held_out_images(100))
     for chat in chats:
         text = processor.apply_chat_template(
             chat.messages()[:-1], tokenize=False, add_generation_prompt=True
@@ -143,9 +143,9 @@ def test_training_writes_a_model_that_loads(tmp_path: Path) -> None:
         vocab_size=768, hidden_size=32, intermediate_size=32, num_hidden_layers=1,
         num_attention_heads=2, num_key_value_heads=1, head_dim=16,
     )  # fmt: skip
-    seeing = Course(count=8, batch=4, matrix_rate=0.02, other_rate=0.002)
-    speaking = Course(count=400, batch=2048, matrix_rate=0.02, other_rate=0.002)
-    train(tmp_path, Recipe(seeing, (speaking, speaking)), Shape(vision, text))
+    tower = Course(count=8, batch=4, matrix_rate=0.02, other_rate=0.002)
+    chat = Course(count=400, batch=2048, matrix_rate=0.02, other_rate=0.002)
+    train(tmp_path, Recipe(tower, (chat, chat)), Shape(vision, text))
     model = LlavaForConditionalGeneration.from_pretrained(tmp_path)
     assert model.generation_config.eos_token_id == 2
     assert model.config.image_token_index == IMAGE_ID

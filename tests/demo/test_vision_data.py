@@ -1,4 +1,4 @@
-"""The pictures that the model which sees learns from, and what is asked about them."""
+"""The images that the demo vision model learns from, and the questions about them."""
 
 import math
 import re
@@ -10,13 +10,13 @@ import torch
 from PIL import Image
 from transformers import CLIPImageProcessor
 
-from mrs.demo.train_vision.dialogues import dialogues
-from mrs.demo.train_vision.evaluate import HELD_OUT_SEED, held_out_pictures
-from mrs.demo.train_vision.palette import COLOURS, distance
-from mrs.demo.train_vision.picture import draw
-from mrs.demo.train_vision.pixels import pixels
-from mrs.demo.train_vision.questions import NUMBERS, QUESTIONS, count, describe, yes_or_no
-from mrs.demo.train_vision.scene import SHAPES, TOLD, Group, Scene, place, random_scene
+from demo_training.vision.dialogues import dialogues
+from demo_training.vision.drawing import draw
+from demo_training.vision.evaluate import HELD_OUT_SEED, held_out_images
+from demo_training.vision.palette import COLOURS, distance
+from demo_training.vision.pixels import pixels
+from demo_training.vision.questions import NUMBERS, QUESTIONS, count, describe, yes_or_no
+from demo_training.vision.scene import MOST_ASKED, SHAPES, Group, Scene, place, random_scene
 
 GROUP = re.compile(rf"(\w+) (\w+) ({'|'.join(SHAPES)})(?:s|es)?")
 
@@ -27,7 +27,7 @@ def scenes(seed: int, number: int) -> list[Scene]:
 
 
 def drawn(scene: Scene) -> dict[tuple[str, str], int]:
-    """How many figures of each colour and shape lie in the picture."""
+    """How many figures of each colour and shape lie in the image."""
     kinds = [(figure.colour, figure.shape) for figure in scene.figures]
     return {kind: kinds.count(kind) for kind in kinds}
 
@@ -44,7 +44,9 @@ def test_figures_keep_apart_and_inside() -> None:
 
 def test_every_combination_occurs() -> None:
     groups = [group for scene in scenes(2, 6000) for group in scene.groups]
-    assert len({(g.count, g.colour, g.shape) for g in groups}) == TOLD * len(COLOURS) * len(SHAPES)
+    assert len({(g.count, g.colour, g.shape) for g in groups}) == MOST_ASKED * len(COLOURS) * len(
+        SHAPES
+    )
     assert {len(scene.groups) for scene in scenes(2, 300)} == {0, 1}
 
 
@@ -98,7 +100,7 @@ def test_figures_have_their_colour() -> None:
     assert right > 0.9 * total
 
 
-def test_pictures_are_the_same_each_time_and_differ() -> None:
+def test_images_are_the_same_each_time_and_differ() -> None:
     first, second = (np.asarray(draw(scenes(6, 1)[0])) for _ in range(2))
     assert np.array_equal(first, second)
     sizes = {draw(scene).size for scene in scenes(6, 60)}
@@ -113,9 +115,9 @@ def test_dialogues_are_the_same_each_time() -> None:
     assert first != [d.messages() for d in dialogues(6, 40)]
 
 
-def test_held_out_pictures_are_not_trained_on() -> None:
+def test_held_out_images_are_not_trained_on() -> None:
     assert HELD_OUT_SEED != 1234
-    held_out = {scene.seed for chat in held_out_pictures(200) for scene in chat.scenes}
+    held_out = {scene.seed for chat in held_out_images(200) for scene in chat.scenes}
     assert not held_out & {s.seed for chat in dialogues(1234, 3000) for s in chat.scenes}
 
 

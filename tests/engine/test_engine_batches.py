@@ -7,25 +7,16 @@ import time
 from dataclasses import replace
 
 import pytest
-import torch
-from tiny_decoders import GREEDY, VOCABULARY, WARM, tiny_decoder
 
-from engines import Asked, generate, make_engine
 from mrs.engine.engine import Engine
 from mrs.engine.sequence import DeadlineExceeded, SequenceRequest
 from mrs.errors import ContextFull, UsageError
 from mrs.model.decoder import Decoder
 from mrs.request import Sampling
+from support.engines import Asked, generate, make_engine
+from support.tiny_decoders import GREEDY, VOCABULARY, WARM, tiny_decoder
 
 KINDS = ["dense", "window", "hybrid", "longrope"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def begin_engine(

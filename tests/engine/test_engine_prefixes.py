@@ -7,24 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
-from tiny_decoders import CPU, GREEDY, VOCABULARY, WARM, tiny_decoder
 
-from engines import Asked, make_engine
 from mrs.cache.prefix import chain
 from mrs.cache.prefix.disk import DiskPrefixCache
 from mrs.engine.engine import Engine
 from mrs.request import Sampling
+from support.engines import Asked, make_engine
+from support.tiny_decoders import CPU, GREEDY, VOCABULARY, WARM, tiny_decoder
 
 FAMILIES = ["dense", "window", "hybrid", "delta", "latent", "longrope", "dynamic"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def begin_engine(

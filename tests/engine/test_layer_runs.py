@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_decoders import GREEDY, PACKED_CONFIGS, VOCABULARY, packed_decoder
 from torch import Tensor
 
-from engines import Asked, make_engine
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.devices.cpu_path import cpu_path
 from mrs.engine.engine import Engine
@@ -20,6 +18,8 @@ from mrs.kernels.cpu.library import is_available
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder, DecoderLayer
 from mrs.model.fused_chain import FusedLayerChain
+from support.engines import Asked, make_engine
+from support.tiny_decoders import GREEDY, PACKED_CONFIGS, VOCABULARY, packed_decoder
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="the native kernels were not built")
 

@@ -16,24 +16,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
-from tiny_decoders import GREEDY, tiny_decoder
 
-from engines import generate, make_engine
 from mrs.engine.engine import Engine
 from mrs.engine.loop import EngineLoop
 from mrs.engine.sequence import QueueFull, SequenceRequest
 from mrs.errors import MrsError, UsageError
+from support.engines import generate, make_engine
+from support.tiny_decoders import GREEDY, tiny_decoder
 
 LONG = replace(GREEDY, max_tokens=190)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -179,9 +170,9 @@ def test_a_forked_process_is_told_at_once(loop: EngineLoop) -> None:
 
 PROGRAM = f"""
 import sys, time
-sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parent.parent)!r}]
-from engines import make_engine
-from tiny_decoders import GREEDY, tiny_decoder
+sys.path[:0] = [{str(Path(__file__).parents[1])!r}]
+from support.engines import make_engine
+from support.tiny_decoders import GREEDY, tiny_decoder
 from mrs.engine.loop import EngineLoop
 from mrs.engine.sequence import SequenceRequest
 decoder = tiny_decoder("dense")

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny_decoders import GREEDY, VOCABULARY, tiny_decoder
 
-from engines import Asked, generate, make_engine
 from mrs.engine.engine import Engine
 from mrs.errors import ContextFull
 from mrs.model.decoder import Decoder
+from support.engines import Asked, generate, make_engine
+from support.tiny_decoders import GREEDY, VOCABULARY, tiny_decoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

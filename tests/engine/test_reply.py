@@ -27,12 +27,9 @@ QUESTION: list[Message] = [{"role": "user", "content": "What is a KV cache?"}]
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[LoadedModel]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
     made = ModelLoader(RunRequest(ModelSource("demo", "safetensors"), cpu=True)).load()
     yield made
     made.close()
-    torch.set_num_threads(before)
 
 
 def events(model: LoadedModel) -> tuple[str, Finished]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pytest
-import torch
-from tiny_decoders import GREEDY, VOCABULARY, WARM, tiny_decoder
 
-from engines import generate, make_engine
 from mrs.engine.loop import EngineLoop
 from mrs.engine.sequence import SequenceRequest
 from mrs.request import Sampling
+from support.engines import generate, make_engine
+from support.tiny_decoders import GREEDY, VOCABULARY, WARM, tiny_decoder
 
 THREADS, REQUESTS = 6, 100  # for each kind of model
 
@@ -26,14 +24,6 @@ class Request:
     prompt_ids: list[int]
     sampling: Sampling
     leaves_after: int | None
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def random_requests(chance: random.Random) -> list[Request]:

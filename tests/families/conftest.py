@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
 from parity_cases import CASES, Case
+
+from support.references import computed_once
+from support.threads import one_thread
 
 if TYPE_CHECKING:
     from reference import Reference
     from running import Loaded
 
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+__all__ = ["one_thread"]  # a fixture for every test of this folder
 
 
 @pytest.fixture(scope="session")
-def references(tmp_path_factory: pytest.TempPathFactory):
-    """Make, at most once each, the reference of a case."""
+def references(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Reference]:
+    """The reference of a case, computed once."""
     from reference import make_reference
 
-    @cache
-    def reference(case: Case) -> Reference:
-        return make_reference(case, tmp_path_factory.mktemp(case.id))
-
-    return reference
+    return computed_once(make_reference, tmp_path_factory)
 
 
 @pytest.fixture(scope="session", params=CASES, ids=lambda case: case.id)

@@ -17,8 +17,6 @@ from mrs.cache.paged_kv import PagedKVCache
 from mrs.devices.probe import probe_devices
 from mrs.engine.profile.run import profile_run
 from mrs.kernels.cpu.library import is_available
-from mrs.load.load import load_weights
-from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.weights import ModelWeights
@@ -27,6 +25,7 @@ from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.plan import Plan, make_plan
 from mrs.request import PREFILL_CHUNK_TOKENS, ModelSource, RunRequest
 from mrs.source.find import open_checkpoint
+from support.planned_decoder import planned_decoder
 
 CPU = torch.device("cpu")
 PLANNED_TOKENS = 40
@@ -56,16 +55,7 @@ def load(
     host = probe_devices(what_if=(), cpu_only=True)
     packs = isq is not None and is_available()
     made = make_plan(request, ModelWeightsInfo(checkpoint, description), host, cpu_packs=packs)
-    count = len(description.spec.layers)
-    layer_devices = [devices[layer * len(devices) // count] for layer in range(count)]
-    places = {
-        p.name: devices[0] if p.layer is None else layer_devices[p.layer]
-        for p in description.parameters
-    }
-    weights = load_weights(
-        checkpoint, description.parameters, made.storage, places, lambda name, size_bytes: None
-    )
-    decoder = Decoder(description.spec, weights, layer_devices, TORCH_DTYPES[made.dense.name])
+    weights, decoder = planned_decoder(checkpoint, description, made, devices)
     return Loaded(description, made, weights, decoder)
 
 

@@ -22,10 +22,10 @@ from running import (
     load,
 )
 
-from engines import generate, make_engine
 from mrs.architecture.describe import describe
 from mrs.request import ModelSource, Sampling
 from mrs.source.find import open_checkpoint
+from support.engines import generate, make_engine
 
 GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=REPLY_TOKENS)
 

@@ -95,7 +95,11 @@ PUBLISHED: dict[str, tuple[int, str, dict[str, Any]]] = {
             "num_attention_heads": 128,
         },
     ),
-    "gpt-oss 20B": (20_914_757_184, "gpt_oss", {**_GPT_OSS, "num_hidden_layers": 24, "num_local_experts": 32}),
+    "gpt-oss 20B": (
+        20_914_757_184,
+        "gpt_oss",
+        {**_GPT_OSS, "num_hidden_layers": 24, "num_local_experts": 32},
+    ),
     "gpt-oss 120B": (116_829_156_672, "gpt_oss", {**_GPT_OSS, "num_hidden_layers": 36}),
     "Phi 3.5 MoE": (
         41_873_153_344,

@@ -81,7 +81,12 @@ EXPERT = "model.layers.1.block_sparse_moe.experts.3.w2.weight"
         ("llama", config(rope_parameters={**ROPE, "rope_type": "spiral"}), 5, "spiral"),
         ("llama", config(quantization_config={"quant_method": "gptq"}), 5, "gptq"),
         ("llama", config(hidden_act="sine"), 5, "sine"),
-        ("qwen2", config(layer_types=["full_attention", "wave"], use_sliding_window=True), 5, "wave"),
+        (
+            "qwen2",
+            config(layer_types=["full_attention", "wave"], use_sliding_window=True),
+            5,
+            "wave",
+        ),
         ("gemma", config(use_bidirectional_attention=True), 5, "use_bidirectional_attention"),
         ("gemma2", config(use_bidirectional_attention=True), 5, "use_bidirectional_attention"),
         ("llama", tensor("model.layers.0.self_attn.extra.weight", 4), 5, "self_attn.extra.weight"),

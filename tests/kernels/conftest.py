@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import torch
 
 from mrs.devices.cpu_path import PATH_VARIABLE
 from mrs.kernels.cpu.library import NativeLibrary, native_library, native_paths
+from support.threads import single_thread
 
 
 @pytest.fixture(params=native_paths())
@@ -30,8 +30,6 @@ def _opened(path: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[NativeLibrar
     native_library.cache_clear()
     opened = native_library()
     assert ("torch" if opened is None else opened.path) == path
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # tiny matrices gain nothing from more
-    yield opened
-    torch.set_num_threads(threads)
+    with single_thread():
+        yield opened
     native_library.cache_clear()

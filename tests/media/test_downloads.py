@@ -1,4 +1,4 @@
-"""Pictures over HTTP: redirects, slow and endless answers."""
+"""Images over HTTP: redirects, slow and endless answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from mrs.errors import NotReadable
-from mrs.media.open import PictureLimits, open_picture
+from mrs.media.open_image import ImageLimits, open_image
 from mrs.source import http_client
 
 
@@ -125,8 +125,8 @@ def address() -> Iterator[Callable[[str], str]]:
 
 
 @pytest.mark.parametrize("name", ["cat.png", "moved.png", "cat.png?size=1 é"])
-def test_a_picture_comes(address: Callable[[str], str], name: str) -> None:
-    found = open_picture(address(name)).image
+def test_an_image_comes(address: Callable[[str], str], name: str) -> None:
+    found = open_image(address(name)).image
     assert np.asarray(found).tobytes() == np.arange(300, dtype=np.uint8).tobytes()
 
 
@@ -135,14 +135,14 @@ def test_a_picture_comes(address: Callable[[str], str], name: str) -> None:
     [
         ("nothing.png", "the server answers 404"),
         ("circle.png", "more than 10 redirects"),
-        ("to_file.png", "no web address"),
-        ("page.png", "it is no png, jpg"),
+        ("to_file.png", "an invalid address"),
+        ("page.png", "it is not a png, jpg"),
         ("cut.png", "no answer"),
     ],
 )
 def test_what_does_not_come(address: Callable[[str], str], name: str, reason: str) -> None:
     with pytest.raises(NotReadable, match=reason) as caught:
-        open_picture(address(name))
+        open_image(address(name))
     assert str(caught.value).startswith(f"image {address(name)} cannot be read")
 
 
@@ -150,12 +150,12 @@ def test_a_public_server_sends_nobody_into_the_local_network(
     address: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("no_proxy", "*")
-    open_picture(address("away.png"))
+    open_image(address("away.png"))
     assert _Server.secrets.pop() == "/secret.png"
     answers = iter([True, False])
     monkeypatch.setattr(http_client, "_is_public", lambda _: next(answers))
     with pytest.raises(NotReadable, match="redirects into the local network: localhost:"):
-        open_picture(address("away.png"))
+        open_image(address("away.png"))
     assert not _Server.secrets
 
 
@@ -179,26 +179,26 @@ def test_which_addresses_are_public(found: str, is_public: bool) -> None:
 
 def test_a_status_of_two_lines_is_one_line(address: Callable[[str], str]) -> None:
     with pytest.raises(NotReadable) as caught:
-        open_picture(address("two_lines.png"))
+        open_image(address("two_lines.png"))
     assert "\n" not in str(caught.value)
     assert "\r" not in str(caught.value)
 
 
 def test_an_endless_answer_is_read_to_the_limit(address: Callable[[str], str]) -> None:
     with pytest.raises(NotReadable, match="more than 1 MiB"):
-        open_picture(address("endless.png"), PictureLimits(file_bytes=2**20))
+        open_image(address("endless.png"), ImageLimits(file_bytes=2**20))
 
 
 @pytest.mark.parametrize("name", ["dripping.png", "dripping_header.png", "endless.png"])
 def test_a_download_has_an_end(address: Callable[[str], str], name: str) -> None:
     started = time.monotonic()
-    limits = PictureLimits(file_bytes=2**30, download_s=0.5)
+    limits = ImageLimits(file_bytes=2**30, download_s=0.5)
     with pytest.raises(NotReadable, match="takes too long"):
-        open_picture(address(name), limits)
+        open_image(address(name), limits)
     assert 0.4 < time.monotonic() - started < 5
 
 
 def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "*")
     with pytest.raises(NotReadable, match=r"no answer from 127\.0\.0\.1:1:"):
-        open_picture("http://127.0.0.1:1/cat.png")
+        open_image("http://127.0.0.1:1/cat.png")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import importlib.util
 import json
 from dataclasses import dataclass
-from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
-from made_models import write_model
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from support.byte_tokenizer import byte_tokenizer
+from support.model_files import write_model
 
 MIB = 1 << 20
 
@@ -134,19 +133,6 @@ def model_path(configuration: Configuration, folder: Path) -> Path:
     path = folder / f"{configuration.model}-{configuration.stored}"
     if not (path / "tokenizer.json").exists():
         write_model(path, MODELS[configuration.model], configuration.stored)
-        _tokenizer(MODELS[configuration.model]["vocab_size"]).save(str(path / "tokenizer.json"))
+        byte_tokenizer(MODELS[configuration.model]["vocab_size"]).save(str(path / "tokenizer.json"))
         (path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
     return path
-
-
-def _tokenizer(size: int) -> Tokenizer:
-    """As large as a real one, and yet a prompt of small letters has as many tokens as letters."""
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    pairs = (pair for pair in product(letters, letters) if not "".join(pair).islower())
-    merges = list(islice(pairs, max(0, size - len(letters) - 3)))
-    words = ["<unk>", "<s>", "</s>", *letters, *map("".join, merges)]
-    vocab = {token: i for i, token in enumerate(words)}
-    tokenizer = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer

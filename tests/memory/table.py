@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1] / "plan"))
+sys.path.append(str(Path(__file__).parents[1]))
 
 from configurations import MIB, QUICK, SLOW, published
 from measuring import exit_code_within, measured

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from made_models import LLAMA_70B, write_headers
 
 from mrs.architecture.describe import describe
 from mrs.devices.cpu_path import PATH_VARIABLE, cpu_path, cpu_paths
@@ -17,6 +15,8 @@ from mrs.kernels.cpu.library import native_library, native_paths
 from mrs.plan.planner import Planner
 from mrs.request import ModelSource, RunRequest
 from mrs.source.find import open_checkpoint
+from support.model_files import LLAMA_70B, write_headers
+from support.threads import single_thread
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +74,5 @@ def _forced(path: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Plans and measurements for one thread: torch's profiler sees no other."""
     monkeypatch.setattr("mrs.plan.memory.device_sizes.cpu_threads", lambda: 1)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with single_thread():
+        yield

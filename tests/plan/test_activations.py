@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from made_models import write_model
 
 from mrs.architecture.describe import describe
 from mrs.block_sizes import CacheSize
@@ -27,6 +26,7 @@ from mrs.quants import decode
 from mrs.quants.registry import DECODERS
 from mrs.request import ModelSource
 from mrs.source.find import open_checkpoint
+from support.model_files import write_model
 
 CONTEXT_TOKENS = 1024
 BASE: dict[str, Any] = {

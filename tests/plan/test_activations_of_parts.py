@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from made_models import write_model
 from test_activations import BASE, measured_and_predicted
+
+from support.model_files import write_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from made_models import write_model
 from torch import Tensor
 
-from engines import generate, make_engine
 from mrs.architecture.describe import Description, describe
 from mrs.devices.device import Device
 from mrs.formats import FORMATS
@@ -25,6 +23,8 @@ from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.request import ModelSource, Sampling
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.find import open_checkpoint
+from support.engines import generate, make_engine
+from support.model_files import write_model
 
 CPU = torch.device("cpu")
 GPU = Device("cuda", 0, "a GPU", 1 << 34, 1 << 34, "cuda:0")

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_models import write_model
 
 from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
+from support.model_files import write_model
 
 MODEL: dict[str, Any] = {
     "model_type": "llama",

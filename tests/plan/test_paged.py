@@ -9,7 +9,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-from made_models import LLAMA_70B, write_headers
 
 from mrs.errors import DoesNotFit, Unsupported, UsageError
 from mrs.plan.plan import Plan
@@ -18,6 +17,7 @@ from mrs.plan.report.document import SCHEMA, dumps, to_document
 from mrs.plan.report.replay import contradictions, replay
 from mrs.plan.report.suggestions import nearest_changes
 from mrs.request import PagedRequest, RunRequest
+from support.model_files import LLAMA_70B, write_headers
 
 MIB = 1024**2
 GIB = 1024**3

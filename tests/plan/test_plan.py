@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from made_models import GPT_OSS, LLAMA_70B, tensor_shapes, write_few_bits, write_headers
 
 from mrs.errors import DoesNotFit, UsageError
 from mrs.formats import FORMATS
@@ -26,6 +25,7 @@ from mrs.plan.report.solve import GOALS, solve
 from mrs.plan.report.suggestions import nearest_changes
 from mrs.request import PagedRequest
 from mrs.units import GIB
+from support.model_files import GPT_OSS, LLAMA_70B, tensor_shapes, write_few_bits, write_headers
 
 SMALL: dict[str, Any] = {**LLAMA_70B, "hidden_size": 1024, "intermediate_size": 4096}
 SMALL |= {"num_hidden_layers": 12, "num_attention_heads": 16, "vocab_size": 32000}

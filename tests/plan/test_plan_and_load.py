@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from made_models import LLAMA_70B, shards, write_model
 
 import mrs
 import mrs_cli
@@ -25,9 +24,8 @@ from mrs.plan.calibration import corrections
 from mrs.plan.memory.breakdown import Correction
 from mrs.plan.report.document import dumps, to_document
 from mrs.request import ModelSource, PagedRequest, RunRequest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "source"))
-from hub_server import Blob, HubServer
+from support.hub_server import Blob, HubServer
+from support.model_files import LLAMA_70B, shards, write_model
 
 TINY: dict[str, Any] = {
     "model_type": "llama",

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_models import write_headers
 
 from mrs.plan.cost import Work
 from mrs.plan.speed.roofline import CHOICE_STEPS, GATHERED_STEPS, DeviceSpeed, Range, SpeedEstimate
+from support.model_files import write_headers
 
 SLOW_STEP, FAST_STEP = 30e-6, 5e-6
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_models import write_model
 
-from engines import Asked, make_engine
 from mrs.engine.engine import Engine
 from mrs.model_loader import ModelLoader
 from mrs.plan.plan import Plan
 from mrs.request import ModelSource, RunRequest, Sampling
+from support.engines import Asked, make_engine
+from support.model_files import write_model
 
 GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0)
 BASE: dict[str, Any] = {

@@ -30,7 +30,8 @@ for threads, dtype, tokens, columns, rows in json.loads(sys.argv[1]):
     x = torch.ones(tokens, columns)
     multiply = lambda: torch.nn.functional.linear(x.to(weight.dtype), weight).float()
     format = FORMATS[{"bfloat16": "BF16", "float16": "F16"}[dtype]]
-    run = ForwardShape(tokens, tokens, tokens, FORMATS["F32"], format, threads, torch_units=torch_units())
+    sizes = tokens, tokens, tokens, FORMATS["F32"], format, threads
+    run = ForwardShape(*sizes, torch_units=torch_units())
     planned = product_bytes(run, columns, rows, Storage(format, 0))
     found.append((peak_bytes(multiply, torch.device("cpu")), planned))
 print(json.dumps(found))

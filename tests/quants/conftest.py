@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import torch
 
 from mrs.devices.cpu_path import PATH_VARIABLE
 from mrs.kernels.cpu.library import native_library, native_paths
+from support.threads import one_thread
+
+__all__ = ["one_thread"]  # a fixture for every test of this folder
 
 
 @pytest.fixture(params=["torch", *native_paths()])
@@ -17,12 +19,3 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     native_library.cache_clear()
     yield request.param
     native_library.cache_clear()
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small tensors gain nothing from more; tests of threads ask for them."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)

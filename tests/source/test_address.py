@@ -8,7 +8,7 @@ import pytest
 
 from mrs.errors import NotReadable, UsageError
 from mrs.request import ModelSource
-from mrs.source.address import model_name, taken_apart
+from mrs.source.address import model_name, parse_address
 from mrs.source.find import find_selector
 from mrs.source.locate import locate
 
@@ -16,7 +16,7 @@ HUB = "https://huggingface.co"
 
 
 def apart(address: str, *filenames: str) -> tuple[str, str, tuple[str, ...]]:
-    source = taken_apart(ModelSource(address, "gguf", filenames=filenames))
+    source = parse_address(ModelSource(address, "gguf", filenames=filenames))
     return source.model_id, source.revision, source.filenames
 
 
@@ -37,7 +37,7 @@ def apart(address: str, *filenames: str) -> tuple[str, str, tuple[str, ...]]:
         ("ORG/NAME", ("ORG/NAME", "main", ())),
     ],
 )
-def test_an_address_is_taken_apart(address, expected):
+def test_an_address_is_parsed(address, expected):
     assert apart(address) == expected
 
 
@@ -54,7 +54,7 @@ def test_an_address_is_taken_apart(address, expected):
     ],
 )
 def test_an_address_of_no_model(address):
-    with pytest.raises(UsageError, match="is no model's address on the hub"):
+    with pytest.raises(UsageError, match="is not a model's address on the hub"):
         apart(address)
 
 
@@ -67,12 +67,12 @@ def test_two_names_for_a_file(tmp_path):
     assert apart(f"{HUB}/O/N/blob/main/a.gguf", "a.gguf")[2] == ("a.gguf",)
     (tmp_path / "a.gguf").touch()
     for model_id in (f"{HUB}/O/N/blob/main/a.gguf", str(tmp_path / "a.gguf")):
-        with pytest.raises(UsageError, match=r"-f b\.gguf is another file than -m names"):
+        with pytest.raises(UsageError, match=r"-f b\.gguf is not the file that -m names"):
             locate(ModelSource(model_id, "gguf", filenames=("b.gguf",)))
 
 
 def test_a_file_that_no_selector_takes_is_said():
-    with pytest.raises(UsageError, match=r"-f model\.safetensors is no \.gguf file"):
+    with pytest.raises(UsageError, match=r"-f model\.safetensors is not a \.gguf file"):
         find_selector(ModelSource("demo", "safetensors", filenames=("model.safetensors",)))
 
 

@@ -216,7 +216,7 @@ def test_missing_or_wrong_config(tmp_path: Path) -> None:
     plain(tmp_path)
     for text, words in {
         "{": "config.json is not valid JSON",
-        "[]": "config.json holds no JSON object",
+        "[]": "config.json is not a JSON object",
         '{"a":' * 100_000: "not valid JSON",
     }.items():
         (tmp_path / "config.json").write_text(text)
@@ -230,7 +230,7 @@ def test_missing_or_wrong_config(tmp_path: Path) -> None:
 def test_pickles_are_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
-    fails(source(tmp_path), Unsupported, "pytorch_model.bin", "safetensors is needed")
+    fails(source(tmp_path), Unsupported, "pytorch_model.bin", "convert them to safetensors")
     fails(source(tmp_path, "gguf"), Unsupported, "pytorch_model.bin")
 
 
@@ -282,7 +282,7 @@ def test_an_index_that_is_wrong(tmp_path: Path) -> None:
         ({"extra": "../model.safetensors"}, "outside the folder"),
         ({"extra": 3}, "no weight_map"),
         ({"extra": "x" * 5000}, "cannot read xxx"),
-        ({"extra": "\ud800"}, "half a character"),
+        ({"extra": "\ud800"}, "lone surrogate"),
     ):
         index.write_text(json.dumps({"weight_map": weight_map | changed}))
         fails(source(folder), NotReadable, words)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hub_server import COMMIT, Blob, HubServer
 from platformdirs import user_cache_path
 
 from mrs.errors import NotReadable
-from mrs.formats import FORMATS
 from mrs.request import ModelSource
 from mrs.source import Checkpoint, find_selector, open_checkpoint
 from mrs.source.header_cache import FOLDER
+from support.hub_server import COMMIT, HubServer, header_blob
 
 ID = "someone/tiny"
 SHAPES = {f"layers.{i}.w": (4, 64) for i in range(4)}
@@ -31,18 +29,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
     with HubServer() as server:
         monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
-        server.add(ID, {"config.json": b"{}", "model.safetensors": weights(SHAPES)})
+        server.add(ID, {"config.json": b"{}", "model.safetensors": header_blob(SHAPES)})
         yield server
-
-
-def weights(shapes: dict[str, tuple[int, ...]]) -> Blob:
-    entries, offset = {}, 0
-    for name, shape in shapes.items():
-        end = offset + FORMATS["BF16"].size_bytes(shape)
-        entries[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, end]}
-        offset = end
-    text = json.dumps(entries).encode()
-    return Blob(len(text).to_bytes(8, "little") + text, 8 + len(text) + offset)
 
 
 def opened(revision: str = "main") -> Checkpoint:
@@ -85,7 +73,9 @@ def test_a_commit_is_not_asked_for_at_all(hub: HubServer) -> None:
 
 def test_another_commit_is_read_anew(hub: HubServer) -> None:
     opened()
-    hub.add(ID, {"config.json": b"{}", "model.safetensors": weights({"w": (8,)})}, commit="f" * 40)
+    hub.add(
+        ID, {"config.json": b"{}", "model.safetensors": header_blob({"w": (8,)})}, commit="f" * 40
+    )
     assert opened().tensors.keys() == {"w"}
     assert opened(COMMIT).tensors.keys() == SHAPES.keys()
 

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from mrs.text.gguf_tokenizer import TokenType, read_gguf_tokenizer
 from mrs.text.hf_tokenizer import read_hf_tokenizer
-from mrs.text.stream import StreamDecoder
+from mrs.text.stream_decoder import StreamDecoder
 from mrs.text.tokenizer import Tokenizer
 
 SPACE = "\u2581"
@@ -100,7 +100,7 @@ def test_same_text_as_the_libraries(name: str, tmp_path: Path) -> None:
     ours, reference = read(backend), PreTrainedTokenizerFast.from_pretrained(tmp_path)
     added = list(ours.added_ids.values())
     # What is no UTF-8 has more than one spelling in the libraries themselves.
-    whole = [i for i in range(ours.vocab_size) if _is_whole(ours.piece(i))]
+    whole = [i for i in range(ours.backend.get_vocab_size()) if _is_whole(ours.piece(i))]
     draw = random.Random(5)
     for _ in range(300):
         ids = draw.choices(added, k=4) + draw.choices(whole, k=4)

@@ -47,10 +47,10 @@ def test_token_types_decide_what_a_token_is(qwen2: Tokenizer) -> None:
     metadata = gguf_metadata(qwen2, "qwen2", padding=5)
     ours = read_gguf_tokenizer(metadata)
     assert set(ours.control_ids) == set(CONTROL)
-    assert ours.vocab_size == len(metadata[PREFIX + "tokens"])
-    unused = f"[PAD{ours.vocab_size - 1}]"
+    assert ours.backend.get_vocab_size() == len(metadata[PREFIX + "tokens"])
+    unused = f"[PAD{ours.backend.get_vocab_size() - 1}]"
     assert metadata[PREFIX + "tokens"][-1] == unused
-    assert ours.vocab_size - 1 not in ours.encode(unused, allow_special=True)
+    assert ours.backend.get_vocab_size() - 1 not in ours.encode(unused, allow_special=True)
     for text in USER_DEFINED:
         assert ours.encode(f"a {text} b", allow_special=False).count(ours.added_ids[text]) == 1
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from test_chat import BACKEND, Model
 from test_published_templates import TEMPLATES
+from text_checkpoints import BACKEND, TextCheckpoint
 
 from mrs.request import Message
-from mrs.text.chat import TextSide, read_text_side
+from mrs.text.text_processor import TextProcessor, read_text_processor
 
 NAMES = ["<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>"]
 THOUGHT = "<|channel|>analysis<|message|>They greet.<|end|>"
@@ -17,7 +17,7 @@ ANSWER = "<|start|>assistant<|channel|>final<|message|>Hi \u00e9<|return|>"
 
 
 @pytest.fixture(scope="module")
-def side() -> TextSide:
+def processor() -> TextProcessor:
     settings = json.loads(BACKEND.to_str())
     first = max(token["id"] for token in settings["added_tokens"]) + 1
     for index, name in enumerate(NAMES):
@@ -27,19 +27,19 @@ def side() -> TextSide:
         "tokenizer.json": json.dumps(settings),
         "chat_template.jinja": TEMPLATES["gpt-oss"],
     }
-    return read_text_side(Model(files=files))
+    return read_text_processor(TextCheckpoint(files=files))
 
 
-def shown(side: TextSide, reply: str) -> str:
-    decoder = side.stream_decoder()
-    ids = side.tokenizer.encode(reply, allow_special=True)
+def shown(processor: TextProcessor, reply: str) -> str:
+    decoder = processor.stream_decoder()
+    ids = processor.tokenizer.encode(reply, allow_special=True)
     return "".join(map(decoder.push, ids)) + decoder.finish()
 
 
-def test_replies_end_with_return_and_not_with_a_part(side: TextSide) -> None:
-    ids = side.tokenizer.control_ids
-    assert {ids["<|return|>"], ids["<|call|>"]} <= side.stop_ids
-    assert ids["<|end|>"] not in side.stop_ids
+def test_replies_end_with_return_and_not_with_a_part(processor: TextProcessor) -> None:
+    ids = processor.tokenizer.control_ids
+    assert {ids["<|return|>"], ids["<|call|>"]} <= processor.stop_ids
+    assert ids["<|end|>"] not in processor.stop_ids
 
 
 @pytest.mark.parametrize(
@@ -52,19 +52,25 @@ def test_replies_end_with_return_and_not_with_a_part(side: TextSide) -> None:
         ("<|channel|>final", ""),
     ],
 )
-def test_parts_become_thoughts_and_an_answer(side: TextSide, reply: str, text: str) -> None:
-    assert shown(side, reply) == text
+def test_parts_become_thoughts_and_an_answer(
+    processor: TextProcessor, reply: str, text: str
+) -> None:
+    assert shown(processor, reply) == text
 
 
-def test_thoughts_are_left_out_of_later_prompts(side: TextSide) -> None:
+def test_thoughts_are_left_out_of_later_prompts(processor: TextProcessor) -> None:
     talk: list[Message] = [
         {"role": "user", "content": "Hello"},
-        {"role": "assistant", "content": shown(side, THOUGHT + ANSWER)},
+        {"role": "assistant", "content": shown(processor, THOUGHT + ANSWER)},
         {"role": "user", "content": "Bye"},
     ]
-    prompt = side.tokenizer.backend.decode(side.prompt_ids(talk), skip_special_tokens=False)
+    prompt = processor.tokenizer.backend.decode(
+        processor.prompt_ids(talk), skip_special_tokens=False
+    )
     assert "They greet" not in prompt
     assert "<|start|>assistant<|channel|>final<|message|>Hi \u00e9<|end|>" in prompt
-    talk[1]["content"] = shown(side, THOUGHT)
-    prompt = side.tokenizer.backend.decode(side.prompt_ids(talk), skip_special_tokens=False)
+    talk[1]["content"] = shown(processor, THOUGHT)
+    prompt = processor.tokenizer.backend.decode(
+        processor.prompt_ids(talk), skip_special_tokens=False
+    )
     assert "They greet" not in prompt

@@ -26,8 +26,8 @@ GREEDY = {
     "range": "{% for i in range(10 ** 9) %}x{% endfor %}",
     "loops in loops": "{% set r = range(99999) %}{% for a in r %}{% for b in r %}{% for c in r %}"
     "{% endfor %}{% endfor %}{% endfor %}",
-    "loops over lists": "{% set r = range(99999)|list %}{% for a in r %}{% for b in r %}{% endfor %}"
-    "{% endfor %}",
+    "loops over lists": "{% set r = range(99999)|list %}{% for a in r %}{% for b in r %}"
+    "{% endfor %}{% endfor %}",
     "text in a macro": "{% macro m() %}{% for i in range(99999) %}" + "x" * 100_000 + "{% endfor %}"
     "{% endmacro %}{{ m() | length }}",
     "recursion": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
@@ -39,10 +39,10 @@ GREEDY = {
     "power": "{{ 10 ** 10000000000 }}",
     "squares": "{% set n = namespace(x=10) %}{% for i in range(60) %}{% set n.x = n.x * n.x %}"
     "{% endfor %}",
-    "doubling by +": "{% set n = namespace(x='x') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}"
-    "{% endfor %}",
-    "doubling by ~": "{% set n = namespace(x='x') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}"
-    "{% endfor %}",
+    "doubling by +": "{% set n = namespace(x='x') %}{% for i in range(60) %}"
+    "{% set n.x = n.x + n.x %}{% endfor %}",
+    "doubling by ~": "{% set n = namespace(x='x') %}{% for i in range(60) %}"
+    "{% set n.x = n.x ~ n.x %}{% endfor %}",
     "doubling by join": "{% set n = namespace(x='x') %}{% for i in range(60) %}"
     "{% set n.x = [n.x, n.x] | join %}{% endfor %}",
     "doubling by format": "{% set n = namespace(x='x') %}{% for i in range(60) %}"
@@ -82,7 +82,7 @@ COMPARING = (
 @pytest.fixture(name="short_limit")
 def _short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     render("the process is there")
-    monkeypatch.setattr(template_process, "MOST_SECONDS", 0.3)
+    monkeypatch.setattr(template_process, "MAX_SECONDS", 0.3)
 
 
 @pytest.mark.usefixtures("short_limit")
@@ -126,7 +126,7 @@ def test_a_process_that_was_killed_is_started_anew() -> None:
 
 
 def test_half_a_character_of_a_template_is_said() -> None:
-    with pytest.raises(Unsupported, match=r"half a character \(chat_template\.jinja\)"):
+    with pytest.raises(Unsupported, match=r"lone surrogate \(chat_template\.jinja\)"):
         render("{{ '\\ud800' }}")
 
 
@@ -171,8 +171,8 @@ def _is_alive(process_id: int) -> bool:
 def test_long_conversations_are_not_greedy() -> None:
     """Half a million characters in 400 messages, in a template that handles each several times."""
     source = (
-        "{% for message in messages %}{% if message.role not in ['user'] %}{{ raise_exception('') }}"
-        "{% endif %}{% set content = message['content'] | trim %}"
+        "{% for message in messages %}{% if message.role not in ['user'] %}"
+        "{{ raise_exception('') }}{% endif %}{% set content = message['content'] | trim %}"
         "{{ '<|im_start|>' + message.role + '\n' + content.strip() + '<|im_end|>' + '\n' }}"
         "{% if loop.index0 == messages | length - 1 %}{{ content | tojson }}{% endif %}{% endfor %}"
     )

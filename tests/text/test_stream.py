@@ -9,7 +9,7 @@ from test_gguf_sentencepiece import metadata_of
 from text_samples import gguf_metadata, published_pre_tokenizers, texts, train_byte_level
 
 from mrs.text.gguf_tokenizer import read_gguf_tokenizer
-from mrs.text.stream import StreamDecoder
+from mrs.text.stream_decoder import StreamDecoder
 from mrs.text.tokenizer import Tokenizer
 
 BYTE_LEVEL = read_gguf_tokenizer(
@@ -46,7 +46,7 @@ def test_same_text_as_the_library_decodes(name: str) -> None:
         assert tokenizer.decode(ids) == tokenizer.backend.decode(ids)
 
 
-@given(ids=st.lists(st.integers(0, BYTE_LEVEL.vocab_size + 3), max_size=40))
+@given(ids=st.lists(st.integers(0, BYTE_LEVEL.backend.get_vocab_size() + 3), max_size=40))
 @settings(max_examples=200, deadline=None, derandomize=True)
 def test_any_tokens_at_all(ids: list[int]) -> None:
     for tokenizer in TOKENIZERS.values():
@@ -92,7 +92,7 @@ def test_a_stop_string_across_tokens() -> None:
     assert decoder.stop_string == "\nUser:"
 
 
-def test_the_start_of_a_stop_string_is_held_back_and_let_go() -> None:
+def test_the_start_of_a_stop_string_is_delayed_and_then_output() -> None:
     letters = [BYTE_LEVEL.backend.token_to_id(letter) for letter in "abcabd"]
     parts, decoder = stream(BYTE_LEVEL, letters, "abd", "cabx")
     assert parts == ["", "", "ab", "", "", "c", ""]
@@ -115,9 +115,9 @@ def test_the_stop_string_that_is_complete_first_wins(text: str, stops: list[str]
     assert decoder.stopped == bool(ends)
 
 
-def test_nothing_is_held_back_without_need() -> None:
+def test_nothing_is_delayed_without_need() -> None:
     decoder = StreamDecoder(BYTE_LEVEL, ["STOP"])
     for text in texts(50, special=False):
         for token_id in BYTE_LEVEL.encode(text, allow_special=False):
             decoder.push(token_id)
-            assert len(decoder._held) <= 3
+            assert len(decoder._pending) <= 3

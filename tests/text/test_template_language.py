@@ -22,26 +22,30 @@ PIECES = {
     "only one newline is dropped at the end": "a\n\n",
     "tojson": "{{ messages | tojson }}",
     "tojson with an indent": "{{ messages[0] | tojson(indent=4) }}",
-    "tojson with separators": "{{ {'b': 1, 'a': [2, 3]} | tojson(separators=(',', ':'), sort_keys=true) }}",
+    "tojson with separators": "{{ {'b': 1, 'a': [2, 3]} | "
+    "tojson(separators=(',', ':'), sort_keys=true) }}",
     "tojson in ASCII": "{{ messages[1].content | tojson(ensure_ascii=True) }}",
-    "break and continue": "{% for m in messages %}{% if m.role == 'system' %}{% continue %}{% endif %}"
-    "{{ m.role }}{% break %}{% endfor %}",
-    "generation": "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
+    "break and continue": "{% for m in messages %}{% if m.role == 'system' %}{% continue %}"
+    "{% endif %}{{ m.role }}{% break %}{% endfor %}",
+    "generation": "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}"
+    "{% endfor %}",
     "names set in a generation block stay there": "{% set x = 1 %}{% generation %}{% set x = 2 %}"
     "{{ x }}{% endgeneration %}{{ x }}",
     "namespaces": "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}"
     "{% endfor %}{{ ns.n }}",
     "loop variables": "{% for m in messages %}{{ loop.index }}{{ loop.first }}{{ loop.last }}"
     "{{ loop.previtem.role if loop.previtem }}{{ loop.length }};{% endfor %}",
-    "recursive loops": "{% for x in [[1, [2]], [3]] recursive %}{% if x is iterable %}({{ loop(x) }})"
-    "{% else %}{{ x }}{% endif %}{% endfor %}",
+    "recursive loops": "{% for x in [[1, [2]], [3]] recursive %}{% if x is iterable %}"
+    "({{ loop(x) }}){% else %}{{ x }}{% endif %}{% endfor %}",
     "loops with a condition and an else": "{% for m in messages if m.role == 'none' %}x{% else %}y"
     "{% endfor %}",
-    "macros and calls": "{% macro f(a, b=2) %}[{{ a }}{{ b }}{{ caller() if caller }}]{% endmacro %}"
-    "{{ f(1) }}{% call f(3, b=4) %}in{% endcall %}",
-    "set blocks": "{% set text %}{{ messages[1].content | trim }}!{% endset %}{{ text }}{{ text | length }}",
+    "macros and calls": "{% macro f(a, b=2) %}[{{ a }}{{ b }}{{ caller() if caller }}]"
+    "{% endmacro %}{{ f(1) }}{% call f(3, b=4) %}in{% endcall %}",
+    "set blocks": "{% set text %}{{ messages[1].content | trim }}!{% endset %}{{ text }}"
+    "{{ text | length }}",
     "filter blocks": "{% filter upper %}abc {{ messages[0].role }}{% endfilter %}",
-    "operators": "{{ 'a' + 'b' }}{{ 'a' ~ 1 ~ none }}{{ 'ab' * 3 }}{{ 7 // 2 }}{{ 7 % 4 }}{{ 2 ** 8 }}"
+    "operators": "{{ 'a' + 'b' }}{{ 'a' ~ 1 ~ none }}{{ 'ab' * 3 }}{{ 7 // 2 }}{{ 7 % 4 }}"
+    "{{ 2 ** 8 }}"
     "{{ '%s-%05.1f' % ('x', 2.5) }}{{ [1] + [2] }}{{ 'a' in 'abc' }}{{ 3 * [0] }}",
     "string methods": "{% set c = messages[2].content %}{{ c.split('</think>')[-1].lstrip('\\n') }}"
     "{{ c.startswith('<think>') }}{{ c.replace('hm', 'ah', 1) }}{{ c.strip().title() }}"
@@ -53,9 +57,11 @@ PIECES = {
     "{{ [3, 1, 2] | sort | first }}{{ 'x' | default('y') }}{{ nothing | default('y') }}"
     "{{ 'abc' | replace('b', 'x') }}{{ 'a\\nb' | indent(2) }}{{ {'k': 1} | items | list }}"
     "{{ {'b': 1, 'a': 2} | dictsort }}{{ [1, 2, 3, 4] | batch(2) | list }}{{ 'a b' | wordcount }}"
-    "{{ 2.567 | round(1) }}{{ [1, 2] | sum }}{{ '%s' | format('z') }}{{ '<b>' | e }}{{ 'x' | center(5) }}",
+    "{{ 2.567 | round(1) }}{{ [1, 2] | sum }}{{ '%s' | format('z') }}{{ '<b>' | e }}"
+    "{{ 'x' | center(5) }}",
     "tests": "{{ messages is iterable }}{{ none is none }}{{ tools is none }}{{ tools is defined }}"
-    "{{ nothing is defined }}{{ 'a' is string }}{{ {} is mapping }}{{ 1 is number }}{{ true is true }}",
+    "{{ nothing is defined }}{{ 'a' is string }}{{ {} is mapping }}{{ 1 is number }}"
+    "{{ true is true }}",
     "slices": "{{ messages[1:] | length }}{{ messages[::-1][0].role }}{{ messages[-1]['role'] }}"
     "{{ messages[0].content[:2] }}",
     "special tokens": "{{ bos_token }}{{ eos_token }}{{ unk_token }}",

@@ -20,7 +20,6 @@ from vision_case import make_tokenizer
 from vision_reference import REPLY_TOKENS, VisionReference, picture
 from vision_running import PLANNED_TOKENS, Conversation, Seeing, difference, load_seeing
 
-from engines import Asked, generate, make_engine
 from mrs.architecture.config import Config
 from mrs.architecture.describe import describe
 from mrs.architecture.parameters import list_parameters
@@ -38,6 +37,7 @@ from mrs.families.vision.mllama import FAMILY, SPELLINGS
 from mrs.model.batch import forward_batch
 from mrs.request import ModelSource, Sampling
 from mrs.source.find import open_checkpoint
+from support.engines import Asked, generate, make_engine
 
 TOLERANCE = 1e-4
 GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=REPLY_TOKENS)

@@ -22,7 +22,6 @@ from transformers.vision_utils import get_vision_window_index
 from vision_reference import REPLY_TOKENS, VisionReference
 from vision_running import Conversation, Seeing, difference, load_seeing
 
-from engines import Asked, make_engine
 from mrs.architecture.config import Config
 from mrs.architecture.describe import describe
 from mrs.architecture.model_spec import ModelSpec
@@ -37,6 +36,7 @@ from mrs.model.decoder import Decoder
 from mrs.model.vision.qwen import window_order
 from mrs.request import ModelSource, Sampling
 from mrs.source.find import open_checkpoint
+from support.engines import Asked, make_engine
 
 TOLERANCE = 1e-4
 CHUNK = 7
@@ -161,7 +161,7 @@ def test_text_goes_on_behind_the_picture(seeing: Seeing, reference: VisionRefere
 
 
 def test_one_goes_on_inside_a_picture(seeing: Seeing, reference: VisionReference) -> None:
-    """What was read before a reply was cancelled serves the next one, in the middle of a picture."""
+    """Tokens computed before a cancellation, in the middle of an image, serve the next reply."""
     prompt = reference.prompts[1]
     settings = Sampling(
         temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=REPLY_TOKENS

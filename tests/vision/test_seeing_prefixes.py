@@ -11,13 +11,13 @@ from vision_case import WORDS
 from vision_reference import VisionReference, picture
 from vision_running import Seeing
 
-from engines import Asked, make_engine
 from mrs.cache.prefix import chain, disk
 from mrs.cache.prefix.disk import DiskPrefixCache
 from mrs.engine.engine import Engine
 from mrs.engine.image_input import place_images
-from mrs.media.prepare import PreparedImage
+from mrs.media.image_processors import PreparedImage
 from mrs.request import Sampling
+from support.engines import Asked, make_engine
 
 #: Two of one size, which the same tokens stand for, and another.
 PICTURES = [picture(40, 30, seed=seed) for seed in (1, 2)] + [picture(24, 24, seed=3)]

@@ -27,7 +27,7 @@ from mrs.architecture.vision.image_layouts import limited
 from mrs.architecture.vision_spec import ImageLayout
 from mrs.errors import NotReadable, UsageError
 from mrs.families.vision.idefics3 import SplitLayout
-from mrs.media.gallery import Gallery
+from mrs.media.image_loader import ImageLoader
 from mrs.model.vision.siglip import nearest_places
 from mrs.plan.memory.vision_sizes import pictures
 from mrs.request import VisionRequest
@@ -143,7 +143,7 @@ def test_a_longest_edge_that_is_set_makes_fewer_tiles(
     assert spec.vision is not None
     picture(900, 640).save(tmp_path / "large.png")
     messages: Any = [{"role": "user", "content": "?", "images": [str(tmp_path / "large.png")]}]
-    (shown,) = Gallery(spec.vision.layout, edge).of(messages)
+    (shown,) = ImageLoader(spec.vision.layout, edge).load(messages)
     assert shown.shape.rows == tiles * 64
     planned = pictures(spec, VisionRequest(edge))
     assert planned is not None

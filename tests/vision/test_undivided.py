@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from vision_reference import VisionReference
 from vision_running import Conversation, Seeing, load_seeing
 
-from engines import Asked, generate, make_engine
 from mrs.architecture.vision_spec import ImageShape
 from mrs.engine.engine import Engine
 from mrs.engine.image_input import ImageInput, chunk_end
 from mrs.engine.scheduler import ScheduledBatch, ScheduledSequence, Scheduler
-from mrs.media.prepare import PreparedImage
+from mrs.media.image_processors import PreparedImage
 from mrs.request import Sampling
+from support.engines import Asked, generate, make_engine
 
 CHUNK = 7
 GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=5)

@@ -7,8 +7,8 @@ import torch
 from vision_reference import REPLY_TOKENS, Truth, VisionReference
 from vision_running import Conversation, Seeing, difference, load_seeing
 
-from engines import generate, make_engine
 from mrs.request import Sampling
+from support.engines import generate, make_engine
 
 #: How far logits may be from the reference, over its largest one.
 TOLERANCE = 1e-4

@@ -34,10 +34,10 @@ class VisionCase:
     `config` is that of transformers' class; `specials` are control tokens, the first of which has
     the id `WORDS` and so on. `processor` makes transformers' processor around a tokenizer;
     `placeholder` stands for an image in the prompts that are given to it. `sizes` are
-    (width, height) of the pictures that are shown, in turn. `reference` makes the truth of a
-    family that transformers has no class for; `unpack` turns what transformers makes of a picture
-    into pixels as they lie here. Every prompt starts with `beginning`; `adapt` changes transformers'
-    model where it differs from the published one.
+    (width, height) of the images, in order. `reference` makes the expected values of a family
+    that transformers has no class for; `unpack` converts transformers' pixel values to our
+    layout. Every prompt starts with `beginning`; `adapt` changes transformers' model where it
+    differs from the published one.
     """
 
     family: str

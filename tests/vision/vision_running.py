@@ -18,9 +18,7 @@ from mrs.cache.cache_space import CacheSpace
 from mrs.devices.probe import probe_devices
 from mrs.engine.image_input import ImageInput, chunk_end, place_images
 from mrs.engine.multimodal import sequence_input
-from mrs.load.load import load_weights
-from mrs.load.tensor_reader import TORCH_DTYPES
-from mrs.media.prepare import PreparedImage, prepare
+from mrs.media.image_processors import PreparedImage, prepare_image
 from mrs.model.batch import forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.weights import ModelWeights
@@ -28,6 +26,7 @@ from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.plan import Plan, make_plan
 from mrs.request import Dtype, ModelSource, RunRequest, VisionRequest
 from mrs.source.find import open_checkpoint
+from support.planned_decoder import planned_decoder
 
 CPU = torch.device("cpu")
 PLANNED_TOKENS = 200
@@ -50,7 +49,8 @@ class Seeing:
 
     def prepare(self, images: Sequence[Image.Image]) -> list[PreparedImage]:
         return [
-            prepare(self.vision.layout, image, digest) for digest, image in enumerate(images, 7)
+            prepare_image(self.vision.layout, image, digest)
+            for digest, image in enumerate(images, 7)
         ]
 
     def ids(self, text: str, images: Sequence[PreparedImage]) -> list[int]:
@@ -87,16 +87,7 @@ def load_seeing(
     )
     host = probe_devices(what_if=(), cpu_only=True)
     made = make_plan(request, ModelWeightsInfo(checkpoint, description), host)
-    count = len(description.spec.layers)
-    layer_devices = [devices[layer * len(devices) // count] for layer in range(count)]
-    places = {
-        p.name: devices[0] if p.layer is None else layer_devices[p.layer]
-        for p in description.parameters
-    }
-    weights = load_weights(
-        checkpoint, description.parameters, made.storage, places, lambda name, size_bytes: None
-    )
-    decoder = Decoder(description.spec, weights, layer_devices, TORCH_DTYPES[made.dense.name])
+    weights, decoder = planned_decoder(checkpoint, description, made, devices)
     return Seeing(folder, description, made, weights, decoder)
 
 

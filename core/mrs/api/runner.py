@@ -304,11 +304,11 @@ class Runner:
 
 
 def _held(messages: Sequence[Message]) -> list[Message]:
-    """The messages with their images read, so that every choice sees the same. Raises NotReadable."""
-    from mrs.media.open import hold_picture
+    """The messages with their images read once for all choices. Raises NotReadable."""
+    from mrs.media.open_image import embed_image
 
     return [
-        {**message, "images": [hold_picture(image)[0] for image in message["images"]]}
+        {**message, "images": [embed_image(image)[0] for image in message["images"]]}
         if "images" in message
         else message
         for message in messages

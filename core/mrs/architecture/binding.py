@@ -38,8 +38,9 @@ class Piece(NamedTuple):
 class Parameter(NamedTuple):
     """One tensor of the running model.
 
-    `matrix`, `embedding` and `head` may be kept quantized. A `tower` is a matrix of the part that
-    sees, which `--isq` leaves as it is; `dense` ones are kept in the model's type, and a `vector` (or a small matrix that must be exact) in float32.
+    `matrix`, `embedding` and `head` may be stored quantized. A `tower` is a matrix of the vision
+    tower, which `--isq` does not quantize; `dense` ones have the model's type, and a `vector` (or
+    a small matrix that must be exact) is float32.
     `layer` is None for what is not mapped to a device with a layer. `pieces` are stacked along
     the first dimension.
     """

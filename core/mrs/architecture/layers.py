@@ -110,9 +110,9 @@ class LatentAttention:
 
     Keys and values of all heads are linear maps of one vector of `kv_lora_rank` numbers a token,
     which is all that is remembered, with the `rope.dim` numbers of a key that is rotated and
-    shared. Each head has `qk_nope_head_dim` more of its own. Queries come from `q_lora_rank` numbers,
-    or directly from the token where that is None. `norm` is that of both latent vectors; `bias`
-    belongs to the maps onto them and to the one back.
+    shared. Each head has `qk_nope_head_dim` more of its own. Queries come from `q_lora_rank`
+    numbers, or directly from the token where that is None. `norm` is that of both latent vectors;
+    `bias` belongs to the maps onto them and to the one back.
     """
 
     heads: int
@@ -199,11 +199,11 @@ class Router:
     """Scores every expert for a token, chooses some, and weighs them.
 
     Scores are the softmax or the sigmoid of a linear map, with a `bias` if it has one. While
-    experts are chosen, `score_correction_bias` adds a learned number to each score. With `n_group`, only
-    experts of the `topk_group` best groups can be chosen; a group is worth the sum of its
-    `group_score_experts` best scores. The chosen weigh their scores, divided by their sum if `norm_topk_prob`,
-    times `scale`. `sparsemixer` chooses one after another, each weighing its softmax among the
-    experts left whose scores come within `2 * jitter` of the best one's.
+    experts are chosen, `score_correction_bias` adds a learned number to each score. With `n_group`,
+    only experts of the `topk_group` best groups can be chosen; a group is worth the sum of its
+    `group_score_experts` best scores. The chosen weigh their scores, divided by their sum if
+    `norm_topk_prob`, times `scale`. `sparsemixer` chooses one after another, each weighing its
+    softmax among the experts left whose scores come within `2 * jitter` of the best one's.
     """
 
     experts: int

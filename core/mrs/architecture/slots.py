@@ -32,8 +32,8 @@ class Slot:
     """One part of a layer or model: its name, the shape of its weight, whether it has a bias.
 
     With `experts` there are that many of it, and `{expert}` in its name stands for the number.
-    Files that keep it in one tensor with other parts may let those take turns, in `interleave_groups` equal
-    stretches of rows each.
+    Files that keep it in one tensor with other parts may interleave those, in
+    `interleave_groups` equal groups of rows each.
     """
 
     name: str

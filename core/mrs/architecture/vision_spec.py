@@ -43,7 +43,7 @@ class PixelScale:
 
 
 class ImageLayout(Protocol):
-    """How pictures are cut, scaled and spelled; `mrs.media.prepare` has an entry for each kind."""
+    """How images are scaled, cut and spelled; each kind has a processor in `mrs.media`."""
 
     @property
     def scale(self) -> PixelScale: ...

@@ -1,1 +1,1 @@
-"""The demo models: their files in `model/` and `vision_model/`, and the programs that make them."""
+"""The files of the demo models: text in `model/`, text and images in `vision_model/`."""

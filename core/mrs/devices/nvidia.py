@@ -22,8 +22,8 @@ def cuda_devices(environ: Mapping[str, str], host: HostMemory, proc: Path = PROC
     """The GPUs that a CUDA program would see, in PCI order; none without a driver.
 
     `CUDA_VISIBLE_DEVICES` is read as CUDA reads it: indices, UUIDs or their beginnings, MIG
-    slices; an entry that names nothing hides all entries after it. Ordinals count the visible GPUs, so
-    they are torch's ordinals if `CUDA_DEVICE_ORDER=PCI_BUS_ID` is set.
+    slices; an entry that names nothing hides all entries after it. Ordinals count the visible GPUs,
+    so they are torch's ordinals if `CUDA_DEVICE_ORDER=PCI_BUS_ID` is set.
     """
     if not _has_driver(proc):
         return []

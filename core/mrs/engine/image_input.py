@@ -12,7 +12,7 @@ from mrs.errors import UsageError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from mrs.media.prepare import PreparedImage
+    from mrs.media.image_processors import PreparedImage
 
 
 @dataclass(eq=False)

@@ -15,7 +15,7 @@ from mrs.events import Event, Finished, FinishReason, PlannedRates, TextDelta, T
 from mrs.plan.speed.learnt import LEAST_PROMPT_TOKENS, Pace
 from mrs.plan.speed.roofline import SpeedEstimate
 from mrs.request import Sampling
-from mrs.text.chat import TextSide
+from mrs.text.text_processor import TextProcessor
 
 #: Tokens in a row whose mean time is a step's: short, to find moments that nothing disturbs.
 TIMED_STEPS = 8
@@ -33,7 +33,7 @@ class Reply:
     def __init__(
         self,
         engine: EngineLoop,
-        text: TextSide,
+        text: TextProcessor,
         prompt_ids: Sequence[int],
         sampling: Sampling,
         opening: str = "",

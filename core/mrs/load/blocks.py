@@ -1,4 +1,4 @@
-"""Fill matrices that keep quantized blocks, on the device that will multiply them."""
+"""Fills matrices of quantized blocks on the device that will multiply them."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ SAMPLED_TENSORS = 2048
 
 
 def model_identity(checkpoint: Checkpoint, plan: Plan) -> str:
-    """A hash of the model's configuration, its weights as they are kept, and what computes.
+    """A hash of the model's configuration, its stored weights, and the kernels.
 
     Of the weights, which have to be on this machine, the table of all tensors and the middle of
     each count. Raises NotReadable.

@@ -20,7 +20,7 @@ from mrs.source.checkpoint import Checkpoint
 from mrs.source.weights import Weights
 from mrs.storage import Storage
 
-#: Called with a parameter's name and the bytes that it takes, when it is in place.
+#: Called with a parameter's name and its bytes when it has been loaded.
 OnBytes = Callable[[str, int], None]
 
 _CHANGES: dict[WeightTransform, Callable[[Tensor], Tensor]] = {
@@ -36,10 +36,10 @@ def load_weights(
     devices: Mapping[str, torch.device],
     on_bytes: OnBytes,
 ) -> ModelWeights:
-    """Every parameter on its device, in the form that `storage` says.
+    """All parameters on their devices, in the form that `storage` says.
 
-    `storage` and `devices` are keyed by parameter name. Besides the weights themselves memory
-    holds a chunk of one tensor at a time, and afterwards nothing of it.
+    `storage` and `devices` are keyed by parameter name. While loading, memory also contains one
+    chunk of one tensor.
     """
     loader = _Loader(_cpu_arena(storage, devices))
     matrices: dict[str, Matrix] = {}
@@ -62,7 +62,7 @@ def load_weights(
 
 
 def _cpu_arena(storage: Mapping[str, Storage], devices: Mapping[str, torch.device]) -> WeightArena:
-    """Room for all that the CPU keeps, but for blocks, whose matrices allocate for themselves."""
+    """Memory for all weights on the CPU except blocks, whose matrices allocate their own."""
     return WeightArena(
         [
             storage[name].size_bytes

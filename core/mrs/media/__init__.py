@@ -1,1 +1,1 @@
-"""Pictures: from a path, an address or a data: URI to pixels, within bounds."""
+"""Images: from a path, an address or a data: URI to a vision tower's pixels, within limits."""

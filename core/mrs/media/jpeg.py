@@ -1,10 +1,10 @@
-"""JPEG files that would keep a decoder busy for hours: small, with very many parts."""
+"""Refuses small JPEG files whose many scans or segments would keep a decoder busy for hours."""
 
 from __future__ import annotations
 
 import re
 
-#: A progressive file has about ten scans; each is a pass over the whole picture.
+#: A progressive file has about ten scans; each one is a pass over the whole image.
 MAX_SCANS = 100
 #: Profiles and metadata come in pieces of 64 KiB.
 MAX_SEGMENTS = 10_000
@@ -15,9 +15,9 @@ _NEXT_MARKER = re.compile(rb"\xff([\x01-\xcf\xd9-\xfe])")  # no stuffed byte, no
 
 
 def excess(content: bytes) -> str | None:
-    """What a JPEG file has too much of, if anything: `120 scans`.
+    """What the file has too many of, as in `more than 100 scans`; None for a normal file.
 
-    Reads the structure of ITU-T T.81, annex B; what is damaged is left to the decoder.
+    Reads the structure of ITU-T T.81, annex B. Damage is left to the decoder to report.
     """
     scans = segments = 0
     at = 2

@@ -1,56 +1,58 @@
-"""What preparing pictures is made of: colours, sizes, and numbers."""
+"""The steps that image processors share: resize, crop, pad, split, normalize."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
-from PIL.Image import Image, Resampling, alpha_composite, new
+from PIL.Image import Image, Resampling, new
 from torch import Tensor
 
 from mrs.architecture.vision_spec import PixelScale
-from mrs.media.strips import changed
-
-
-def to_rgb(image: Image) -> Image:
-    """Three channels; what is transparent lets white through."""
-    if "A" in image.getbands():
-        return changed(image, "RGB", _on_white)
-    return image if image.mode == "RGB" else image.convert("RGB")
-
-
-def _on_white(image: Image) -> Image:
-    return alpha_composite(new("RGBA", image.size, "white"), image.convert("RGBA")).convert("RGB")
 
 
 def resize(image: Image, height: int, width: int, resampling: str) -> Image:
-    """The picture at another size; `resampling` is the name of one of Pillow's filters."""
+    """The image at another size; `resampling` is the name of one of Pillow's filters."""
     if image.size == (width, height):
         return image
     return image.resize((width, height), Resampling[resampling.upper()])
 
 
-def crop_middle(image: Image, height: int, width: int) -> Image:
-    """The middle of a picture, with black around it where it is smaller."""
-    top = (
-        (image.height - height) // 2
-        if image.height >= height
-        else -((height - image.height + 1) // 2)
-    )
-    left = (image.width - width) // 2 if image.width >= width else -((width - image.width + 1) // 2)
+def center_crop(image: Image, height: int, width: int) -> Image:
+    """The centre of an image; a smaller image gets a black border."""
+    top, left = (image.height - height) // 2, (image.width - width) // 2
     return image.crop((left, top, left + width, top + height))
 
 
 def pad(
-    image: Image, height: int, width: int, *, top: int, left: int, colour: str = "black"
+    image: Image, height: int, width: int, *, top: int = 0, left: int = 0, colour: str = "black"
 ) -> Image:
-    """A canvas of one colour with the picture on it, `top` rows down and `left` columns in."""
+    """A canvas of one colour with the image `top` rows down and `left` columns in."""
     canvas = new(image.mode, (width, height), colour)
     canvas.paste(image, (left, top))
     return canvas
 
 
-def to_numbers(image: Image, scale: PixelScale) -> Tensor:
-    """(3, height, width) float32 of an RGB picture."""
-    numbers = torch.from_numpy(np.array(image, dtype=np.float32)).mul_(scale.factor)
-    numbers = numbers.sub_(torch.tensor(scale.mean)).div_(torch.tensor(scale.std))
-    return numbers.permute(2, 0, 1).contiguous()
+def grid_boxes(image: Image, height: int, width: int) -> Iterator[tuple[int, int, int, int]]:
+    """(left, top, right, bottom) of the image's parts of that size, row by row.
+
+    The parts at the right and the bottom end with the image.
+    """
+    for top in range(0, image.height, height):
+        for left in range(0, image.width, width):
+            yield left, top, min(left + width, image.width), min(top + height, image.height)
+
+
+def split_grid(pixels: Tensor, edge: int) -> Tensor:
+    """(3, rows * edge, columns * edge) as (rows * columns, 3, edge, edge), row by row."""
+    channels, height, width = pixels.shape
+    grid = pixels.view(channels, height // edge, edge, width // edge, edge)
+    return grid.permute(1, 3, 0, 2, 4).flatten(0, 1)
+
+
+def normalize(image: Image, scale: PixelScale) -> Tensor:
+    """(3, height, width) float32 of an RGB image: (byte * factor - mean) / std."""
+    values = torch.from_numpy(np.array(image, dtype=np.float32)).mul_(scale.factor)
+    values = values.sub_(torch.tensor(scale.mean)).div_(torch.tensor(scale.std))
+    return values.permute(2, 0, 1).contiguous()

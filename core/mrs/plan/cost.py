@@ -1,4 +1,4 @@
-"""What forward passes read of the weights and of the cache of each layer, and how much they multiply."""
+"""What forward passes read of each layer's weights and cache, and how much they multiply."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _work(
 
 
 def past_numbers(mixer: Mixer, context_tokens: int, image_keys: int) -> int:
-    """Numbers of a full cache that one token is multiplied with; a state is small beside weights."""
+    """Elements of a full KV cache that one token multiplies; recurrent states are negligible."""
     if isinstance(mixer, Attention):
         seen = min(context_tokens, mixer.window or context_tokens)
         return 2 * mixer.heads * mixer.head_dim * seen

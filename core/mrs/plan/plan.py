@@ -92,7 +92,7 @@ class Plan:
 
     @property
     def visible_devices(self) -> list[int]:
-        """Indices of the devices to show, without an unused CPU that shares an accelerator's memory."""
+        """Indices of all devices but an unused CPU that shares an accelerator's memory."""
         shared = any(device.shares_host_memory for device in self.devices)
         rows = enumerate(zip(self.devices, self.terms, strict=True))
         return [

@@ -9,7 +9,7 @@ import torch
 
 
 def typed(field: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A byte field (N, bytes) read as numbers (N, bytes // itemsize); copies, so any offset works."""
+    """A byte field (N, bytes) as values (N, bytes // itemsize); a copy, so any offset works."""
     return field.clone(memory_format=torch.contiguous_format).view(dtype)
 
 

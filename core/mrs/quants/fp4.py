@@ -45,7 +45,7 @@ def decode_nvfp4(blocks: torch.Tensor) -> torch.Tensor:
 def decode_mxfp4_pairs(
     blocks: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype = torch.bfloat16
 ) -> torch.Tensor:
-    """gpt-oss weights: `*_blocks` uint8 (..., G, 16) and `*_scales` uint8 (..., G) -> (..., G * 32).
+    """gpt-oss: `*_blocks` uint8 (..., G, 16) and `*_scales` uint8 (..., G) -> (..., G * 32).
 
     Unlike ggml's, a byte here holds two neighbours, the low nibble first. Errors: ValueError if
     the shapes do not belong together. The scratch is about eight times the result: for large

@@ -1,4 +1,4 @@
-"""Models as files: where they lie, what their headers say, and access to their bytes."""
+"""Model files: where they are, their headers, and access to their bytes."""
 
 from mrs.source.checkpoint import Checkpoint, TensorInfo, WeightsFile
 from mrs.source.find import Selector, fetch, find_selector, open_checkpoint

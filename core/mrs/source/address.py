@@ -1,4 +1,4 @@
-"""A model's web address on the hub, taken apart; and what to call a model."""
+"""Parses web addresses of models on the hub, and gives models short names."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _WEB = re.compile(r"https?://", re.IGNORECASE)
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 _HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 _VIEWS = ("tree", "blob", "resolve", "raw")
-#: First parts of addresses that show something else than models.
+#: First parts of addresses of pages that are not models.
 _NO_MODELS = ("datasets", "spaces", "collections", "papers", "docs", "api")
 
 
-def taken_apart(source: ModelSource) -> ModelSource:
-    """`source` with the id, revision and file that a web address names; any other as it is.
+def parse_address(source: ModelSource) -> ModelSource:
+    """`source` with the id, revision and file of its web address; unchanged without an address.
 
-    An address is `https://HUB/ORG/NAME`, also with `/tree/REVISION` or `/blob/REVISION/FILE`.
-    UsageError for an address that is no model's.
+    An address is `https://HUB/ORG/NAME`, optionally with `/tree/REVISION` or
+    `/blob/REVISION/FILE`. Raises UsageError for the address of something else.
     """
     if not _WEB.match(source.model_id):
         return source
@@ -37,25 +37,25 @@ def taken_apart(source: ModelSource) -> ModelSource:
 
 
 def naming(source: ModelSource, file: str) -> ModelSource:
-    """`source` with the file that its `model_id` names; UsageError where -f names another."""
+    """`source` with the file in its `model_id`. Raises UsageError if -f names another one."""
     if source.filenames not in ((), (file,)):
         raise UsageError(
-            f"-f {' '.join(source.filenames)} is another file than -m names",
+            f"-f {' '.join(source.filenames)} is not the file that -m names",
             where=source.model_id,
-            hint="leave -f out, or give -m the folder or hub id",
+            hint="omit -f, or give -m the folder or hub id",
         )
     return replace(source, filenames=(file,))
 
 
 def is_path_like(model_id: str) -> bool:
-    """Whether a name can only be meant as a path: no hub id looks like it."""
+    """Whether a name can only be a path, because it is not a valid hub id."""
     return model_id.endswith(".gguf") or not _HUB_ID.fullmatch(model_id)
 
 
 def model_name(model_id: str) -> str:
-    """What to call a model: its hub id, or the last part of its path."""
+    """A short name of a model: its hub id, or the last part of its path."""
     if _WEB.match(model_id):
-        return taken_apart(ModelSource(model_id, "gguf")).model_id
+        return parse_address(ModelSource(model_id, "gguf")).model_id
     if not is_path_like(model_id):
         return model_id
     path = Path(model_id)
@@ -63,15 +63,15 @@ def model_name(model_id: str) -> str:
 
 
 def _parts(address: str) -> tuple[str, str, list[str]]:
-    """Hub id, view (such as `tree`), and what follows it, unquoted."""
+    """Hub id, view (such as `tree`), and the unquoted rest of an address."""
     try:
-        place, hub = urlsplit(address), urlsplit(hub_endpoint())
+        parts, hub = urlsplit(address), urlsplit(hub_endpoint())
     except ValueError as error:
         raise _no_model(address) from error
-    path = place.path
-    if place.netloc.lower() == hub.netloc.lower():
+    path = parts.path
+    if parts.netloc.lower() == hub.netloc.lower():
         path = path.removeprefix(hub.path)
-    elif place.netloc.lower() not in _HOSTS:
+    elif parts.netloc.lower() not in _HOSTS:
         raise _no_model(address)
     words = [unquote(word) for word in path.split("/") if word]
     if not words or words[0] in _NO_MODELS:
@@ -82,5 +82,6 @@ def _parts(address: str) -> tuple[str, str, list[str]]:
 
 def _no_model(address: str) -> UsageError:
     return UsageError(
-        f"-m {address} is no model's address on the hub", hint=f"such as {hub_endpoint()}/ORG/NAME"
+        f"-m {address} is not a model's address on the hub",
+        hint=f"a model's address is {hub_endpoint()}/ORG/NAME",
     )

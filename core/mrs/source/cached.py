@@ -1,4 +1,4 @@
-"""The models that the hub library's cache holds."""
+"""Lists the models in the hub library's cache."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _PREFIX = "models--"
 
 @dataclass(frozen=True)
 class CachedModel:
-    """One model in one revision of a repository; a repository may hold several GGUF models.
+    """One model in one revision of a repository; a repository may contain several GGUF models.
 
-    `revision` is the name of a branch or tag, or the commit where none leads to it. `files` are
-    those of the weights, `size_bytes` counts everything that a run reads.
+    `revision` is the name of a branch or tag, or a commit that has none. `files` are the files of
+    weights; `size_bytes` is the size of all files that a run reads.
     """
 
     model_id: str
@@ -39,7 +39,7 @@ class CachedModel:
 
 
 def cached_models(cache_path: Path) -> Iterator[CachedModel]:
-    """Every model whose weights are all there, by name; an unreadable cache holds none."""
+    """All completely downloaded models by name; none if the cache is unreadable."""
     for repository in _entries(cache_path):
         if not repository.name.startswith(_PREFIX):
             continue
@@ -51,13 +51,12 @@ def cached_models(cache_path: Path) -> Iterator[CachedModel]:
 
 
 def runnable(model: CachedModel) -> CachedModel | None:
-    """The model with a selector that runs it, found from its headers; None if there is none."""
-    from mrs.architecture.describe import (  # slow to import, and not needed to complete names
-        describe,
-    )
+    """The model with the selector that can run it, by its headers; None if none can."""
+    # Slow to import, and not needed to complete names.
+    from mrs.architecture.describe import describe
 
     folder = LocalFolder(model.path, label=model.model_id)
-    # The text part of a model that sees may run where its tower does not.
+    # The language model of a vision model may be supported when its tower is not.
     selectors: tuple[Selector, ...] = (model.selector,)
     for selector in (*selectors, "plain") if model.selector == "vision-plain" else selectors:
         try:
@@ -77,19 +76,19 @@ def _models(model_id: str, revision: str, snapshot: Path) -> Iterator[CachedMode
         sizes = (folder.open(name).size_bytes for name in wanted_files(found.source, folder))
         return replace(found, size_bytes=sum(sizes))
 
-    # Weights that are not all there make an error, and no model.
+    # Incomplete weights raise an error: then there is no model.
     if folder.has("config.json"):
         with suppress(MrsError):
             files = safetensors_files(folder)[0]
-            sees = "vision_config" in (read_json(folder, "config.json") or {})
-            yield model("vision-plain" if sees else "plain", files)
+            has_vision = "vision_config" in (read_json(folder, "config.json") or {})
+            yield model("vision-plain" if has_vision else "plain", files)
     for name in gguf_models(folder):
         with suppress(MrsError):
             yield model("gguf", complete_shards(folder, name))
 
 
 def _revisions(refs: Path) -> dict[str, str]:
-    """The name of a branch or tag by the commit that it leads to."""
+    """The name of a branch or tag by its commit."""
     found = {}
     for path in sorted(refs.rglob("*"), reverse=True):
         try:

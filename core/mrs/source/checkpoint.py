@@ -1,4 +1,4 @@
-"""A model as its files describe it: configuration and tensors, before any weight is read."""
+"""A model's configuration and tensor headers, without its weights."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from mrs.source.reader import LocalFile, expanded
 class TensorInfo(NamedTuple):
     """One tensor in a file.
 
-    `shape` is row-major as torch has it: the last dimension is the one that lies in a row, also
-    for GGUF. `offset_bytes` counts from the start of `file`.
+    `shape` is row-major as in torch, also for GGUF: the last dimension is contiguous.
+    `offset_bytes` counts from the start of `file`.
     """
 
     name: str
@@ -31,7 +31,7 @@ class TensorInfo(NamedTuple):
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """One file that holds tensors; its name is relative to the model's folder."""
+    """One file of tensors; its name is relative to the model's folder."""
 
     name: str
     size_bytes: int
@@ -42,8 +42,8 @@ class Checkpoint:
     """The headers of a model's files, local or on the hub.
 
     `config` is config.json as parsed, or the metadata of the (first) GGUF file; long GGUF arrays
-    are decoded when first looked at; `image_config` says how pictures are prepared, in
-    preprocessor_config.json or the part of processor_config.json. `notes` are remarks for the person who asked.
+    are decoded on first access; `image_config` is preprocessor_config.json, or the image part of
+    processor_config.json. `notes` are remarks for the user.
     """
 
     source: ModelSource
@@ -71,22 +71,22 @@ class Checkpoint:
 
     @property
     def is_local(self) -> bool:
-        """Whether every file that a run needs lies on this machine."""
+        """Whether all files that a run needs are on this machine."""
         folders = (self.folder, self.tokenizer_folder or self.folder)
         return all(folder.path is not None for folder in folders)
 
     def local_path(self, file: str) -> Path:
-        """Where a weights file lies; NotReadable if it has not been downloaded."""
+        """The path of a weights file. Raises NotReadable if it has not been downloaded."""
         if self.folder.path is None:
             raise NotReadable(f"{file} has not been downloaded", where=self.folder.label)
         return self.folder.path / file
 
     def read_text(self, name: str) -> str | None:
-        """A side file such as `tokenizer.json`, or None if the model has none of that name.
+        """The text of a file such as `tokenizer.json`; None if the model has no such file.
 
-        `tokenizer_json` of the source stands in for `tokenizer.json`. A GGUF file carries its
-        tokenizer and template itself, so what lies beside it is not looked at; only a
-        `tokenizer_model_id` gives it side files.
+        `tokenizer_json` of the source replaces `tokenizer.json`. A GGUF file contains its tokenizer
+        and template, so that other files in its folder are ignored: only `tokenizer_model_id`
+        provides such files for it.
         """
         if name == "tokenizer.json" and self.source.tokenizer_json is not None:
             reader = LocalFile(expanded(self.source.tokenizer_json))

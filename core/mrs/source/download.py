@@ -1,4 +1,4 @@
-"""Download a model's files into the hub library's cache."""
+"""Downloads a model's files into the hub library's cache."""
 
 from __future__ import annotations
 
@@ -8,24 +8,29 @@ from collections.abc import Callable
 from typing import Any
 
 from mrs.errors import MrsError, NotReadable
-from mrs.source.folder import LocalFolder, Progress
+from mrs.source.folder import Folder, LocalFolder, Progress
 from mrs.source.http_client import Reply
 from mrs.source.hub import Repository, refused
 from mrs.source.hub_settings import cached_snapshot
 from mrs.units import human_bytes
 
-#: How long an interrupted download may take to wind up.
+#: How long to wait for the threads of an interrupted download.
 GRACE_S = 2.0
 REPORT_EVERY_S = 0.1
 
 
-def download(
+def download(folder: Folder, wanted: tuple[str, ...], progress: Progress | None) -> Folder:
+    """The local folder with all wanted files; a local `folder` is returned unchanged.
+
+    Files that an earlier download completed are not downloaded again. `progress` is called with
+    the bytes that are present and the bytes of all wanted files.
+    """
+    return _download(folder, wanted, progress) if isinstance(folder, Repository) else folder
+
+
+def _download(
     repository: Repository, wanted: tuple[str, ...], progress: Progress | None
 ) -> LocalFolder:
-    """The folder with all wanted files; finished files of an earlier try are not sent again.
-
-    `progress` is called with the bytes that are there and the bytes wanted.
-    """
     total_bytes = sum(repository.sizes[name] for name in wanted)
     present_bytes = _present_bytes(repository, wanted)
     _check_space(repository, total_bytes - present_bytes)
@@ -38,20 +43,18 @@ def download(
     report()
     try:
         _watch(lambda: _snapshot(repository, wanted, transfer), transfer, report)
-    except Exception as error:  # the library's own, and those of whatever transport it uses
-        raise _broken_off(error, repository) from error
+    except Exception as error:  # the library raises its transport's exceptions, too
+        raise _download_error(error, repository) from error
     folder = repository.cached_copy(wanted)
     if folder is None:
-        raise NotReadable(
-            f"{repository.model_id} has changed while it was downloaded", hint="run it again"
-        )
+        raise NotReadable(f"{repository.model_id} changed during the download", hint="run it again")
     transfer.received_bytes = total_bytes
     report()
     return folder
 
 
 class _Transfer:
-    """What the downloading threads tell the waiting one, and the other way about."""
+    """Shared state of the downloading threads and the waiting one."""
 
     def __init__(self) -> None:
         self.received_bytes = 0
@@ -59,17 +62,17 @@ class _Transfer:
 
 
 def _watch(work: Callable[[], None], transfer: _Transfer, report: Callable[[], None]) -> None:
-    """Run `work` in a thread, report while it lasts, stop it when this thread is interrupted.
+    """Run `work` in a thread, report meanwhile, and stop it if this thread is interrupted.
 
-    The library itself waits for the files under way before it lets an interrupt through, which
-    takes minutes for large ones.
+    The library by itself delays an interrupt until the files in progress are complete, which takes
+    minutes for large ones.
     """
     failures: list[BaseException] = []
 
     def body() -> None:
         try:
             work()
-        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+        except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
             failures.append(error)
 
     thread = threading.Thread(target=body, daemon=True)
@@ -114,14 +117,14 @@ def _check_space(repository: Repository, needed_bytes: int) -> None:
     free_bytes = shutil.disk_usage(existing).free
     if needed_bytes > free_bytes:
         raise NotReadable(
-            f"{repository.model_id} takes {human_bytes(needed_bytes)} to download and "
+            f"the download of {repository.model_id} needs {human_bytes(needed_bytes)}, but only "
             f"{human_bytes(free_bytes)} are free",
             where=str(path),
-            hint="make room, or name another folder with HF_HUB_CACHE or --hf-cache-path",
+            hint="free some space, or choose another folder with HF_HUB_CACHE or --hf-cache-path",
         )
 
 
-def _broken_off(error: Exception, repository: Repository) -> MrsError:
+def _download_error(error: Exception, repository: Repository) -> MrsError:
     from huggingface_hub.errors import HfHubHTTPError
 
     if isinstance(error, HfHubHTTPError):
@@ -130,17 +133,17 @@ def _broken_off(error: Exception, repository: Repository) -> MrsError:
         return refused(reply, repository.model_id, repository.settings, "its files")
     reason = str(error).strip().partition("\n")[0] or type(error).__name__
     return NotReadable(
-        f"the download of {repository.model_id} broke off",
+        f"the download of {repository.model_id} failed",
         where=reason,
-        hint="run it again: finished files are kept",
+        hint="run it again: completed files are not downloaded again",
     )
 
 
 def _bar_class(transfer: _Transfer) -> type[Any]:
-    """A progress bar for the hub library that draws nothing and passes the bytes on.
+    """A progress bar for the hub library that draws nothing and counts the received bytes.
 
-    The library counts the same bytes in more than one bar, as received and as written: the
-    furthest one counts. Whatever counts after a stop fails, which ends its thread.
+    The library counts the same bytes in several bars, as received and as written: the highest
+    count is used. After a stop, counting raises an error, which ends the download's thread.
     """
     from huggingface_hub.utils.tqdm import tqdm
 

@@ -1,4 +1,4 @@
-"""Open a model: from what a person names to the headers of its files, and to a local copy."""
+"""Opens a model: from its name to the headers of its files, and to a local copy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mrs.source.weights_files import gguf_files, gguf_models, safetensors_files
 
 Selector = Literal["plain", "vision-plain", "gguf"]
 
-#: What a run may read besides the weights.
+#: Files other than weights that a run may read.
 SIDE_FILES = (
     "config.json",
     "generation_config.json",
@@ -32,11 +32,11 @@ SIDE_FILES = (
 
 
 def open_checkpoint(source: ModelSource) -> Checkpoint:
-    """Read the headers of a model's files; no weight is read or downloaded.
+    """Read the headers of a model's files; no weights are read or downloaded.
 
-    A model of the hub that has been downloaded before is opened in the cache. Raises NotReadable
-    for what is missing or malformed, Unsupported for pickled weights, newer formats and
-    big-endian files, UsageError when a GGUF file has to be named.
+    A downloaded model of the hub is opened in the cache. Raises NotReadable for missing or
+    malformed files, Unsupported for pickled weights, newer formats and big-endian files, and
+    UsageError if the user has to name a GGUF file.
     """
     located, folder = locate(source)
     try:
@@ -59,29 +59,31 @@ def _opened(source: ModelSource, folder: Folder) -> Checkpoint:
 
 
 def fetch(model: ModelSource | Checkpoint, progress: Progress | None = None) -> Checkpoint:
-    """The model with all its files on this machine, downloaded where they are missing.
+    """The model with all its files on this machine; missing ones are downloaded.
 
-    A broken download is taken up where it stopped. Raises as `open_checkpoint` does.
+    An interrupted download is resumed. Raises as `open_checkpoint` does.
     """
     checkpoint = model if isinstance(model, Checkpoint) else open_checkpoint(model)
     if checkpoint.is_local:
         return checkpoint
+    from mrs.source.download import download
+
     source, tokenizer_folder = checkpoint.source, None
     if source.tokenizer_model_id is not None and checkpoint.tokenizer_folder is not None:
-        tokenizer_folder = checkpoint.tokenizer_folder
-        tokenizer_folder = tokenizer_folder.fetched(side_files(tokenizer_folder), None)
+        wanted = side_files(checkpoint.tokenizer_folder)
+        tokenizer_folder = download(checkpoint.tokenizer_folder, wanted, None)
     wanted = wanted_files(source, checkpoint.folder)
-    return read_checkpoint(source, checkpoint.folder.fetched(wanted, progress), tokenizer_folder)
+    return read_checkpoint(source, download(checkpoint.folder, wanted, progress), tokenizer_folder)
 
 
 def find_selector(source: ModelSource) -> Selector:
-    """Which selector a model belongs to, from its files; `source.container` is not looked at."""
+    """The selector for a model, by its files; `source.container` is ignored."""
     located, folder = locate(replace(source, container="safetensors"))
     if located.filenames:
-        # Only GGUF files are named one by one; a name may hold spaces, which cut it in pieces.
+        # Only GGUF files are named one by one; spaces in a name have split it.
         if not any(".gguf" in name for name in located.filenames):
             raise UsageError(
-                f"-f {' '.join(located.filenames)} is no .gguf file",
+                f"-f {' '.join(located.filenames)} is not a .gguf file",
                 hint="safetensors files are found without -f",
             )
         return "gguf"
@@ -95,7 +97,7 @@ def find_selector(source: ModelSource) -> Selector:
 def read_checkpoint(
     source: ModelSource, folder: Folder, tokenizer_folder: Folder | None
 ) -> Checkpoint:
-    """The headers of a model whose folder is known."""
+    """The headers of the model in `folder`."""
     if source.container == "gguf":
         files = gguf_files(folder, source.filenames)
         config, tensors = gguf_tensors(folder, files)
@@ -123,7 +125,7 @@ def read_checkpoint(
 
 
 def wanted_files(source: ModelSource, folder: Folder) -> tuple[str, ...]:
-    """Every file of a model that a run reads."""
+    """All files of a model that a run reads."""
     if source.container == "gguf":
         return gguf_files(folder, source.filenames) + _projector(source, folder)
     return safetensors_files(folder)[0] + side_files(folder)
@@ -140,20 +142,20 @@ def _generation_config(source: ModelSource, folder: Folder) -> Mapping[str, Any]
 
 
 def _projector(source: ModelSource, folder: Folder) -> tuple[str, ...]:
-    """The file of a projector, if one is named."""
+    """The projector's file, if the source names one."""
     if source.mmproj is None:
         return ()
     if not folder.has(source.mmproj):
         raise NotReadable(
             f"no file {source.mmproj}",
             where=folder.label,
-            hint="--mmproj names a file beside the model's",
+            hint="--mmproj takes the name of a file in the model's folder",
         )
     return (source.mmproj,)
 
 
 def _image_config(folder: Folder) -> Mapping[str, Any]:
-    """How pictures are prepared: in a file of its own, or as newer checkpoints have it."""
+    """The image processor's settings; newer checkpoints have them in processor_config.json."""
     own = read_json(folder, "preprocessor_config.json")
     if own is not None:
         return own

@@ -1,4 +1,4 @@
-"""A place that holds a model's files: a directory, or a repository on the hub."""
+"""The files of a model: in a local directory, or in a repository on the hub."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from typing import Any, Protocol
 from mrs.errors import NotReadable
 from mrs.source.reader import ByteReader, LocalFile, kind_of
 
-#: Called with the bytes that are there and the bytes of all wanted files.
+#: Called with the bytes that are present and the bytes of all wanted files.
 Progress = Callable[[int, int], None]
-#: Configurations, indexes and tokenizers of published models stay far below this.
+#: Configurations, indexes and tokenizers of published models are far smaller.
 MAX_TEXT_BYTES = 256 * 1024**2
-_HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class Folder(Protocol):
-    """The files of one model. Names use `/` and may lie one folder down."""
+    """The files of one model. Names use `/` and include files in direct subfolders."""
 
     @property
     def label(self) -> str:
-        """What errors call this place."""
+        """The name of this folder in errors."""
 
     @property
     def path(self) -> Path | None:
-        """The directory on this machine; None where files would have to be downloaded."""
+        """The local directory; None if the files are on the hub."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a person should know about this place, one line each."""
+        """Remarks for the user, one line each."""
 
     def names(self) -> tuple[str, ...]:
         """Every file, sorted."""
@@ -42,16 +42,13 @@ class Folder(Protocol):
     def open(self, name: str) -> ByteReader: ...
 
     def keep_headers(self) -> None:
-        """Keep what was read for later plans, where it came from far away."""
+        """Cache on disk what was read from the hub."""
 
     def forget_headers(self) -> bool:
-        """Read anew what was kept; whether there was anything."""
+        """Drop what `keep_headers` cached; returns whether there was anything."""
 
     def cached(self, wanted: tuple[str, ...]) -> Folder:
-        """The copy on this machine if it has every wanted file, else this folder."""
-
-    def fetched(self, wanted: tuple[str, ...], progress: Progress | None) -> Folder:
-        """The folder on this machine with every wanted file, downloaded where missing."""
+        """The local copy if it has all wanted files, otherwise this folder."""
 
 
 class LocalFolder:
@@ -91,9 +88,6 @@ class LocalFolder:
     def cached(self, wanted: tuple[str, ...]) -> Folder:
         return self
 
-    def fetched(self, wanted: tuple[str, ...], progress: Progress | None) -> Folder:
-        return self
-
 
 def read_text(folder: Folder, name: str) -> str | None:
     """The file's text, or None if the folder has no such file."""
@@ -114,16 +108,16 @@ def decode_text(data: bytes, name: str, where: str) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """The value that `text` holds as JSON; ValueError also where it nests too deep, and for texts
-    that cannot be encoded: JSON can spell half a character."""
+    """The JSON value in `text`. Raises ValueError for invalid JSON, for too deep nesting, and for
+    lone surrogates, which no encoding can represent."""
     try:
         value = json.loads(text)
-        if _HALF_CHARACTER.search(text):
+        if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError as error:
-        raise ValueError("it nests too deep") from error
+        raise ValueError("it is nested too deeply") from error
     except UnicodeEncodeError as error:
-        raise ValueError("it holds half a character") from error
+        raise ValueError("it contains a lone surrogate") from error
     return value
 
 
@@ -139,7 +133,7 @@ def read_json(folder: Folder, name: str) -> Mapping[str, Any] | None:
             f"{name} is not valid JSON", where=folder.label, hint=str(error)
         ) from error
     if not isinstance(value, dict):
-        raise NotReadable(f"{name} holds no JSON object", where=folder.label)
+        raise NotReadable(f"{name} is not a JSON object", where=folder.label)
     return value
 
 
@@ -147,4 +141,4 @@ def _files_in(path: str) -> list[str]:
     try:
         return [entry.name for entry in os.scandir(path) if entry.is_file()]
     except OSError:
-        return []  # a folder that is none of ours to read does not hide the files beside it
+        return []  # an unreadable subfolder does not hide the other files

@@ -21,16 +21,16 @@ MAGIC = b"GGUF"
 VERSIONS = (1, 2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_DIMENSIONS = 4
-#: ggml numbers its types densely from 0; a number beyond this is damage, not a new type.
+#: ggml numbers its types densely from 0; a larger number is damage, not a new type.
 _MAX_TYPE = 255
 _FIXED_BYTES = 8
 
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """What a GGUF file says before its weights.
+    """The content of a GGUF file before its weights.
 
-    `metadata` holds Python values, lists for short arrays, LazyArray for long ones. `tensors`
+    `metadata` has Python values, lists for short arrays, LazyArray for long ones. `tensors`
     are in the file's order, with row-major shapes. `data_offset` is where their bytes start.
     """
 
@@ -64,7 +64,7 @@ def read_gguf_header(reader: ByteReader, file: str) -> GgufHeader:
 
 def _version(header: HeaderBytes) -> tuple[int, ByteOrder]:
     size_bytes = header.reader.size_bytes
-    # The version and both counts are there in every version: at least 8 + 2 * 4 bytes.
+    # Every version has the version number and two counts: at least 8 + 2 * 4 bytes.
     header.need(min(size_bytes, _FIXED_BYTES), min(size_bytes, 2 * _FIXED_BYTES))
     magic = bytes(header.data[:4])
     if magic != MAGIC:
@@ -73,11 +73,13 @@ def _version(header: HeaderBytes) -> tuple[int, ByteOrder]:
         raise NotReadable(f"truncated: {size_bytes} bytes", where=header.file)
     order: ByteOrder = "little"
     version = int.from_bytes(header.data[4:8], "little")
-    # A big-endian file shows its small version number in the upper half.
+    # Read as little-endian, a big-endian file has its version number in the upper half.
     if version and not version & 0xFFFF:
         order, version = "big", int.from_bytes(header.data[4:8], "big")
     if version not in VERSIONS:
-        raise Unsupported(f"GGUF version {version}", where=header.file, hint="known are 1 to 3")
+        raise Unsupported(
+            f"GGUF version {version}", where=header.file, hint="versions 1 to 3 are supported"
+        )
     return version, order
 
 
@@ -101,7 +103,9 @@ def _metadata(
 def _alignment(metadata: Mapping[str, Any], file: str) -> int:
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if type(alignment) is not int or alignment <= 0 or alignment & (alignment - 1):
-        raise NotReadable(f"general.alignment is {alignment!r}, no power of two", where=file)
+        raise NotReadable(
+            f"general.alignment is {alignment!r}, which is not a power of two", where=file
+        )
     return alignment
 
 
@@ -153,11 +157,11 @@ def _format(type_number: int, name: str, file: str) -> Format:
     format_ = GGML_FORMATS.get(type_number)
     if format_ is None and type_number <= _MAX_TYPE:
         raise Unsupported(
-            f"tensor {name} has ggml type {type_number}, which is retired or newer than this program",
+            f"tensor {name} has ggml type {type_number}, which is retired or unknown",
             where=file,
         )
     if format_ is None:
-        raise NotReadable(f"tensor {name} has type {type_number}: corrupt", where=file)
+        raise NotReadable(f"tensor {name} has type {type_number}: the file is corrupt", where=file)
     return format_
 
 
@@ -167,12 +171,12 @@ def _check_ranges(tensors: tuple[TensorInfo, ...], size_bytes: int, file: str) -
         if tensor.name in names:
             raise NotReadable(f"tensor {tensor.name} occurs twice", where=file)
         if tensor.offset_bytes < end:
-            raise NotReadable(f"tensor {tensor.name} overlaps the one before", where=file)
+            raise NotReadable(f"tensor {tensor.name} overlaps the previous one", where=file)
         names.add(tensor.name)
         end = tensor.offset_bytes + tensor.size_bytes
     if end > size_bytes:
         raise NotReadable(
-            f"truncated: {size_bytes} bytes where the header promises {end}",
+            f"truncated: {size_bytes} bytes, but the header needs {end}",
             where=file,
             hint="download it again",
         )

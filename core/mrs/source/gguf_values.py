@@ -1,9 +1,8 @@
-"""Values as GGUF headers store them, read from bytes that are fetched as far as they are needed.
+"""Decodes the values in GGUF headers, fetching only as many bytes as needed.
 
-Nothing behind the header is ever asked for: how far the header reaches at least follows from
-its own counts (each string has a length field, each tensor a fixed part), and a read goes to
-that point. A header with a vocabulary thus takes a few dozen reads, and a count that promises
-more than the file holds is an error before anything is allocated.
+Nothing behind the header is read: its own counts give its minimum size (each string has a length
+field, each tensor a fixed part), and each read goes up to that point. A header with a vocabulary
+takes a few dozen reads, and a count that exceeds the file is an error before any allocation.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from mrs.source.reader import ByteReader
 
 ByteOrder = Literal["little", "big"]
 
-#: Value types by number, as struct codes; bool is a byte that is not zero.
+#: Value types by number, as struct codes; a bool is a byte.
 SCALARS = {
     0: "B",
     1: "b",
@@ -34,17 +33,17 @@ SCALARS = {
 }
 STRING = 8
 ARRAY = 9
-#: Deeper nesting than any writer makes; a limit keeps hostile files from exhausting the stack.
+#: More nesting than any writer produces; protects the stack from hostile files.
 MAX_DEPTH = 16
-#: Arrays up to this long are decoded at once: hyper-parameters, not vocabularies.
+#: Arrays up to this length are decoded immediately: hyper-parameters, not vocabularies.
 SMALL_ARRAY = 1024
 
 
 class HeaderBytes:
     """The first bytes of a GGUF file.
 
-    `data` holds what has been fetched. `reserved_bytes` is the least that the header holds
-    after the value being read: what the counts of metadata and tensors still promise.
+    `data` are the bytes that have been fetched. `reserved_bytes` is the minimum size of the header
+    behind the current value, by the remaining counts of metadata and tensors.
     """
 
     def __init__(self, reader: ByteReader, file: str) -> None:
@@ -54,7 +53,7 @@ class HeaderBytes:
         self.reserved_bytes = 0
 
     def need(self, end: int, promised_end: int | None = None) -> None:
-        """Fetch up to `end`, and on to where the header is known to reach."""
+        """Fetch up to `end`, or to the known minimum size of the header."""
         least_end = max(end, promised_end or end) + self.reserved_bytes
         if least_end > self.reader.size_bytes:
             raise NotReadable(
@@ -96,7 +95,9 @@ class GgufCodec:
         try:
             return self.header.data[start:end].decode()
         except UnicodeDecodeError as error:
-            raise NotReadable("holds a string that is not UTF-8", where=self.header.file) from error
+            raise NotReadable(
+                "contains a string that is not UTF-8", where=self.header.file
+            ) from error
 
     def value(self, position: int, kind: int, depth: int = 0) -> tuple[Any, int]:
         """A value of type `kind`; long and nested arrays come as LazyArray."""
@@ -130,7 +131,7 @@ class GgufCodec:
         return LazyArray(self, kind, count, start, depth), end
 
     def _skip_strings(self, position: int, count: int) -> int:
-        """Where `count` strings from `position` end. The hot loop of opening a file."""
+        """The end of `count` strings from `position`. The hot loop of opening a file."""
         unpack, width = self.length.unpack_from, self.length.size
         data, left = self.header.data, count
         while left:
@@ -170,7 +171,9 @@ class GgufCodec:
                 position = start + unpack(data, position)[0]
                 found.append(data[start:position].decode())
         except UnicodeDecodeError as error:
-            raise NotReadable("holds a string that is not UTF-8", where=self.header.file) from error
+            raise NotReadable(
+                "contains a string that is not UTF-8", where=self.header.file
+            ) from error
         return found
 
     def _arrays(self, array: LazyArray) -> list[Any]:
@@ -182,7 +185,7 @@ class GgufCodec:
 
 
 class LazyArray(Sequence[Any]):
-    """An array of a GGUF header, decoded when an item is first looked at."""
+    """An array in a GGUF header, decoded on first access."""
 
     def __init__(self, codec: GgufCodec, kind: int, length: int, start: int, depth: int) -> None:
         self.codec = codec

@@ -1,8 +1,8 @@
-"""Bytes that were read of a repository's files, kept on disk for later plans.
+"""Caches the byte ranges that were read from a repository on disk, for later plans.
 
-What a commit holds never changes, so nothing of it has to be asked for twice. One commit is one zip
-archive in the platform's cache folder, of stored members without compression, so that none can be
-larger than the archive. The checksums find damage; the bytes are checked like those from the hub.
+A commit never changes, so that no range has to be requested twice. Each commit has a zip archive
+in the platform's cache folder, without compression, so that no member is larger than the archive.
+Checksums detect damage; the bytes are validated like those from the hub.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ MAX_FOLDER_BYTES = 512 * 1024**2
 
 
 class HeaderCache:
-    """The ranges of bytes that are known of one commit's files.
+    """The cached byte ranges of one commit's files.
 
-    A folder that cannot be read or written is no error: then nothing is known.
+    If the cache folder is unreadable or not writable, the cache stays empty without an error.
     """
 
     def __init__(self, endpoint: str, model_id: str, commit: str) -> None:
@@ -30,11 +30,11 @@ class HeaderCache:
         key = hashlib.sha256(f"{endpoint}\n{model_id}\n{commit}".encode()).hexdigest()
         self._path = user_cache_path("mrs") / FOLDER / f"{key}.zip"
         self._ranges = _read(self._path)
-        self._was_kept = bool(self._ranges)
+        self._was_stored = bool(self._ranges)
         self._is_changed = False
 
     def get(self, name: str, offset: int = 0, length: int | None = None) -> bytes | None:
-        """The bytes from `offset` on that were put, if they are `length` bytes where that is given."""
+        """The stored bytes from `offset` on, None if there are fewer than `length`."""
         data = self._ranges.get(f"{offset}/{name}")
         return data if data is None or length in (None, len(data)) else None
 
@@ -43,16 +43,16 @@ class HeaderCache:
         self._is_changed = True
 
     def forget(self) -> bool:
-        """Know nothing any more, on disk neither; whether something had been kept there."""
+        """Drop everything, also on disk; returns whether something was stored on disk."""
         self._ranges.clear()
-        if self._was_kept:
+        if self._was_stored:
             with suppress(OSError):
                 self._path.unlink()
-        was_kept, self._was_kept = self._was_kept, False
-        return was_kept
+        was_stored, self._was_stored = self._was_stored, False
+        return was_stored
 
     def save(self) -> None:
-        """Write what is known, where that is new and not too much."""
+        """Write the ranges to disk if they have changed and are not too large."""
         if self._is_changed and sum(map(len, self._ranges.values())) < MAX_ARCHIVE_BYTES:
             with suppress(OSError):
                 _write(self._path, self._ranges)
@@ -69,8 +69,8 @@ def _read(path: Path) -> dict[str, bytes]:
             if any(member.compress_type != zipfile.ZIP_STORED for member in members):
                 return {}
             ranges = {member.filename: archive.read(member) for member in members}
-        os.utime(path)  # the archives that nobody has read for longest are removed first
-    except Exception:  # noqa: BLE001 - a damaged archive raises whatever its bytes lead to
+        os.utime(path)  # the least recently read archives are removed first
+    except Exception:  # noqa: BLE001 - a damaged archive raises anything
         return {}
     return ranges
 
@@ -89,7 +89,7 @@ def _write(path: Path, ranges: dict[str, bytes]) -> None:
 
 
 def _remove_oldest(folder: Path) -> None:
-    """Until the rest keeps within the limit; also what an interrupted program left behind."""
+    """Remove the oldest files until the limit is met, leftovers of interrupted runs included."""
     found = [(file.stat(), file) for file in folder.iterdir() if file.is_file()]
     found.sort(key=lambda each: -each[0].st_mtime)
     total_bytes = 0

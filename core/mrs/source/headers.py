@@ -1,4 +1,4 @@
-"""The headers of all files of a model as one set of tensors."""
+"""Joins the headers of a model's files to one set of tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mrs.source.folder import Folder
 from mrs.source.gguf_header import GgufHeader, read_gguf_header
 from mrs.source.safetensors_header import read_safetensors_header
 
-#: Headers of shards that are fetched at the same time.
+#: Headers of shards that are requested concurrently.
 PARALLEL_REQUESTS = 8
 Header = TypeVar("Header")
 
@@ -19,7 +19,7 @@ Header = TypeVar("Header")
 def safetensors_tensors(
     folder: Folder, files: Sequence[str], weight_map: Mapping[str, str]
 ) -> dict[str, TensorInfo]:
-    """Every tensor of the files; where an index is given, every one it lists is where it says."""
+    """All tensors of the files; with an index, each one must be in the file that it lists."""
     headers = _each(folder, files, lambda name: read_safetensors_header(folder.open(name), name))
     tensors: dict[str, TensorInfo] = {}
     for header in headers:
@@ -35,7 +35,7 @@ def safetensors_tensors(
 def gguf_tensors(
     folder: Folder, files: Sequence[str]
 ) -> tuple[Mapping[str, Any], dict[str, TensorInfo]]:
-    """Metadata of the (first) file and the tensors of all; checks that no shard is missing."""
+    """Metadata of the (first) file and all tensors. Raises NotReadable if a shard is missing."""
     headers = _each(folder, files, lambda name: read_gguf_header(folder.open(name), name))
     for header, file in zip(headers, files, strict=True):
         if header.byte_order == "big":
@@ -54,7 +54,7 @@ def gguf_tensors(
 def joined(
     tensors: Mapping[str, TensorInfo], more: Mapping[str, TensorInfo], folder: Folder
 ) -> dict[str, TensorInfo]:
-    """The tensors of two models' files; NotReadable where both have one of a name."""
+    """The union of two sets of tensors. Raises NotReadable if a name is in both."""
     both = dict(tensors)
     for tensor in more.values():
         _add(both, tensor, folder)
@@ -96,10 +96,10 @@ def _in_order(headers: list[GgufHeader], files: Sequence[str], folder: Folder) -
 
 
 def _check_total(metadata: Mapping[str, Any], found: int, folder: Folder) -> None:
-    promised = _count(metadata, "split.tensors.count", found, folder.label)
-    if promised != found:
+    expected = _count(metadata, "split.tensors.count", found, folder.label)
+    if expected != found:
         raise NotReadable(
-            f"the shards hold {found} tensors where {promised} belong", where=folder.label
+            f"the shards have {found} tensors instead of {expected}", where=folder.label
         )
 
 

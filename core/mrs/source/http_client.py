@@ -27,13 +27,13 @@ MAX_REDIRECTS = 10
 MAX_WAIT_S = 10.0
 REDIRECTS = (301, 302, 303, 307, 308)
 TRANSIENT = (408, 429, 500, 502, 503, 504)
-#: Failures that another attempt a moment later does not mend.
+#: Failures that persist, so that a retry is useless.
 _LASTING = (socket.gaierror, ConnectionRefusedError, ssl.SSLCertVerificationError)
 _MAX_ERROR_BYTES = 64 * 1024
 
 
 class Unreachable(NotReadable):
-    """No answer: no network, an unknown host, a time-out."""
+    """The server did not answer: no network, an unknown host, a time-out."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class Reply:
 
 
 class HttpClient:
-    """Requests with one token, which only the origin it belongs to ever sees.
+    """Requests with one token, which is sent only to its own origin.
 
-    Connections are kept and used again, one a thread and host.
+    Connections are reused: each thread has one per host.
     """
 
     def __init__(self, token: str | None, token_origin: str) -> None:
@@ -66,10 +66,10 @@ class HttpClient:
         byte_range: tuple[int, int] | None = None,
         within_s: float = math.inf,
     ) -> Reply:
-        """At most `most_bytes` of what lies at `url`, or of its bytes [begin, end).
+        """At most `most_bytes` of the content at `url`, or of its bytes [begin, end).
 
-        Returns any final status; Unreachable after the last attempt without one, and where
-        `within_s` seconds have passed.
+        Returns any final status. Raises Unreachable if no attempt gets one, or after
+        `within_s` seconds.
         """
         deadline = time.monotonic() + within_s
         for attempt in range(ATTEMPTS):
@@ -144,7 +144,7 @@ class HttpClient:
         return Reply(url, response.status, found, body)
 
     def _connection(self, url: str) -> tuple[http.client.HTTPConnection, str]:
-        """A connection for the address, and what to ask it for."""
+        """A connection for the address, and the request target."""
         parts = urlsplit(url)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         connections = self._local.__dict__.setdefault("connections", {})
@@ -178,7 +178,7 @@ class HttpClient:
 
 @contextmanager
 def _cut_off_at(deadline: float, connected: socket.socket) -> Iterator[None]:
-    """TimeoutError at the deadline, also where bytes keep coming one by one."""
+    """Raises TimeoutError at the deadline, even while bytes keep arriving one by one."""
     if deadline == math.inf:
         yield
         return
@@ -198,7 +198,7 @@ def _cut_off_at(deadline: float, connected: socket.socket) -> Iterator[None]:
     finally:
         timer.cancel()
     if time.monotonic() >= deadline:
-        raise TimeoutError("the answer takes too long")
+        raise TimeoutError("the response takes too long")
 
 
 def _redirected(url: str, location: str) -> str:
@@ -208,7 +208,7 @@ def _redirected(url: str, location: str) -> str:
     except ValueError:
         scheme, host = "", None
     if scheme not in ("http", "https") or not host:
-        raise NotReadable("the server redirects to no web address", where=location)
+        raise NotReadable("the server redirects to an invalid address", where=location)
     return target
 
 
@@ -218,7 +218,7 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 def _is_public(address: str) -> bool:
-    """Whether an IP address is on the internet, not this machine's or of a network around it."""
+    """Whether an IP address is public, neither of this machine nor of a local network."""
     found = ipaddress.ip_address(address.partition("%")[0])
     return (getattr(found, "ipv4_mapped", None) or found).is_global
 
@@ -232,7 +232,7 @@ def _wait_s(attempt: int, asked: str = "") -> float:
 
 
 def _proxy(parts: SplitResult) -> SplitResult | None:
-    """The proxy that the environment names for the address."""
+    """The proxy for the address in the environment."""
     proxy = getproxies().get(parts.scheme)
     if not proxy or proxy_bypass(parts.hostname or ""):
         return None
@@ -247,7 +247,7 @@ def _proxy_headers(proxy: SplitResult) -> dict[str, str]:
 
 
 def _tls_context() -> ssl.SSLContext:
-    """The system's certificates, or those of certifi where Python knows of none."""
+    """The system's certificates, or those of certifi if Python finds none."""
     paths = ssl.get_default_verify_paths()
     context = ssl.create_default_context()
     if paths.cafile is None and paths.capath is None and not context.get_ca_certs():

@@ -1,4 +1,4 @@
-"""A model repository on the hub, or its copy in the cache: names, sizes, ranges of bytes."""
+"""Model repositories on the hub: file names, sizes and byte ranges, or a cached copy."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from urllib.parse import quote
 
 from mrs.errors import NotReadable
 from mrs.request import ModelSource
-from mrs.source.folder import Folder, LocalFolder, Progress
+from mrs.source.folder import Folder, LocalFolder
 from mrs.source.header_cache import HeaderCache
 from mrs.source.http_client import HttpClient, Reply, Unreachable
 from mrs.source.hub_settings import HubSettings, cached_snapshot, hub_settings
 
 MAX_LISTING_BYTES = 32 * 1024**2
-#: A server that ignores ranges is read through up to here, and no further.
+#: The most bytes to skip in a response of a server that ignores ranges.
 MAX_SKIPPED_BYTES = 16 * 1024**2
 _COMMIT = re.compile(r"[0-9a-f]{40,64}")
-#: What the listing is kept as beside the files; none of these has an empty name.
+#: The listing's name in the header cache; no file has an empty name.
 _LISTING = ""
-#: How long a listing is taken for true in this process: a command looks at a model several times.
+#: How long a listing is reused in this process: a command opens a model several times.
 RECENT_S = 30.0
 
 
 @dataclass(frozen=True)
 class Repository:
-    """One commit of a repository; a `Folder` whose bytes come over HTTP."""
+    """One commit of a repository: a `Folder` that reads over HTTP."""
 
     model_id: str
     revision: str
@@ -66,13 +66,8 @@ class Repository:
     def cached(self, wanted: tuple[str, ...]) -> Folder:
         return self.cached_copy(wanted) or self
 
-    def fetched(self, wanted: tuple[str, ...], progress: Progress | None) -> Folder:
-        from mrs.source.download import download
-
-        return download(self, wanted, progress)
-
     def cached_copy(self, wanted: tuple[str, ...]) -> LocalFolder | None:
-        """The folder in the cache that has all wanted files of this commit, if there is one."""
+        """The cached folder of this commit if it has all wanted files."""
         snapshot = cached_snapshot(self.settings.cache_path, self.model_id, self.commit)
         if snapshot is None:
             return None
@@ -84,7 +79,7 @@ class Repository:
 
 
 class HubFile:
-    """A file of a repository, read in ranges; a `ByteReader`."""
+    """A file of a repository: a `ByteReader` that requests byte ranges."""
 
     def __init__(self, repository: Repository, name: str) -> None:
         self.repository = repository
@@ -105,7 +100,7 @@ class HubFile:
     def _fetch(self, offset: int, length: int) -> bytes:
         reply = self._get(self._final_address, offset, length)
         if reply.status >= 400 and self._final_address != self.address:
-            # Where the file was redirected to is signed and expires: ask for the way again.
+            # The redirect target is a signed address that expires: request a new one.
             reply = self._get(self.address, offset, length)
         self._final_address = reply.url
         return self._body(reply, offset, length)
@@ -120,7 +115,7 @@ class HubFile:
         if reply.status == 206:
             begins = reply.headers.get("content-range", "").startswith(f"bytes {offset}-")
             if not begins or len(reply.body) != length:
-                raise NotReadable("the hub sent another range than asked for", where=where)
+                raise NotReadable("the hub sent a different byte range than requested", where=where)
             return reply.body
         if reply.status == 200 and len(reply.body) >= offset + length:
             return reply.body[offset : offset + length]
@@ -136,9 +131,9 @@ _recent: dict[tuple[str, str, HubSettings], tuple[Repository, float]] = {}
 
 
 def open_repository(source: ModelSource) -> Repository | LocalFolder:
-    """The listing of a hub model, or its copy in the cache where the hub is out of reach.
+    """The repository of a hub model, or its cached copy if the hub is unreachable.
 
-    NotReadable says which it was: no such model, no access to it, or no network.
+    NotReadable says whether the model does not exist, is not accessible, or there is no network.
     """
     settings = hub_settings(source)
     if settings.is_offline:
@@ -162,7 +157,7 @@ def _cache_folder(source: ModelSource, settings: HubSettings, why: str) -> Local
 
 
 def _listed(source: ModelSource, settings: HubSettings) -> Repository:
-    """The listing: known of a commit, or of a moment ago; else as the hub sends it."""
+    """The repository with its listing: recent, cached for a commit, or from the hub."""
     key = source.model_id, source.revision, settings
     repository, asked_s = _recent.get(key, (None, -math.inf))
     if repository is not None and time.monotonic() - asked_s < RECENT_S:
@@ -171,7 +166,7 @@ def _listed(source: ModelSource, settings: HubSettings) -> Repository:
     if _COMMIT.fullmatch(source.revision):
         known = HeaderCache(settings.endpoint, source.model_id, source.revision)
         with suppress(NotReadable):
-            sizes = _read_listing(known.get(_LISTING) or b"", "kept")[1]
+            sizes = _read_listing(known.get(_LISTING) or b"", "header cache")[1]
             return Repository(
                 source.model_id, source.revision, source.revision, sizes, settings, client, known
             )
@@ -197,15 +192,15 @@ def _asked(source: ModelSource, settings: HubSettings, client: HttpClient) -> Re
 
 
 def _read_listing(body: bytes, where: str) -> tuple[str, dict[str, int]]:
-    """The commit that a listing is of, and the sizes of its files in bytes."""
+    """Commit and file sizes in bytes from a listing."""
     try:
         listing = json.loads(body)
         commit = str(listing["sha"])
         sizes = dict(_size(entry) for entry in listing["siblings"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise NotReadable("the hub's answer is no list of files", where=where) from error
+        raise NotReadable("the hub's answer is not a list of files", where=where) from error
     if not _COMMIT.fullmatch(commit):
-        raise NotReadable(f"the hub names no commit but {commit!r}", where=where)
+        raise NotReadable(f"the hub names {commit!r}, which is not a commit", where=where)
     return commit, sizes
 
 
@@ -217,20 +212,20 @@ def _written_listing(commit: str, sizes: Mapping[str, int]) -> bytes:
 def _size(entry: Mapping[str, Any]) -> tuple[str, int]:
     name, size_bytes = entry["rfilename"], entry["size"]
     if type(name) is not str or type(size_bytes) is not int or size_bytes < 0:
-        raise ValueError("no name and size")
+        raise ValueError("an entry without name and size")
     if name.startswith("/") or "\\" in name or ".." in name.split("/"):
         raise ValueError("a name outside the repository")
     return name, size_bytes
 
 
 def refused(reply: Reply, model_id: str, settings: HubSettings, what: str) -> NotReadable:
-    """The error for a status that is no success, by the hub's own error codes."""
+    """The error for an unsuccessful status, by the hub's error codes."""
     code, where = reply.headers.get("x-error-code", ""), f"{settings.endpoint}/{model_id}"
     if code == "GatedRepo":
         return NotReadable(
             f"{model_id} is gated",
             where=where,
-            hint="accept its terms there and give a token of that account: HF_TOKEN, --token-source",
+            hint="accept its terms there and give that account's token: HF_TOKEN, --token-source",
         )
     if code == "RevisionNotFound":
         return NotReadable(f"{model_id} has no {what}", where=where)

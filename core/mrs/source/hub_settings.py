@@ -1,4 +1,4 @@
-"""What the environment and the flags say about the hub, read as the hub library reads it."""
+"""Settings of the hub from flags and environment, read as the hub library reads them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 
 @dataclass(frozen=True)
 class HubSettings:
-    """`cache_path` is the folder that holds `models--…` folders; `token` is None for no token."""
+    """`cache_path` is the folder that contains the `models--…` folders."""
 
     endpoint: str
     cache_path: Path
@@ -26,7 +26,7 @@ class HubSettings:
 
 
 def hub_settings(source: ModelSource) -> HubSettings:
-    """Settings for one model; UsageError for a token source that names nothing."""
+    """Settings for one model. Raises UsageError for an invalid or empty token source."""
     offline = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
     return HubSettings(
         endpoint=hub_endpoint(),
@@ -37,10 +37,10 @@ def hub_settings(source: ModelSource) -> HubSettings:
 
 
 def find_token(token_source: str) -> str | None:
-    """The token that `literal:<v>`, `env:<name>`, `path:<file>`, `cache` or `none` stands for.
+    """The token from `literal:<v>`, `env:<name>`, `path:<file>`, `cache` or `none`.
 
-    `cache` is what the hub library takes: HF_TOKEN, else the file that a login wrote. Errors
-    never repeat the token.
+    `cache` is the hub library's choice: HF_TOKEN, or else the file that a login wrote. Errors
+    never contain the token.
     """
     kind, _, value = token_source.partition(":")
     if token_source == "none":
@@ -56,16 +56,16 @@ def find_token(token_source: str) -> str | None:
         token = _token_in_file(expanded(value))
     else:
         raise UsageError(
-            "--token-source names no source",
+            "--token-source is not a known source",
             hint="use literal:<token>, env:<name>, path:<file>, cache or none",
         )
     if not re.fullmatch(r"[!-~]*", token):
-        raise UsageError("the hub token holds spaces or other odd characters", where=kind)
+        raise UsageError("the hub token contains spaces or other invalid characters", where=kind)
     return token or None
 
 
 def cached_snapshot(cache_path: Path, model_id: str, revision: str) -> Path | None:
-    """The folder of a revision in the hub library's cache, complete or not."""
+    """The folder of a revision in the hub library's cache, maybe incomplete."""
     repository = cache_path / f"models--{model_id.replace('/', '--')}"
     try:
         commit = (repository / "refs" / revision).read_text("utf-8").strip()
@@ -76,10 +76,10 @@ def cached_snapshot(cache_path: Path, model_id: str, revision: str) -> Path | No
 
 
 def hub_endpoint() -> str:
-    """The hub's address without a slash at its end; UsageError where the variable holds none."""
+    """The hub's address without a final slash. Raises UsageError if HF_ENDPOINT is invalid."""
     endpoint = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
     if not re.fullmatch(r"https?://[\w.:\[\]-]+(/[!-~]*)?", endpoint, re.ASCII):
-        raise UsageError("HF_ENDPOINT is no web address", where=endpoint)
+        raise UsageError("HF_ENDPOINT is not a web address", where=endpoint)
     return endpoint
 
 
@@ -89,7 +89,7 @@ def _home() -> Path:
 
 
 def default_cache_path() -> Path:
-    """The hub library's own folder of downloads."""
+    """The hub library's default download folder."""
     older = os.environ.get("HUGGINGFACE_HUB_CACHE", f"{_home()}/hub")
     return _expanded(os.environ.get("HF_HUB_CACHE", older))
 

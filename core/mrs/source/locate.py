@@ -1,4 +1,4 @@
-"""From what a person names to the folder that holds it: a demo, path, or hub id."""
+"""Finds the folder of a model by its name: a demo, a path, or a hub id."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mrs.errors import NotReadable
 from mrs.request import ModelSource
-from mrs.source.address import is_path_like, naming, taken_apart
+from mrs.source.address import is_path_like, naming, parse_address
 from mrs.source.folder import Folder, LocalFolder
 from mrs.source.reader import expanded, kind_of
 
@@ -16,12 +16,12 @@ DEMO_FOLDER = Path(__file__).parent.parent / "demo"
 
 
 def locate(source: ModelSource) -> tuple[ModelSource, Folder]:
-    """The folder of a model, and the source with the file name that `model_id` implied.
+    """The folder of a model, and `source` with the file name if `model_id` contains one.
 
-    `DEMOS` are the models inside the package; then a local folder or `.gguf` file; then the hub.
-    UsageError where `model_id` and `filenames` name different files.
+    Tries the package's `DEMOS` first, then local folders and `.gguf` files, then the hub. Raises
+    UsageError if `model_id` and `filenames` name different files.
     """
-    source = taken_apart(source)
+    source = parse_address(source)
     if source.model_id in DEMOS:
         return _demo(source)
     path = expanded(source.model_id)
@@ -40,7 +40,7 @@ def locate(source: ModelSource) -> tuple[ModelSource, Folder]:
 
 
 def locate_tokenizer(source: ModelSource) -> Folder | None:
-    """The folder of the model that `tokenizer_model_id` names, if it names one."""
+    """The folder of the model `tokenizer_model_id`; None without one."""
     if source.tokenizer_model_id is None:
         return None
     return locate(

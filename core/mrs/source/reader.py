@@ -1,4 +1,4 @@
-"""Random access to a file's bytes, wherever the file is."""
+"""Random access to the bytes of local and remote files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mrs.errors import NotReadable
 
 
 def expanded(name: str) -> Path:
-    """The path that a person named; NotReadable for the home of somebody who does not exist."""
+    """The path with `~` expanded. Raises NotReadable for the home of an unknown user."""
     try:
         return Path(name).expanduser()
     except RuntimeError as error:
@@ -18,15 +18,15 @@ def expanded(name: str) -> Path:
 
 
 def kind_of(path: Path) -> Literal["file", "folder", "other"] | None:
-    """What lies at a path, None for nothing. NotReadable where there can be no such path."""
+    """The kind of a path, None if it does not exist. Raises NotReadable for an invalid path."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise unreadable(path, error) from error
-    except ValueError as error:  # a zero byte, or half a character
-        raise NotReadable("there can be no such file", where=str(path)) from error
+    except ValueError as error:  # a zero byte, or a lone surrogate
+        raise NotReadable("the path is invalid", where=str(path)) from error
     if stat.S_ISREG(mode):
         return "file"
     return "folder" if stat.S_ISDIR(mode) else "other"
@@ -35,7 +35,7 @@ def kind_of(path: Path) -> Literal["file", "folder", "other"] | None:
 class ByteReader(Protocol):
     """A file of known size whose bytes can be read in any order.
 
-    `read` returns exactly `length` bytes or raises NotReadable; callers keep to the file's size.
+    `read` returns exactly `length` bytes or raises NotReadable; callers stay within the file.
     """
 
     @property
@@ -45,7 +45,7 @@ class ByteReader(Protocol):
 
 
 class LocalFile:
-    """A file on disk, opened anew for each read so that nothing needs closing."""
+    """A file on disk that is opened for each read, so that nothing has to be closed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -65,7 +65,7 @@ class LocalFile:
             raise NotReadable(
                 f"{self.path.name} ends at byte {offset + len(data)} while it is being read",
                 where=str(self.path),
-                hint="has another program changed it? try again",
+                hint="another program may have changed it: try again",
             )
         return data
 

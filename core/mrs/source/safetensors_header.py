@@ -37,12 +37,12 @@ class SafetensorsHeader:
 
 
 def read_safetensors_header(reader: ByteReader, file: str) -> SafetensorsHeader:
-    """Read and check one file's header; NotReadable names the file and what is wrong with it."""
+    """Read and check one file's header. Raises NotReadable for a malformed header."""
     header_bytes = _header_bytes(reader, file)
     entries = _parse(reader.read(LENGTH_BYTES, header_bytes), file)
     metadata = entries.pop("__metadata__", {})
     if not _is_text_map(metadata):
-        raise NotReadable("__metadata__ maps something else than text to text", where=file)
+        raise NotReadable("__metadata__ does not map text to text", where=file)
     data_start = LENGTH_BYTES + header_bytes
     tensors = [_tensor(name, entry, data_start, file) for name, entry in entries.items()]
     tensors.sort(key=lambda tensor: (tensor.offset_bytes, tensor.size_bytes))
@@ -52,10 +52,12 @@ def read_safetensors_header(reader: ByteReader, file: str) -> SafetensorsHeader:
 
 def _header_bytes(reader: ByteReader, file: str) -> int:
     if reader.size_bytes < LENGTH_BYTES:
-        raise NotReadable(f"{reader.size_bytes} bytes are no safetensors file", where=file)
+        raise NotReadable(
+            f"{reader.size_bytes} bytes are too few for a safetensors file", where=file
+        )
     start = reader.read(0, LENGTH_BYTES)
     if start == _LFS_POINTER:
-        raise NotReadable("a Git LFS pointer, not the file itself", where=file, hint="git lfs pull")
+        raise NotReadable("a Git LFS pointer instead of the file", where=file, hint="git lfs pull")
     header_bytes = int.from_bytes(start, "little")
     if header_bytes > MAX_HEADER_BYTES:
         raise NotReadable(
@@ -98,9 +100,9 @@ def _tensor(name: str, entry: object, data_start: int, file: str) -> TensorInfo:
         raise _wrong(name, "needs dtype, shape and data_offsets", file)
     shape, offsets = entry["shape"], entry["data_offsets"]
     if not _is_counts(shape):
-        raise _wrong(name, "has a shape that is no list of counts", file)
+        raise _wrong(name, "has a shape that is not a list of sizes", file)
     if not _is_counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise _wrong(name, "has data_offsets that are no range", file)
+        raise _wrong(name, "has data_offsets that are not a range", file)
     format_ = _format(entry["dtype"], name, file)
     begin, end = offsets
     try:
@@ -108,7 +110,7 @@ def _tensor(name: str, entry: object, data_start: int, file: str) -> TensorInfo:
     except ValueError as error:
         raise _wrong(name, str(error), file) from error
     if size_bytes != end - begin:
-        what = f"has {end - begin} bytes where {format_.name} {shape} takes {size_bytes}"
+        what = f"has {end - begin} bytes, but {format_.name} {shape} needs {size_bytes}"
         raise _wrong(name, what, file)
     return TensorInfo(name, tuple(shape), format_, file, data_start + begin, size_bytes)
 
@@ -136,7 +138,7 @@ def _check_cover(tensors: list[TensorInfo], data_start: int, size_bytes: int, fi
         position += tensor.size_bytes
     if position > size_bytes:
         raise NotReadable(
-            f"truncated: {size_bytes} bytes where the header promises {position}",
+            f"truncated: {size_bytes} bytes, but the header needs {position}",
             where=file,
             hint="download it again",
         )

@@ -1,4 +1,4 @@
-"""The weights of a local model: bytes of its tensors, read where they are asked for."""
+"""Reads the weights of a local model: the bytes of its tensors."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mrs.source.reader import unreadable
 
 @final
 class Weights:
-    """The files of a checkpoint, each opened when its first tensor is read; a context manager.
+    """The files of a checkpoint, each opened at its first read; a context manager.
 
-    Reading copies into memory of the caller's. A mapping of the file would spare the copy, but
-    its pages would count as memory of this process, and cost more than the copy does.
+    Reading copies into the caller's memory. Mapping the file would avoid the copy, but its pages
+    would count as memory of this process, and page faults cost more than the copy.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -28,8 +28,8 @@ class Weights:
     def read_into(self, target: memoryview, info: TensorInfo, start_bytes: int = 0) -> None:
         """Fill `target` (bytes, writable) with the tensor's bytes from `start_bytes` on.
 
-        ValueError where the tensor ends before; NotReadable if the file has changed its size or
-        cannot be read.
+        Raises ValueError if the tensor is shorter, NotReadable if the file is unreadable or its
+        size has changed.
         """
         if start_bytes < 0 or start_bytes + len(target) > info.size_bytes:
             raise ValueError(f"{info.name} has no bytes {start_bytes} to +{len(target)}")
@@ -51,7 +51,7 @@ class Weights:
             raise NotReadable(
                 f"{path.name} had {expected} bytes and now has {found}",
                 where=str(path),
-                hint="another program has changed it: load again when it is done",
+                hint="another program has changed it: try again when that is finished",
             )
 
     def close(self) -> None:

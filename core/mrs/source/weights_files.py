@@ -1,4 +1,4 @@
-"""Which files of a folder hold the weights."""
+"""Finds the files of weights in a folder."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from mrs.source.folder import Folder, read_json
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-#: An index that is longer than this is not fetched from the hub: the shards' headers say it all.
+#: A larger index is not requested from the hub: the shards' headers have the same information.
 MAX_REMOTE_INDEX_BYTES = 4 * 1024**2
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.(?:safetensors|gguf)")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-#: Weights that are not the model itself, beside which the model may lie.
+#: Files of other weights in a model's folder.
 _OTHER_WEIGHTS = re.compile(r"adapter_model|consolidated|optimizer|scheduler|training_args|mmproj")
 
 
 def safetensors_files(folder: Folder) -> tuple[tuple[str, ...], Mapping[str, str]]:
     """The safetensors files of a model, and its index (tensor name to file; empty without one).
 
-    In this order: what the index lists, `model.safetensors`, a whole set of shards, the only
+    In this order: the files in the index, `model.safetensors`, a whole set of shards, the only
     safetensors file there is.
     """
     weight_map = _weight_map(folder)
@@ -45,9 +45,9 @@ def safetensors_files(folder: Folder) -> tuple[tuple[str, ...], Mapping[str, str
 
 
 def gguf_files(folder: Folder, filenames: Iterable[str]) -> tuple[str, ...]:
-    """The GGUF files that were named, with the other shards of a set of which one was named.
+    """The named GGUF files, with all shards of a set if one of them is named.
 
-    Without a name, the only model that the folder holds.
+    Without a name, the only model in the folder.
     """
     asked = [part for name in filenames for part in _split(folder, name)]
     if not asked:
@@ -61,7 +61,7 @@ def gguf_files(folder: Folder, filenames: Iterable[str]) -> tuple[str, ...]:
 
 
 def complete_shards(folder: Folder, name: str) -> tuple[str, ...]:
-    """All files of the set that `name` (like `x-00001-of-00003.gguf`) belongs to; all must exist."""
+    """All shards of the set of `name` (like `x-00001-of-00003.gguf`); all must exist."""
     match = _SHARD.fullmatch(name)
     if match is None:
         return (name,)
@@ -72,7 +72,7 @@ def complete_shards(folder: Folder, name: str) -> tuple[str, ...]:
 
 
 def gguf_models(folder: Folder) -> list[str]:
-    """The GGUF models of a folder: one name each, the first shard of a set."""
+    """The GGUF models of a folder: one file name each, the first shard for a set."""
     names = [n for n in folder.names() if n.endswith(".gguf") and not _OTHER_WEIGHTS.search(n)]
     shards = ((name, _SHARD.fullmatch(name)) for name in names)
     return [name for name, shard in shards if shard is None or int(shard["number"]) == 1]
@@ -107,7 +107,7 @@ def _here(folder: Folder, suffix: str) -> list[str]:
 
 
 def _split(folder: Folder, name: str) -> list[str]:
-    """Shards are named in one argument, separated by a space; a name may also hold spaces."""
+    """Splits an argument with several shards at spaces, which names may contain, too."""
     return [name] if folder.has(name) else name.split()
 
 
@@ -150,14 +150,14 @@ def _no_weights(folder: Folder, wanted: str) -> NotReadable | Unsupported:
         )
     if pickles:
         return Unsupported(
-            f"only pickled weights, which could run any code: {_list(pickles)}",
+            f"only pickled weights, which could execute code: {_list(pickles)}",
             where=folder.label,
-            hint="safetensors is needed: convert them, or find a safetensors version",
+            hint="convert them to safetensors, or find a safetensors version",
         )
-    return NotReadable(f"no {wanted} file", where=folder.label, hint="is this a model?")
+    return NotReadable(f"no {wanted} file", where=folder.label, hint="is this a model's folder?")
 
 
 def _list(names: Iterable[str], most: int = 8) -> str:
-    shown = list(names)
-    more = f" and {len(shown) - most} more" if len(shown) > most else ""
-    return ", ".join(shown[:most]) + more
+    listed = list(names)
+    more = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more

@@ -36,8 +36,8 @@ class TokenType(IntEnum):
 def read_gguf_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     """The tokenizer that a GGUF file's metadata describes.
 
-    Raises NotReadable where a key is missing or does not fit the others, and Unsupported for a
-    tokenizer model or pre-tokenizer that is not known.
+    Raises NotReadable if a key is missing or contradicts another one, and Unsupported for an
+    unknown tokenizer model or pre-tokenizer.
     """
     model = metadata.get(_PREFIX + "model")
     vocabulary = _Vocabulary(metadata)
@@ -85,7 +85,7 @@ def _array(
     """The values of an array, each of type `kind`; `length` of them if given."""
     value = metadata.get(_PREFIX + name)
     if value is None:
-        raise NotReadable("the GGUF file lacks a part of its tokenizer", where=_PREFIX + name)
+        raise NotReadable("the GGUF file lacks a key of its tokenizer", where=_PREFIX + name)
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise NotReadable("not an array", where=_PREFIX + name)
     values = list(value)
@@ -159,9 +159,9 @@ def _sentencepiece_backend(
 
 
 def _merges_by_score(vocabulary: _Vocabulary, scores: Sequence[float]) -> Iterator[tuple[str, str]]:
-    """The merges with which BPE joins pieces as SentencePiece does: best-scored result first.
+    """The merges that make BPE join pieces as SentencePiece does: best score first.
 
-    Every split of a piece into two pieces is a merge; of one piece's, the longest left part first.
+    Each split of a piece into two pieces is a merge; the longest left part comes first.
     """
     rows = zip(scores, vocabulary.texts, vocabulary.types, strict=True)
     scored = [(score, text) for score, text, kind in rows if kind == TokenType.NORMAL]
@@ -177,7 +177,7 @@ def _merges_by_score(vocabulary: _Vocabulary, scores: Sequence[float]) -> Iterat
 def _add_tokens(
     backend: tokenizers.Tokenizer, vocabulary: _Vocabulary, *, strips_after_control: bool
 ) -> None:
-    """Makes control and user-defined tokens match in text before anything else does."""
+    """Makes control and user-defined tokens match in text before all other rules."""
     from tokenizers import AddedToken
 
     control = vocabulary.of_types(TokenType.CONTROL, TokenType.UNKNOWN)
@@ -191,7 +191,7 @@ def _add_tokens(
 
 
 def _is_phi3(metadata: Mapping[str, Any], model: str) -> bool:
-    """Whether white space after a control token belongs to it, which GGUF has no key for."""
+    """Whether control tokens include the white space after them; GGUF has no key for that."""
     return model == "llama" and metadata.get("general.architecture") == "phi3"
 
 
@@ -207,6 +207,6 @@ def _special_tokens(
 
 
 def _ids(metadata: Mapping[str, Any], texts: Sequence[str], names: Sequence[str]) -> list[int]:
-    """The token ids under those names, where there are any that the vocabulary has."""
+    """The token ids with those names that are in the vocabulary."""
     ids = (metadata.get(_PREFIX + name) for name in names)
     return [i for i in ids if isinstance(i, int) and 0 <= i < len(texts)]

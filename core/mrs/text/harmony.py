@@ -1,4 +1,4 @@
-"""Replies in the harmony format, whose parts come in channels, as thoughts and an answer."""
+"""Converts replies in the harmony format, which consist of channels, to thoughts and answer."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from mrs.text.tokenizer import Tokenizer
 
 
 class HarmonyReply:
-    """The pieces of one reply, its thoughts in `<think>` tags as other models write them.
+    """Converts one reply token by token; thoughts are put in `<think>` tags.
 
-    A part is `<|channel|>name<|message|>text<|end|>`; the channel `final` holds the answer. Text
-    outside any part, as some fine-tuned models write it, is shown as it is.
+    Each message is `<|channel|>name<|message|>text<|end|>`; the channel `final` has the answer.
+    Text outside of messages, as some fine-tuned models write it, is passed through.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -20,7 +20,7 @@ class HarmonyReply:
         self._thinks = False
 
     def piece(self, token_id: int) -> bytes:
-        """The bytes to show for the next token of the reply."""
+        """The bytes of text for the next token of the reply."""
         token = self._text_of.get(token_id)
         if token in ("<|start|>", "<|channel|>"):
             self._header = bytearray()

@@ -1,4 +1,4 @@
-"""A tokenizer from tokenizer.json and the settings beside it."""
+"""Reads a tokenizer from tokenizer.json and its settings files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mrs.errors import NotReadable
-from mrs.text.settings import read_object
+from mrs.text.json_files import read_object
 from mrs.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -16,17 +16,17 @@ _ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_
 
 
 def read_hf_tokenizer(read_text: Callable[[str], str | None]) -> Tokenizer:
-    """The tokenizer of a model whose side files `read_text` gives by name, or None for none.
+    """The tokenizer of a model; `read_text` returns the text of a file by name, or None.
 
-    tokenizer_config.json may add tokens to tokenizer.json or change how they match, name the
-    special ones and say whether a bare prompt starts with bos; special_tokens_map.json names them
-    in older models. Raises NotReadable without a tokenizer.json or where one of the files is
-    malformed.
+    tokenizer_config.json may add tokens to tokenizer.json, change how they match, name the special
+    tokens, and say whether a raw prompt starts with bos; in older models special_tokens_map.json
+    names them. Raises NotReadable without a tokenizer.json or if a file is malformed.
     """
     text = read_text("tokenizer.json")
     if text is None:
         raise NotReadable(
-            "the model has no tokenizer.json", hint="give one with -t, or name a model that has one"
+            "the model has no tokenizer.json",
+            hint="give one with -t, or choose a model that has one",
         )
     config = read_object(read_text, "tokenizer_config.json")
     backend = _parse(text)
@@ -42,7 +42,7 @@ def read_hf_tokenizer(read_text: Callable[[str], str | None]) -> Tokenizer:
 
 
 def special_token_texts(config: Mapping[str, Any]) -> dict[str, str]:
-    """The named special tokens of a tokenizer_config.json, each a text or an object with one."""
+    """The special tokens in a tokenizer_config.json by role; each is a text or an object."""
     texts = {}
     for role in _ROLES:
         value = config.get(role)
@@ -65,14 +65,14 @@ def _parse(text: str) -> tokenizers.Tokenizer:
 
 
 def _make_special(backend: tokenizers.Tokenizer, texts: Iterable[str]) -> None:
-    """Makes named tokens of the vocabulary match as such; one that it lacks stays plain text."""
+    """Makes special tokens of the vocabulary match in text; those it lacks stay plain text."""
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
     in_vocabulary = [text for text in dict.fromkeys(texts) if backend.token_to_id(text) is not None]
     backend.add_special_tokens([text for text in in_vocabulary if text not in known])
 
 
 def _add_configured_tokens(backend: tokenizers.Tokenizer, configured: Any) -> None:
-    """Adds the tokens of `added_tokens_decoder` that tokenizer.json lacks or has otherwise."""
+    """Adds the tokens of `added_tokens_decoder` that tokenizer.json lacks or defines otherwise."""
     from tokenizers import AddedToken
 
     if not isinstance(configured, dict):

@@ -1,4 +1,4 @@
-"""What `tokenizer.ggml.pre` names: how each family's tokenizer.json cuts text into words.
+"""Pre-tokenizers by their `tokenizer.ggml.pre` name: how text is split into words.
 
 Source: the published tokenizer.json files, and the names that llama.cpp's converter gives them.
 """
@@ -68,12 +68,12 @@ def _character_class(ranges: str) -> str:
 
 @dataclass(frozen=True)
 class PreTokenization:
-    """Regular expressions applied one after the other, each match becoming a word of its own.
+    """Regular expressions that are applied one after the other; each match becomes a word.
 
-    `steps` may also name a step of the tokenizers library: `digits` (each digit alone),
+    `steps` may also name a step of the tokenizers library: `digits` (each digit is a word),
     `digit-runs`, `punctuation` (runs of it) and `words` (GPT-2's regular expression).
-    `ignore_merges`: a word that is in the vocabulary is taken whole. `add_bos`: what holds where
-    the file does not say. `nfc`: text is composed first.
+    `ignore_merges`: a word in the vocabulary becomes one token. `add_bos`: the default if the file
+    does not say. `nfc`: text is first normalized to NFC.
     """
 
     steps: tuple[str, ...]
@@ -82,7 +82,7 @@ class PreTokenization:
     nfc: bool = False
 
     def build(self) -> PreTokenizer:
-        """The pre-tokenizer, bytes respelled at its end as byte-level vocabularies want it."""
+        """The pre-tokenizer; its last step spells bytes as byte-level vocabularies do."""
         from tokenizers import Regex
         from tokenizers.pre_tokenizers import ByteLevel, Digits, Punctuation, Sequence, Split
 
@@ -140,7 +140,7 @@ _BY_NAME = {
 
 
 def find_pre_tokenization(name: str) -> PreTokenization:
-    """The pre-tokenization that a GGUF file names; Unsupported names an unknown one."""
+    """The pre-tokenization with that name. Raises Unsupported for an unknown name."""
     try:
         return _BY_NAME[name]
     except KeyError:

@@ -1,8 +1,7 @@
-"""The Jinja environment of chat templates, and what the process that renders them does.
+"""The program of the subprocess that renders chat templates, and its Jinja environment.
 
-Jinja's sandbox keeps a template from reaching Python. How long it takes and how much memory it
-takes is bounded from outside: this module runs in a process of its own (see `template_process`),
-the only one that imports Jinja.
+Jinja's sandbox prevents templates from reaching Python. Time and memory are limited from outside
+(see `template_process`). Only this subprocess imports Jinja.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ class RaisedByTemplate(TemplateError):
 
 
 class TooMuchText(Exception):
-    """A template put out more than a sane one does."""
+    """A template output far more text than its input justifies."""
 
 
 class _GenerationBlock(Extension):
-    """`{% generation %}…{% endgeneration %}`, which marks a reply for training: shown as it is."""
+    """`{% generation %}…{% endgeneration %}` marks replies for training; its body is rendered."""
 
     tags = {"generation"}  # noqa: RUF012 - as the base class has it
 
@@ -43,12 +42,12 @@ class _GenerationBlock(Extension):
         return nodes.Scope(body).set_lineno(line)
 
 
-def serve(most_bytes: int) -> None:
-    """Answer requests, a line of JSON each, from standard input on standard output until it ends.
+def serve(max_bytes: int) -> None:
+    """Answer requests from standard input on standard output, each a line of JSON.
 
-    The process may take `most_bytes` of address space from now on.
+    Limits the process's address space to `max_bytes`.
     """
-    _limit_memory(most_bytes)
+    _limit_memory(max_bytes)
     replies = sys.stdout.buffer
     replies.write(b"ready\n")
     replies.flush()
@@ -60,27 +59,27 @@ def serve(most_bytes: int) -> None:
         _end_after(0)
 
 
-def _limit_memory(most_bytes: int) -> None:
+def _limit_memory(max_bytes: int) -> None:
     try:
         import resource
     except ImportError:  # Windows
         return
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    if hard == resource.RLIM_INFINITY or hard > most_bytes:
-        resource.setrlimit(resource.RLIMIT_AS, (most_bytes, hard))
+    if hard == resource.RLIM_INFINITY or hard > max_bytes:
+        resource.setrlimit(resource.RLIMIT_AS, (max_bytes, hard))
 
 
 def _end_after(seconds: float) -> None:
-    """Let the system end this process then, whatever it does; 0 is never.
+    """Let the system end this process after `seconds`; 0 cancels that.
 
-    Whoever asked ends it in time. This is for when nobody is there any more.
+    The parent usually ends it earlier; this is for when the parent is gone.
     """
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def _reply(request: dict[str, Any]) -> dict[str, Any]:
-    """`text`, or of what went wrong the `stage`, the `message` and the template's `line`."""
+    """`text`, or for an error its `stage`, `message` and the template's `line`."""
     stage = "compile"
     try:
         template = _compiled(request["source"])
@@ -90,7 +89,7 @@ def _reply(request: dict[str, Any]) -> dict[str, Any]:
         return {"text": _rendered(template, request)}
     except MemoryError:
         return {"stage": "memory"}
-    except Exception as error:  # noqa: BLE001 - a template is somebody else's program
+    except Exception as error:  # noqa: BLE001 - templates may raise anything
         failed = error
         if isinstance(error, RaisedByTemplate):
             stage = "refuse"
@@ -117,13 +116,13 @@ def _rendered(template: Template, request: dict[str, Any]) -> str:
     for piece in template.generate(variables):
         pieces.append(piece)
         characters += len(piece)
-        if characters > request["most_characters"]:
-            raise TooMuchText("the template builds far more text than it was given")
+        if characters > request["max_characters"]:
+            raise TooMuchText("the template outputs far more text than it was given")
     text = "".join(pieces)
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise TemplateError("the template puts out half a character") from error
+        raise TemplateError("the template outputs a lone surrogate") from error
     return text
 
 
@@ -138,7 +137,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as a template of a tool-calling model wants it: nothing escaped for HTML."""
+    """JSON for templates of tool-calling models: without HTML escapes."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,

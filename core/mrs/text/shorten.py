@@ -1,4 +1,4 @@
-"""Leave out what is oldest of a prompt that is too long."""
+"""Shortens a prompt that exceeds the context, dropping the oldest messages or tokens."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from mrs.request import Message
 
 
-def room_for_prompt(context_tokens: int, max_tokens: int | None) -> int:
-    """Tokens that a shortened prompt may have: half of the context at least, and more where the
-    reply is to have less."""
+def max_prompt_tokens(context_tokens: int, max_tokens: int | None) -> int:
+    """The most tokens of a shortened prompt: the context without `max_tokens` of the reply, for
+    which at most half of the context is reserved."""
     half = context_tokens // 2
     return context_tokens - min(max_tokens or half, half)
 
@@ -18,9 +18,9 @@ def room_for_prompt(context_tokens: int, max_tokens: int | None) -> int:
 def newest_turns(
     messages: Sequence[Message], fits: Callable[[Sequence[Message]], bool]
 ) -> list[Message]:
-    """As many of the newest turns as fit, and one at least, after what comes before all turns.
+    """The newest turns that fit, at least one, preceded by the messages before the first turn.
 
-    A turn begins with what a user says, so that templates find roles in the order they want.
+    A turn starts with a user's message, so that templates get roles in the expected order.
     """
     starts = [index for index, each in enumerate(messages) if each["role"] == "user"]
     if not starts:
@@ -30,7 +30,7 @@ def newest_turns(
     return rests[bisect_left(range(len(rests) - 1), True, key=lambda index: fits(rests[index]))]
 
 
-def newest_tokens(prompt_ids: Sequence[int], room: int, bos_id: int | None) -> list[int]:
-    """The last `room` ids of a prompt, with the bos token that it began with."""
+def newest_tokens(prompt_ids: Sequence[int], count: int, bos_id: int | None) -> list[int]:
+    """The last `count` ids of a prompt, starting with the prompt's bos token if it has one."""
     start = [bos_id] if prompt_ids and prompt_ids[0] == bos_id else []
-    return [*start, *prompt_ids[len(prompt_ids) - room + len(start) :]] if room else []
+    return [*start, *prompt_ids[len(prompt_ids) - count + len(start) :]] if count else []

@@ -1,4 +1,4 @@
-"""Chat templates: from a conversation to the text that a model was trained on."""
+"""Chat templates: from a conversation to a prompt in the form that the model expects."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from mrs.errors import MrsError, Unsupported, UsageError
 from mrs.source.reader import expanded
 from mrs.text.template_process import Stopped, renderer
 
-# What a template puts out at most.
-_LEAST_CHARACTERS = 4 * 1024**2
+# The most characters that a template may output.
+_BASE_CHARACTERS = 4 * 1024**2
 _CHARACTERS_PER_INPUT_CHARACTER = 64
-# What a message costs a template however short it is, as if it were that much longer.
+# The fixed cost of a message or part, in characters.
 _MESSAGE_CHARACTERS = 100
 
 
 class ChatTemplate:
-    """A Jinja chat template. `name` says in errors where it comes from.
+    """A Jinja chat template. `name` is its origin, for errors.
 
-    Renders as transformers does: blocks trimmed, `raise_exception`, `strftime_now`, `tojson`,
-    `break` and `continue`, immutable values. Raises Unsupported, naming the line, for a template
-    that cannot be compiled, fails, or takes too much time or memory.
+    Renders as transformers does: blocks are trimmed, values are immutable, and `raise_exception`,
+    `strftime_now`, `tojson`, `break` and `continue` are available. Raises Unsupported, with the
+    line, for a template that does not compile, fails, or takes too much time or memory.
     """
 
     def __init__(self, source: str, *, name: str) -> None:
@@ -35,13 +35,12 @@ class ChatTemplate:
         *,
         special_tokens: Mapping[str, str],
         thinking: bool | None = None,
-        add_generation_prompt: bool = True,
     ) -> str:
         """The prompt for `messages`, whose contents are texts or lists of parts.
 
-        `special_tokens` become variables of the template, as `bos_token` and `eos_token`.
-        `thinking` becomes `enable_thinking` and `thinking`; None leaves both undefined. Raises
-        UsageError where the template refuses the conversation.
+        `special_tokens` become variables of the template, such as `bos_token` and `eos_token`.
+        `thinking` sets `enable_thinking` and `thinking`; None leaves both undefined. Raises
+        UsageError if the template calls `raise_exception`.
         """
         variables: dict[str, Any] = {**special_tokens}
         if thinking is not None:
@@ -50,12 +49,12 @@ class ChatTemplate:
             "messages": [dict(message) for message in messages],
             "tools": None,
             "documents": None,
-            "add_generation_prompt": add_generation_prompt,
+            "add_generation_prompt": True,
         }
         return self._ask(variables, sum(_characters(message["content"]) for message in messages))
 
     def _ask(self, variables: dict[str, Any] | None, input_characters: int) -> str:
-        most_characters = _LEAST_CHARACTERS + _CHARACTERS_PER_INPUT_CHARACTER * input_characters
+        most_characters = _BASE_CHARACTERS + _CHARACTERS_PER_INPUT_CHARACTER * input_characters
         try:
             reply = renderer.ask(self.source, variables, most_characters)
         except Stopped as error:
@@ -66,7 +65,7 @@ class ChatTemplate:
         if reply["stage"] == "refuse":
             raise UsageError(
                 f"the chat template refuses this conversation: {_one_line(message)}",
-                where=self._place(line),
+                where=self._origin(line),
             )
         what = "fails" if reply["stage"] == "render" else "cannot be compiled"
         raise self._failed(what, message, line)
@@ -74,16 +73,16 @@ class ChatTemplate:
     def _failed(self, what: str, message: str, line: int | None) -> MrsError:
         return Unsupported(
             f"the chat template {what}: {_one_line(message)}",
-            where=self._place(line),
+            where=self._origin(line),
             hint="give another one with -c FILE",
         )
 
-    def _place(self, line: int | None) -> str:
+    def _origin(self, line: int | None) -> str:
         return f"{self.name}, line {line}" if line else self.name
 
 
 def _characters(content: str | Sequence[Mapping[str, str]]) -> int:
-    """What a message costs a template."""
+    """The size of a message in characters, with a fixed cost per part."""
     texts = [content] if isinstance(content, str) else [part.get("text", "") for part in content]
     return _MESSAGE_CHARACTERS * max(1, len(texts)) + sum(map(len, texts))
 
@@ -93,9 +92,9 @@ def _one_line(message: str) -> str:
 
 
 def choose_template(value: Any, *, name: str) -> ChatTemplate | None:
-    """The template that a `chat_template` setting holds: a text, or a list of named ones.
+    """The template in a `chat_template` setting: a text, or a list of named texts.
 
-    Of a list the one named `default` is taken, or the only one. None stays None.
+    From a list, the template named `default` is chosen, or the only one. None gives None.
     """
     if value is None:
         return None
@@ -125,7 +124,7 @@ def _named_templates(value: Any, name: str) -> dict[str, str]:
 
 
 def read_template_text(path: str) -> str:
-    """The text of a template file that a person named; UsageError if it cannot be read."""
+    """The text of a template file that the user named. Raises UsageError if it is unreadable."""
     try:
         return expanded(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,8 +1,8 @@
-"""The process that renders chat templates, so that none can take our time or memory.
+"""A subprocess that renders chat templates, with limits on time and memory.
 
-A template comes with a model, from anybody. Its process may take `MOST_BYTES`, and `MOST_SECONDS`
-for one conversation. It is started when first needed, stays for the next conversation, is started
-anew after a template had to be stopped, and ends with this process.
+Templates come with models from anyone. The subprocess may use `MAX_BYTES` of memory, and
+`MAX_SECONDS` for each conversation. It starts at the first request, serves later ones, restarts
+after a template had to be stopped, and ends with this process.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from mrs.errors import MrsError
 if TYPE_CHECKING:
     import subprocess
 
-MOST_SECONDS = 10.0
-MOST_BYTES = 512 * 2**20
+MAX_SECONDS = 10.0
+MAX_BYTES = 512 * 2**20
 _START_SECONDS = 60.0
-#: A process whose parent is gone ends itself this much later than the parent would have ended it.
+#: Without its parent, the subprocess ends itself this much later than the parent would end it.
 _GRACE_SECONDS = 1.0
-#: What JSON makes of a character at most, and room for what is around a text.
+#: The longest JSON encoding of a character, and of everything in a reply except the text.
 _BYTES_PER_CHARACTER, _REPLY_BYTES = 12, 2**16
 _PROGRAM = """import sys
 sys.path += sys.argv[2:]
@@ -49,58 +49,58 @@ class TemplateProcess:
         self._is_ready = False
 
     def start(self) -> None:
-        """Start the process if there is none, without waiting for it.
+        """Start the subprocess if it is not running, without waiting for it.
 
-        What goes wrong is raised by the first who asks.
+        The first request raises what goes wrong.
         """
         with self._lock, suppress(MrsError):
             self._started()
 
     def stop(self) -> None:
-        """End the process, if there is one."""
+        """End the subprocess if it is running."""
         with self._lock:
             self._end()
 
     def ask(
-        self, source: str, variables: dict[str, Any] | None, most_characters: int
+        self, source: str, variables: dict[str, Any] | None, max_characters: int
     ) -> dict[str, Any]:
-        """What `sandbox` replies to a template and its variables; with None it is only compiled.
+        """The reply of `sandbox` to a template and its variables; None only compiles it.
 
-        Raises Stopped, and MrsError where the system starts no process.
+        Raises Stopped, and MrsError if the subprocess does not start.
         """
         request = {
             "source": source,
             "variables": variables,
-            "most_characters": most_characters,
+            "max_characters": max_characters,
             "now": datetime.now().isoformat(),
-            "seconds": MOST_SECONDS + _GRACE_SECONDS,
+            "seconds": MAX_SECONDS + _GRACE_SECONDS,
         }
-        most_bytes = _BYTES_PER_CHARACTER * most_characters + _REPLY_BYTES
+        max_bytes = _BYTES_PER_CHARACTER * max_characters + _REPLY_BYTES
         with self._lock:
             try:
-                return self._answered(json.dumps(request).encode() + b"\n", most_bytes)
-            except BaseException:  # a reply that nobody waited for would be taken for the next one
+                return self._answered(json.dumps(request).encode() + b"\n", max_bytes)
+            except BaseException:  # a late reply would be taken for the next one
                 self._end()
                 raise
 
-    def _answered(self, request: bytes, most_bytes: int) -> dict[str, Any]:
+    def _answered(self, request: bytes, max_bytes: int) -> dict[str, Any]:
         process = self._started()
         with _killed_after(_START_SECONDS, process):
             self._is_ready = self._is_ready or _pipe(process.stdout).readline(99) == b"ready\n"
         if not self._is_ready:
             raise _no_process("it ends at once")
-        with _killed_after(MOST_SECONDS, process) as is_killed:
+        with _killed_after(MAX_SECONDS, process) as is_killed:
             with suppress(BrokenPipeError):
                 _pipe(process.stdin).write(request)
                 _pipe(process.stdin).flush()
-            line = _pipe(process.stdout).readline(most_bytes)
+            line = _pipe(process.stdout).readline(max_bytes)
         if is_killed.is_set():
-            raise Stopped(f"the template takes longer than {MOST_SECONDS:g} s")
+            raise Stopped(f"the template takes longer than {MAX_SECONDS:g} s")
         if not line.endswith(b"\n"):
-            raise Stopped("the template brings its process down")
+            raise Stopped("the template crashes its process")
         reply: dict[str, Any] = json.loads(line)
         if reply.get("stage") == "memory":
-            raise Stopped(f"the template takes more memory than {MOST_BYTES >> 20} MiB")
+            raise Stopped(f"the template takes more memory than {MAX_BYTES >> 20} MiB")
         return reply
 
     def _started(self) -> subprocess.Popen[bytes]:
@@ -120,14 +120,14 @@ class TemplateProcess:
 
 
 def _new_process() -> subprocess.Popen[bytes]:
-    """A Python of its own that knows our packages and nothing of the working folder.
+    """A Python process that imports our packages, but nothing from the working folder.
 
-    It is in a session of its own, so that a Ctrl-C is left to us.
+    It has its own session, so that Ctrl-C reaches only this process.
     """
     import subprocess
 
     folders = [str(Path(__file__).parents[2]), *filter(os.path.isabs, sys.path)]
-    command = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(MOST_BYTES), *folders]
+    command = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(MAX_BYTES), *folders]
     try:
         return subprocess.Popen(
             command,
@@ -152,7 +152,7 @@ def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
 
 @contextmanager
 def _killed_after(seconds: float, process: subprocess.Popen[bytes]) -> Iterator[threading.Event]:
-    """Kills the process if the block takes longer; the event says whether it did."""
+    """Kills the process if the block takes longer than `seconds`; then the event is set."""
     is_killed = threading.Event()
 
     def kill() -> None:
@@ -168,7 +168,7 @@ def _killed_after(seconds: float, process: subprocess.Popen[bytes]) -> Iterator[
         timer.cancel()
 
 
-#: The one process of this one; a fork of this one gets its own.
+#: The only subprocess of this process; a fork of this process starts its own.
 renderer = TemplateProcess()
 atexit.register(renderer.stop)
 if hasattr(os, "register_at_fork"):

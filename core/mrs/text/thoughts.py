@@ -1,4 +1,4 @@
-"""Thoughts at the beginning of a reply, between tags as most models write them."""
+"""Thoughts at the start of a reply, in the tags that most models use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ OPEN, CLOSE = "<think>", "</think>"
 
 
 def answer_of(reply: str) -> str:
-    """A reply without its thoughts; nothing is left of one that was stopped while it thought."""
+    """A reply without its thoughts; empty if the reply was stopped during its thoughts."""
     if not reply.lstrip().startswith(OPEN):
         return reply
     return reply.partition(CLOSE)[2].lstrip("\n")

@@ -1,4 +1,4 @@
-"""Text to token ids and back, with a person's text kept apart from a template's control tokens."""
+"""Text to token ids and back; control tokens in a user's text remain text."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mrs.errors import Unsupported
-from mrs.text.guard import ControlGuard
+from mrs.text.control_tokens import ControlTokens
 
 if TYPE_CHECKING:
     import tokenizers
 
-# Tokens that end a turn in one of the published chat formats.
+# Tokens that end a message in the published chat formats.
 END_OF_TURN = frozenset(
     (
         *("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|return|>"),
@@ -28,11 +28,11 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 class Tokenizer:
     """A `tokenizers.Tokenizer` with its special tokens.
 
-    `special_tokens` maps roles as tokenizer_config.json names them (`bos_token`, `eos_token`, …)
-    to token texts. `add_bos` says whether a bare prompt starts with the bos token; None leaves
-    that to the backend's post-processor. `end_ids` are ids that end a reply, besides the eos token
-    and the known end-of-turn tokens of the vocabulary. Of `reserved`, added tokens are control
-    tokens whether they say so or not.
+    `special_tokens` maps roles of tokenizer_config.json (`bos_token`, `eos_token`, …) to token
+    texts. `add_bos` is whether a raw prompt starts with the bos token; None leaves that to the
+    backend's post-processor. `end_ids` are ids that end a reply, in addition to the eos token and
+    the vocabulary's end-of-turn tokens. Added tokens in `reserved` are control tokens even if the
+    tokenizer does not declare them special.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Tokenizer:
         self._decoder = _DecoderKind(backend)
 
     def reserving(self, texts: Iterable[str]) -> Tokenizer:
-        """This tokenizer with more control tokens: those of `texts` that are added tokens."""
+        """This tokenizer with more control tokens: the added tokens among `texts`."""
         return Tokenizer(
             self.backend,
             special_tokens=self.special_tokens,
@@ -62,13 +62,8 @@ class Tokenizer:
             reserved=self._reserved.union(texts),
         )
 
-    @property
-    def vocab_size(self) -> int:
-        """How many ids have a token; a model's embedding may have more rows."""
-        return self.backend.get_vocab_size(with_added_tokens=True)
-
     def text_of(self, token_id: int | None) -> str | None:
-        """How the vocabulary spells a token; None for an id without one."""
+        """The text of a token in the vocabulary; None for an id without a token."""
         if token_id is None or token_id < 0:
             return None
         text: str | None = self.backend.id_to_token(token_id)
@@ -88,12 +83,12 @@ class Tokenizer:
 
     @cached_property
     def added_ids(self) -> Mapping[str, int]:
-        """Added tokens, control tokens or not, by their text."""
+        """Ids of all added tokens by text."""
         return {str(t.content): i for i, t in self.backend.get_added_tokens_decoder().items()}
 
     @cached_property
     def control_ids(self) -> Mapping[str, int]:
-        """The tokens that only a template may write, by their text."""
+        """Ids of the tokens that only a template may write, by text."""
         added = self.backend.get_added_tokens_decoder()
         return {t.content: i for i, t in added.items() if t.special or t.content in self._reserved}
 
@@ -112,22 +107,21 @@ class Tokenizer:
 
     @property
     def is_harmony(self) -> bool:
-        """Whether replies come in channels, where `<|end|>` ends a part and not the reply."""
+        """Whether replies consist of channels, so that `<|end|>` ends a message, not the reply."""
         return {"<|channel|>", "<|message|>", "<|return|>"} <= self.added_ids.keys()
 
     @cached_property
-    def _guard(self) -> ControlGuard:
-        return ControlGuard(self.backend, self.control_ids)
+    def _control_tokens(self) -> ControlTokens:
+        return ControlTokens(self.backend, self.control_ids)
 
     def encode(self, text: str, *, allow_special: bool) -> list[int]:
-        """Ids of `text`, nothing added; control tokens are found in it only if `allow_special`."""
-        if allow_special or not self._guard.spells_control(text):
+        """Ids of `text` without bos; control tokens match only if `allow_special`."""
+        if allow_special or not self._control_tokens.spells_control(text):
             return list(self.backend.encode(text, add_special_tokens=False).ids)
         return self.encode_rendered(self.protect(text))
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Ids of a whole prompt that a person wrote, control tokens and all, after the bos token
-        where the tokenizer adds one."""
+        """Ids of a raw prompt: control tokens match, and bos is added if the tokenizer does so."""
         if self._add_bos is None:
             return list(self.backend.encode(text, add_special_tokens=True).ids)
         ids = self.encode(text, allow_special=True)
@@ -136,21 +130,21 @@ class Tokenizer:
         return ids
 
     def protect(self, content: str) -> str:
-        """`content` with every control token that it spells marked as text for `encode_rendered`.
+        """`content` with its control tokens marked as text for `encode_rendered`.
 
-        The result goes through a template as if it were `content`. A few code points that Unicode
-        reserves for such use inside a program are dropped.
+        Templates treat the result like `content`. The noncharacters that serve as marks are
+        dropped from `content`.
         """
-        return self._guard.protect(content)
+        return self._control_tokens.protect(content)
 
     def encode_rendered(self, text: str) -> list[int]:
-        """Ids of a rendered template whose contents went through `protect`."""
-        return self._guard.encode(text)
+        """Ids of a rendered template whose contents passed through `protect`."""
+        return self._control_tokens.encode(text)
 
     def decode(self, ids: Iterable[int], *, show_control: bool = False) -> str:
-        """The text of `ids`, as `StreamDecoder` gives it piece by piece.
+        """The text of `ids`, the same as `StreamDecoder` returns in pieces.
 
-        Control tokens are left out unless `show_control`.
+        Control tokens are omitted unless `show_control`.
         """
         controls = self._control_pieces if show_control else {}
         pieces = (controls.get(token_id) or self.piece(token_id) for token_id in ids)
@@ -159,11 +153,11 @@ class Tokenizer:
 
     @property
     def strips_leading_space(self) -> bool:
-        """Whether the first space of a text is the tokenizer's own and not shown."""
+        """Whether the tokenizer adds a space before a text, which decoding removes."""
         return self._decoder.strips_leading_space
 
     def piece(self, token_id: int) -> bytes:
-        """The bytes that a token stands for: none for control tokens and ids without a token."""
+        """The bytes of a token: none for control tokens and ids without a token."""
         piece = self._pieces.get(token_id)
         if piece is None:
             piece = self._pieces[token_id] = self._make_piece(token_id)
@@ -177,13 +171,13 @@ class Tokenizer:
             return b""
         data = self._decoder.bytes_of(text)
         if text in self.added_ids and not _is_text(data):
-            # An added token is a whole text: these letters only look like GPT-2's spelling of bytes.
+            # An added token is plain text, even if its letters are also GPT-2's spelling of bytes.
             return text.encode()
         return data
 
 
 class _DecoderKind:
-    """How the backend's decoder turns one vocabulary entry into bytes, found by trying it."""
+    """How the backend's decoder converts a vocabulary entry to bytes; found by decoding samples."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         if backend.decoder is None:

@@ -1,4 +1,4 @@
-"""How pictures are cut and scaled before a tower sees them. Sizes only; no pixel is touched here."""
+"""How images are cut and scaled for a vision tower: sizes only, no pixels."""
 
 from __future__ import annotations
 

@@ -36,8 +36,9 @@ def describe_mmproj(
 ) -> tuple[ModelSpec, list[Parameter]]:
     """The text model's spec with what sees for it, and the parameters of that.
 
-    `metadata` is that of the projector's file, `vocabulary` the tokens of the model's. Raises Unsupported for one of another family than
-    the text model, NotReadable for a file that is none.
+    `metadata` is that of the projector's file, `vocabulary` the tokens of the model's. Raises
+    Unsupported if the projector's family is not the text model's, NotReadable if the file is no
+    projector.
     """
     family = _family(metadata, where)
     gguf = family.gguf

@@ -1,4 +1,4 @@
-"""Mistral Small 3.1 and later with Pixtral's tower (arXiv 2410.07073), for pictures of any shape."""
+"""Mistral Small 3.1 and later with Pixtral's tower (arXiv 2410.07073), for images of any shape."""
 
 from __future__ import annotations
 

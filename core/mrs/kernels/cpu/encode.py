@@ -17,8 +17,8 @@ def native_encoder(format_name: str) -> Callable[[Tensor, Tensor], None] | None:
     """A function that quantizes numbers (N, block_elements) into blocks (N, block_bytes), uint8.
 
     Both lie in CPU memory and the blocks are contiguous. None without the library or for formats
-    that it does not encode. The library searches k-quants as `mrs.quants.k_search` does; summing in another order, it may
-    decide otherwise where two choices are equally good.
+    that it does not encode. The library searches k-quants as `mrs.quants.k_search` does, but sums
+    in another order, so that it may choose differently between two equally good scales.
     """
     library = native_library() if format_name.startswith("Q") else None
     if library is None or format_name not in PACKED_FORMATS:

@@ -82,5 +82,5 @@ def _gate(weights: ModelWeights, slot: str) -> float:
 
 
 def _taking_turns(sides: list[Tensor]) -> list[Tensor]:
-    """Numbers of several (T, H) one after another: first the first of each; none where there is none."""
+    """[the (T, H) tensors interleaved along H] as (T, H * tensors), or [] without tensors."""
     return [torch.stack(sides, dim=-1).flatten(1)] if sides else []

@@ -70,8 +70,8 @@ class ForwardShape:
 
     `tokens` rows run at once, at most `sequence_tokens` of them of one sequence, which then has
     `context_tokens` in all. `threads` work on a CPU, 0 means an accelerator; `path` and
-    `torch_units` are those of `mrs.devices.cpu_path`. Tokens see `image_keys` keys of pictures, of which each
-    gives `new_image_keys` in this pass.
+    `torch_units` are those of `mrs.devices.cpu_path`. Tokens attend to `image_keys` keys of
+    images, each of which gives `new_image_keys` in this pass.
     """
 
     tokens: int

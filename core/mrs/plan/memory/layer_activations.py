@@ -1,7 +1,8 @@
 """Bytes of activations that are alive at once in our engine's forward pass.
 
 Each function lists the moments of its part at which most is alive, as the code of `mrs.model` and
-`mrs.kernels` runs them, and takes the largest. The letters are those of `mrs.plan.memory.forward_pass`.
+`mrs.kernels` runs them, and takes the largest. The letters are those of
+`mrs.plan.memory.forward_pass`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ LENGTH_STEP = 256
 
 
 def best_level(tried: Sequence[tuple[str, Plan]]) -> tuple[str, Plan] | None:
-    """The finest level that needs no layer on the CPU; `tried` goes from the finest to the smallest.
+    """The finest level that needs no layer on the CPU; `tried` is sorted from fine to small.
 
     If every level that fits needs some, the one with the fastest replies; None if no level fits.
     """

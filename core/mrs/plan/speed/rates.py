@@ -45,7 +45,7 @@ TOKEN_STEPS = 0.06
 
 
 def device_speed(device: Device, weights_format: str, weights_kind: str) -> DeviceSpeed:
-    """The rates of a device with weights of a format; `weights_kind` is the key of measured ones."""
+    """The rates of a device with weights of a format; `weights_kind` is the measurements' key."""
     bandwidth = bandwidth_of(device)
     if device.torch_device != "cpu":
         return DeviceSpeed(

@@ -85,7 +85,7 @@ class SpeedEstimate:
         return self.prompt_of(self.chunk_tokens)
 
     def prompt_of(self, tokens: int) -> Range:
-        """Tokens a second of a prompt of `tokens` (at least 1), until the first token of the reply."""
+        """Tokens a second of a prompt of `tokens` (at least 1), up to the reply's first token."""
         return Range(*(tokens / self._prompt_seconds(tokens, end) for end in (0, 1)))
 
     @property
@@ -117,7 +117,7 @@ class SpeedEstimate:
         return steps + CHOICE_STEPS if work.head_weights else steps
 
     def past_share(self, first: int, tokens: int) -> float:
-        """The share of a full cache that `tokens` attend to on average after `first` cached ones."""
+        """The average share of a full cache that tokens attend to, after `first` cached ones."""
         return min((first + tokens / 2) / self.context_tokens, 1.0)
 
     def shown_bandwidth(self, index: int, decode_tokens_per_s: float) -> float:

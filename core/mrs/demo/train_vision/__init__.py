@@ -1,1 +1,0 @@
-"""The program that makes the demo model that sees: its pictures, its questions, its training."""

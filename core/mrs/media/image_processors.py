@@ -1,0 +1,142 @@
+"""Image processors: from a decoded image to the pixels that a vision tower takes.
+
+One function per family of models, all with the same arguments. Each one computes what the
+family's image processor on Pillow in transformers computes, up to one step of a byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import torch
+from PIL.Image import Image, Transpose
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from mrs.architecture.vision.dynamic_layout import DynamicLayout
+from mrs.architecture.vision.image_layouts import CropLayout
+from mrs.architecture.vision.towers.mllama_tower import TilesLayout
+from mrs.architecture.vision_spec import ImageLayout, ImageShape
+from mrs.families.vision.gemma3 import SquareLayout
+from mrs.families.vision.idefics3 import SplitLayout
+from mrs.families.vision.llava_next import AnyResolutionLayout
+from mrs.families.vision.mistral3 import LongestEdgeLayout
+from mrs.families.vision.phi3_v import CropsLayout
+from mrs.media.colour_modes import to_rgb
+from mrs.media.pixels import center_crop, grid_boxes, normalize, pad, resize, split_grid
+
+
+@dataclass(frozen=True)
+class PreparedImage:
+    """One image as a vision tower takes it: `pixels` of shape `shape.pixels`, float32.
+
+    `digest` identifies the image's content: equal images have equal digests.
+    """
+
+    pixels: Tensor
+    shape: ImageShape
+    digest: int
+
+
+def prepare_image(layout: ImageLayout, image: Image, digest: int) -> PreparedImage:
+    """Run the image processor that belongs to `layout`."""
+    shape = layout.shape(image.height, image.width)
+    pixels = _PROCESSORS[type(layout)](layout, to_rgb(image), shape)
+    assert tuple(pixels.shape) == shape.pixels
+    return PreparedImage(pixels, shape, digest)
+
+
+def preprocess_clip(layout: CropLayout, image: Image, shape: ImageShape) -> Tensor:
+    """LLaVA 1.5: the centre of the scaled image. Returns (1, 3, crop, crop)."""
+    short, long = sorted(image.size)
+    edges = layout.edge, int(layout.edge * long / short)
+    width, height = edges if image.width <= image.height else edges[::-1]
+    image = resize(image, height, width, layout.resampling)
+    return normalize(center_crop(image, layout.crop, layout.crop), layout.scale)[None]
+
+
+def preprocess_llava_next(layout: AnyResolutionLayout, image: Image, shape: ImageShape) -> Tensor:
+    """LLaVA-NeXT: the whole image, then tiles row by row. Returns (1 + tiles, 3, edge, edge)."""
+    edge = layout.edge
+    height, width = layout.resolution(image.height, image.width)
+    scaled = resize(image, *layout.scaled(image.height, image.width), layout.resampling)
+    left, top = (width - scaled.width) // 2, (height - scaled.height) // 2
+    canvas = scaled.crop((-left, -top, width - left, height - top))
+    views = [resize(image, edge, edge, layout.resampling)]
+    views += [canvas.crop(box) for box in grid_boxes(canvas, edge, edge)]
+    return torch.stack([normalize(view, layout.scale) for view in views])
+
+
+def preprocess_idefics3(layout: SplitLayout, image: Image, shape: ImageShape) -> Tensor:
+    """Idefics 3, SmolVLM: tiles row by row, then the whole. Returns (tiles + 1, 3, tile, tile)."""
+    size, edge, (rows, columns) = (image.height, image.width), layout.tile, shape.grid
+    image = resize(image, *layout.scaled(*size), layout.resampling)
+    if layout.is_split:
+        image = resize(image, *layout.fitted(*size), layout.resampling)
+    corners = [(row * edge, column * edge) for row in range(rows) for column in range(columns)]
+    views = [image.crop((left, top, left + edge, top + edge)) for top, left in corners]
+    views.append(resize(image, edge, edge, layout.resampling))
+    return torch.stack([normalize(view, layout.scale) for view in views])
+
+
+def preprocess_gemma3(layout: SquareLayout, image: Image, shape: ImageShape) -> Tensor:
+    """Gemma 3: the image stretched to a square, then the parts of a long image, if any ("pan and
+    scan"). Returns (1 + parts, 3, edge, edge)."""
+    views, (rows, columns) = [image], shape.grid
+    if rows and columns:
+        boxes = grid_boxes(image, ceil(image.height / rows), ceil(image.width / columns))
+        views += [image.crop(box) for box in boxes]
+    views = [resize(view, layout.edge, layout.edge, layout.resampling) for view in views]
+    return torch.stack([normalize(view, layout.scale) for view in views])
+
+
+def preprocess_phi3_vision(layout: CropsLayout, image: Image, shape: ImageShape) -> Tensor:
+    """Phi-3 Vision: the whole image, then crops row by row. Returns (1 + crops, 3, edge, edge)."""
+    edge = layout.edge
+    (height, width), is_transposed = layout.scaled(image.height, image.width)
+    if is_transposed:
+        # Pillow rounds rows and columns differently; the model was trained on transposed images.
+        image = image.transpose(Transpose.TRANSPOSE)
+        height, width = width, height
+    image = resize(image, height, width, "bilinear")
+    padded = ceil(height / edge) * edge
+    image = pad(image, padded, width, top=(padded - height) // 2, colour="white")
+    if is_transposed:
+        image = image.transpose(Transpose.TRANSPOSE)
+    pixels = normalize(image, layout.scale)
+    whole = interpolate(pixels[None], size=(edge, edge), mode="bicubic")
+    return torch.cat((whole, split_grid(pixels, edge)))
+
+
+def preprocess_mllama(layout: TilesLayout, image: Image, shape: ImageShape) -> Tensor:
+    """Llama 3.2 Vision: tiles row by row, padded with black; tiles beyond the image are zeros.
+    Returns (tiles, 3, edge, edge)."""
+    (rows, columns), edge = shape.grid, layout.edge
+    image = resize(image, *layout.scaled(image.height, image.width), layout.resampling)
+    image = pad(image, rows * edge, columns * edge)
+    pixels = torch.zeros(shape.pixels)
+    pixels[: rows * columns] = split_grid(normalize(image, layout.scale), edge)
+    return pixels
+
+
+def preprocess_native_resolution(
+    layout: DynamicLayout | LongestEdgeLayout, image: Image, shape: ImageShape
+) -> Tensor:
+    """Qwen2-VL, Qwen2.5-VL, Pixtral: nearly the image's own size. Returns (3, height, width)."""
+    _, height, width = shape.pixels
+    return normalize(resize(image, height, width, layout.resampling), layout.scale)
+
+
+_PROCESSORS: dict[type, Callable[[Any, Image, ImageShape], Tensor]] = {
+    CropLayout: preprocess_clip,
+    AnyResolutionLayout: preprocess_llava_next,
+    SplitLayout: preprocess_idefics3,
+    SquareLayout: preprocess_gemma3,
+    CropsLayout: preprocess_phi3_vision,
+    TilesLayout: preprocess_mllama,
+    DynamicLayout: preprocess_native_resolution,
+    LongestEdgeLayout: preprocess_native_resolution,
+}

@@ -1,0 +1,134 @@
+"""Reads an image's bytes from a path, an address or a data: URI, and names it for messages."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+import stat
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
+
+from mrs.errors import NotReadable, shortened
+
+_NAMED_CHARACTERS = 80
+_DATA = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.IGNORECASE)
+_SPACE = re.compile(r"[ \t\r\n]+")
+
+
+def image_name(source: str) -> str:
+    """The image's name for messages, on one line; long names are cut in the middle."""
+    return " ".join(shortened(original_source(source), _NAMED_CHARACTERS).split())
+
+
+def original_source(source: str) -> str:
+    """`source`; for a data: URI made by `data_uri`, the name it was made with."""
+    return (_data_fields(source).get("name") if is_data(source) else None) or source
+
+
+def is_data(source: str) -> bool:
+    return source[:5].lower() == "data:"
+
+
+def data_uri(content: bytes, mime_type: str, name: str) -> str:
+    """A data: URI with the content of an image and its name."""
+    encoded = base64.b64encode(content).decode()
+    return f"data:{mime_type};name={quote(name, safe='')};base64,{encoded}"
+
+
+def unreadable(source: str, reason: str, hint: str = "") -> NotReadable:
+    return NotReadable(f"image {image_name(source)} cannot be read", where=reason, hint=hint)
+
+
+def read_source(source: str, most_bytes: int, download_s: float) -> bytes:
+    """The bytes of a path, a file://, http:// or https:// address, or a data: URI in base64.
+
+    Raises NotReadable if it is missing, is not a file, has more than `most_bytes`, or takes longer
+    than `download_s` seconds to download.
+    """
+    scheme = source.partition(":")[0].lower()
+    if scheme == "data":
+        content = _decoded(source, most_bytes)
+    elif scheme in ("http", "https") and "://" in source:
+        content = _downloaded(source, most_bytes, download_s)
+    else:
+        content = _read(source, _path(source), most_bytes)
+    if len(content) > most_bytes:
+        raise _too_large(source, most_bytes)
+    return content
+
+
+def _path(source: str) -> Path:
+    try:
+        if not source.lower().startswith("file:"):
+            return Path(source).expanduser()
+        parts = urlsplit(source)
+        if parts.netloc.lower() not in ("", "localhost"):
+            raise unreadable(source, f"{parts.netloc} is another machine")
+        from urllib.request import url2pathname
+
+        return Path(url2pathname(parts.path))
+    except (ValueError, RuntimeError) as error:  # an invalid address, or ~user without such a user
+        raise unreadable(source, str(error)) from error
+
+
+def _read(source: str, path: Path, most_bytes: int) -> bytes:
+    """The file's bytes, at most one more than allowed; never blocks on a pipe or a device."""
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        if path.is_dir():
+            raise unreadable(source, "it is a folder")
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise unreadable(source, "it is not a file")
+            if status.st_size > most_bytes:
+                raise _too_large(source, most_bytes)
+            return file.read(most_bytes + 1)
+    except OSError as error:
+        raise unreadable(source, error.strerror or str(error)) from error
+    except ValueError as error:  # a zero byte, or a lone surrogate
+        raise unreadable(source, "the path is invalid") from error
+
+
+def _downloaded(source: str, most_bytes: int, download_s: float) -> bytes:
+    from mrs.source.http_client import HttpClient
+
+    try:
+        address = quote(source, safe="%/:=&?~#+!$,;'@()*[]")
+        client = HttpClient(None, address)
+        reply = client.get(address, most_bytes=most_bytes + 1, within_s=download_s)
+    except NotReadable as error:
+        raise unreadable(
+            source, f"{error.what}: {error.where}" if error.where else error.what
+        ) from error
+    except ValueError as error:
+        raise unreadable(source, "the address is invalid") from error
+    if reply.status != 200:
+        raise unreadable(source, f"the server answers {reply.status}")
+    return reply.body
+
+
+def _decoded(source: str, most_bytes: int) -> bytes:
+    start = _DATA.match(source)
+    if start is None or not start[2].lower().endswith(";base64"):
+        raise unreadable(source, "it is not a data: URI in base64")
+    encoded_characters = len(source) - start.end()
+    if encoded_characters // 4 * 3 > 2 * most_bytes + 1024:  # half of it may be white space
+        raise _too_large(source, most_bytes)
+    encoded = _SPACE.sub("", unquote(source[start.end() :]))
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise unreadable(source, "its base64 is damaged") from error
+
+
+def _data_fields(source: str) -> dict[str, str]:
+    start = _DATA.match(source[:4096])
+    fields = (start[2] if start else "").split(";")
+    return {key.lower(): unquote(value) for key, _, value in (f.partition("=") for f in fields)}
+
+
+def _too_large(source: str, most_bytes: int) -> NotReadable:
+    return unreadable(source, f"it has more than {most_bytes / 2**20:g} MiB")

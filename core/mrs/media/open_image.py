@@ -1,0 +1,148 @@
+"""Open an image: read the file, check its size before decoding, rotate it upright."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mrs.errors import NotReadable
+from mrs.media import jpeg
+from mrs.media.colour_modes import strips, to_plain_mode
+from mrs.media.image_source import data_uri, is_data, read_source, unreadable
+from mrs.media.lru_cache import LruCache
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from PIL.ImageFile import ImageFile
+
+#: File name suffixes, and the Pillow decoders that are allowed.
+SUFFIXES = ("png", "jpg", "jpeg", "bmp", "gif", "webp")
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP")
+_ORIENTATION = 0x0112  # the EXIF tag
+
+
+@dataclass(frozen=True)
+class ImageLimits:
+    """Limits for one image: bytes of its file, pixels, seconds for the whole download."""
+
+    file_bytes: int = 64 * 2**20
+    pixels: int = 64 * 2**20
+    download_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class DecodedImage:
+    """`image` is the first frame, upright, in mode L, RGB or RGBA.
+
+    `digest` is the first 63 bits of the SHA-256 of mode, size and pixels.
+    """
+
+    image: Image
+    digest: int
+
+
+DEFAULT_LIMITS = ImageLimits()
+_cache: LruCache[tuple[str, ImageLimits], DecodedImage] = LruCache(max_bytes=256 * 2**20)
+
+
+def open_image(source: str, limits: ImageLimits = DEFAULT_LIMITS) -> DecodedImage:
+    """The image at a path, at a file://, http:// or https:// address, or in a data: URI.
+
+    Images from data: URIs are cached, because their content cannot change. Raises NotReadable,
+    with a line that names the image, for whatever is wrong with it.
+    """
+    if not is_data(source):
+        return _decode(source, _read(source, limits), limits)[0]
+    if (cached := _cache.get((source, limits))) is not None:
+        return cached
+    decoded = _decode(source, _read(source, limits), limits)[0]
+    _cache.put((source, limits), decoded, size_bytes=_pixel_bytes(decoded.image))
+    return decoded
+
+
+def embed_image(source: str, limits: ImageLimits = DEFAULT_LIMITS) -> tuple[str, DecodedImage]:
+    """A data: URI with the file's present content and with `source` as its name, and the image.
+
+    Raises as `open_image` does.
+    """
+    if is_data(source):
+        return source, open_image(source, limits)
+    content = _read(source, limits)
+    decoded, mime_type = _decode(source, content, limits)
+    uri = data_uri(content, mime_type, source)
+    _cache.put((uri, limits), decoded, size_bytes=_pixel_bytes(decoded.image))
+    return uri, decoded
+
+
+def _read(source: str, limits: ImageLimits) -> bytes:
+    return read_source(source, limits.file_bytes, limits.download_s)
+
+
+def _decode(source: str, content: bytes, limits: ImageLimits) -> tuple[DecodedImage, str]:
+    """The image and the MIME type of its file."""
+    if content.startswith(b"\xff\xd8") and (excess := jpeg.excess(content)):
+        raise unreadable(source, f"it has {excess}")
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(content), formats=_FORMATS) as file:
+            _check_size(source, file, limits)
+            file.load()
+            _check_size(source, file, limits)  # a frame may be larger than its header says
+            image = _upright(to_plain_mode(file), file)
+            mime_type = Image.MIME.get(file.format or "", "application/octet-stream")
+    except NotReadable:
+        raise
+    except UnidentifiedImageError as error:
+        kinds = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
+        raise unreadable(source, f"it is not a {kinds} file") from error
+    except Image.DecompressionBombError as error:
+        raise _too_many_pixels(source, limits) from error
+    except Exception as error:  # decoders raise exceptions of many types
+        raise unreadable(source, "it is damaged") from error
+    return DecodedImage(image, _digest(image)), mime_type
+
+
+def _check_size(source: str, image: ImageFile, limits: ImageLimits) -> None:
+    width, height = image.size
+    if width * height > limits.pixels:
+        raise _too_many_pixels(source, limits)
+    if width * height == 0:
+        raise unreadable(source, "it has no pixels")
+
+
+def _too_many_pixels(source: str, limits: ImageLimits) -> NotReadable:
+    return unreadable(source, f"it has more than {limits.pixels / 1e6:.0f} million pixels")
+
+
+def _upright(image: Image, file: ImageFile) -> Image:
+    """Rotated as the EXIF orientation says."""
+    from PIL.Image import Transpose
+
+    transpositions = {
+        2: Transpose.FLIP_LEFT_RIGHT,
+        3: Transpose.ROTATE_180,
+        4: Transpose.FLIP_TOP_BOTTOM,
+        5: Transpose.TRANSPOSE,
+        6: Transpose.ROTATE_270,
+        7: Transpose.TRANSVERSE,
+        8: Transpose.ROTATE_90,
+    }
+    try:
+        transposition = transpositions.get(file.getexif().get(_ORIENTATION, 1))
+    except Exception:  # damaged metadata does not harm the pixels  # noqa: BLE001
+        return image
+    return image if transposition is None else image.transpose(transposition)
+
+
+def _digest(image: Image) -> int:
+    hashed = hashlib.sha256(f"{image.mode} {image.width} {image.height} ".encode())
+    for _, strip in strips(image):
+        hashed.update(strip.tobytes())
+    return int.from_bytes(hashed.digest()[:8], "big") >> 1
+
+
+def _pixel_bytes(image: Image) -> int:
+    return image.width * image.height * len(image.getbands())

@@ -1,0 +1,244 @@
+"""Text processing for a model: from conversations and prompts to token ids, and back to text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mrs.errors import Unsupported, UsageError
+from mrs.request import IMAGE_MARK
+from mrs.text.gguf_tokenizer import read_gguf_tokenizer
+from mrs.text.hf_tokenizer import read_hf_tokenizer, special_token_texts
+from mrs.text.image_placeholders import ContentFormats, Placeholder
+from mrs.text.json_files import parse_object, read_object
+from mrs.text.stream_decoder import StreamDecoder
+from mrs.text.template import ChatTemplate, choose_template, read_template_text
+from mrs.text.thoughts import CLOSE, OPEN, answer_of
+from mrs.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from mrs.request import Container, Message
+
+
+class HasText(Protocol):
+    """The parts of a checkpoint that text processing needs."""
+
+    @property
+    def container(self) -> Container: ...
+
+    @property
+    def config(self) -> Mapping[str, Any]: ...
+
+    @property
+    def generation_config(self) -> Mapping[str, Any]: ...
+
+    def read_text(self, name: str) -> str | None: ...
+
+
+class TextProcessor:
+    """Tokenizer and chat template of one model.
+
+    `template` is None if neither the model nor the user gave one: then the prompt is the contents
+    of the messages, one per line, for the model to continue. `placeholder` stands for an image in
+    a rendered prompt; it is None for a model without vision support.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        *,
+        stop_ids: frozenset[int],
+        special_tokens: Mapping[str, str] | None = None,
+        placeholder: Placeholder | None = None,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.template = template
+        self.stop_ids = stop_ids
+        self._special_tokens = {**tokenizer.special_tokens, **(special_tokens or {})}
+        self._handles_thoughts = (
+            template is not None and CLOSE in template.source and not tokenizer.is_harmony
+        )
+        self._placeholder = placeholder
+        self._formats = (
+            None
+            if template is None
+            else ContentFormats(template, placeholder, self._special_tokens)
+        )
+
+    @property
+    def knows_thinking(self) -> bool:
+        """Whether the chat template has a variable that switches thinking on or off."""
+        return self.template is not None and "thinking" in self.template.source
+
+    def prompt_ids(
+        self,
+        messages: Sequence[Message],
+        *,
+        thinking: bool | None = None,
+        image_texts: Sequence[str] = (),
+    ) -> list[int]:
+        """Ids of a conversation up to the start of the reply.
+
+        `image_texts` are the control tokens that stand for each image, in order. Control tokens
+        in the contents remain plain text. Thoughts of earlier replies are removed, unless the
+        template handles the tags of thoughts itself. Raises UsageError if the template renders
+        fewer or more images than there are, Unsupported if the model has no vision support.
+        """
+        contents = [self._around_images(message) for message in messages]
+        images = sum(len(texts) - 1 for texts in contents)
+        if images and self._placeholder is None:
+            raise Unsupported("the model has no vision support")
+        if images != len(image_texts):
+            raise UsageError(f"{len(image_texts)} images for {images} image marks")
+        if self.template is None or self._formats is None:
+            return self.encode_raw(self._unformatted(contents, image_texts))
+        rendered = self.template.render(
+            self._conversation(self._formats, messages, contents),
+            special_tokens=self._special_tokens,
+            thinking=thinking,
+        )
+        if self._placeholder is not None:
+            rendered = self._placeholder.fill(rendered, image_texts, name=self.template.name)
+        return self.tokenizer.encode_rendered(rendered)
+
+    def _around_images(self, message: Message) -> list[str]:
+        """The content of a message for the prompt, split at its images."""
+        content, images = message["content"], message.get("images", ())
+        if message["role"] == "assistant" and not (self._handles_thoughts and CLOSE in content):
+            content = answer_of(content)
+        texts = content.split(IMAGE_MARK) if images else [content]
+        if len(texts) - 1 != len(images):
+            raise UsageError(f"a message has {len(images)} images but {len(texts) - 1} image marks")
+        return texts
+
+    def _conversation(
+        self,
+        formats: ContentFormats,
+        messages: Sequence[Message],
+        contents: Sequence[Sequence[str]],
+    ) -> list[dict[str, Any]]:
+        """The messages in the form that the template expects."""
+        conversation: list[dict[str, Any]] = []
+        number = 1
+        for message, texts in zip(messages, contents, strict=True):
+            role, protected = message["role"], [self._protected(text) for text in texts]
+            conversation.append({"role": role, "content": formats.content(role, protected, number)})
+            number += len(texts) - 1
+        return conversation
+
+    def _protected(self, text: str) -> str:
+        text = self.tokenizer.protect(text)
+        return text if self._placeholder is None else self._placeholder.protect(text)
+
+    def _unformatted(self, contents: Sequence[Sequence[str]], image_texts: Sequence[str]) -> str:
+        """The contents, one per line, for a model without a template."""
+        if self._placeholder is not None:
+            self._placeholder.refuse_in(text for texts in contents for text in texts)
+        images = iter(image_texts)
+        return "\n".join(
+            "".join((texts[0], *(next(images) + text for text in texts[1:]))) for texts in contents
+        )
+
+    def opening(self, prompt_ids: Sequence[int]) -> str:
+        """The start of the reply that the prompt already contains: the opening tag of thoughts."""
+        end = self.tokenizer.decode(prompt_ids[-8:])
+        return f"{OPEN}\n" if end.rstrip().endswith(OPEN) else ""
+
+    def encode_raw(self, prompt: str) -> list[int]:
+        """Ids of a text to continue: with a bos token, and control tokens matched in the text."""
+        return self.tokenizer.encode_prompt(prompt)
+
+    def last_token(self, text: str) -> int:
+        """The id of the last token of `text` when other text precedes it."""
+        return self.tokenizer.encode(f"a{text}", allow_special=False)[-1]
+
+    def stream_decoder(self, stop_strings: Sequence[str] = ()) -> StreamDecoder:
+        """A decoder for one reply."""
+        return StreamDecoder(self.tokenizer, stop_strings, continues_text=self.template is None)
+
+
+def read_text_processor(
+    checkpoint: HasText,
+    *,
+    chat_template: str | None = None,
+    jinja_explicit: str | None = None,
+    placeholder: str | None = None,
+    image_token_id: int | None = None,
+) -> TextProcessor:
+    """The tokenizer and chat template of a checkpoint.
+
+    `chat_template` is a `.jinja` file, or a `.json` file in the form of tokenizer_config.json, and
+    replaces the model's own template; `jinja_explicit` is a `.jinja` file that replaces both. For
+    a GGUF file, a tokenizer.json and a template file that the user named replace those in its
+    metadata.
+
+    For a vision model, `placeholder` is the text that stands for an image in a rendered prompt,
+    with `{n}` for the image's number, and `image_token_id` is the token that the image's
+    embeddings replace. Text that a user types never becomes either of them.
+    """
+    tokenizer = _read_tokenizer(checkpoint)
+    if placeholder is not None:
+        image_token = tokenizer.text_of(image_token_id)
+        tokenizer = tokenizer.reserving({placeholder, image_token or placeholder})
+    special_tokens: Mapping[str, str] = {}
+    if jinja_explicit is not None:
+        template = choose_template(read_template_text(jinja_explicit), name=jinja_explicit)
+    elif chat_template is not None:
+        template, special_tokens = _named_by_user(chat_template)
+    else:
+        template = _template_of(checkpoint)
+    return TextProcessor(
+        tokenizer,
+        template,
+        stop_ids=tokenizer.end_ids | _configured_stops(checkpoint),
+        special_tokens=special_tokens,
+        placeholder=None if placeholder is None else Placeholder(placeholder),
+    )
+
+
+def _read_tokenizer(checkpoint: HasText) -> Tokenizer:
+    if checkpoint.container == "gguf" and checkpoint.read_text("tokenizer.json") is None:
+        return read_gguf_tokenizer(checkpoint.config)
+    return read_hf_tokenizer(checkpoint.read_text)
+
+
+def _named_by_user(path: str) -> tuple[ChatTemplate | None, Mapping[str, str]]:
+    text = read_template_text(path)
+    if not path.endswith(".json"):
+        return ChatTemplate(text, name=path), {}
+    settings = parse_object(text, path)
+    template = choose_template(settings.get("chat_template"), name=path)
+    if template is None:
+        raise UsageError("the file has no chat_template", where=path)
+    return template, special_token_texts(settings)
+
+
+def _template_of(checkpoint: HasText) -> ChatTemplate | None:
+    """The model's template: a template file takes precedence over the tokenizer's settings."""
+    sources: dict[str, Callable[[], Any]] = {
+        "chat_template.jinja": lambda: checkpoint.read_text("chat_template.jinja"),
+        "chat_template.json": lambda: read_object(checkpoint.read_text, "chat_template.json").get(
+            "chat_template"
+        ),
+        "tokenizer_config.json": lambda: read_object(
+            checkpoint.read_text, "tokenizer_config.json"
+        ).get("chat_template"),
+        "tokenizer.chat_template": lambda: checkpoint.config.get("tokenizer.chat_template"),
+    }
+    for name, read in sources.items():
+        template = choose_template(read(), name=name)
+        if template is not None:
+            return template
+    return None
+
+
+def _configured_stops(checkpoint: HasText) -> frozenset[int]:
+    """The end-of-sequence ids in config.json and generation_config.json, each an int or a list."""
+    stops: set[int] = set()
+    for config in (checkpoint.config, checkpoint.generation_config):
+        value = config.get("eos_token_id")
+        for token_id in value if isinstance(value, list) else [value]:
+            if isinstance(token_id, int) and not isinstance(token_id, bool):
+                stops.add(token_id)
+    return frozenset(stops)
