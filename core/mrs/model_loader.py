@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mrs.cache.prefix.disk import PrefixFolder
     from mrs.engine.loop import EngineLoop
     from mrs.model.decoder import Decoder
-    from mrs.model.weights import ModelWeights
+    from mrs.model.model_weights import ModelWeights
     from mrs.source.checkpoint import Checkpoint
     from mrs.text.chat import TextSide
 

@@ -20,7 +20,7 @@ from mrs.load.load import load_weights
 from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
-from mrs.model.weights import ModelWeights
+from mrs.model.model_weights import ModelWeights
 from mrs.plan.memory.kv_bytes import layer_kv_bytes
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.plan import Plan, make_plan
@@ -85,7 +85,7 @@ class Conversation:
     def feed(self, tokens: Sequence[int]) -> Tensor:
         """Logits (T, V) after every one of the tokens."""
         self._ids += tokens
-        if self._decoder.is_outdated(self.cache, len(self._ids)):
+        if self._decoder.needs_recompute(self.cache, len(self._ids)):
             self.cache = self.space.new()
         new, total = self._ids[self.cache.length :], len(self._ids)
         parts = []

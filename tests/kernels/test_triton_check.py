@@ -48,7 +48,7 @@ def test_an_old_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("error", [0.2, float("nan")])
 def test_wrong_products(error: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(self_test, "largest_error", lambda layout, device: error)
-    assert "off by" in (self_test.triton_unavailable_reason(GPU) or "")
+    assert "error of" in (self_test.triton_unavailable_reason(GPU) or "")
 
 
 def test_a_compiler_that_fails(
@@ -63,6 +63,6 @@ def test_a_compiler_that_fails(
         assert not blocks._multiplies_planes(GPU)
     (message,) = [record.getMessage() for record in caplog.records]
     assert message == (
-        "cuda:0 decodes weights for every product: "
+        "cuda:0 has to decode weights for every product: "
         "Triton failed with RuntimeError: Failed to find C compiler."
     )

@@ -11,8 +11,8 @@ from torch import Tensor
 from mrs.architecture.layers import Mlp, Moe, Router
 from mrs.kernels.expert_routing import choose_experts, sparsemixer_top_k
 from mrs.model.linear import DenseMatrix
+from mrs.model.model_weights import ModelWeights
 from mrs.model.moe import MoeModule
-from mrs.model.weights import ModelWeights
 
 EXPERTS, HIDDEN, WIDE = 6, 8, 5
 
@@ -78,15 +78,20 @@ def test_the_result_is_the_weighted_sum() -> None:
 
 def test_groups_leave_experts_out() -> None:
     scores = torch.tensor([[0.9, 0.0, 0.5, 0.5, 0.6, 0.1]])
-    options = {"correction": None, "groups": 3, "kept": 1}
-    assert choose_experts(scores, 2, best=1, **options).tolist() == [[0, 1]]
-    assert sorted(choose_experts(scores, 2, best=2, **options)[0].tolist()) == [2, 3]
+    options = {"score_correction_bias": None, "n_group": 3, "topk_group": 1}
+    assert choose_experts(scores, 2, group_score_experts=1, **options).tolist() == [[0, 1]]
+    assert sorted(choose_experts(scores, 2, group_score_experts=2, **options)[0].tolist()) == [2, 3]
 
 
 def test_a_correction_changes_the_choice_alone() -> None:
     scores = torch.tensor([[0.9, 0.1, 0.5]])
     chosen = choose_experts(
-        scores, 1, correction=torch.tensor([0.0, 1.0, 0.0]), groups=1, best=1, kept=1
+        scores,
+        1,
+        score_correction_bias=torch.tensor([0.0, 1.0, 0.0]),
+        n_group=1,
+        topk_group=1,
+        group_score_experts=1,
     )
     assert chosen.tolist() == [[1]]
 

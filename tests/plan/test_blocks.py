@@ -19,7 +19,7 @@ from mrs.load import blocks
 from mrs.load.load import load_weights
 from mrs.model.decoder import Decoder
 from mrs.model.linear import BlockMatrix
-from mrs.model.weights import ModelWeights
+from mrs.model.model_weights import ModelWeights
 from mrs.plan.memory.device_sizes import DeviceSizes, ModelSizes, Workload
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.request import ModelSource, Sampling

@@ -12,7 +12,7 @@ from weight_samples import sample_weights
 from mrs.errors import Unsupported
 from mrs.formats import FORMATS
 from mrs.quants import decode, encode, requantize
-from mrs.quants.registry import DECODERS
+from mrs.quants.codec import DECODERS
 
 #: Where the half-precision scales of a block lie (IQ1_M scatters its one over four words).
 HALF_SCALES = {

@@ -22,7 +22,7 @@ from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.media.prepare import PreparedImage, prepare
 from mrs.model.batch import forward_batch
 from mrs.model.decoder import Decoder
-from mrs.model.weights import ModelWeights
+from mrs.model.model_weights import ModelWeights
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.plan import Plan, make_plan
 from mrs.request import Dtype, ModelSource, RunRequest, VisionRequest

@@ -56,7 +56,7 @@ class CacheManager:
         Sets `num_computed_tokens` to how many of its tokens the cache holds already.
         """
         total_tokens = len(sequence.token_ids)
-        sequence.rope_epoch = self._decoder.era(total_tokens)
+        sequence.rope_epoch = self._decoder.rope_epoch(total_tokens)
         hit = None
         if sequence.rope_epoch is not None:
             keys, images = sequence.prefix_keys, sequence.images
@@ -75,7 +75,7 @@ class CacheManager:
 
     def is_prefix_being_computed(self, sequence: Sequence, other: Sequence) -> bool:
         """Whether `other` is about to compute a good part of what `sequence` begins with."""
-        epoch = self._decoder.era(len(sequence.token_ids))
+        epoch = self._decoder.rope_epoch(len(sequence.token_ids))
         if epoch is None or epoch != other.rope_epoch or not self._prefixes.is_on:
             return False
         keys, other_keys = sequence.prefix_keys, other.prefix_keys
@@ -98,13 +98,13 @@ class CacheManager:
         if sequence.cache is None:
             return False
         total_tokens = len(sequence.token_ids)
-        return not self._keeps_caches or self._decoder.is_outdated(sequence.cache, total_tokens)
+        return not self._keeps_caches or self._decoder.needs_recompute(sequence.cache, total_tokens)
 
     def free(self, sequence: Sequence) -> None:
         """Take back the cache of a sequence, for the prefix cache if it can be shared."""
         if sequence.cache is None:
             return
-        epoch = self._decoder.era(max(len(sequence.token_ids), 1))
+        epoch = self._decoder.rope_epoch(max(len(sequence.token_ids), 1))
         if epoch == sequence.rope_epoch and self._prefixes.is_on and sequence.num_computed_tokens:
             self.store_prefix(sequence)
         self.invalidate(sequence)
