@@ -1,4 +1,4 @@
-"""From a request to a loaded model: headers, plan, download, weights."""
+"""From a request to a loaded model: read headers, plan, download, load weights."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mrs.address_space import require_room_for_torch
+from mrs.address_space import require_address_space_for_torch
 from mrs.architecture.describe import Description, describe
 from mrs.devices.device import Device
 from mrs.devices.host_memory import forget_peak, resident_bytes
 from mrs.devices.probe import probe_devices
 from mrs.errors import MrsError
 from mrs.events import DISK, LoadProgress, OnProgress
-from mrs.garbage import collector_paused
+from mrs.garbage import garbage_collection_paused
 from mrs.interrupts import interrupts_held
 from mrs.kernels.cpu.library import is_available
 from mrs.loaded_model import LoadedModel, learn_speed
@@ -35,6 +35,8 @@ from mrs.text.template_process import renderer
 if TYPE_CHECKING:
     from mrs.cache.prefix.disk import PrefixFolder
     from mrs.engine.loop import EngineLoop
+    from mrs.engine.profile.run import Rehearsal
+    from mrs.media.gallery import Gallery
     from mrs.model.decoder import Decoder
     from mrs.model.model_weights import ModelWeights
     from mrs.source.checkpoint import Checkpoint
@@ -44,22 +46,22 @@ _logger = logging.getLogger(__name__)
 
 
 class ModelLoader:
-    """A request on its way to a loaded model; every step completes it and is done once.
+    """The steps from a request to a loaded model, each done once and when it is first needed.
 
-    `planner` reads headers alone, `plan` says what `load` will do, `load` and `measure` download
-    what is missing and do it. Every step raises MrsError.
+    `planner` reads only headers, `plan` computes what `load` will do. `load` and `measure` download
+    missing files and load the weights. Every step raises MrsError.
     """
 
     def __init__(self, request: RunRequest) -> None:
         self.request = request
-        self._folder_bytes = folder_bytes(request)  # nothing is planned that would be refused
+        self._folder_bytes = folder_bytes(request)  # raises early for a bad folder
 
     @cached_property
     def planner(self) -> Planner:
-        """Makes plans of this model for the devices of the request."""
+        """The planner of this model on the devices of the request."""
         vision = self.request.vision
         edge = vision.max_edge if vision else None
-        with collector_paused():
+        with garbage_collection_paused():
             checkpoint = open_checkpoint(self.request.source)
             description = describe(
                 checkpoint, self.request.arch, sees=vision is not None, max_edge=edge
@@ -68,34 +70,31 @@ class ModelLoader:
 
     @cached_property
     def plan(self) -> Plan:
-        """What `load` will do. A model that does not fit has a plan, too."""
+        """What `load` will do. A model that does not fit has a plan as well."""
         return self._planned(self.planner)
 
     def settle(self, request: RunRequest, plan: Plan) -> None:
-        """Take another request for the same model, whose plan the planner has made."""
+        """Use another request for the same model, and the plan that the planner made for it."""
         self.request, self.plan = request, plan
 
     def load(self, on_progress: OnProgress | None = None) -> LoadedModel:
         report = on_progress or _ignore
         self.plan.require_fit()
         self._fetch(report)
-        require_room_for_torch()
-        renderer.start()  # ready by the time that all else is imported
-        # Heavy imports start here: whatever fails above fails fast.
-        with interrupts_held():  # all at once, so that the imports are not disturbed
+        require_address_space_for_torch()
+        renderer.start()  # a process that starts while the imports below run
+        # The heavy imports come last, so that every error above is raised quickly.
+        with interrupts_held():  # all imports at once, so that Ctrl-C cannot break one
             import mrs.engine.build
             import mrs.engine.reply
-            import mrs.load.load  # noqa: F401
-            from mrs.media.gallery import Gallery
+            import mrs.load.load
+            import mrs.media.gallery  # noqa: F401
 
             text = self._text_side()
         request = self.request
         if request.thinking is not None and not text.knows_thinking:
-            _logger.warning("the chat template knows no thinking: --thinking changes nothing")
-        vision = self.planner.description.spec.vision
-        gallery = None
-        if vision and request.vision:
-            gallery = Gallery(vision.layout, request.vision.max_edge)
+            _logger.warning("--thinking has no effect: the chat template does not support it")
+        gallery = self._gallery()
         self._plan_again_if_memory_shrank()
         folder = self._prefix_folder()
         decoder = self._load_decoder(report)[0]
@@ -103,50 +102,60 @@ class ModelLoader:
         return LoadedModel(request, self.plan, text, engine, gallery)
 
     def measure(self, on_progress: OnProgress | None = None) -> Reconciliation:
-        """Load what was planned, run its worst moment, and compare what it took with the plan.
+        """Load the model, run the planned workload, and compare its memory with the plan.
 
-        Later plans on this machine remember what was measured.
+        Later plans on this machine use the measurements.
         """
         self.plan.require_fit()
         report = on_progress or _ignore
         self._fetch(report)
-        require_room_for_torch()
+        require_address_space_for_torch()
         for variable, silent in (("KINETO_LOG_LEVEL", "99"), ("TORCH_CPP_LOG_LEVEL", "ERROR")):
-            os.environ.setdefault(variable, silent)  # the profiler talks on standard error
+            os.environ.setdefault(variable, silent)  # torch's profiler writes to standard error
         text = None
-        with suppress(MrsError):  # a plan needs no tokenizer, but the memory of one counts
+        with suppress(MrsError):  # a plan does not need a tokenizer, but its memory counts
             text = self._text_side()
         import mrs.engine.reply  # noqa: F401
-        from mrs.engine.profile.run import measure, rehearse
+        from mrs.engine.profile.run import measure
 
         program_bytes = resident_bytes()
         forget_peak()
         decoder, weights = self._load_decoder(report)
+        profile = self._profile(decoder)
         plan = self.plan
-        vision = plan.vision
-        seen = rehearse(
-            decoder,
-            plan.load.context_tokens,
-            plan.load.chunk_tokens,
-            images=vision.images if vision else 0,
-            edge=vision.image_edge if vision else 0,
-        )
         free_before = {device.torch_device: device.available_bytes for device in plan.devices}
         result = reconcile(
             plan,
             self.planner.corrections if self.request.calibration else {},
-            measure(seen, weights, free_before),
-            HostMeasured(program_bytes, seen.process_bytes),
-            seen.prompt_tokens_per_s,
-            seen.decode_tokens_per_s,
+            measure(profile, weights, free_before),
+            HostMeasured(program_bytes, profile.process_bytes),
+            profile.prompt_tokens_per_s,
+            profile.decode_tokens_per_s,
         )
         del text
         remember(result.corrections)
-        pace = Pace()
-        pace.add_step(1 / seen.decode_tokens_per_s if seen.decode_tokens_per_s else math.inf)
-        pace.add_prompt(seen.prompt_tokens, seen.prompt_tokens / seen.prompt_tokens_per_s)
-        learn_speed(plan, pace)
+        _learn_speed_of(profile, plan)
         return result
+
+    def _profile(self, decoder: Decoder) -> Rehearsal:
+        """Run the decoder with the planned context, chunks and images."""
+        from mrs.engine.profile.run import rehearse
+
+        load, vision = self.plan.load, self.plan.vision
+        return rehearse(
+            decoder,
+            load.context_tokens,
+            load.chunk_tokens,
+            images=vision.images if vision else 0,
+            edge=vision.image_edge if vision else 0,
+        )
+
+    def _gallery(self) -> Gallery | None:
+        """The reader of a conversation's images; None without vision support."""
+        from mrs.media.gallery import Gallery
+
+        vision, wanted = self.planner.description.spec.vision, self.request.vision
+        return Gallery(vision.layout, wanted.max_edge) if vision and wanted else None
 
     def _new_planner(self, checkpoint: Checkpoint, description: Description) -> Planner:
         request, devices = self.request, self._devices()
@@ -159,13 +168,13 @@ class ModelLoader:
         return probe_devices(what_if=self.request.devices, cpu_only=self.request.cpu)
 
     def _planned(self, planner: Planner) -> Plan:
-        with collector_paused():
+        with garbage_collection_paused():
             if self.request.plan_file is not None:
                 return replay(planner, self.request, expanded(self.request.plan_file))
             return planner.plan(self.request)
 
     def _fetch(self, report: OnProgress) -> None:
-        """Have all files of the model on this machine."""
+        """Download the files of the model that are not on this machine."""
         planner = self.planner
         if not planner.checkpoint.is_local:
             planner.checkpoint = fetch(
@@ -173,9 +182,9 @@ class ModelLoader:
             )
 
     def _plan_again_if_memory_shrank(self) -> None:
-        """A new plan where a device has less memory now than the plan needs.
+        """Plan again if a device has less free memory now than the plan needs.
 
-        A plan that was given is kept or refused. Raises DoesNotFit.
+        A plan from a file is used unchanged or refused. Raises DoesNotFit.
         """
         plan = self.plan
         now = {device.label: device for device in self._devices()}
@@ -190,7 +199,7 @@ class ModelLoader:
             self.plan.require_fit()
 
     def _text_side(self) -> TextSide:
-        """Tokenizer and chat template of a model whose files are on this machine."""
+        """The tokenizer and chat template; the model's files must be on this machine."""
         from mrs.text.chat import read_text_side
 
         vision = self.planner.description.spec.vision
@@ -203,7 +212,7 @@ class ModelLoader:
         )
 
     def _load_decoder(self, report: OnProgress) -> tuple[Decoder, ModelWeights]:
-        # The plan counts GPUs as the management library does.
+        # Number the GPUs as NVIDIA's management library does, which the plan uses.
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         import torch
 
@@ -242,7 +251,7 @@ class ModelLoader:
         return decoder, weights
 
     def _prefix_folder(self) -> PrefixFolder | None:
-        """The folder that past sequences of this very model are kept in, if one is named."""
+        """The prefix cache of this model on disk, if the request names a folder."""
         folder, limit_bytes = self.request.prefix_cache_dir, self._folder_bytes
         if folder is None or limit_bytes is None:
             return None
@@ -254,18 +263,25 @@ class ModelLoader:
         return PrefixFolder(folder, identity, limit_bytes, key=prefix_key())
 
 
+def _learn_speed_of(profile: Rehearsal, plan: Plan) -> None:
+    pace = Pace()
+    pace.add_step(1 / profile.decode_tokens_per_s if profile.decode_tokens_per_s else math.inf)
+    pace.add_prompt(profile.prompt_tokens, profile.prompt_tokens / profile.prompt_tokens_per_s)
+    learn_speed(plan, pace)
+
+
 def _engine(
-    request: RunRequest, made: Plan, decoder: Decoder, folder: PrefixFolder | None
+    request: RunRequest, plan: Plan, decoder: Decoder, folder: PrefixFolder | None
 ) -> EngineLoop:
     import torch
 
     from mrs.engine.build import EngineConfig, build_engine
     from mrs.engine.loop import EngineLoop
 
-    budgets = made.prefix_budgets().items()
+    budgets = plan.prefix_budgets().items()
     config = EngineConfig(
-        context_tokens=made.model.context_tokens,
-        planned_tokens=made.load.context_tokens,
+        context_tokens=plan.model.context_tokens,
+        planned_tokens=plan.load.context_tokens,
         planned_seqs=request.max_batch_size,
         max_seqs=request.max_seqs,
         kv_cache=request.kv_cache,

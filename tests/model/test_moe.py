@@ -112,6 +112,6 @@ def test_a_single_token_is_mixed_to_the_same_bits(dtype: torch.dtype) -> None:
     part, _ = mixture(4, [])
     x = torch.randn(1, HIDDEN).to(dtype)
     weights, chosen = part._router(x)
-    alone = part._mixed_for_one(x, weights, chosen)
-    assert alone.equal(part._mixed(x, weights, chosen))
+    alone = part._sum_for_one_token(x, weights, chosen)
+    assert alone.equal(part._sum_by_expert(x, weights, chosen))
     assert alone.equal(part(x))

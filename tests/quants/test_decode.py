@@ -160,7 +160,7 @@ def test_target_type() -> None:
 def test_unknown_and_cut_rows() -> None:
     with pytest.raises(Unsupported, match="Q1_0"):
         decode(torch.zeros(1, 18, dtype=torch.uint8), FORMATS["Q1_0"])
-    with pytest.raises(ValueError, match="cut"):
+    with pytest.raises(ValueError, match="not whole"):
         decode(torch.zeros(1, 19, dtype=torch.uint8), FORMATS["Q4_0"])
 
 
