@@ -108,9 +108,9 @@ class LoadedModel:
         truncate: bool = False,
         timeout_s: float | None = None,
     ) -> Reply:
-        """Continue a text. With `truncate`, a text that exceeds the context loses its oldest tokens.
+        """Continue a text.
 
-        A reply that is not complete after `timeout_s` fails.
+        With `truncate`, a text that exceeds the context loses its oldest tokens. A reply that is not complete after `timeout_s` fails.
         """
         prompt_ids = self._cut(self._text.encode_raw(prompt), sampling, truncate)
         return self._stream(prompt_ids, sampling, timeout_s=timeout_s)

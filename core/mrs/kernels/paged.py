@@ -79,9 +79,9 @@ class PagedKV:
     def read(self, blocks: Tensor, start: int, end: int) -> tuple[Tensor, ...]:
         """Copy the tokens `start` to `end` of the sequence with these blocks: (KV, T, D)."""
         first, size = start // self.block_tokens, self.block_tokens
-        some = blocks[first : -(-end // size)]
+        read_blocks = blocks[first : -(-end // size)]
         tokens = slice(start - first * size, end - first * size)
-        return tuple(_tokens(x, some)[:, tokens] for x in self.tensors)
+        return tuple(_tokens(x, read_blocks)[:, tokens] for x in self.tensors)
 
     def write(self, slots: Tensor, tokens: Sequence[Tensor]) -> None:
         """Write keys, and values if the cache stores them apart, (N, KV, D), to the slots (N)."""
@@ -102,8 +102,8 @@ def _resized(x: Tensor, blocks: int) -> Tensor:
 
 def _tokens(x: Tensor, blocks: Tensor) -> Tensor:
     """(blocks, KV, block tokens, D) to (KV, S, D), in the order of `blocks`."""
-    some = x.index_select(0, blocks.to(x.device)).transpose(0, 1)
-    return some.reshape(x.shape[1], -1, x.shape[3])
+    selected = x.index_select(0, blocks.to(x.device)).transpose(0, 1)
+    return selected.reshape(x.shape[1], -1, x.shape[3])
 
 
 class Queries(NamedTuple):

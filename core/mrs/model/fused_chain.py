@@ -63,7 +63,7 @@ class FusedLayerChain:
 
 
 def find_chains(layers: Sequence[FusedLayer | None]) -> dict[int, FusedLayerChain]:
-    """The chains of a model by the index of their first layer; None is a layer that is not fused."""
+    """The chains of a model by the index of their first layer; None: a layer is not fused."""
     chains: dict[int, FusedLayerChain] = {}
     current: list[FusedLayer] = []
     for index, layer in enumerate([*layers, None]):

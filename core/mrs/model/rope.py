@@ -82,9 +82,9 @@ def _yarn_magnitude(scaling: RopeScaling, factor: float) -> float:
     def magnitude(weight: float) -> float:
         return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
-    given = scaling.get("attention_factor", 0.0)
-    if given:
-        return given
+    attention_factor = scaling.get("attention_factor", 0.0)
+    if attention_factor:
+        return attention_factor
     mscale, all_dims = scaling.get("mscale", 0.0), scaling.get("mscale_all_dim", 0.0)
     return magnitude(mscale) / magnitude(all_dims) if mscale and all_dims else magnitude(1.0)
 
@@ -93,8 +93,8 @@ def _longrope(
     unscaled: Tensor, scaling: RopeScaling, total_tokens: int, file_factors: Mapping[str, Tensor]
 ) -> tuple[Tensor, float]:
     trained = scaling.trained_tokens
-    stretch = scaling.get("factor", scaling.get("max_position_embeddings", trained) / trained)
-    magnitude = math.sqrt(1 + math.log(stretch) / math.log(trained)) if stretch > 1 else 1.0
+    factor = scaling.get("factor", scaling.get("max_position_embeddings", trained) / trained)
+    magnitude = math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 else 1.0
     if scaling.file_slots:
         short, long = (file_factors[slot] for slot in scaling.file_slots)
     else:

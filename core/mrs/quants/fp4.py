@@ -45,7 +45,7 @@ def decode_nvfp4(blocks: torch.Tensor) -> torch.Tensor:
 def decode_mxfp4_pairs(
     blocks: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype = torch.bfloat16
 ) -> torch.Tensor:
-    """gpt-oss weights: `*_blocks` uint8 (..., G, 16) and `*_scales` uint8 (..., G) -> (..., G * 32).
+    """gpt-oss weights: `blocks` uint8 (..., G, 16), `scales` uint8 (..., G) -> (..., G * 32).
 
     Unlike in ggml's blocks, the two codes of a byte are adjacent weights, the low nibble first.
     Raises ValueError if the shapes do not match. Temporary memory is about eight times the result:

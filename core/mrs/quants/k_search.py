@@ -55,9 +55,9 @@ class Fit:
 
     q: torch.Tensor  # (N, 256) uint8, symmetric layouts offset by `levels`
     scales: torch.Tensor  # (N, S) float32 integers
-    d: torch.Tensor  # (N, 1) half
+    d: torch.Tensor  # (N, 1) float16
     minima: torch.Tensor | None = None  # (N, S) float32 integers
-    dmin: torch.Tensor | None = None  # (N, 1) half
+    dmin: torch.Tensor | None = None  # (N, 1) float16
 
 
 def _importance(x: torch.Tensor) -> torch.Tensor:
@@ -143,7 +143,7 @@ def search_with_minimum(x: torch.Tensor, layout: WithMinimum) -> Fit:
     blocks = x.view(len(x), -1, layout.sub_block)  # (N, S, n)
     importance = _importance(blocks)
     flat = (blocks.view(-1, layout.sub_block), importance.view(-1, layout.sub_block))
-    scale, minimum = (part.view(len(x), -1) for part in _fit_with_minimum(*flat, layout))
+    scale, minimum = (fit.view(len(x), -1) for fit in _fit_with_minimum(*flat, layout))
     top = layout.scale_levels
     d = _storable(scale.amax(1, keepdim=True) / top)
     dmin = _storable(minimum.amax(1, keepdim=True) / top)

@@ -74,7 +74,7 @@ class WeightArena:
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        """Reserve memory for tensors of `sizes` bytes; the system allocates it when it is written."""
+        """Reserve memory for tensors of `sizes` bytes; pages are allocated when written."""
         self._used = 0
         self._size = sum(map(_aligned, sizes))
         if not self._size:

@@ -48,7 +48,7 @@ class QwenTowerModule:
 
 
 def window_order(rows: int, columns: int, side: int) -> tuple[Tensor, list[int]]:
-    """The order of an image's patches window by window, and the starts of all windows but the first.
+    """An image's patches in window order, and the starts of all windows but the first.
 
     A window has `side` x `side` patches, or fewer at the lower and right edges. Windows of equal
     size are adjacent, so that they can be computed together.

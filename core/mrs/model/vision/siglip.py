@@ -55,9 +55,9 @@ def nearest_position_ids(rows: int, columns: int, side: int) -> Tensor:
 
 
 def _nearest(count: int, side: int) -> Tensor:
-    """floor(i / count * side) for i in 0..count - 1, in the float32 arithmetic of the training.
+    """floor(i / count * side) for i in 0..count - 1.
 
-    That arithmetic decides about quotients that are whole numbers.
+    Computed in float32 as in training: where the exact quotient is an integer, rounding decides.
     """
     boundaries = torch.arange(1 / side, 1.0, 1 / side)
     fractions = torch.arange(count, dtype=torch.float32) * (1.0 / torch.tensor(count))
