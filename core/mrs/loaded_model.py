@@ -110,7 +110,8 @@ class LoadedModel:
     ) -> Reply:
         """Continue a text.
 
-        With `truncate`, a text that exceeds the context loses its oldest tokens. A reply that is not complete after `timeout_s` fails.
+        With `truncate`, a text that exceeds the context loses its oldest tokens. A reply that is
+        not complete after `timeout_s` fails.
         """
         prompt_ids = self._cut(self._text.encode_raw(prompt), sampling, truncate)
         return self._stream(prompt_ids, sampling, timeout_s=timeout_s)
@@ -154,7 +155,7 @@ class LoadedModel:
             raise UsageError(
                 "this model was loaded without vision support",
                 where=self.plan.model.model_id,
-                hint="for images, load a vision model with vision-plain",
+                hint="if it is a vision model, load it with vision-plain",
             )
         texts = [image.shape.text for image in images]
         return self._text.prompt_ids(messages, thinking=thinking, image_texts=texts), images

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -224,22 +225,12 @@ class ModelLoader:
         use_one_heap()
         plan, planner = self.plan, self.planner
         torch_devices = [torch.device(device.torch_device) for device in plan.devices]
-        totals = plan.weight_bytes()
-        done = dict.fromkeys(totals, 0)
-        for index, total_bytes in totals.items():
-            report(LoadProgress(plan.devices[index].label, 0, total_bytes))
-
-        def on_bytes(name: str, size_bytes: int) -> None:
-            index = plan.parameter_devices[name]
-            done[index] += size_bytes
-            report(LoadProgress(plan.devices[index].label, done[index], totals[index]))
-
         weights = load_weights(
             planner.checkpoint,
             planner.description.parameters,
             plan.storage,
             {name: torch_devices[index] for name, index in plan.parameter_devices.items()},
-            on_bytes,
+            _weights_progress(plan, report),
         )
         keep_freed_memory()
         decoder = Decoder(
@@ -261,6 +252,21 @@ class ModelLoader:
 
         identity = model_identity(self.planner.checkpoint, self.plan)
         return PrefixFolder(folder, identity, limit_bytes, key=prefix_key())
+
+
+def _weights_progress(plan: Plan, report: OnProgress) -> Callable[[str, int], None]:
+    """A function of a loaded parameter's name and bytes; reports the bytes on its device so far."""
+    totals = plan.weight_bytes()
+    done = dict.fromkeys(totals, 0)
+    for index, total_bytes in totals.items():
+        report(LoadProgress(plan.devices[index].label, 0, total_bytes))
+
+    def on_bytes(name: str, size_bytes: int) -> None:
+        index = plan.parameter_devices[name]
+        done[index] += size_bytes
+        report(LoadProgress(plan.devices[index].label, done[index], totals[index]))
+
+    return on_bytes
 
 
 def _learn_speed_of(profile: Rehearsal, plan: Plan) -> None:

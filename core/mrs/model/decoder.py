@@ -165,6 +165,19 @@ class Decoder:
         move between devices only if the next layer is on another device. `check` is called before
         each layer, and may raise to abort the forward pass.
         """
+        x = self._hidden_states(batch, caches, check)
+        for cache, (rows, _) in zip(caches, batch.queries, strict=True):
+            cache.advance(rows.stop - rows.start)
+        if batch.logits_rows.shape[0] < x.shape[0]:
+            x = x[batch.logits_rows.to(x.device)]
+        if x.device != self.primary_device:
+            x = x.to(self.primary_device, self._activation_dtype(self.primary_device))
+        return self._logits(self._norm(x))
+
+    def _hidden_states(
+        self, batch: ForwardBatch, caches: Sequence[SequenceCache], check: Callable[[], None]
+    ) -> Tensor:
+        """The output (N, hidden) of the last layer, on its device."""
         by_layer = list(zip(*(cache.layers for cache in caches), strict=True))
         # No other reference to x exists, so a layer's input is freed once its output is there.
         x, index = self._embed(batch), 0
@@ -182,13 +195,7 @@ class Decoder:
             else:
                 x = self._layers[index](x, here, by_layer[index])
                 index += 1
-        for cache, (rows, _) in zip(caches, batch.queries, strict=True):
-            cache.advance(rows.stop - rows.start)
-        if batch.logits_rows.shape[0] < x.shape[0]:
-            x = x[batch.logits_rows.to(x.device)]
-        if x.device != self.primary_device:
-            x = x.to(self.primary_device, self._activation_dtype(self.primary_device))
-        return self._logits(self._norm(x))
+        return x
 
     def _embed(self, batch: ForwardBatch) -> Tensor:
         """(N, hidden) on the primary device, with image features in place of image tokens."""

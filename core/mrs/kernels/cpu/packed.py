@@ -221,8 +221,8 @@ def _required_library() -> NativeLibrary:
 def _dense(path: str) -> tuple[int, torch.dtype]:
     """From how many tokens on torch's product of decoded weights is faster, and in which type.
 
-    As measured: with matrix units (AMX) torch is faster than this library for many tokens, and it
-    is always faster than the portable C code.
+    As measured, torch is faster with matrix units (AMX), and faster than the portable C code; on
+    all other CPU paths this library is always faster.
     """
     if path == "amx":
         return 32, torch.bfloat16
