@@ -257,7 +257,7 @@ def test_the_planned_cache_is_what_the_largest_pictures_take(
     allocated = conversation.space.allocated_bytes(conversation.cache)
     assert allocated.total() == sum(model.plan.kv_bytes)
     seen = rehearse(model.decoder, PLANNED_TOKENS, 512, planned.images, edge)
-    cpu = model.decoder.home
+    cpu = model.decoder.primary_device
     assert seen.kv_bytes[cpu] == sum(model.plan.kv_bytes)
     assert seen.activation_bytes[cpu] <= model.plan.terms[0].activations.expected
 

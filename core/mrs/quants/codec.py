@@ -13,14 +13,14 @@ import torch
 from mrs.errors import Unsupported
 from mrs.formats import Format
 from mrs.kernels.cpu.encode import native_encoder
-from mrs.quants import fp4, iq, k_encode, k_quants, legacy, plain, ternary
+from mrs.quants import fp4, iq, k_encode, k_quants, legacy, ternary, unquantized
 from mrs.storage import CODED_WEIGHTS
 
-_Blocks = Callable[[torch.Tensor], torch.Tensor]
+_BlockConversion = Callable[[torch.Tensor], torch.Tensor]
 _ConvertInto = Callable[[torch.Tensor, torch.Tensor], object]
 
 #: From blocks (N, block_bytes) to float32 (N, block_elements).
-DECODERS: dict[str, _Blocks] = {
+DECODERS: dict[str, _BlockConversion] = {
     **legacy.DECODERS,
     **k_quants.DECODERS,
     **iq.DECODERS,
@@ -29,7 +29,7 @@ DECODERS: dict[str, _Blocks] = {
 }
 
 #: From float32 (N, block_elements) to blocks (N, block_bytes).
-ENCODERS: dict[str, _Blocks] = {**legacy.ENCODERS, **k_encode.ENCODERS}
+ENCODERS: dict[str, _BlockConversion] = {**legacy.ENCODERS, **k_encode.ENCODERS}
 
 #: Values converted at a time: enough to outweigh the overhead of an operation on every device.
 #: Temporaries, about 40 bytes for each value, stay small compared with the weights.
@@ -65,9 +65,9 @@ def _convert(
         torch.set_num_threads(threads)  # otherwise threads that start later would use one, too
 
 
-def _decoder(format: Format) -> _Blocks:
-    if format.name in plain.DTYPES:
-        return lambda blocks: plain.view_plain(blocks, format.name)
+def _decoder(format: Format) -> _BlockConversion:
+    if format.name in unquantized.DTYPES:
+        return lambda blocks: unquantized.view_values(blocks, format.name)
     if (decoder := DECODERS.get(format.name)) is None:
         raise Unsupported(f"cannot decode {format.name} weights")
     return decoder
@@ -116,7 +116,7 @@ def encode(weights: torch.Tensor, format: Format) -> torch.Tensor:
     Raises Unsupported for a format without an encoder, ValueError if rows are not whole blocks.
     """
     if format.name in ("F32", "F16", "BF16"):
-        return weights.to(plain.DTYPES[format.name]).contiguous().view(torch.uint8)
+        return weights.to(unquantized.DTYPES[format.name]).contiguous().view(torch.uint8)
     encoder = _encoder(format, weights.device)
     *outer, row_elements = weights.shape
     row_bytes = format.size_bytes((row_elements,))

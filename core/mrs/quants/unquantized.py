@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-#: The torch type of each plain format.
+#: The torch dtype of each format.
 DTYPES: dict[str, torch.dtype] = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -21,7 +21,7 @@ DTYPES: dict[str, torch.dtype] = {
 }
 
 
-def view_plain(rows: torch.Tensor, format_name: str) -> torch.Tensor:
+def view_values(rows: torch.Tensor, format_name: str) -> torch.Tensor:
     """Bytes (..., row_bytes) as values (..., row_elements); a view if alignment allows it."""
     dtype = DTYPES[format_name]
     if not rows.is_contiguous() or rows.data_ptr() % dtype.itemsize:
