@@ -34,9 +34,9 @@ from mrs.source.reader import expanded
 from mrs.text.template_process import renderer
 
 if TYPE_CHECKING:
-    from mrs.cache.prefix.disk import PrefixFolder
+    from mrs.cache.prefix.disk import DiskPrefixCache
     from mrs.engine.loop import EngineLoop
-    from mrs.engine.profile.run import Rehearsal
+    from mrs.engine.profile.run import ProfileResult
     from mrs.media.gallery import Gallery
     from mrs.model.decoder import Decoder
     from mrs.model.model_weights import ModelWeights
@@ -138,12 +138,12 @@ class ModelLoader:
         _learn_speed_of(profile, plan)
         return result
 
-    def _profile(self, decoder: Decoder) -> Rehearsal:
+    def _profile(self, decoder: Decoder) -> ProfileResult:
         """Run the decoder with the planned context, chunks and images."""
-        from mrs.engine.profile.run import rehearse
+        from mrs.engine.profile.run import profile_run
 
         load, vision = self.plan.load, self.plan.vision
-        return rehearse(
+        return profile_run(
             decoder,
             load.context_tokens,
             load.chunk_tokens,
@@ -241,17 +241,17 @@ class ModelLoader:
         )
         return decoder, weights
 
-    def _prefix_folder(self) -> PrefixFolder | None:
+    def _prefix_folder(self) -> DiskPrefixCache | None:
         """The prefix cache of this model on disk, if the request names a folder."""
         folder, limit_bytes = self.request.prefix_cache_dir, self._folder_bytes
         if folder is None or limit_bytes is None:
             return None
-        from mrs.cache.prefix.disk import PrefixFolder
+        from mrs.cache.prefix.disk import DiskPrefixCache
         from mrs.cache.prefix.signing_key import prefix_key
         from mrs.load.identity import model_identity
 
         identity = model_identity(self.planner.checkpoint, self.plan)
-        return PrefixFolder(folder, identity, limit_bytes, key=prefix_key())
+        return DiskPrefixCache(folder, identity, limit_bytes, key=prefix_key())
 
 
 def _weights_progress(plan: Plan, report: OnProgress) -> Callable[[str, int], None]:
@@ -269,7 +269,7 @@ def _weights_progress(plan: Plan, report: OnProgress) -> Callable[[str, int], No
     return on_bytes
 
 
-def _learn_speed_of(profile: Rehearsal, plan: Plan) -> None:
+def _learn_speed_of(profile: ProfileResult, plan: Plan) -> None:
     pace = Pace()
     pace.add_step(1 / profile.decode_tokens_per_s if profile.decode_tokens_per_s else math.inf)
     pace.add_prompt(profile.prompt_tokens, profile.prompt_tokens / profile.prompt_tokens_per_s)
@@ -277,7 +277,7 @@ def _learn_speed_of(profile: Rehearsal, plan: Plan) -> None:
 
 
 def _engine(
-    request: RunRequest, plan: Plan, decoder: Decoder, folder: PrefixFolder | None
+    request: RunRequest, plan: Plan, decoder: Decoder, folder: DiskPrefixCache | None
 ) -> EngineLoop:
     import torch
 

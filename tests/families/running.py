@@ -14,7 +14,7 @@ from mrs.architecture.describe import Description, describe
 from mrs.cache.cache_space import CacheSpace
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.devices.probe import probe_devices
-from mrs.engine.profile.run import rehearse
+from mrs.engine.profile.run import profile_run
 from mrs.kernels.cpu.library import is_available
 from mrs.load.load import load_weights
 from mrs.load.tensor_reader import TORCH_DTYPES
@@ -124,7 +124,7 @@ def check_planned_bytes(loaded: Loaded) -> None:
         layer_kv_bytes(layer, PLANNED_TOKENS, loaded.plan.dense, chunk_tokens=7) for layer in layers
     ]
     assert cache_bytes(loaded.decoder, chunk_tokens=7) == planned_kv
-    seen = rehearse(loaded.decoder, PLANNED_TOKENS, PREFILL_CHUNK_TOKENS)
+    seen = profile_run(loaded.decoder, PLANNED_TOKENS, PREFILL_CHUNK_TOKENS)
     assert 0 < seen.activation_bytes[CPU] <= terms.activations.expected
 
 

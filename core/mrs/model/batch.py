@@ -139,12 +139,13 @@ def _pairs(
 
 def _positions(inputs: Sequence[SequenceInput]) -> Tensor:
     """(N), or (3, N) if some tokens have positions in three dimensions."""
-    indices = [torch.arange(each.span.start, each.span.stop) + each.offset for each in inputs]
     if all(each.positions is None for each in inputs):
-        return indices[0] if len(indices) == 1 else torch.cat(indices)
+        return torch.tensor([index + each.offset for each in inputs for index in each.span])
     positions = [
-        index.expand(3, -1) if each.positions is None else each.positions
-        for each, index in zip(inputs, indices, strict=True)
+        (torch.tensor(each.span) + each.offset).expand(3, -1)
+        if each.positions is None
+        else each.positions
+        for each in inputs
     ]
     return torch.cat(positions, dim=1)
 
@@ -169,10 +170,8 @@ def _blocks(tables: Sequence[BlockTable], inputs: Sequence[SequenceInput]) -> tu
     longest = max(map(len, rows))
     padded = [row + [0] * (longest - len(row)) for row in rows]
     slots = [
-        table.slots(each.span.start, each.span.stop)
+        slot
         for table, each in zip(tables, inputs, strict=True)
+        for slot in table.slots(each.span.start, each.span.stop)
     ]
-    return (
-        torch.tensor(padded, dtype=torch.int32),
-        slots[0] if len(slots) == 1 else torch.cat(slots),
-    )
+    return torch.tensor(padded, dtype=torch.int32), torch.tensor(slots)

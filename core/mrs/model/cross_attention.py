@@ -85,7 +85,7 @@ def _sequence_spans(
     rows, start = queries.rows, queries.context - queries.rows.stop
     image_rows = [int(image.rows[0]) for image in images]
     for first, end in pairwise([rows.start, *image_rows, rows.stop]):
-        visible = cache.seen_at(first + start)
+        visible = cache.visible_at(first + start)
         if first < end and visible is not None:
             yield CrossAttentionSpan(slice(first, end), *visible)
 
