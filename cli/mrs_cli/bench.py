@@ -16,9 +16,9 @@ def run_bench(
     environment: Environment, output: OutputFlags, flags: BenchFlags, request: RunRequest
 ) -> ExitCode:
     """Times the model of `request` and shows a table, or one JSON object."""
-    from mrs.bench import Work, bench
+    from mrs.bench import BenchSettings, bench
 
-    work = Work(flags.prompt_tokens, flags.new_tokens, flags.rounds)
+    work = BenchSettings(flags.prompt_tokens, flags.new_tokens, flags.rounds)
     report = with_progress(
         environment,
         f"timing {model_name(request.source.model_id)}",

@@ -1,4 +1,4 @@
-"""Whether a limit on the address space leaves room for torch, which dies without a word if not."""
+"""A check of the limit on the address space: torch crashes silently if the limit is too low."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from mrs.errors import DoesNotFit
 from mrs.units import human_bytes
 
-#: What torch and the modules around it take beside torch's libraries, before any weight.
-_BESIDE_LIBRARIES_BYTES = 256 * 2**20
+#: Address space of torch and the modules that load with it, in addition to torch's libraries.
+_OTHER_BYTES = 256 * 2**20
 
 
-def require_room_for_torch() -> None:
-    """DoesNotFit where `ulimit -v` or the like leaves too little to import torch."""
+def require_address_space_for_torch() -> None:
+    """Raise DoesNotFit if a limit such as `ulimit -v` is too low to import torch."""
     try:
         import resource
     except ImportError:  # Windows has no such limit
@@ -21,10 +21,10 @@ def require_room_for_torch() -> None:
     limit_bytes = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit_bytes == resource.RLIM_INFINITY:
         return
-    needed_bytes = _used_bytes() + _library_bytes() + _BESIDE_LIBRARIES_BYTES
+    needed_bytes = _used_bytes() + _library_bytes() + _OTHER_BYTES
     if needed_bytes > limit_bytes:
         raise DoesNotFit(
-            f"torch alone needs {human_bytes(needed_bytes)} of address space, and the limit is "
+            f"torch alone needs {human_bytes(needed_bytes)} of address space, but the limit is "
             f"{human_bytes(limit_bytes)}",
             missing_bytes=needed_bytes - limit_bytes,
             hint="raise the limit: ulimit -v",

@@ -1,4 +1,4 @@
-"""Time a model: prompts, decoding, and how near decoding comes to the speed of memory."""
+"""Measure the speed of a model: prefill, decode, and the share of the memory bandwidth used."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from mrs.engine.loop import EngineLoop
     from mrs.loaded_model import LoadedModel
 
-#: Ids of prompts are drawn from this seed; each round has its own, so that no cache can help.
+#: Seed of the random prompts. Each round has its own prompt, so that no prefix cache can help.
 SEED = 20260101
 GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0)
 
 
 @dataclass(frozen=True)
-class Work:
-    """What one round does: a prompt of so many tokens, then so many more, one at a time."""
+class BenchSettings:
+    """The prompt length and the number of generated tokens of a round; how many rounds count."""
 
     prompt_tokens: int = 512
     new_tokens: int = 64
@@ -35,7 +35,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Spread:
-    """What several rounds gave."""
+    """The results of several rounds."""
 
     median: float
     low: float
@@ -48,16 +48,16 @@ class Spread:
 
 @dataclass(frozen=True)
 class Report:
-    """A model's rates over all rounds.
+    """The measured speed of a model.
 
-    A decoded token reads `token_bytes` of weights. `read_share` is the part of the memory's
-    bandwidth that decoding used, each round held against a plain read of memory right after it;
-    both are None where not everything runs on the CPU.
+    Decoding a token reads `token_bytes` of weights. `read_bytes_per_s` is the speed of a plain
+    read of memory right after each round, and `read_share` the share of it that decoding reached;
+    both are None unless all layers are on the CPU.
     """
 
     summary: str
     kernels: str
-    work: Work
+    work: BenchSettings
     load_s: float
     peak_bytes: int
     token_bytes: int
@@ -80,34 +80,46 @@ class _Round:
 
 def bench(
     request: RunRequest,
-    work: Work,
+    work: BenchSettings,
     on_progress: OnProgress | None = None,
     on_round: Callable[[int], None] = lambda number: None,
 ) -> Report:
-    """Load the model and run `work.rounds` counted rounds after one that warms up.
+    """Load the model and measure `work.rounds` rounds, after one more for warming up.
 
-    `on_round` is told each round's number, 0 for the warm-up. Raises MrsError.
+    `on_round` is called at the start of each round with its number, 0 for the warm-up. Raises
+    MrsError.
     """
     loader = ModelLoader(request)
-    _require_room(work, loader.plan.longest_tokens)
+    _require_context(work, loader.plan.longest_tokens)
     started = time.perf_counter()
     model = loader.load(on_progress)
     load_s = time.perf_counter() - started
     from mrs.kernels.cpu.library import path_name
     from mrs.plan.cost import decoded_weight_bytes
 
-    description, made = loader.planner.description, model.plan
-    token_bytes = decoded_weight_bytes(description.parameters, description.spec, made.storage)
-    on_cpu = all(made.devices[index].torch_device == "cpu" for index in made.layer_devices)
-    rounds = _time(model.engine, work, description.spec.vocab_size, on_cpu, on_round)
-    reads = [r.read_bytes_per_s for r in rounds if r.read_bytes_per_s is not None]
-    _remember(model, work, rounds, reads)
+    description, plan = loader.planner.description, model.plan
+    token_bytes = decoded_weight_bytes(description.parameters, description.spec, plan.storage)
+    on_cpu = all(plan.devices[index].torch_device == "cpu" for index in plan.layer_devices)
+    rounds = _measure_rounds(model.engine, work, description.spec.vocab_size, on_cpu, on_round)
+    _remember(model, work, rounds)
+    return _report(model, work, rounds, load_s, token_bytes, path_name() if on_cpu else "torch")
+
+
+def _report(
+    model: LoadedModel,
+    work: BenchSettings,
+    rounds: list[_Round],
+    load_s: float,
+    token_bytes: int,
+    kernels: str,
+) -> Report:
+    reads = _read_speeds(rounds)
     decode = [(work.new_tokens - 1) / r.decode_s for r in rounds]
     traffic = [rate * token_bytes for rate in decode]
-    shares = [moved / read for moved, read in zip(traffic, reads, strict=False)]
+    shares = [used / read for used, read in zip(traffic, reads, strict=False)]
     return Report(
         summary=model.summary,
-        kernels=path_name() if on_cpu else "torch",
+        kernels=kernels,
         work=work,
         load_s=load_s,
         peak_bytes=_peak_resident_bytes(),
@@ -120,9 +132,13 @@ def bench(
     )
 
 
-def _remember(model: LoadedModel, work: Work, rounds: list[_Round], reads: list[float]) -> None:
-    """Later plans know how fast the machine was."""
-    if reads:
+def _read_speeds(rounds: list[_Round]) -> list[float]:
+    return [r.read_bytes_per_s for r in rounds if r.read_bytes_per_s is not None]
+
+
+def _remember(model: LoadedModel, work: BenchSettings, rounds: list[_Round]) -> None:
+    """Close the model and store the measured speeds for later plans."""
+    if reads := _read_speeds(rounds):
         remember_host_bandwidth(max(reads))
     for each in rounds:
         model.pace.add_prompt(work.prompt_tokens, each.prompt_s)
@@ -131,7 +147,7 @@ def _remember(model: LoadedModel, work: Work, rounds: list[_Round], reads: list[
     model.close()
 
 
-def _require_room(work: Work, context_tokens: int) -> None:
+def _require_context(work: BenchSettings, context_tokens: int) -> None:
     if work.prompt_tokens + work.new_tokens > context_tokens:
         raise UsageError(
             f"{work.prompt_tokens} + {work.new_tokens} tokens are more than the "
@@ -140,27 +156,31 @@ def _require_room(work: Work, context_tokens: int) -> None:
         )
 
 
-def _time(
-    engine: EngineLoop, work: Work, vocab_size: int, on_cpu: bool, on_round: Callable[[int], None]
+def _measure_rounds(
+    engine: EngineLoop,
+    work: BenchSettings,
+    vocab_size: int,
+    on_cpu: bool,
+    on_round: Callable[[int], None],
 ) -> list[_Round]:
     import torch
 
     from mrs.kernels.cpu.read_bandwidth import read_bandwidth
 
-    chooser = torch.Generator().manual_seed(SEED)
+    generator = torch.Generator().manual_seed(SEED)
     rounds = []
     for number in range(work.rounds + 1):
         on_round(number)
-        ids = torch.randint(0, vocab_size, (work.prompt_tokens,), generator=chooser).tolist()
-        prompt_s, decode_s = _run(engine, ids, work.new_tokens)
+        ids = torch.randint(0, vocab_size, (work.prompt_tokens,), generator=generator).tolist()
+        prompt_s, decode_s = _measure_round(engine, ids, work.new_tokens)
         read = read_bandwidth() if on_cpu else None
         rounds.append(_Round(prompt_s, decode_s, read))
     return rounds[1:]
 
 
-def _run(engine: EngineLoop, ids: list[int], new_tokens: int) -> tuple[float, float]:
-    """Seconds to the first token, and from there to the last."""
-    # Not one token more: what follows is timed, too.
+def _measure_round(engine: EngineLoop, ids: list[int], new_tokens: int) -> tuple[float, float]:
+    """Seconds to the first token, and from the first to the last."""
+    # Exactly `new_tokens`: a further token would be computed while the next round is measured.
     tokens = engine.generate(ids, replace(GREEDY, max_tokens=new_tokens))
     start = time.perf_counter()
     next(tokens)
@@ -171,7 +191,7 @@ def _run(engine: EngineLoop, ids: list[int], new_tokens: int) -> tuple[float, fl
 
 
 def _peak_resident_bytes() -> int:
-    """The most memory that this process has had; 0 where the system does not tell."""
+    """The peak resident memory of this process; 0 if the system does not report it."""
     try:
         import resource
     except ImportError:  # Windows

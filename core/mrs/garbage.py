@@ -1,4 +1,4 @@
-"""Make many small objects without searching them for garbage meanwhile."""
+"""Pause the garbage collector while many small objects are created."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def collector_paused() -> Iterator[None]:
-    """The cyclic garbage collector rests inside.
+def garbage_collection_paused() -> Iterator[None]:
+    """Disable the cyclic garbage collector inside the `with` block.
 
-    Reading the headers of large models makes hundreds of thousands of objects, which all stay:
-    to look through them again and again takes a third of the time.
+    Reading the headers of large models creates hundreds of thousands of objects, none of which is
+    garbage: scanning them again and again would take a third of the time.
     """
     if not gc.isenabled():
         yield

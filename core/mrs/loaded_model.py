@@ -1,4 +1,4 @@
-"""A loaded model: answers conversations and prompts until it is closed."""
+"""A loaded model, which answers conversations and continues texts until it is closed."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 class LoadedModel:
-    """A model that answers, several threads too.
+    """A model that is ready to generate; its methods may be called from several threads.
 
-    A stream's reply is begun at once, and computed together with all others in a thread of the
-    model's own. KeyboardInterrupt while waiting ends it with `Finished("cancelled", …)`.
+    A reply starts at once. A thread of the model's engine computes it together with all other
+    replies. A KeyboardInterrupt while waiting ends a reply with `Finished("cancelled", …)`.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class LoadedModel:
 
     @property
     def engine(self) -> EngineLoop:
-        """What makes tokens. Raises UsageError after `close`."""
+        """The engine that generates tokens. Raises UsageError after `close`."""
         if self._engine is None:
             raise UsageError(
                 "the model is closed", where=self.plan.model.model_id, hint="load it again"
@@ -81,21 +81,21 @@ class LoadedModel:
         truncate: bool = False,
         timeout_s: float | None = None,
     ) -> Reply:
-        """Answer the last message of a conversation; `thinking` goes before the model's own.
+        """Answer the last message of a conversation; `thinking` overrides the request's setting.
 
-        With `truncate`, a conversation that is too long loses its oldest turns, and if the newest
-        is still too long, the prompt its oldest tokens. A reply that is not complete after
-        `timeout_s` fails.
+        With `truncate`, a conversation that exceeds the context loses its oldest turns; if the
+        newest turn alone exceeds it, the prompt loses its oldest tokens. A reply that is not
+        complete after `timeout_s` fails. Raises UsageError for images without vision support.
         """
         thinking = self._thinking if thinking is None else thinking
         prompt_ids, images = self._read(messages, thinking)
         if truncate and len(prompt_ids) >= self.context_tokens:
-            room = max_prompt_tokens(self.context_tokens, sampling.max_tokens)
+            most_tokens = max_prompt_tokens(self.context_tokens, sampling.max_tokens)
             messages = newest_turns(
-                messages, lambda rest: len(self._read(rest, thinking)[0]) <= room
+                messages, lambda turns: len(self._read(turns, thinking)[0]) <= most_tokens
             )
             prompt_ids, images = self._read(messages, thinking)
-        if not images:  # which cannot be cut
+        if not images:  # the tokens of an image cannot be cut
             prompt_ids = self._cut(prompt_ids, sampling, truncate)
         opening = self._text.opening(prompt_ids)
         return self._stream(prompt_ids, sampling, opening, images, timeout_s)
@@ -108,26 +108,30 @@ class LoadedModel:
         truncate: bool = False,
         timeout_s: float | None = None,
     ) -> Reply:
-        """Continue a text; with `truncate`, one that is too long loses its oldest tokens.
+        """Continue a text.
 
-        A reply that is not complete after `timeout_s` fails.
+        With `truncate`, a text that exceeds the context loses its oldest tokens. A reply that is
+        not complete after `timeout_s` fails.
         """
         prompt_ids = self._cut(self._text.encode_raw(prompt), sampling, truncate)
         return self._stream(prompt_ids, sampling, timeout_s=timeout_s)
 
     def prompt_tokens(self, messages: Sequence[Message]) -> int:
-        """Tokens that a conversation takes of the context."""
+        """The number of prompt tokens of a conversation."""
         return len(self._read(messages, self._thinking)[0])
 
     def memory(self) -> list[DeviceMemoryUsage]:
-        """What this process holds on the plan's devices now, and what is free there."""
+        """The memory that this process uses on the plan's devices now, and what is free there."""
         from mrs.engine.profile.memory_in_use import device_memory_usage
 
         used = zip(self.plan.devices, self.plan.terms, strict=True)
         return device_memory_usage(device.torch_device for device, terms in used if terms.is_used)
 
     def close(self) -> None:
-        """Give the memory back, once what is to be kept of it is in files. Twice is harmless."""
+        """Write the prefix cache to disk if it has a folder, then free all memory.
+
+        Further calls have no effect.
+        """
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
@@ -136,22 +140,22 @@ class LoadedModel:
     def _cut(self, prompt_ids: list[int], sampling: Sampling, truncate: bool) -> list[int]:
         if not truncate or len(prompt_ids) < self.context_tokens:
             return prompt_ids
-        room = max_prompt_tokens(self.context_tokens, sampling.max_tokens)
-        return newest_tokens(prompt_ids, room, self.tokenizer.bos_id)
+        most_tokens = max_prompt_tokens(self.context_tokens, sampling.max_tokens)
+        return newest_tokens(prompt_ids, most_tokens, self.tokenizer.bos_id)
 
     def _read(
         self, messages: Sequence[Message], thinking: bool | None
     ) -> tuple[list[int], list[PreparedImage]]:
-        """The prompt of a conversation, and the pictures in it. Raises UsageError after `close`."""
+        """The prompt ids of a conversation, and its images. Raises UsageError after `close`."""
         _ = self.engine
         images: list[PreparedImage] = []
         if self._image_loader is not None:
             images = self._image_loader.load(messages)
         elif any(message.get("images") for message in messages):
             raise UsageError(
-                "the model was loaded without its eyes",
+                "this model was loaded without vision support",
                 where=self.plan.model.model_id,
-                hint="if it has any, load it with vision-plain",
+                hint="if it is a vision model, load it with vision-plain",
             )
         texts = [image.shape.text for image in images]
         return self._text.prompt_ids(messages, thinking=thinking, image_texts=texts), images
@@ -182,17 +186,17 @@ class LoadedModel:
         )
 
 
-def learn_speed(made: Plan, pace: Pace) -> None:
-    """Keep what a run has shown of this machine; whoever is in a hurry does not wait for it."""
-    index = made.speed.only_device
-    if pace.step_s is None or index is None or made.devices[index].bandwidth_source == "given":
+def learn_speed(plan: Plan, pace: Pace) -> None:
+    """Store the measured speed for later plans; Ctrl-C skips it."""
+    index = plan.speed.only_device
+    if pace.step_s is None or index is None or plan.devices[index].bandwidth_source == "given":
         return
-    device = made.devices[index]
+    device = plan.devices[index]
     with suppress(KeyboardInterrupt):
         if device.torch_device == "cpu" and not is_busy():
             if not is_host_known() and has_room_to_measure():
                 learn_host_bandwidth()
-            learn(made.speed, pace)
-        shown = made.speed.shown_bandwidth(index, 1 / pace.step_s)
-        if shown > bandwidth_of(device):
-            remember_bandwidth(device, shown)
+            learn(plan.speed, pace)
+        measured = plan.speed.shown_bandwidth(index, 1 / pace.step_s)
+        if measured > bandwidth_of(device):
+            remember_bandwidth(device, measured)

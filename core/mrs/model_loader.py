@@ -1,22 +1,23 @@
-"""From a request to a loaded model: headers, plan, download, weights."""
+"""From a request to a loaded model: read headers, plan, download, load weights."""
 
 from __future__ import annotations
 
 import logging
 import math
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mrs.address_space import require_room_for_torch
+from mrs.address_space import require_address_space_for_torch
 from mrs.architecture.describe import Description, describe
 from mrs.devices.device import Device
 from mrs.devices.host_memory import forget_peak, resident_bytes
 from mrs.devices.probe import probe_devices
 from mrs.errors import MrsError
 from mrs.events import DISK, LoadProgress, OnProgress
-from mrs.garbage import collector_paused
+from mrs.garbage import garbage_collection_paused
 from mrs.interrupts import interrupts_held
 from mrs.kernels.cpu.library import is_available
 from mrs.loaded_model import LoadedModel, learn_speed
@@ -36,8 +37,10 @@ from mrs.text.template_process import renderer
 if TYPE_CHECKING:
     from mrs.cache.prefix.disk import DiskPrefixCache
     from mrs.engine.loop import EngineLoop
+    from mrs.engine.profile.run import ProfileResult
+    from mrs.media.image_loader import ImageLoader
     from mrs.model.decoder import Decoder
-    from mrs.model.weights import ModelWeights
+    from mrs.model.model_weights import ModelWeights
     from mrs.source.checkpoint import Checkpoint
     from mrs.text.text_processor import TextProcessor
 
@@ -45,22 +48,22 @@ _logger = logging.getLogger(__name__)
 
 
 class ModelLoader:
-    """A request on its way to a loaded model; every step completes it and is done once.
+    """The steps from a request to a loaded model, each done once and when it is first needed.
 
-    `planner` reads headers alone, `plan` says what `load` will do, `load` and `measure` download
-    what is missing and do it. Every step raises MrsError.
+    `planner` reads only headers, `plan` computes what `load` will do. `load` and `measure` download
+    missing files and load the weights. Every step raises MrsError.
     """
 
     def __init__(self, request: RunRequest) -> None:
         self.request = request
-        self._folder_bytes = folder_bytes(request)  # nothing is planned that would be refused
+        self._folder_bytes = folder_bytes(request)  # raises early for a bad folder
 
     @cached_property
     def planner(self) -> Planner:
-        """Makes plans of this model for the devices of the request."""
+        """The planner of this model on the devices of the request."""
         vision = self.request.vision
         edge = vision.max_edge if vision else None
-        with collector_paused():
+        with garbage_collection_paused():
             checkpoint = open_checkpoint(self.request.source)
             description = describe(
                 checkpoint, self.request.arch, sees=vision is not None, max_edge=edge
@@ -69,11 +72,11 @@ class ModelLoader:
 
     @cached_property
     def plan(self) -> Plan:
-        """What `load` will do. A model that does not fit has a plan, too."""
+        """What `load` will do. A model that does not fit has a plan as well."""
         return self._planned(self.planner)
 
     def settle(self, request: RunRequest, plan: Plan) -> None:
-        """Take another request for the same model, whose plan the planner has made."""
+        """Use another request for the same model, and the plan that the planner made for it."""
         self.request, self.plan = request, plan
 
     def load(self, on_progress: OnProgress | None = None) -> LoadedModel:
@@ -82,23 +85,20 @@ class ModelLoader:
         for line in pool_remarks(self.request.paged, self.plan.load, self.plan.devices[0].kind):
             _logger.warning("%s", line)
         self._fetch(report)
-        require_room_for_torch()
-        renderer.start()  # ready by the time that all else is imported
-        # Heavy imports start here: whatever fails above fails fast.
-        with interrupts_held():  # all at once, so that the imports are not disturbed
+        require_address_space_for_torch()
+        renderer.start()  # a process that starts while the imports below run
+        # The heavy imports come last, so that every error above is raised quickly.
+        with interrupts_held():  # all imports at once, so that Ctrl-C cannot break one
             import mrs.engine.build
             import mrs.engine.reply
-            import mrs.load.load  # noqa: F401
-            from mrs.media.image_loader import ImageLoader
+            import mrs.load.load
+            import mrs.media.image_loader  # noqa: F401
 
             text = self._text_processor()
         request = self.request
         if request.thinking is not None and not text.knows_thinking:
-            _logger.warning("the chat template knows no thinking: --thinking changes nothing")
-        vision = self.planner.description.spec.vision
-        image_loader = None
-        if vision and request.vision:
-            image_loader = ImageLoader(vision.layout, request.vision.max_edge)
+            _logger.warning("--thinking has no effect: the chat template does not support it")
+        image_loader = self._image_loader()
         self._plan_again_if_memory_shrank()
         folder = self._prefix_folder()
         decoder = self._load_decoder(report)[0]
@@ -106,49 +106,59 @@ class ModelLoader:
         return LoadedModel(request, self.plan, text, engine, image_loader)
 
     def measure(self, on_progress: OnProgress | None = None) -> Reconciliation:
-        """Load what was planned, run its worst moment, and compare what it took with the plan.
+        """Load the model, run the planned workload, and compare its memory with the plan.
 
-        Later plans on this machine remember what was measured.
+        Later plans on this machine use the measurements.
         """
         self.plan.require_fit()
         report = on_progress or _ignore
         self._fetch(report)
-        require_room_for_torch()
+        require_address_space_for_torch()
         for variable, silent in (("KINETO_LOG_LEVEL", "99"), ("TORCH_CPP_LOG_LEVEL", "ERROR")):
-            os.environ.setdefault(variable, silent)  # the profiler talks on standard error
+            os.environ.setdefault(variable, silent)  # torch's profiler writes to standard error
         text = None
-        with suppress(MrsError):  # a plan needs no tokenizer, but the memory of one counts
+        with suppress(MrsError):  # a plan does not need a tokenizer, but its memory counts
             text = self._text_processor()
         import mrs.engine.reply  # noqa: F401
-        from mrs.engine.profile.run import measure, profile_run
+        from mrs.engine.profile.run import measure
 
         program_bytes = resident_bytes()
         forget_peak()
         decoder, weights = self._load_decoder(report)
+        profile = self._profile(decoder)
         plan = self.plan
-        vision = plan.vision
-        seen = profile_run(
-            decoder,
-            plan.load.cache,
-            images=vision.images if vision else 0,
-            edge=vision.image_edge if vision else 0,
-        )
         free_before = {device.torch_device: device.available_bytes for device in plan.devices}
         result = reconcile(
             plan,
             self.planner.corrections if self.request.calibration else {},
-            measure(seen, weights, free_before),
-            HostMeasured(program_bytes, seen.process_bytes),
-            seen.prompt_tokens_per_s,
-            seen.decode_tokens_per_s,
+            measure(profile, weights, free_before),
+            HostMeasured(program_bytes, profile.process_bytes),
+            profile.prompt_tokens_per_s,
+            profile.decode_tokens_per_s,
         )
         del text
         remember(result.corrections)
-        pace = Pace()
-        pace.add_step(1 / seen.decode_tokens_per_s if seen.decode_tokens_per_s else math.inf)
-        pace.add_prompt(seen.prompt_tokens, seen.prompt_tokens / seen.prompt_tokens_per_s)
-        learn_speed(plan, pace)
+        _learn_speed_of(profile, plan)
         return result
+
+    def _profile(self, decoder: Decoder) -> ProfileResult:
+        """Run the decoder with the planned context, chunks and images."""
+        from mrs.engine.profile.run import profile_run
+
+        load, vision = self.plan.load, self.plan.vision
+        return profile_run(
+            decoder,
+            load.cache,
+            images=vision.images if vision else 0,
+            edge=vision.image_edge if vision else 0,
+        )
+
+    def _image_loader(self) -> ImageLoader | None:
+        """The reader of a conversation's images; None without vision support."""
+        from mrs.media.image_loader import ImageLoader
+
+        vision, wanted = self.planner.description.spec.vision, self.request.vision
+        return ImageLoader(vision.layout, wanted.max_edge) if vision and wanted else None
 
     def _new_planner(self, checkpoint: Checkpoint, description: Description) -> Planner:
         request, devices = self.request, self._devices()
@@ -161,13 +171,13 @@ class ModelLoader:
         return probe_devices(what_if=self.request.devices, cpu_only=self.request.cpu)
 
     def _planned(self, planner: Planner) -> Plan:
-        with collector_paused():
+        with garbage_collection_paused():
             if self.request.plan_file is not None:
                 return replay(planner, self.request, expanded(self.request.plan_file))
             return planner.plan(self.request)
 
     def _fetch(self, report: OnProgress) -> None:
-        """Have all files of the model on this machine."""
+        """Download the files of the model that are not on this machine."""
         planner = self.planner
         if not planner.checkpoint.is_local:
             planner.checkpoint = fetch(
@@ -175,9 +185,9 @@ class ModelLoader:
             )
 
     def _plan_again_if_memory_shrank(self) -> None:
-        """A new plan where a device has less memory now than the plan needs.
+        """Plan again if a device has less free memory now than the plan needs.
 
-        A plan that was given is kept or refused. Raises DoesNotFit.
+        A plan from a file is used unchanged or refused. Raises DoesNotFit.
         """
         plan = self.plan
         now = {device.label: device for device in self._devices()}
@@ -192,7 +202,7 @@ class ModelLoader:
             self.plan.require_fit()
 
     def _text_processor(self) -> TextProcessor:
-        """Tokenizer and chat template of a model whose files are on this machine."""
+        """The tokenizer and chat template; the model's files must be on this machine."""
         from mrs.text.text_processor import read_text_processor
 
         vision = self.planner.description.spec.vision
@@ -205,7 +215,7 @@ class ModelLoader:
         )
 
     def _load_decoder(self, report: OnProgress) -> tuple[Decoder, ModelWeights]:
-        # The plan counts GPUs as the management library does.
+        # Number the GPUs as NVIDIA's management library does, which the plan uses.
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         import torch
 
@@ -217,22 +227,12 @@ class ModelLoader:
         use_one_heap()
         plan, planner = self.plan, self.planner
         torch_devices = [torch.device(device.torch_device) for device in plan.devices]
-        totals = plan.weight_bytes()
-        done = dict.fromkeys(totals, 0)
-        for index, total_bytes in totals.items():
-            report(LoadProgress(plan.devices[index].label, 0, total_bytes))
-
-        def on_bytes(name: str, size_bytes: int) -> None:
-            index = plan.parameter_devices[name]
-            done[index] += size_bytes
-            report(LoadProgress(plan.devices[index].label, done[index], totals[index]))
-
         weights = load_weights(
             planner.checkpoint,
             planner.description.parameters,
             plan.storage,
             {name: torch_devices[index] for name, index in plan.parameter_devices.items()},
-            on_bytes,
+            _weights_progress(plan, report),
         )
         keep_freed_memory()
         decoder = Decoder(
@@ -245,7 +245,7 @@ class ModelLoader:
         return decoder, weights
 
     def _prefix_folder(self) -> DiskPrefixCache | None:
-        """The folder that past sequences of this very model are kept in, if one is named."""
+        """The prefix cache of this model on disk, if the request names a folder."""
         folder, limit_bytes = self.request.prefix_cache_dir, self._folder_bytes
         if folder is None or limit_bytes is None:
             return None
@@ -257,21 +257,43 @@ class ModelLoader:
         return DiskPrefixCache(folder, identity, limit_bytes, key=prefix_key())
 
 
+def _weights_progress(plan: Plan, report: OnProgress) -> Callable[[str, int], None]:
+    """A function of a loaded parameter's name and bytes; reports the bytes on its device so far."""
+    totals = plan.weight_bytes()
+    done = dict.fromkeys(totals, 0)
+    for index, total_bytes in totals.items():
+        report(LoadProgress(plan.devices[index].label, 0, total_bytes))
+
+    def on_bytes(name: str, size_bytes: int) -> None:
+        index = plan.parameter_devices[name]
+        done[index] += size_bytes
+        report(LoadProgress(plan.devices[index].label, done[index], totals[index]))
+
+    return on_bytes
+
+
+def _learn_speed_of(profile: ProfileResult, plan: Plan) -> None:
+    pace = Pace()
+    pace.add_step(1 / profile.decode_tokens_per_s if profile.decode_tokens_per_s else math.inf)
+    pace.add_prompt(profile.prompt_tokens, profile.prompt_tokens / profile.prompt_tokens_per_s)
+    learn_speed(plan, pace)
+
+
 def _engine(
-    request: RunRequest, made: Plan, decoder: Decoder, folder: DiskPrefixCache | None
+    request: RunRequest, plan: Plan, decoder: Decoder, folder: DiskPrefixCache | None
 ) -> EngineLoop:
     import torch
 
     from mrs.engine.build import EngineConfig, build_engine
     from mrs.engine.loop import EngineLoop
 
-    budgets = made.prefix_budgets().items()
+    budgets = plan.prefix_budgets().items()
     config = EngineConfig(
-        context_tokens=made.model.context_tokens,
-        planned_tokens=made.load.context_tokens,
-        planned_seqs=made.load.batch,
-        block_tokens=made.load.block_tokens,
-        pool_blocks=made.load.pool_blocks,
+        context_tokens=plan.model.context_tokens,
+        planned_tokens=plan.load.context_tokens,
+        planned_seqs=plan.load.batch,
+        block_tokens=plan.load.block_tokens,
+        pool_blocks=plan.load.pool_blocks,
         max_seqs=request.max_seqs,
         kv_cache=request.kv_cache,
         seed=request.seed,

@@ -33,7 +33,7 @@ from mrs.load.load import load_weights
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.linear import DenseMatrix, Matrix
-from mrs.model.weights import ModelWeights
+from mrs.model.model_weights import ModelWeights
 from mrs.quants import decode, encode
 from mrs.request import ModelSource
 from mrs.source.find import open_checkpoint

@@ -99,5 +99,5 @@ def test_a_template_without_thinking_says_so_once():
     assert (
         main(["--thinking", "true", "plain", "-m", "demo", "--max-tokens", "1"], environment) == 0
     )
-    said = "mrs: warning: the chat template knows no thinking: --thinking changes nothing\n"
+    said = "mrs: warning: --thinking has no effect: the chat template does not support it\n"
     assert err.getvalue().count(said) == 1

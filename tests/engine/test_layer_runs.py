@@ -25,14 +25,14 @@ pytestmark = pytest.mark.skipif(not is_available(), reason="the native kernels w
 
 
 def runs_of(decoder: Decoder) -> list[range]:
-    return [run.places for run in decoder._runs.values()]
+    return [chain.layer_indices for chain in decoder._chains.values()]
 
 
 def test_layers_that_are_not_ordinary_end_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in ("dense", "window", "biased", "head norms"):
         assert runs_of(packed_decoder(kind)) == [range(5)]
     assert runs_of(packed_decoder("some without rope")) == [range(2), range(3, 5)]
-    monkeypatch.setattr("mrs.model.fused_chain._RUN_BYTES", 60_000)  # a layer has about 42,000
+    monkeypatch.setattr("mrs.model.fused_chain._CHAIN_BYTES", 60_000)  # a layer has about 42,000
     assert runs_of(packed_decoder("dense")) == [range(2), range(2, 4), range(4, 5)]
 
 
@@ -48,7 +48,7 @@ def test_every_logit_is_the_same(kind: str, offset: int) -> None:
     """While caches grow and windows move on, and whatever was before."""
     chooser = random.Random(5)
     fast, slow = packed_decoder(kind), packed_decoder(kind)
-    slow._runs = {}
+    slow._chains = {}
     for layer in slow._layers:
         assert isinstance(layer, DecoderLayer)
         layer._fused_mixer = layer._fused_feed_forward = None

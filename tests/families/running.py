@@ -19,7 +19,7 @@ from mrs.engine.profile.run import profile_run
 from mrs.kernels.cpu.library import is_available
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
-from mrs.model.weights import ModelWeights
+from mrs.model.model_weights import ModelWeights
 from mrs.plan.memory.kv_bytes import layer_kv_bytes
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.plan import Plan, make_plan

@@ -18,7 +18,7 @@ from mrs.kernels.cpu.library import is_available
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.load.load import load_weights
 from mrs.model.decoder import Decoder
-from mrs.model.weights import ModelWeights
+from mrs.model.model_weights import ModelWeights
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.plan import make_plan
 from mrs.request import ModelSource, RunRequest

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from mrs.kernels.delta_rule import gated_delta_rule, unit_length
+from mrs.kernels.delta_rule import gated_delta_rule, l2_normalize
 
 HEADS, KEY, VALUE = 3, 8, 5
 
 
 def inputs(tokens: int, decay: float) -> list[Tensor]:
     torch.manual_seed(tokens)
-    q, k = unit_length(torch.randn(2, tokens, HEADS, KEY))
+    q, k = l2_normalize(torch.randn(2, tokens, HEADS, KEY))
     v = torch.randn(tokens, HEADS, VALUE)
     log_decay = -decay * torch.rand(tokens, HEADS)
     return [q, k, v, log_decay, torch.rand(tokens, HEADS)]

@@ -25,7 +25,7 @@ BLOCK = 16
 
 @pytest.fixture(autouse=True)
 def no_matrix_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library multiplies any number of tokens, the feed-forward half 36 at a time."""
+    """The library multiplies any number of tokens, the MLP block 36 at a time."""
     monkeypatch.setattr(
         "mrs.kernels.cpu.fused_layer._SCRATCH_BYTES", 36 * 4 * (HIDDEN + 2 * INTERMEDIATE)
     )
@@ -72,14 +72,14 @@ def test_feed_forward(
     up = packed(formats[1], INTERMEDIATE, HIDDEN, 2)
     down = packed(formats[2], HIDDEN, INTERMEDIATE, 3)
     norm, x = normal(HIDDEN, seed=4), normal(tokens, HIDDEN, seed=5)
-    half = NativeMlpBlock(library, norm, 1e-5, activation, (gate, up, down))
-    assert half.takes(x)
-    assert not half.takes(x.double())
+    block = NativeMlpBlock(library, norm, 1e-5, activation, (gate, up, down))
+    assert block.supports(x)
+    assert not block.supports(x.double())
     before = x.clone()
     normed = rms_norm(x, norm, 1e-5)
-    wide = gated(activation, gate.matmul(normed), up.matmul(normed))
-    assert torch.equal(half(x), x + down.matmul(wide))
-    assert torch.equal(half(x.T.contiguous().T), x + down.matmul(wide))
+    gated_up = gated(activation, gate.matmul(normed), up.matmul(normed))
+    assert torch.equal(block(x), x + down.matmul(gated_up))
+    assert torch.equal(block(x.T.contiguous().T), x + down.matmul(gated_up))
     assert torch.equal(x, before)
 
 
@@ -106,7 +106,7 @@ def test_attention(
     cos, sin = normal(tokens, PAIRS, seed=7), normal(tokens, PAIRS, seed=8)
     biases = [normal(matrix.shape[0], seed=11) if extras else None for matrix in (q, k, v)]
     head_norms = [normal(HEAD_DIM, seed=seed) if "norms" in extras else None for seed in (12, 13)]
-    half = NativeAttentionBlock(
+    block = NativeAttentionBlock(
         library,
         norm,
         1e-5,
@@ -134,11 +134,11 @@ def test_attention(
     batch, backend = new_tokens(tokens, 40 - tokens), attention_backend(same)
     backend.write(same, batch, new_k, new_v)
     mixed = backend.attend(new_q, same, batch, scale=0.2, window=7, softcap=4.0)
-    result = half(x, cos, sin, cache, batch)
+    result = block(x, cos, sin, cache, batch)
     assert torch.equal(result, x + back.matmul(mixed))
     blocks = torch.arange(3)
-    for seen, expected in zip(cache.read(blocks, 0, 40), same.read(blocks, 0, 40), strict=True):
-        assert torch.equal(seen, expected)
+    for actual, expected in zip(cache.read(blocks, 0, 40), same.read(blocks, 0, 40), strict=True):
+        assert torch.equal(actual, expected)
 
 
 def layer(
@@ -167,19 +167,19 @@ def test_layers_in_one_call(library: NativeLibrary, tokens: int) -> None:
     old = [[normal(KV_HEADS, 40, HEAD_DIM, seed=n + m) for m in range(2)] for n in (10, 20, 30)]
     caches, same = ([filled(*tensors) for tensors in old] for _ in range(2))
     batch = new_tokens(tokens, 40)
-    run = NativeLayerChain(layers, which, [0, 0, 0])
-    assert run.takes(x)
-    assert not run.takes(normal(FEW_TOKENS + 1, HIDDEN, seed=1))
-    assert not run.takes(x.double())
+    chain = NativeLayerChain(layers, which, [0, 0, 0])
+    assert chain.supports(x)
+    assert not chain.supports(normal(FEW_TOKENS + 1, HIDDEN, seed=1))
+    assert not chain.supports(x.double())
     before = x.clone()
-    result = run(x, ropes, caches, [batch])
+    result = chain(x, ropes, caches, [batch])
     assert torch.equal(x, before)
     for (attention, feed_forward), rope, cache in zip(layers, which, same, strict=True):
         x = feed_forward(attention(x, *ropes[rope], cache, batch))
     assert torch.equal(result, x)
     blocks, end = torch.arange(6), 40 + tokens
     for one, other in zip(caches, same, strict=True):
-        for seen, expected in zip(
+        for actual, expected in zip(
             one.read(blocks, 0, end), other.read(blocks, 0, end), strict=True
         ):
-            assert torch.equal(seen, expected)
+            assert torch.equal(actual, expected)

@@ -51,7 +51,7 @@ def test_fields_stay_on_their_device(name: str) -> None:
 
 def test_refuses_what_does_not_fit() -> None:
     layout, kind = PLANE_LAYOUTS["Q8_0"], FORMATS["Q8_0"]
-    with pytest.raises(ValueError, match="cut blocks"):
+    with pytest.raises(ValueError, match="not whole blocks"):
         PlaneMatrix(layout, 4, 48, CPU)
     matrix = PlaneMatrix(layout, 4, 64, CPU)
     with pytest.raises(ValueError, match="from row 2"):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mrs.kernels.triton import self_test
-from mrs.load import blocks
+from mrs.load import targets
 
 GPU = torch.device("cuda", 0)
 
@@ -20,19 +20,19 @@ def _a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(self_test, "find_spec", lambda name: object())
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(self_test, "largest_error", lambda layout, device: 1e-3)
-    blocks._multiplies_planes.cache_clear()
+    targets._has_triton_kernels.cache_clear()
     yield
-    blocks._multiplies_planes.cache_clear()
+    targets._has_triton_kernels.cache_clear()
 
 
 def test_all_is_well() -> None:
     assert self_test.triton_unavailable_reason(GPU) is None
-    assert blocks._multiplies_planes(GPU)
+    assert targets._has_triton_kernels(GPU)
 
 
 def test_other_devices_are_not_asked() -> None:
-    assert not blocks._multiplies_planes(torch.device("mps"))
-    assert not blocks._multiplies_planes(torch.device("cpu"))
+    assert not targets._has_triton_kernels(torch.device("mps"))
+    assert not targets._has_triton_kernels(torch.device("cpu"))
 
 
 def test_no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +48,7 @@ def test_an_old_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("error", [0.2, float("nan")])
 def test_wrong_products(error: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(self_test, "largest_error", lambda layout, device: error)
-    assert "off by" in (self_test.triton_unavailable_reason(GPU) or "")
+    assert "error of" in (self_test.triton_unavailable_reason(GPU) or "")
 
 
 def test_a_compiler_that_fails(
@@ -59,10 +59,10 @@ def test_a_compiler_that_fails(
 
     monkeypatch.setattr(self_test, "largest_error", fail)
     with caplog.at_level(logging.WARNING):
-        assert not blocks._multiplies_planes(GPU)
-        assert not blocks._multiplies_planes(GPU)
+        assert not targets._has_triton_kernels(GPU)
+        assert not targets._has_triton_kernels(GPU)
     (message,) = [record.getMessage() for record in caplog.records]
     assert message == (
-        "cuda:0 decodes weights for every product: "
+        "cuda:0 has to decode weights for every product: "
         "Triton failed with RuntimeError: Failed to find C compiler."
     )

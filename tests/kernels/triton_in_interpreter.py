@@ -128,5 +128,7 @@ def test_the_check_before_use(
 ) -> None:
     cpu = torch.device("cpu")
     assert self_test.largest_error(layout, cpu) < self_test.LARGEST_ERROR
-    monkeypatch.setattr(PlaneMatrix, "_multiply_many", lambda matrix, x, factors, out: out.fill_(1))
+    monkeypatch.setattr(
+        PlaneMatrix, "_matmul_many_tokens", lambda matrix, x, factors, out: out.fill_(1)
+    )
     assert self_test.largest_error(layout, cpu) > 0.5

@@ -19,7 +19,7 @@ NAMES = ["Q4_0", "Q5_1", "Q8_0", "Q3_K", "Q4_K", "IQ2_XXS", "IQ4_XS", "TQ2_0"]
 
 
 def blocks_of(name: str, rows: int, columns: int) -> torch.Tensor:
-    """Random bytes below 32: then every half is a small number."""
+    """Random bytes below 32: then every float16 value is small."""
     size = (rows, FORMATS[name].size_bytes((columns,)))
     return torch.from_numpy(np.random.default_rng(0).integers(0, 32, size, dtype=np.uint8))
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from mrs.architecture.layers import Mlp, Moe, Router
 from mrs.kernels.expert_routing import choose_experts, sparsemixer_top_k
 from mrs.model.linear import DenseMatrix
+from mrs.model.model_weights import ModelWeights
 from mrs.model.moe import MoeModule
-from mrs.model.weights import ModelWeights
 
 EXPERTS, HIDDEN, WIDE = 6, 8, 5
 
@@ -30,7 +30,7 @@ class CountingMatrix(DenseMatrix):
 
 
 def mixture(chosen: int, calls: list[tuple[str, int]]) -> tuple[MoeModule, Tensor]:
-    """A part whose router is the identity: a token's first numbers are the experts' logits."""
+    """A module whose router is the identity: a token's first values are the experts' logits."""
     shapes = {"gate": (WIDE, HIDDEN), "up": (WIDE, HIDDEN), "down": (HIDDEN, WIDE)}
     matrices = {
         f"ffn.experts.{expert}.{slot}.weight": CountingMatrix(
@@ -41,19 +41,19 @@ def mixture(chosen: int, calls: list[tuple[str, int]]) -> tuple[MoeModule, Tenso
     }
     router = torch.eye(EXPERTS, HIDDEN)
     weights = ModelWeights(matrices, {"ffn.router.weight": router})
-    part = Moe(Router(EXPERTS, chosen, norm_topk_prob=True), Mlp(WIDE))
-    return MoeModule(part, weights), router
+    moe = Moe(Router(EXPERTS, chosen, norm_topk_prob=True), Mlp(WIDE))
+    return MoeModule(moe, weights), router
 
 
 @pytest.mark.parametrize("tokens", [1, 7, 40])
 def test_only_the_chosen_experts_run(tokens: int) -> None:
     torch.manual_seed(tokens)
     calls: list[tuple[str, int]] = []
-    part, _ = mixture(2, calls)
+    moe, _ = mixture(2, calls)
     x = torch.randn(tokens, HIDDEN)
     x[:, 4] = -100  # the fifth expert is never chosen
     expected = Counter(x[:, :EXPERTS].topk(2, dim=-1).indices.flatten().tolist())
-    part(x)
+    moe(x)
     assert expected
     assert sorted(calls) == sorted(
         (f"{expert}.{slot}", count)
@@ -65,28 +65,33 @@ def test_only_the_chosen_experts_run(tokens: int) -> None:
 def test_the_result_is_the_weighted_sum() -> None:
     torch.manual_seed(0)
     calls: list[tuple[str, int]] = []
-    part, _ = mixture(3, calls)
+    moe, _ = mixture(3, calls)
     x = torch.randn(5, HIDDEN)
-    out = part(x)
+    out = moe(x)
     for token, row in enumerate(x):
         best = row[:EXPERTS].topk(3)
         weights = best.values.softmax(-1)
-        parts = [part._experts[expert](row[None])[0] for expert in best.indices.tolist()]
-        expected = sum(weight * result for weight, result in zip(weights, parts, strict=True))
+        results = [moe._experts[expert](row[None])[0] for expert in best.indices.tolist()]
+        expected = sum(weight * result for weight, result in zip(weights, results, strict=True))
         torch.testing.assert_close(out[token], expected)
 
 
 def test_groups_leave_experts_out() -> None:
     scores = torch.tensor([[0.9, 0.0, 0.5, 0.5, 0.6, 0.1]])
-    options = {"correction": None, "groups": 3, "kept": 1}
-    assert choose_experts(scores, 2, best=1, **options).tolist() == [[0, 1]]
-    assert sorted(choose_experts(scores, 2, best=2, **options)[0].tolist()) == [2, 3]
+    options = {"score_correction_bias": None, "n_group": 3, "topk_group": 1}
+    assert choose_experts(scores, 2, group_score_experts=1, **options).tolist() == [[0, 1]]
+    assert sorted(choose_experts(scores, 2, group_score_experts=2, **options)[0].tolist()) == [2, 3]
 
 
 def test_a_correction_changes_the_choice_alone() -> None:
     scores = torch.tensor([[0.9, 0.1, 0.5]])
     chosen = choose_experts(
-        scores, 1, correction=torch.tensor([0.0, 1.0, 0.0]), groups=1, best=1, kept=1
+        scores,
+        1,
+        score_correction_bias=torch.tensor([0.0, 1.0, 0.0]),
+        n_group=1,
+        topk_group=1,
+        group_score_experts=1,
     )
     assert chosen.tolist() == [[1]]
 
@@ -104,9 +109,9 @@ def test_sparse_choice_weighs_among_close_rivals() -> None:
 def test_a_single_token_is_mixed_to_the_same_bits(dtype: torch.dtype) -> None:
     """As a batch of tokens is, where each expert's rows are gathered and put back."""
     torch.manual_seed(0)
-    part, _ = mixture(4, [])
+    moe, _ = mixture(4, [])
     x = torch.randn(1, HIDDEN).to(dtype)
-    weights, chosen = part._router(x)
-    alone = part._mixed_for_one(x, weights, chosen)
-    assert alone.equal(part._mixed(x, weights, chosen))
-    assert alone.equal(part(x))
+    weights, chosen = moe._router(x)
+    alone = moe._sum_for_one_token(x, weights, chosen)
+    assert alone.equal(moe._sum_by_expert(x, weights, chosen))
+    assert alone.equal(moe(x))

@@ -23,7 +23,7 @@ from mrs.plan.memory.device_sizes import DeviceSizes, ModelSizes, Workload
 from mrs.plan.memory.forward_pass import decoding_bytes
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.quants import decode
-from mrs.quants.registry import DECODERS
+from mrs.quants.codec import DECODERS
 from mrs.request import ModelSource
 from mrs.source.find import open_checkpoint
 from support.model_files import write_model

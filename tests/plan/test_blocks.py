@@ -13,11 +13,11 @@ from mrs.devices.device import Device
 from mrs.formats import FORMATS
 from mrs.isq import parse_isq
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
-from mrs.load import blocks
+from mrs.load import targets
 from mrs.load.load import load_weights
 from mrs.model.decoder import Decoder
 from mrs.model.linear import BlockMatrix
-from mrs.model.weights import ModelWeights
+from mrs.model.model_weights import ModelWeights
 from mrs.plan.memory.device_sizes import DeviceSizes, ModelSizes, Workload
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.request import ModelSource, Sampling
@@ -88,8 +88,8 @@ def test_what_is_planned_for_a_gpu_is_loaded(
     model: tuple[Checkpoint, Description], planes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Loaded on a CPU, which can hold both kinds of matrices but has no kernels for planes."""
-    monkeypatch.setattr(blocks, "_multiplies_planes", lambda device: planes)
-    monkeypatch.setattr(blocks, "_NUMBERS", 7 * 256)  # rows come in several parts
+    monkeypatch.setattr(targets, "_has_triton_kernels", lambda device: planes)
+    monkeypatch.setattr(targets, "_BLOCK_CHUNK_WEIGHTS", 7 * 256)  # rows come in several parts
     sizes = sizes_on(model, GPU)
     weights = load(model, sizes)
     held = sum(sizes.layer_bytes) + sizes.non_mapped_bytes
@@ -107,7 +107,7 @@ def test_all_forms_hold_the_same_numbers(
         return [matrix.rows(torch.arange(matrix.shape[0]), torch.float32) for matrix in matrices]
 
     on_gpu = sizes_on(model, GPU)
-    monkeypatch.setattr(blocks, "_multiplies_planes", lambda device: True)
+    monkeypatch.setattr(targets, "_has_triton_kernels", lambda device: True)
     in_planes = values(on_gpu)
     monkeypatch.undo()
     in_blocks = values(on_gpu)

@@ -17,7 +17,7 @@ from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.batch import ForwardBatch, ImageFeatures, SequenceInput, forward_batch
 from mrs.model.cross_attention import CrossAttentionLayer
 from mrs.model.linear import DenseMatrix
-from mrs.model.weights import ModelWeights
+from mrs.model.model_weights import ModelWeights
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf
 from mrs.plan.memory.kv_bytes import layer_kv_bytes
 from mrs.plan.memory.layer_activations import layer_activation_bytes

@@ -12,7 +12,7 @@ from weight_samples import sample_weights
 from mrs.errors import Unsupported
 from mrs.formats import FORMATS
 from mrs.quants import decode, encode, requantize
-from mrs.quants.registry import DECODERS
+from mrs.quants.codec import DECODERS
 
 #: Where the half-precision scales of a block lie (IQ1_M scatters its one over four words).
 HALF_SCALES = {
@@ -160,7 +160,7 @@ def test_target_type() -> None:
 def test_unknown_and_cut_rows() -> None:
     with pytest.raises(Unsupported, match="Q1_0"):
         decode(torch.zeros(1, 18, dtype=torch.uint8), FORMATS["Q1_0"])
-    with pytest.raises(ValueError, match="cut"):
+    with pytest.raises(ValueError, match="not whole"):
         decode(torch.zeros(1, 19, dtype=torch.uint8), FORMATS["Q4_0"])
 
 

@@ -70,7 +70,7 @@ def test_pairs_against_float64() -> None:
 
 
 def test_pairs_that_do_not_fit() -> None:
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="do not match"):
         decode_mxfp4_pairs(
             torch.zeros(2, 3, 16, dtype=torch.uint8), torch.zeros(2, 4, dtype=torch.uint8)
         )

@@ -7,7 +7,7 @@ import torch
 
 from mrs.formats import FORMATS
 from mrs.quants import decode, encode, requantize
-from mrs.quants.registry import DECODERS, ENCODERS
+from mrs.quants.codec import DECODERS, ENCODERS
 
 
 def test_meta_refuses_other_devices() -> None:

@@ -17,7 +17,7 @@ from mrs.architecture.tensor_names import SAFETENSORS
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.model.decoder import Decoder
 from mrs.model.linear import DenseMatrix, Matrix
-from mrs.model.weights import ModelWeights
+from mrs.model.model_weights import ModelWeights
 from mrs.request import Sampling
 
 CPU, OTHER_CPU = torch.device("cpu"), torch.device("cpu", 0)

@@ -28,7 +28,7 @@ from mrs.architecture.vision_spec import ImageLayout
 from mrs.errors import NotReadable, UsageError
 from mrs.families.vision.idefics3 import SplitLayout
 from mrs.media.image_loader import ImageLoader
-from mrs.model.vision.siglip import nearest_places
+from mrs.model.vision.siglip import nearest_position_ids
 from mrs.plan.memory.vision_sizes import pictures
 from mrs.request import VisionRequest
 
@@ -85,7 +85,7 @@ def test_places_of_patches(rows: int, columns: int, side: int) -> None:
     theirs.position_embedding.weight.data = torch.arange(side**2, dtype=torch.float32)[:, None]
     pixels = torch.zeros(1, 3, rows * 2, columns * 2)
     numbers = theirs(pixels, torch.ones(1, rows, columns, dtype=torch.bool)).flatten()
-    assert torch.equal(nearest_places(rows, columns, side), numbers.long())
+    assert torch.equal(nearest_position_ids(rows, columns, side), numbers.long())
 
 
 SIZES = [(37, 53), (90, 41), (200, 7), (6, 201), (24, 24), (64, 64), (41, 90)]

@@ -21,7 +21,7 @@ from mrs.engine.multimodal import sequence_input
 from mrs.media.image_processors import PreparedImage, prepare_image
 from mrs.model.batch import forward_batch
 from mrs.model.decoder import Decoder
-from mrs.model.weights import ModelWeights
+from mrs.model.model_weights import ModelWeights
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.plan import Plan, make_plan
 from mrs.request import Dtype, ModelSource, RunRequest, VisionRequest

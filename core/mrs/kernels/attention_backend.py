@@ -1,4 +1,4 @@
-"""Attention over a paged cache: one contract, and who computes it on which device."""
+"""Attention over a paged KV cache: the interface, and its native and torch implementations."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from mrs.kernels.cpu.library import NativeLibrary, native_library
 from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.kernels.softmax_attention import attend_with_torch
 
-#: Where many heads share one head of keys, only a step through them bounds the scores in memory.
+#: Scores that are computed at once if all heads share one key head; bounds their memory.
 SCORES_AT_ONCE = 1 << 24
 
 
 class AttentionBackend(Protocol):
-    """Writes keys and values to a layer's cache, and attends to them."""
+    """Writes keys and values to a layer's cache, and computes attention over it."""
 
     def write(self, cache: PagedKV, batch: AttentionBatch, k: Tensor, v: Tensor | None) -> None:
-        """Write k (N, KV, D) and v (N, KV, Dv), None where values are a part of the keys."""
+        """Write k (N, KV, D) and v (N, KV, Dv); v is None if the values are part of the keys."""
 
     def attend(
         self,
@@ -33,14 +33,15 @@ class AttentionBackend(Protocol):
         softcap: float | None = None,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        """Causal attention of q (N, H, D), in its type, to (N, H * Dv); as `attention.attend`.
+        """Causal attention of q (N, H, D) to (N, H * Dv), in q's dtype.
 
-        The keys of the new tokens have been written.
+        The keys of the new tokens must have been written. The options are those of
+        `attend_with_torch`.
         """
 
 
 class NativeAttention:
-    """The native library: one call for all sequences."""
+    """The native library, which computes all sequences in one call."""
 
     def __init__(self, library: NativeLibrary) -> None:
         self.library = library
@@ -75,7 +76,7 @@ class NativeAttention:
 
 
 class TorchAttention:
-    """torch's attention over a copy of each sequence's keys and values, one after another."""
+    """torch's attention, one sequence after another, over a copy of its keys and values."""
 
     def write(self, cache: PagedKV, batch: AttentionBatch, k: Tensor, v: Tensor | None) -> None:
         cache.write(batch.slot_mapping, (k,) if v is None else (k, v))
@@ -94,13 +95,13 @@ class TorchAttention:
         tables = batch.tables(cache.block_tokens)
         outs: list[Tensor] = []
         for (rows, context), table in zip(batch.queries, tables, strict=True):
-            some, ends = q[rows], batch.attention_ends
-            first = 0 if window is None else max(0, context - len(some) - window + 1)
+            queries, ends = q[rows], batch.attention_ends
+            first = 0 if window is None else max(0, context - len(queries) - window + 1)
             k, *rest = cache.read(table, first, context)
             v = rest[0] if rest else k[..., : cache.value_dim]
-            parts = [
+            head_outs = [
                 attend_with_torch(
-                    part,
+                    heads,
                     k,
                     v,
                     scale=scale,
@@ -109,22 +110,22 @@ class TorchAttention:
                     sinks=sinks,
                     attention_ends=None if ends is None else ends[rows] - first,
                 )
-                for part in _some_heads(some, k, sinks is not None)
+                for heads in _split_heads(queries, k, sinks is not None)
             ]
-            outs.append(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))
+            outs.append(head_outs[0] if len(head_outs) == 1 else torch.cat(head_outs, dim=1))
         return outs[0] if len(outs) == 1 else torch.cat(outs)
 
 
 def attention_backend(cache: PagedKV) -> AttentionBackend:
-    """Who attends over such a cache: the native library on a CPU, where it takes the sizes."""
+    """The backend for such a cache: native on a CPU if it supports the head sizes, else torch."""
     library = native_library() if cache.device.type == "cpu" else None
     if library is not None and elementwise.can_attend(cache.keys, cache.values):
         return NativeAttention(library)
     return TorchAttention()
 
 
-def _some_heads(q: Tensor, k: Tensor, has_sinks: bool) -> tuple[Tensor, ...]:
-    """q (T, H, D) in parts of some heads, where all share k (1, S, D)."""
+def _split_heads(q: Tensor, k: Tensor, has_sinks: bool) -> tuple[Tensor, ...]:
+    """q (T, H, D) split by heads to bound the scores' memory, if all heads share k (1, S, D)."""
     if k.shape[0] > 1 or has_sinks:
         return (q,)
     return torch.split(q, max(SCORES_AT_ONCE // (q.shape[0] * k.shape[1]), 1), dim=1)

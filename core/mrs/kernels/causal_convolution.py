@@ -1,4 +1,4 @@
-"""Short convolutions over tokens, each channel on its own."""
+"""Depthwise causal convolution over tokens."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 def causal_convolution(x: Tensor, state: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Weighted sums of each token and those before it, (T, C) in float32.
+    """Convolve each channel over the last K tokens: x (T, C) to (T, C) in float32.
 
-    x is (T, C), weight (C, K) with the newest token's last, bias (C,). `state` (C, K - 1) holds
-    the inputs before x and is overwritten with the last ones.
+    weight is (C, K), its last column that of the newest token; bias is (C,). `state` (C, K - 1)
+    has the inputs before x, and is overwritten with the last K - 1 inputs.
     """
     tokens, taps = x.shape[0], weight.shape[1]
     inputs = torch.cat((state.float(), x.float().T), dim=1)  # (C, K - 1 + T)

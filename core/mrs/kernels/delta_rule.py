@@ -5,51 +5,57 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-#: Tokens whose corrections of the state are found together, by one triangular system a head.
+#: Tokens whose updates of the state are computed together, as one triangular system for each head.
 CHUNK_TOKENS = 64
 
 
 def gated_delta_rule(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, state: Tensor
 ) -> Tensor:
-    """What each token reads from a state that the tokens up to it have corrected.
+    """Update the state S with each token in order, and read it: (T, H, Dv).
 
     q and k are (T, H, D), v is (T, H, Dv), `log_decay` and `beta` are (T, H); `state`
-    (H, D, Dv) is updated in place. All are float32. For each token the state decays by
-    exp(log_decay), then k's reading of it moves to v by the share beta; the result (T, H, Dv) is
-    q's reading.
+    (H, D, Dv) is updated in place. All are float32. For each token:
+
+        S = exp(log_decay) * S
+        S = S + beta * k^T (v - k S)
+        out = q S
     """
-    given = [t.transpose(0, 1) for t in (q, k, v, log_decay, beta)]
+    inputs = [x.transpose(0, 1) for x in (q, k, v, log_decay, beta)]
     outs = []
     for start in range(0, q.shape[0], CHUNK_TOKENS):
-        outs.append(_chunk([t[:, start : start + CHUNK_TOKENS] for t in given], state))
+        outs.append(_chunk([x[:, start : start + CHUNK_TOKENS] for x in inputs], state))
     return torch.cat(outs, dim=1).transpose(0, 1)
 
 
-def _chunk(given: list[Tensor], state: Tensor) -> Tensor:
+def _chunk(inputs: list[Tensor], state: Tensor) -> Tensor:
     """The rule for C tokens, all tensors with heads first; returns (H, C, Dv).
 
-    With G the sum of log decays so far, token i's correction is u_i = beta_i (v_i - exp(G_i) S k_i
-    - sum over j < i of exp(G_i - G_j) (k_i k_j) u_j): a triangular system for all u.
+    With G_i the sum of the log decays up to token i, the update u_i = beta_i (v_i - k_i S) of
+    token i is
+
+        u_i = beta_i (v_i - exp(G_i) k_i S_0 - sum over j < i of exp(G_i - G_j) (k_i k_j) u_j),
+
+    a triangular system for all u of the chunk.
     """
-    q, k, v, log_decay, beta = given
-    total = log_decay.cumsum(-1)  # (H, C)
+    q, k, v, log_decay, beta = inputs
+    total = log_decay.cumsum(-1)  # G: (H, C)
     later = torch.ones(total.shape[1], total.shape[1], dtype=torch.bool, device=q.device).triu(1)
-    between = (total[:, :, None] - total[:, None, :]).masked_fill(later, float("-inf")).exp()
-    system = (k @ k.transpose(1, 2)) * between * beta[..., None]
-    since = total.exp()[..., None]  # (H, C, 1)
-    wanted = beta[..., None] * (v - since * (k @ state))
-    # The diagonal counts as ones.
-    corrections: Tensor = torch.linalg.solve_triangular(
-        system, wanted, upper=False, unitriangular=True
+    decay = (total[:, :, None] - total[:, None, :]).masked_fill(later, float("-inf")).exp()
+    system = (k @ k.transpose(1, 2)) * decay * beta[..., None]
+    decay_from_start = total.exp()[..., None]  # (H, C, 1)
+    right_side = beta[..., None] * (v - decay_from_start * (k @ state))
+    # `unitriangular` solves as if the diagonal were 1.
+    updates: Tensor = torch.linalg.solve_triangular(
+        system, right_side, upper=False, unitriangular=True
     )
-    out: Tensor = since * (q @ state) + ((q @ k.transpose(1, 2)) * between) @ corrections
-    left = (total[:, -1:] - total).exp()[..., None]
-    state.mul_(since[:, -1:]).add_((left * k).transpose(1, 2) @ corrections)
+    out: Tensor = decay_from_start * (q @ state) + ((q @ k.transpose(1, 2)) * decay) @ updates
+    decay_to_end = (total[:, -1:] - total).exp()[..., None]
+    state.mul_(decay_from_start[:, -1:]).add_((decay_to_end * k).transpose(1, 2) @ updates)
     return out
 
 
-def unit_length(x: Tensor, eps: float = 1e-6) -> Tensor:
-    """x (…, D) divided by its length, in float32."""
-    wide = x.float()
-    return wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + eps)
+def l2_normalize(x: Tensor, eps: float = 1e-6) -> Tensor:
+    """x (…, D) / sqrt(sum(x^2) + eps), in float32."""
+    x = x.float()
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + eps)

@@ -1,4 +1,4 @@
-"""Which experts a token goes to, and with what weights."""
+"""Routing: which experts compute a token, and with which weights."""
 
 from __future__ import annotations
 
@@ -7,38 +7,45 @@ from torch import Tensor
 
 
 def choose_experts(
-    scores: Tensor, count: int, *, correction: Tensor | None, groups: int, best: int, kept: int
+    scores: Tensor,
+    top_k: int,
+    *,
+    score_correction_bias: Tensor | None,
+    n_group: int,
+    topk_group: int,
+    group_score_experts: int,
 ) -> Tensor:
-    """The numbers of the `count` experts with the highest scores, (N, count).
+    """The indices of the `top_k` experts with the highest scores, (N, top_k).
 
-    `scores` is (N, E); `correction` (E,) is added to them first. Experts stand in `groups` equal
-    groups, of which the `kept` take part whose `best` highest scores have the largest sums
-    (DeepSeek V2 and V3, arXiv 2405.04434 and 2412.19437).
+    `scores` is (N, E); `score_correction_bias` (E,) is added to it first. The experts form
+    `n_group` groups of equal size. A group's score is the sum of its `group_score_experts` highest
+    scores, and only experts of the `topk_group` best groups can be chosen (DeepSeek V2 and V3,
+    arXiv 2405.04434 and 2412.19437).
     """
-    if correction is not None:
-        scores = scores + correction
-    if kept < groups:
-        grouped = scores.view(len(scores), groups, -1)  # (N, G, E / G)
-        worth = grouped.topk(best, dim=-1).values.sum(-1)
-        left_out = torch.ones_like(worth, dtype=torch.bool)
-        left_out.scatter_(-1, worth.topk(kept, dim=-1).indices, False)
-        scores = grouped.masked_fill(left_out[..., None], float("-inf")).flatten(-2)
-    return scores.topk(count, dim=-1).indices
+    if score_correction_bias is not None:
+        scores = scores + score_correction_bias
+    if topk_group < n_group:
+        grouped = scores.view(len(scores), n_group, -1)  # (N, G, E / G)
+        group_scores = grouped.topk(group_score_experts, dim=-1).values.sum(-1)
+        excluded = torch.ones_like(group_scores, dtype=torch.bool)
+        excluded.scatter_(-1, group_scores.topk(topk_group, dim=-1).indices, False)
+        scores = grouped.masked_fill(excluded[..., None], float("-inf")).flatten(-2)
+    return scores.topk(top_k, dim=-1).indices
 
 
-def sparsemixer_top_k(scores: Tensor, count: int, jitter: float) -> tuple[Tensor, Tensor]:
-    """Weights and numbers of `count` experts, each the best of those left, (N, count) both.
+def sparsemixer_top_k(scores: Tensor, top_k: int, jitter: float) -> tuple[Tensor, Tensor]:
+    """Weights and indices of `top_k` experts, chosen one after another, (N, top_k) both.
 
-    An expert weighs its softmax among those left whose scores, (N, E), are so close to its own
-    that their distance is at most `2 * jitter` of the larger of the two (SparseMixer as it runs
-    after training, arXiv 2409.12136).
+    `scores` is (N, E). An expert's weight is its softmax over those remaining experts whose score
+    differs from its own by at most `2 * jitter` times the larger of the two (SparseMixer at
+    inference, arXiv 2409.12136).
     """
-    left, weights, chosen = scores, [], []
-    for _ in range(count):
-        best, expert = left.max(dim=-1, keepdim=True)
+    remaining, weights, indices = scores, [], []
+    for _ in range(top_k):
+        best, expert = remaining.max(dim=-1, keepdim=True)
         distance = (best - scores) / torch.maximum(scores.abs(), best)
-        close = left.masked_fill(distance > 2 * jitter, float("-inf"))
+        close = remaining.masked_fill(distance > 2 * jitter, float("-inf"))
         weights.append(close.softmax(-1).gather(-1, expert))
-        chosen.append(expert)
-        left = left.scatter(-1, expert, float("-inf"))
-    return torch.cat(weights, -1), torch.cat(chosen, -1)
+        indices.append(expert)
+        remaining = remaining.scatter(-1, expert, float("-inf"))
+    return torch.cat(weights, -1), torch.cat(indices, -1)

@@ -1,4 +1,4 @@
-"""The values that a paged KV cache and a batch pass to the native library."""
+"""C structs through which a paged KV cache and a batch are passed to the native library."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import ctypes
 import torch
 from torch import Tensor
 
-#: How the library calls the types of a cache.
+#: The library's codes for the types of a cache.
 CACHE_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
 class NativeTensor(ctypes.Structure):
-    """Keys or values, as native/steps.h describes them."""
+    """Keys or values of one layer: a C struct of native/steps.h."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -24,12 +24,15 @@ class NativeTensor(ctypes.Structure):
 
     @classmethod
     def of(cls, x: Tensor) -> NativeTensor:
-        """x (blocks, KV, block tokens, D), a token's numbers next to each other."""
+        """x (blocks, KV, block tokens, D), contiguous in the last dimension."""
         return cls(x.data_ptr(), x.shape[3], x.stride(0), x.stride(1), x.stride(2))
 
 
 class NativeKV(ctypes.Structure):
-    """A layer's cache, as native/steps.h describes it; whoever makes one keeps its tensors."""
+    """The cache of one layer: a C struct of native/steps.h.
+
+    It has only addresses: the caller keeps the tensors alive.
+    """
 
     _fields_ = (
         ("keys", NativeTensor),
@@ -47,7 +50,7 @@ class NativeKV(ctypes.Structure):
 
 
 class NativeBatch(ctypes.Structure):
-    """The new tokens of some sequences, as native/steps.h describes them."""
+    """The new tokens of some sequences: a C struct of native/steps.h."""
 
     _fields_ = (
         ("sequences", ctypes.c_int64),

@@ -1,4 +1,4 @@
-"""The nonlinear functions of feed-forward parts, by their names."""
+"""Activation functions of MLPs, by name."""
 
 from __future__ import annotations
 
@@ -18,21 +18,19 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def clamped_swiglu(gate: Tensor, up: Tensor, clamp: float) -> Tensor:
-    """Both limited to `clamp`, up from below too; gate * sigmoid(1.702 gate) * (up + 1)."""
+    """gate * sigmoid(1.702 * gate) * (up + 1), with gate <= clamp and -clamp <= up <= clamp."""
     gate, up = gate.clamp(max=clamp), up.clamp(-clamp, clamp)
     return gate * F.sigmoid(1.702 * gate) * (up + 1)
 
 
 def gated(activation: str, gate: Tensor, up: Tensor, clamp: float = 7.0) -> Tensor:
-    """activation(gate) * up, of one shape; `gate` may be written over.
+    """activation(gate) * up, both of the same shape; may overwrite `gate`.
 
-    `clamp` matters to `clamped_swiglu` alone.
+    Only `clamped_swiglu` uses `clamp`.
     """
     if activation == "clamped_swiglu":
         return clamped_swiglu(gate, up, clamp)
-    library = (
-        elementwise.library_for(gate) if activation in elementwise.ACTIVATION_NUMBERS else None
-    )
+    library = elementwise.library_for(gate) if activation in elementwise.ACTIVATION_CODES else None
     if library and gate.is_contiguous() and up.is_contiguous():
         return elementwise.gate(library, activation, gate, up)
     return ACTIVATIONS[activation](gate).mul_(up)

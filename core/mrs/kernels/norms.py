@@ -9,11 +9,11 @@ from mrs.kernels.cpu import elementwise
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight; x (…, D), weight (D,) float32, result like x."""
+    """x / sqrt(mean(x^2) + eps) * weight; x (…, D), weight (D,) float32; in x's dtype."""
     if library := elementwise.library_for(x):
         return elementwise.rms_norm(library, x, weight, eps)
-    wide = x.float()
-    scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    x_float = x.float()
+    scaled = x_float * torch.rsqrt(x_float.square().mean(-1, keepdim=True) + eps)
     return (scaled * weight).to(x.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Keys and values in blocks of tokens, and where a batch's tokens find theirs."""
+"""A paged KV cache of one layer, and the block tables of a batch."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from mrs.kernels.native_structs import CACHE_TYPES, NativeBatch, NativeKV
 
 
 class PagedKV:
-    """One layer's keys (blocks, KV, block tokens, D) and values, of all sequences.
+    """One layer's keys (blocks, KV, block tokens, D) and values of all sequences.
 
-    With `values_in_keys` the values are the first `value_dim` numbers of the keys. The memory of
-    blocks that were never written to is not touched, so that a system that takes up memory lazily
-    gives none for them.
+    With `values_in_keys`, the first `value_dim` elements of a key are the value. Blocks that were
+    never written are never touched: a system that allocates memory lazily spends none on them.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class PagedKV:
 
     @property
     def address(self) -> int:
-        """Of what the native library takes, on a CPU."""
+        """The address of the C struct; only on a CPU."""
         assert self.native is not None
         return ctypes.addressof(self.native)
 
@@ -66,7 +65,7 @@ class PagedKV:
         return sum(x.nbytes for x in self.tensors)
 
     def resize(self, blocks: int) -> None:
-        """Have room for so many blocks, with the contents of those that were there."""
+        """Reallocate for `blocks` blocks; the contents of the blocks in both sizes stay."""
         self.native = None
         self.tensors = tuple(_resized(x, blocks) for x in self.tensors)
         if self.device.type == "cpu" and self.keys.dtype in CACHE_TYPES:
@@ -78,17 +77,17 @@ class PagedKV:
             x[target].copy_(x[source])
 
     def read(self, blocks: Tensor, start: int, end: int) -> tuple[Tensor, ...]:
-        """A copy (KV, T, D) of the tokens `start` to `end` of a sequence that has these blocks."""
+        """Copy the tokens `start` to `end` of the sequence with these blocks: (KV, T, D)."""
         first, size = start // self.block_tokens, self.block_tokens
-        some = blocks[first : -(-end // size)]
+        read_blocks = blocks[first : -(-end // size)]
         tokens = slice(start - first * size, end - first * size)
-        return tuple(_tokens(x, some)[:, tokens] for x in self.tensors)
+        return tuple(_tokens(x, read_blocks)[:, tokens] for x in self.tensors)
 
     def write(self, slots: Tensor, tokens: Sequence[Tensor]) -> None:
-        """Write keys, and values if they are apart, (N, KV, D), to the slots (N)."""
-        blocks, places = slots // self.block_tokens, slots % self.block_tokens
+        """Write keys, and values if the cache stores them apart, (N, KV, D), to the slots (N)."""
+        blocks, offsets = slots // self.block_tokens, slots % self.block_tokens
         for x, new in zip(self.tensors, tokens, strict=True):
-            x[blocks, :, places] = new.to(x.device, x.dtype)
+            x[blocks, :, offsets] = new.to(x.device, x.dtype)
 
 
 def _one_block(x: Tensor) -> Tensor:
@@ -103,12 +102,12 @@ def _resized(x: Tensor, blocks: int) -> Tensor:
 
 def _tokens(x: Tensor, blocks: Tensor) -> Tensor:
     """(blocks, KV, block tokens, D) to (KV, S, D), in the order of `blocks`."""
-    some = x.index_select(0, blocks.to(x.device)).transpose(0, 1)
-    return some.reshape(x.shape[1], -1, x.shape[3])
+    selected = x.index_select(0, blocks.to(x.device)).transpose(0, 1)
+    return selected.reshape(x.shape[1], -1, x.shape[3])
 
 
 class Queries(NamedTuple):
-    """The rows of a batch that are one sequence's new tokens, of `context` tokens in all."""
+    """The rows of one sequence's new tokens, and its length with them (`context`)."""
 
     rows: slice
     context: int
@@ -116,13 +115,15 @@ class Queries(NamedTuple):
 
 @dataclass(frozen=True)
 class AttentionBatch:
-    """The new tokens of B sequences, one sequence after another, and where their keys are.
+    """N new tokens of B sequences, one sequence after another, and the blocks of their keys.
 
-    `query_start` (B + 1) and `context_lens` (B), with the new tokens, are int32 on the CPU.
-    `block_tables` (B, P) int32 names the blocks of each sequence in order, `slot_mapping` (N)
-    int64 where each new token is written: its block times the block's tokens, plus its place in
-    the block. `attention_ends` (N) int64 on the CPU is the last position that each token attends
-    to, None where that is its own.
+    `query_start`     (B + 1) int32 on the CPU: the first row of each sequence, then N.
+    `context_lens`    (B) int32 on the CPU: the length of each sequence, new tokens included.
+    `block_tables`    (B, P) int32: the blocks of each sequence in order.
+    `slot_mapping`    (N) int64: block * block tokens + offset in the block, where each new token
+                      is written.
+    `attention_ends`  (N) int64 on the CPU: the last position that each token attends to; None
+                      means its own.
     """
 
     query_start: Tensor
@@ -157,12 +158,12 @@ class AttentionBatch:
         return tuple(map(Queries, rows, self.context_lens.tolist()))
 
     def tables(self, block_tokens: int) -> Iterator[Tensor]:
-        """The blocks of each sequence, without what fills its row."""
+        """The blocks of each sequence, without the padding of its row."""
         for table, (_, context) in zip(self.block_tables, self.queries, strict=True):
             yield table[: -(-context // block_tokens)]
 
     def on(self, device: torch.device) -> AttentionBatch:
-        """The same with tables and slots on a device."""
+        """The same batch with block tables and slots on `device`."""
         if self.slot_mapping.device == device:
             return self
         tables, slots = self.block_tables.to(device), self.slot_mapping.to(device)

@@ -1,4 +1,4 @@
-"""Rotate pairs of numbers: the arithmetic of rotary position embedding."""
+"""Rotation of pairs of values: the arithmetic of rotary position embedding."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from mrs.kernels.cpu import elementwise
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> Tensor:
-    """Rotate the first 2 * P numbers of each head by its token's angles.
+    """Rotate the first 2 * P values of each head by its token's angles.
 
     x is (T, H, D), cos and sin are (T, P). Pairs are (i, i + P), or (2i, 2i + 1) with
-    `interleaved`; numbers from 2 * P on pass through.
+    `interleaved`; values from 2 * P on are unchanged.
     """
     if library := elementwise.library_for(x):
         return elementwise.rotate(library, x, cos, sin, interleaved)
@@ -21,11 +21,11 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) ->
     head, rest = x[..., : 2 * pairs].float(), x[..., 2 * pairs :]
     if interleaved:
         first, second = head[..., 0::2], head[..., 1::2]
-        turned = torch.stack(
+        rotated = torch.stack(
             (first * cos - second * sin, second * cos + first * sin), dim=-1
         ).flatten(-2)
     else:
         first, second = head[..., :pairs], head[..., pairs:]
-        turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-    turned = turned.to(x.dtype)
-    return torch.cat((turned, rest), dim=-1) if rest.shape[-1] else turned
+        rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    rotated = rotated.to(x.dtype)
+    return torch.cat((rotated, rest), dim=-1) if rest.shape[-1] else rotated

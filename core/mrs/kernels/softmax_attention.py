@@ -25,8 +25,8 @@ def attend_with_torch(
     q is (T, H, D); k is (KV, S, D) and v (KV, S, Dv) with H a multiple of KV; the queries are the
     last T of the S positions. `window` hides keys `window` or more positions back, `softcap`
     replaces a score s by softcap * tanh(s / softcap), `sinks` (H,) adds a score without a value.
-    `attention_ends` (T,) are the last keys that queries attend to, where those are not their own
-    positions. Returns (T, H * Dv).
+    `attention_ends` (T,) is the last position that each query attends to; None means its own.
+    Returns (T, H * Dv).
     """
     mask = _mask(q.shape[0], k.shape[1], window, attention_ends, q.device)
     return _attend(q.to(k.dtype), k, v, mask, scale, softcap, sinks).to(q.dtype)
@@ -55,7 +55,7 @@ def _attend(
     tokens, heads, _ = q.shape
     kv_heads, keys, _ = k.shape
     group = heads // kv_heads
-    # Queries of one group share keys: fold them into one axis and no key is ever repeated.
+    # Fold the queries of a group, which share keys, into one axis: so no key is repeated.
     grouped = q.view(tokens, kv_heads, group, -1).permute(1, 2, 0, 3)  # (KV, G, T, D)
     if softcap is None and sinks is None:
         if mask is not None:
@@ -77,7 +77,7 @@ def _mask(
     attention_ends: Tensor | None,
     device: torch.device,
 ) -> Tensor | None:
-    """(T, S) with True where a query sees a key; None where every query sees every key."""
+    """(T, S), True if a query attends to a key; None if every query attends to every key."""
     if tokens == 1 and (window is None or keys <= window):
         return None
     query = torch.arange(keys - tokens, keys, device=device)[:, None]
@@ -95,7 +95,10 @@ def _attend_explicitly(
     softcap: float | None,
     sinks: Tensor | None,
 ) -> Tensor:
-    """What torch's fused kernel has no option for; one group of heads at a time bounds scores."""
+    """Attention with options that torch's fused kernel lacks.
+
+    One key head at a time bounds the memory of the scores.
+    """
     outputs = []
     for head in range(k.shape[0]):
         scores = (q[head] @ k[head].T).float() * scale  # (G, T, S)

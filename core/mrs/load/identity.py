@@ -1,4 +1,4 @@
-"""What the numbers of a running model depend on, so that caches of another are never taken."""
+"""The identity of a loaded model: cached keys and values are only valid for the same identity."""
 
 from __future__ import annotations
 
@@ -11,42 +11,43 @@ from mrs.plan.plan import Plan
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.weights import Weights
 
-#: So much is read of so many tensors: fine-tuned models differ from each other in nothing else.
+#: How many bytes of how many tensors are hashed: fine-tuned models differ in nothing but weights.
 SAMPLE_BYTES = 4096
 SAMPLED_TENSORS = 2048
 
 
 def model_identity(checkpoint: Checkpoint, plan: Plan) -> str:
-    """A hash of the model's configuration, its stored weights, and the kernels.
+    """A hash of the model's config, its weights, their storage, and the CPU path and devices.
 
-    Of the weights, which have to be on this machine, the table of all tensors and the middle of
-    each count. Raises NotReadable.
+    The weights must be on this machine; a sample from the middle of each tensor is hashed. Raises
+    NotReadable.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for line in _facts(checkpoint, plan):
-        found.update(line.encode() + b"\n")
+        digest.update(line.encode() + b"\n")
     with Weights(checkpoint) as weights:
         tensors = [checkpoint.tensors[name] for name in sorted(checkpoint.tensors)]
         for info in tensors[:: -(-len(tensors) // SAMPLED_TENSORS) or 1]:
             start = max(0, (info.size_bytes - SAMPLE_BYTES) // 2)
             sample = bytearray(min(SAMPLE_BYTES, info.size_bytes))
             weights.read_into(memoryview(sample), info, start)
-            found.update(sample)
-    return found.hexdigest()
+            digest.update(sample)
+    return digest.hexdigest()
 
 
 def _facts(checkpoint: Checkpoint, plan: Plan) -> Iterator[str]:
+    """One line for the config, one for the model, and one for each parameter."""
     config = checkpoint.config
     plain = {key: config[key] for key in config if _is_plain(checkpoint, key)}
     yield json.dumps(plain, sort_keys=True, default=str)
     types = f"{plan.dense.name} {plan.cache_format.name}"
     yield f"{plan.model.family} {plan.model.fingerprint} {types} {path_name()}"
-    for name, kept in sorted(plan.storage.items()):
+    for name, storage in sorted(plan.storage.items()):
         device = plan.devices[plan.parameter_devices[name]]
         kind = device.torch_device.partition(":")[0]
-        yield f"{name} {kept.format.name} {kept.form} {kind} {device.name}"
+        yield f"{name} {storage.format.name} {storage.form} {kind} {device.name}"
 
 
 def _is_plain(checkpoint: Checkpoint, key: str) -> bool:
-    """Whether a value of the configuration is no list of a GGUF file's many tokens."""
+    """Whether a config value is hashed: all but the long token lists of GGUF files."""
     return checkpoint.container == "safetensors" or not key.startswith("tokenizer.")

@@ -1,32 +1,28 @@
-"""Stream a model's weights from its files to their devices, tensor by tensor."""
+"""Load a model's weights from its files to their devices, one parameter after another.
+
+For each parameter: `TensorReader` reads rows of the file, chunk by chunk, and a target decodes,
+packs or copies them into the parameter's memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from mrs.architecture.binding import Parameter, WeightTransform
-from mrs.formats import Format
-from mrs.kernels.cpu.packed import GROUP_ROWS, PackedMatrix
-from mrs.kernels.cpu.weight_memory import WeightArena, freed_memory_returned
-from mrs.load.blocks import BlockFiller
-from mrs.load.tensor_reader import TORCH_DTYPES, TensorReader
-from mrs.model.linear import DenseMatrix, Matrix
-from mrs.model.weights import ModelWeights
-from mrs.quants import decode, requantize
+from mrs.architecture.binding import Parameter
+from mrs.kernels.cpu.weight_memory import freed_memory_returned
+from mrs.load.targets import TARGETS, DenseTarget, Target, cpu_arena
+from mrs.load.tensor_reader import TensorReader
+from mrs.model.linear import Matrix
+from mrs.model.model_weights import ModelWeights
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.weights import Weights
 from mrs.storage import Storage
 
-#: Called with a parameter's name and its bytes when it has been loaded.
+#: Called with a parameter's name and its bytes in memory when the parameter is loaded.
 OnBytes = Callable[[str, int], None]
-
-_CHANGES: dict[WeightTransform, Callable[[Tensor], Tensor]] = {
-    "plus_one": lambda numbers: numbers.add_(1),
-    "negative_exp": lambda numbers: numbers.exp_().neg_(),
-}
 
 
 def load_weights(
@@ -36,97 +32,29 @@ def load_weights(
     devices: Mapping[str, torch.device],
     on_bytes: OnBytes,
 ) -> ModelWeights:
-    """All parameters on their devices, in the form that `storage` says.
+    """Every parameter on its device, in the form of its `storage`.
 
-    `storage` and `devices` are keyed by parameter name. While loading, memory also contains one
-    chunk of one tensor.
+    `storage` and `devices` are keyed by parameter name. In addition to the weights, memory holds
+    one chunk of one tensor at a time, and nothing of it afterwards.
     """
-    loader = _Loader(_cpu_arena(storage, devices))
+    arena = cpu_arena(storage, devices)
     matrices: dict[str, Matrix] = {}
     vectors: dict[str, Tensor] = {}
     with freed_memory_returned(), Weights(checkpoint) as files:
         reader = TensorReader(files)
         for parameter in parameters:
-            name, kept = parameter.name, storage[parameter.name]
-            chunks = _chunks(reader, parameter)
-            if kept.form == "packed":
-                matrices[name] = loader.packed(chunks, parameter, kept)
-            elif kept.form == "blocks":
-                matrices[name] = _blocks(chunks, parameter, kept, devices[name])
-            elif parameter.role in ("vector", "dense"):
-                vectors[name] = loader.dense(chunks, parameter, kept, devices[name])
+            name, stored_as = parameter.name, storage[parameter.name]
+            target = TARGETS[stored_as.form](parameter, stored_as, devices[name], arena)
+            _fill(target, parameter, reader)
+            if isinstance(target, DenseTarget) and parameter.role in ("vector", "dense"):
+                vectors[name] = target.tensor
             else:
-                matrices[name] = DenseMatrix(loader.dense(chunks, parameter, kept, devices[name]))
-            on_bytes(name, kept.size_bytes)
+                matrices[name] = target.matrix()
+            on_bytes(name, stored_as.size_bytes)
     return ModelWeights(matrices, vectors)
 
 
-def _cpu_arena(storage: Mapping[str, Storage], devices: Mapping[str, torch.device]) -> WeightArena:
-    """Memory for all weights on the CPU except blocks, whose matrices allocate their own."""
-    return WeightArena(
-        [
-            storage[name].size_bytes
-            for name, device in devices.items()
-            if device.type == "cpu" and storage[name].form != "blocks"
-        ]
-    )
-
-
-#: Rows (uint8), their format, and what the numbers need.
-_Chunks = Iterator[tuple[Tensor, Format, WeightTransform | None]]
-
-
-def _chunks(reader: TensorReader, parameter: Parameter) -> _Chunks:
+def _fill(target: Target, parameter: Parameter, reader: TensorReader) -> None:
     for piece in parameter.pieces:
         for rows, stored in reader.chunks(piece, parameter.columns):
-            yield rows, stored, piece.transform
-
-
-class _Loader:
-    """Fills tensors; those of the CPU lie in `arena`."""
-
-    def __init__(self, arena: WeightArena) -> None:
-        self._arena = arena
-
-    def dense(
-        self, chunks: _Chunks, parameter: Parameter, kept: Storage, device: torch.device
-    ) -> Tensor:
-        dtype = TORCH_DTYPES[kept.format.name]
-        if device.type == "cpu":
-            target = self._arena.take(kept.size_bytes).view(dtype).view(parameter.shape)
-        else:
-            target = torch.empty(parameter.shape, dtype=dtype, device=device)
-        table, row = target.view(parameter.rows, parameter.columns), 0
-        for data, stored, change in chunks:
-            part = table[row : row + data.shape[0]]
-            part.copy_(decode(data, stored, dtype).view(part.shape))
-            if change is not None:
-                _CHANGES[change](part)
-            row += data.shape[0]
-        return target
-
-    def packed(self, chunks: _Chunks, parameter: Parameter, kept: Storage) -> PackedMatrix:
-        rows, columns = parameter.shape
-        data = self._arena.take(kept.size_bytes)
-        target = PackedMatrix.wrap(data, kept.format.name, rows, columns)
-        row = 0
-        waiting: list[Tensor] = []
-        for data, stored, _ in chunks:
-            blocks = data if stored == kept.format else requantize(data, stored, kept.format)
-            # Groups of rows are packed whole: rows may have to wait for those of the next piece.
-            blocks = torch.cat([*waiting, blocks]) if waiting else blocks
-            waiting = []
-            if len(blocks) % GROUP_ROWS == 0 or row + len(blocks) == rows:
-                target.fill(blocks, row)
-                row += len(blocks)
-            else:
-                waiting = [blocks.clone()]
-        return target
-
-
-def _blocks(chunks: _Chunks, parameter: Parameter, kept: Storage, device: torch.device) -> Matrix:
-    rows, columns = parameter.shape
-    filler = BlockFiller(kept.format, rows, columns, device)
-    for data, stored, _ in chunks:
-        filler.add(data, stored)
-    return filler.matrix
+            target.add(rows, stored, piece.transform)

@@ -1,4 +1,4 @@
-"""Grouped-head attention as a part of a layer."""
+"""Grouped-query softmax attention of a decoder layer."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from mrs.cache.paged_kv import PagedKVCache
 from mrs.kernels.attention_backend import AttentionBackend, attention_backend
 from mrs.kernels.paged import PagedKV
 from mrs.model.batch import ForwardBatch
+from mrs.model.model_weights import ModelWeights
 from mrs.model.rope import RopeTable
-from mrs.model.weights import ModelWeights
 
 
 class AttentionModule:
@@ -22,52 +22,54 @@ class AttentionModule:
 
     _backend: AttentionBackend
 
-    def __init__(self, part: Attention, weights: ModelWeights, rope: RopeTable | None) -> None:
-        self._part = part
+    def __init__(self, config: Attention, weights: ModelWeights, rope: RopeTable | None) -> None:
+        self._config = config
         self._rope = rope
         self._q, self._k = weights.linear("mixer.q"), weights.linear("mixer.k")
         self._v, self._o = weights.linear("mixer.v"), weights.linear("mixer.o")
-        self._sinks = weights.vector("mixer.sinks") if part.sinks else None
+        self._sinks = weights.vector("mixer.sinks") if config.sinks else None
         self._q_norm = self._k_norm = None
-        if part.qk_norm is not None:
-            self._q_norm = weights.norm("mixer.q_norm", part.qk_norm)
-            self._k_norm = weights.norm("mixer.k_norm", part.qk_norm)
+        if config.qk_norm is not None:
+            self._q_norm = weights.norm("mixer.q_norm", config.qk_norm)
+            self._k_norm = weights.norm("mixer.k_norm", config.qk_norm)
 
     def __call__(self, x: Tensor, batch: ForwardBatch, cache: Sequence[PagedKVCache]) -> Tensor:
-        part = self._part
+        """x (N, hidden) to (N, hidden); writes the keys and values of the new tokens."""
+        config = self._config
         q, k = self._q(x), self._k(x)
         gate = None
-        if part.gated:
-            q, gate = q.view(-1, part.heads, 2, part.head_dim).unbind(2)
-        if self._q_norm and self._k_norm and part.qk_norm_whole:
+        if config.gated:
+            q, gate = q.view(-1, config.heads, 2, config.head_dim).unbind(2)
+        if self._q_norm and self._k_norm and config.qk_norm_whole:
             q, k = self._q_norm(q), self._k_norm(k)
-        q = q.reshape(-1, part.heads, part.head_dim)
-        k = k.view(-1, part.kv_heads, part.head_dim)
-        v = self._v(x).view(-1, part.kv_heads, part.head_dim)
-        if self._q_norm and self._k_norm and not part.qk_norm_whole:
+        q = q.reshape(-1, config.heads, config.head_dim)
+        k = k.view(-1, config.kv_heads, config.head_dim)
+        v = self._v(x).view(-1, config.kv_heads, config.head_dim)
+        if self._q_norm and self._k_norm and not config.qk_norm_whole:
             q, k = self._q_norm(q), self._k_norm(k)
-        mixed = self._attend(q, k, v, batch, cache[0])
+        out = self._attend(q, k, v, batch, cache[0])
         if gate is not None:
-            mixed *= torch.sigmoid(gate).flatten(1)
-        return self._o(mixed)
+            out *= torch.sigmoid(gate).flatten(1)
+        return self._o(out)
 
     def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
-        part, config = self._part, builder.config
+        config = self._config
         kv = PagedKV(
-            part.kv_heads,
-            part.head_dim,
-            part.head_dim,
-            block_tokens=config.size.block_tokens,
-            dtype=config.dtype,
+            config.kv_heads,
+            config.head_dim,
+            config.head_dim,
+            block_tokens=builder.config.size.block_tokens,
+            dtype=builder.config.dtype,
             device=device,
         )
         self._backend = attention_backend(kv)
-        builder.add_paged(kv, part.window)
+        builder.add_paged(kv, config.window)
 
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch, cache: PagedKVCache
     ) -> Tensor:
-        part, group = self._part, batch.attention[cache.group]
+        """q (N, H, D), k and v (N, KV, D) to (N, H * D)."""
+        config, group = self._config, batch.attention[cache.group]
         if self._rope is not None:
             q, k = self._rope.rotate(q, batch), self._rope.rotate(k, batch)
         self._backend.write(cache.kv, group, k, v)
@@ -75,8 +77,8 @@ class AttentionModule:
             q,
             cache.kv,
             group,
-            scale=part.scale,
-            window=part.window,
-            softcap=part.softcap,
+            scale=config.scale,
+            window=config.window,
+            softcap=config.softcap,
             sinks=self._sinks,
         )

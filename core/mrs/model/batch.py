@@ -1,4 +1,4 @@
-"""The new tokens of some sequences, as the model takes them: tensors alone."""
+"""The input of a forward pass: the new tokens of some sequences, as tensors."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from mrs.kernels.paged import AttentionBatch, Queries
 
 @dataclass(frozen=True)
 class ImageFeatures:
-    """Features of an image, (F, hidden), at the rows `rows` (R,) of the batch.
+    """Features of an image, (F, hidden), and the rows (R,) of the batch that they belong to.
 
-    Where they take the place of embeddings, R = F. Where layers of their own attend to them,
-    R = 1: the row from which on they are visible.
+    If the features replace token embeddings, R = F. If cross-attention layers attend to them,
+    R = 1: the first row that can attend to the image.
     """
 
     rows: Tensor
@@ -31,13 +31,16 @@ class ImageFeatures:
 class ForwardBatch:
     """N new tokens of B sequences, one sequence after another.
 
-    `token_ids` (N). `positions` (N), or (3, N) in time, height and width, are what tokens are
-    rotated by. `rope_lengths` (B) are the sequences' lengths once their whole prompts are in,
-    where the tokens are only a chunk of it: some ropes depend on them. `query_start` (B + 1) is
-    the first row of each sequence, and the end; `context_lens` (B) its length with the new
-    tokens; both int32 on the CPU. `attention` says for each pool of blocks where the sequences'
-    keys are. `logits_rows` (W), ascending, are the rows of which logits are wanted. `adapter_ids`
-    (B) will name an adapter for each sequence.
+    `token_ids`     (N).
+    `positions`     (N), or (3, N) for time, height and width: the positions for rotary embedding.
+    `rope_lengths`  (B): the length of each sequence with its whole prompt, even if the batch has
+                    only a chunk of it. Some rope scalings depend on it.
+    `query_start`   (B + 1) int32 on the CPU: the first row of each sequence, then N.
+    `context_lens`  (B) int32 on the CPU: the length of each sequence, new tokens included.
+    `attention`     block tables and slots, one entry for each block pool.
+    `logits_rows`   (W), ascending: the rows whose logits are computed.
+    `images`        features of the images among the new tokens.
+    `adapter_ids`   (B): reserved for an adapter of each sequence.
     """
 
     token_ids: Tensor
@@ -52,32 +55,32 @@ class ForwardBatch:
 
     @cached_property
     def queries(self) -> tuple[Queries, ...]:
-        """The rows of each sequence, and its length."""
+        """Rows and length of each sequence."""
         starts = self.query_start.tolist()
         rows = (slice(*bounds) for bounds in itertools.pairwise(starts))
         return tuple(map(Queries, rows, self.context_lens.tolist()))
 
     def on(self, device: torch.device) -> ForwardBatch:
-        """The same with block tables and slots on a device."""
+        """The same batch with block tables and slots on `device`."""
         if all(group.slot_mapping.device == device for group in self.attention):
             return self
         return replace(self, attention=tuple(group.on(device) for group in self.attention))
 
     @property
     def has_attention_ends(self) -> bool:
-        """Whether some tokens attend to others behind them."""
+        """Whether some tokens attend to later tokens (bidirectional images)."""
         return any(group.attention_ends is not None for group in self.attention)
 
 
 @dataclass(frozen=True)
 class SequenceInput:
-    """The next tokens of the sequence in `cache`.
+    """The next T tokens of the sequence in `cache`.
 
-    `length` is that of the sequence once its whole prompt is in, 0: with these tokens. `images`
-    are among them, by rows of these tokens. Tokens are rotated by their places in the sequence
-    plus `offset`; or by `positions` (3, T). `attention_ends` (T,) is the last place of the
-    sequence that each token attends to, where that is not its own. `logits_rows` are those of
-    these tokens of which logits are wanted.
+    `length` is the length of the sequence with its whole prompt; 0 if the prompt ends with these
+    tokens. The rows of `images` and `logits_rows` count from the first of these tokens. The rotary
+    position of a token is its index in the sequence plus `offset`, or given by `positions` (3, T).
+    `attention_ends` (T,) is the index of the last token that each token attends to; None means
+    itself.
     """
 
     cache: SequenceCache
@@ -91,12 +94,12 @@ class SequenceInput:
 
     @property
     def span(self) -> range:
-        """The places of the tokens in the sequence."""
+        """The indices of the new tokens in the sequence."""
         return range(self.cache.length, self.cache.length + len(self.token_ids))
 
 
 def forward_batch(inputs: Sequence[SequenceInput]) -> ForwardBatch:
-    """All inputs in one batch; their caches get blocks for the new tokens."""
+    """Join all inputs to one batch and reserve cache blocks for the new tokens."""
     starts = [0]
     for each in inputs:
         each.cache.reserve(len(each.token_ids))
@@ -130,38 +133,38 @@ def forward_batch(inputs: Sequence[SequenceInput]) -> ForwardBatch:
 def _pairs(
     inputs: Sequence[SequenceInput], starts: Sequence[int]
 ) -> list[tuple[SequenceInput, int]]:
-    """Each input with its first row."""
+    """Each input with its first row of the batch."""
     return list(zip(inputs, starts, strict=False))
 
 
 def _positions(inputs: Sequence[SequenceInput]) -> Tensor:
-    """(N), or (3, N) where some tokens have three positions."""
+    """(N), or (3, N) if some tokens have positions in three dimensions."""
     if all(each.positions is None for each in inputs):
-        return torch.tensor([at + each.offset for each in inputs for at in each.span])
-    parts = [
+        return torch.tensor([index + each.offset for each in inputs for index in each.span])
+    positions = [
         (torch.tensor(each.span) + each.offset).expand(3, -1)
         if each.positions is None
         else each.positions
         for each in inputs
     ]
-    return torch.cat(parts, dim=1)
+    return torch.cat(positions, dim=1)
 
 
 def _attention_ends(inputs: Sequence[SequenceInput]) -> Tensor | None:
-    """(N), None where every token attends up to itself."""
+    """(N): the last token that each token attends to; None if that is itself for all."""
     if all(each.attention_ends is None for each in inputs):
         return None
-    parts = [
+    ends = [
         torch.arange(each.span.start, each.span.stop)
         if each.attention_ends is None
         else each.attention_ends
         for each in inputs
     ]
-    return torch.cat(parts)
+    return torch.cat(ends)
 
 
 def _blocks(tables: Sequence[BlockTable], inputs: Sequence[SequenceInput]) -> tuple[Tensor, Tensor]:
-    """Block tables (B, P) and slots (N) of the sequences in one pool."""
+    """Block tables (B, P), padded with zeros, and slots (N) of the sequences in one pool."""
     assert all(table.pool is tables[0].pool for table in tables)
     rows = [table.row() for table in tables]
     longest = max(map(len, rows))

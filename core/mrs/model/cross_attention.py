@@ -1,4 +1,4 @@
-"""Layers that look at pictures."""
+"""Layers whose tokens attend to images (Llama 3.2 Vision)."""
 
 from __future__ import annotations
 
@@ -15,89 +15,90 @@ from mrs.cache.cross_attention_kv import CrossAttentionCache, ImageKeys
 from mrs.kernels.paged import Queries
 from mrs.kernels.softmax_attention import attend_to_all
 from mrs.model.batch import ForwardBatch, ImageFeatures
+from mrs.model.model_weights import ModelWeights
 from mrs.model.modules import build_feed_forward
-from mrs.model.weights import ModelWeights
 
 
 @dataclass(frozen=True)
 class CrossAttentionSpan:
-    """Adjacent rows of a batch, and the keys and values (KV, S, D) that they see."""
+    """Adjacent rows of a batch, and the keys and values (KV, S, D) that they attend to."""
 
     rows: slice
     keys: Tensor
     values: Tensor
 
 
-class CrossAttentionPart:
-    """Maps pictures to keys and values, once each, and rows that see them to queries."""
+class CrossAttentionModule:
+    """Projects the features of each image once to keys and values, and tokens to queries."""
 
-    def __init__(self, part: CrossAttention, weights: ModelWeights) -> None:
-        self._part = part
+    def __init__(self, config: CrossAttention, weights: ModelWeights) -> None:
+        self._config = config
         self._q, self._k = weights.linear("cross.q"), weights.linear("cross.k")
         self._v, self._o = weights.linear("cross.v"), weights.linear("cross.o")
-        self._q_norm = weights.norm("cross.q_norm", part.norm)
-        self._k_norm = weights.norm("cross.k_norm", part.norm)
+        self._q_norm = weights.norm("cross.q_norm", config.norm)
+        self._k_norm = weights.norm("cross.k_norm", config.norm)
 
     def spans(
         self, x: Tensor, batch: ForwardBatch, cache: Sequence[CrossAttentionCache]
     ) -> list[CrossAttentionSpan]:
-        """Which of the rows x (N, hidden) see what; new images are kept."""
-        found: list[CrossAttentionSpan] = []
+        """The rows of x (N, hidden) that attend to images; caches the keys of new images."""
+        spans: list[CrossAttentionSpan] = []
         for queries, each in zip(batch.queries, cache, strict=True):
             rows = queries.rows
             images = [i for i in batch.images if rows.start <= int(i.rows[0]) < rows.stop]
             start = queries.context - rows.stop
             for image in images:
-                each.add(self._keys(image, int(image.rows[0]) + start, x))
-            found += _stretches(queries, images, each)
-        return found
+                each.add(self._image_keys(image, int(image.rows[0]) + start, x))
+            spans += _sequence_spans(queries, images, each)
+        return spans
 
     def __call__(self, x: Tensor, spans: list[CrossAttentionSpan]) -> Tensor:
-        """x (M, hidden) are the rows of all spans one after another; to (M, hidden)."""
-        part = self._part
-        q = self._q_norm(self._q(x).view(-1, part.heads, part.head_dim))
-        counts = [look.rows.stop - look.rows.start for look in spans]
-        mixed = [
-            attend_to_all(some, look.keys, look.values, scale=part.scale)
-            for some, look in zip(torch.split(q, counts), spans, strict=True)
+        """x (M, hidden), the rows of all spans in order, to (M, hidden)."""
+        config = self._config
+        q = self._q_norm(self._q(x).view(-1, config.heads, config.head_dim))
+        counts = [span.rows.stop - span.rows.start for span in spans]
+        outs = [
+            attend_to_all(span_q, span.keys, span.values, scale=config.scale)
+            for span_q, span in zip(torch.split(q, counts), spans, strict=True)
         ]
-        return self._o(mixed[0] if len(mixed) == 1 else torch.cat(mixed))
+        return self._o(outs[0] if len(outs) == 1 else torch.cat(outs))
 
     def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
         dtype = builder.config.dtype
         builder.add(lambda: CrossAttentionCache(dtype=dtype, device=device))
 
-    def _keys(self, image: ImageFeatures, place: int, x: Tensor) -> ImageKeys:
+    def _image_keys(self, image: ImageFeatures, position: int, x: Tensor) -> ImageKeys:
+        """Keys and values of the image whose token is at `position` of the sequence."""
         features = image.features.to(x.device, x.dtype)
-        shape = (-1, self._part.kv_heads, self._part.head_dim)
+        shape = (-1, self._config.kv_heads, self._config.head_dim)
         keys = self._k_norm(self._k(features).view(shape))
         values = self._v(features).view(shape)
         return ImageKeys(
-            place, keys.transpose(0, 1).contiguous(), values.transpose(0, 1).contiguous()
+            position, keys.transpose(0, 1).contiguous(), values.transpose(0, 1).contiguous()
         )
 
 
-def _stretches(
+def _sequence_spans(
     queries: Queries, images: Sequence[ImageFeatures], cache: CrossAttentionCache
 ) -> Iterator[CrossAttentionSpan]:
-    """Rows of a sequence that see the same."""
+    """One sequence's rows, cut where a new image becomes visible; rows without any are left out."""
     rows, start = queries.rows, queries.context - queries.rows.stop
-    shown = [int(image.rows[0]) for image in images]
-    for first, end in pairwise([rows.start, *shown, rows.stop]):
-        seen = cache.visible_at(first + start)
-        if first < end and seen is not None:
-            yield CrossAttentionSpan(slice(first, end), *seen)
+    image_rows = [int(image.rows[0]) for image in images]
+    for first, end in pairwise([rows.start, *image_rows, rows.stop]):
+        visible = cache.visible_at(first + start)
+        if first < end and visible is not None:
+            yield CrossAttentionSpan(slice(first, end), *visible)
 
 
 class CrossAttentionLayer:
-    """x + gate * attention(norm(x)), then x + gate * feed_forward(norm(x)), for rows that see.
+    """x + gate * attention(norm(x)), then x + gate * feed_forward(norm(x)).
 
-    The others pass as they are.
+    Rows before the first image of their sequence pass the layer unchanged.
     """
 
     def __init__(self, layer: Layer, weights: ModelWeights) -> None:
         assert isinstance(layer.mixer, CrossAttention)
-        self.mixer = CrossAttentionPart(layer.mixer, weights)
+        self.mixer = CrossAttentionModule(layer.mixer, weights)
         self._feed_forward = build_feed_forward(layer.feed_forward, weights)
         self._mixer_norm = weights.norm("mixer.norm", layer.norm)
         self._norm = weights.norm("ffn.norm", layer.norm)
@@ -111,9 +112,9 @@ class CrossAttentionLayer:
         spans = self.mixer.spans(x, batch, cache)
         if not spans:
             return x
-        rows = torch.cat([torch.arange(look.rows.start, look.rows.stop) for look in spans])
+        rows = torch.cat([torch.arange(span.rows.start, span.rows.stop) for span in spans])
         rows = rows.to(x.device)
-        some = x[rows]
-        some = some + self._mixer_gate * self.mixer(self._mixer_norm(some), spans)
-        some = some + self._gate * self._feed_forward(self._norm(some))
-        return x.index_copy(0, rows, some)
+        y = x[rows]
+        y = y + self._mixer_gate * self.mixer(self._mixer_norm(y), spans)
+        y = y + self._gate * self._feed_forward(self._norm(y))
+        return x.index_copy(0, rows, y)

@@ -1,4 +1,4 @@
-"""The whole decoder: embedding, layers on their devices, final norm, head."""
+"""The decoder of a model: embedding, layers on their devices, final norm and output head."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from mrs.cache.sequence_cache import SequenceCache
 from mrs.model.batch import ForwardBatch
 from mrs.model.cross_attention import CrossAttentionLayer
 from mrs.model.fused_blocks import fuse_attention, fuse_feed_forward
-from mrs.model.fused_chain import FusedLayer, find_runs
+from mrs.model.fused_chain import FusedLayer, find_chains
 from mrs.model.linear import Linear
+from mrs.model.model_weights import ModelWeights
 from mrs.model.modules import build_feed_forward, build_mixer
 from mrs.model.rope import RopeTable, file_factors
-from mrs.model.vision.build import VisionPart
-from mrs.model.weights import ModelWeights
+from mrs.model.vision.vision_module import VisionModule
 
 
 class DecoderLayer:
-    """One layer: mixes tokens, then transforms each, in one of three styles."""
+    """Token mixer and feed-forward block, of style `pre`, `sandwich` or `parallel`."""
 
     def __init__(self, layer: Layer, weights: ModelWeights, rope: RopeTable | None) -> None:
         self._scale = layer.residual_scale
@@ -44,10 +44,10 @@ class DecoderLayer:
 
     @property
     def fused(self) -> FusedLayer | None:
-        """Both halves, if the native library computes them."""
+        """Both blocks, if the native library computes them."""
         if self._fused_mixer is None or self._fused_feed_forward is None:
             return None
-        return self._fused_mixer, self._fused_feed_forward
+        return FusedLayer(self._fused_mixer, self._fused_feed_forward)
 
     def __call__(self, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor:
         """x (N, hidden) to (N, hidden); `cache` has this layer's cache of each sequence."""
@@ -57,15 +57,15 @@ class DecoderLayer:
         return self._transform(self._mix(x, batch, cache))
 
     def _mix(self, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor:
-        if self._fused_mixer is not None and self._fused_mixer.takes(x):
+        if self._fused_mixer is not None and self._fused_mixer.supports(x):
             return self._fused_mixer(x, batch, cache)
-        mixed = self.mixer(self._mixer_norm(x), batch, cache)
+        out = self.mixer(self._mixer_norm(x), batch, cache)
         if self._mixer_post_norm is not None:
-            mixed = self._mixer_post_norm(mixed)
-        return x + mixed * self._scale if self._scale != 1.0 else x + mixed
+            out = self._mixer_post_norm(out)
+        return x + out * self._scale if self._scale != 1.0 else x + out
 
     def _transform(self, x: Tensor) -> Tensor:
-        if self._fused_feed_forward is not None and self._fused_feed_forward.takes(x):
+        if self._fused_feed_forward is not None and self._fused_feed_forward.supports(x):
             return self._fused_feed_forward(x)
         out = self._feed_forward(self._norm(x))
         if self._post_norm is not None:
@@ -74,10 +74,10 @@ class DecoderLayer:
 
 
 class Decoder:
-    """A model whose layers sit on `layer_devices`; the rest sits on the embedding's device.
+    """A model whose layers are on `layer_devices`; all else is on the embedding's device.
 
-    `cache_dtype` is the type of keys and values, `dtype` unless another is asked for. Activations
-    are float32 on a CPU, where kernels accumulate in it anyway, and of `dtype` elsewhere.
+    `cache_dtype` is the type of cached keys and values, by default `dtype`. Activations are float32
+    on a CPU, whose kernels accumulate in float32 anyway, and of `dtype` on other devices.
     """
 
     def __init__(
@@ -96,32 +96,21 @@ class Decoder:
         self._norm = weights.norm("norm", spec.norm)
         head = "embedding" if spec.tied_head else "head"
         self._head = Linear(weights.matrix(head), weights.optional_vector("head.bias"))
-        self._rope_switch_lengths = _switch_lengths_of(spec)
+        self._rope_switch_lengths = _find_rope_switch_lengths(spec)
         self.vision = None
         if spec.vision is not None:
             activation_dtype = self._activation_dtype(self.primary_device)
-            self.vision = VisionPart(
+            self.vision = VisionModule(
                 spec.vision, weights.under("vision."), self.primary_device, activation_dtype
             )
-        tables: dict[object, RopeTable] = {}
-        factors = file_factors(weights)
-        self._layers: list[DecoderLayer | CrossAttentionLayer] = []
-        for index, (layer, device) in enumerate(zip(spec.layers, layer_devices, strict=True)):
-            if isinstance(layer.mixer, CrossAttention):
-                self._layers.append(CrossAttentionLayer(layer, weights.layer(index)))
-                continue
-            rope = layer.mixer.rope
-            if rope is not None and (rope, device) not in tables:
-                tables[rope, device] = RopeTable(rope, device, factors)
-            table = tables.get((rope, device))
-            self._layers.append(DecoderLayer(layer, weights.layer(index), table))
-        self._runs = find_runs(
+        self._layers = _build_layers(spec, weights, layer_devices)
+        self._chains = find_chains(
             [layer.fused if isinstance(layer, DecoderLayer) else None for layer in self._layers]
         )
 
     @property
     def primary_device(self) -> torch.device:
-        """Where tokens go in and logits come out."""
+        """The device of the embedding and the output head."""
         return self._embedding.device
 
     def new_space(self, size: CacheSize) -> CacheSpace:
@@ -132,22 +121,22 @@ class Decoder:
         return builder.build()
 
     def new_cache(self, capacity_tokens: int, chunk_tokens: int) -> SequenceCache:
-        """An empty cache for one sequence, with memory of its own for `capacity_tokens`."""
+        """An empty cache for one sequence of up to `capacity_tokens`, with its own memory."""
         return self.new_space(CacheSize(capacity_tokens, 1, chunk_tokens)).new()
 
     def needs_recompute(self, cache: SequenceCache, total_tokens: int) -> bool:
-        """Whether the rope of a sequence of `total_tokens` differs from that of its `cache`.
+        """Whether the keys in `cache` are rotated wrongly for a sequence of `total_tokens`.
 
-        Its tokens then have to be computed again, with an empty cache.
+        If so, all of its tokens have to be computed again, with an empty cache.
         """
-        return any(
-            0 < cache.length <= switch < total_tokens for switch in self._rope_switch_lengths
-        )
+        lengths = self._rope_switch_lengths
+        return any(0 < cache.length <= switch < total_tokens for switch in lengths)
 
     def rope_epoch(self, total_tokens: int) -> int | None:
-        """A number of the rope that the keys of a sequence of `total_tokens` have.
+        """Which rope factors a sequence of `total_tokens` uses.
 
-        Sequences of the same epoch may share keys; None means that none may share these.
+        Sequences of the same epoch can share cached keys. None: the factors depend on the exact
+        length, so that keys cannot be shared.
         """
         for scaling in _rope_scalings(self.spec):
             trained = scaling.get("max_position_embeddings", 2048)
@@ -161,29 +150,13 @@ class Decoder:
         caches: Sequence[SequenceCache],
         check: Callable[[], None] = lambda: None,
     ) -> Tensor:
-        """Logits (W, vocab) float32 after the batch's `logits_rows`.
+        """Logits (W, vocab) float32 of the batch's `logits_rows`.
 
-        `caches` are those of the batch's sequences, which take up the new tokens. Activations
-        move between devices only where the next layer sits on another one. `check` is called
-        before each layer, and may raise to give the step up.
+        `caches` are those of the batch's sequences; the new tokens are added to them. Activations
+        move between devices only if the next layer is on another device. `check` is called before
+        each layer, and may raise to abort the forward pass.
         """
-        by_layer = list(zip(*(cache.layers for cache in caches), strict=True))
-        # Nothing else holds x: what was before a layer goes when it is done.
-        x, index = self._embed(batch), 0
-        here = batch
-        while index < len(self._layers):
-            check()
-            device = self._layer_devices[index]
-            if x.device != device:
-                x = x.to(device, self._activation_dtype(device))
-            here = here.on(device)
-            run = self._runs.get(index)
-            if run is not None and run.takes(x, here):
-                x = run(x, here, by_layer)
-                index = run.places.stop
-            else:
-                x = self._layers[index](x, here, by_layer[index])
-                index += 1
+        x = self._hidden_states(batch, caches, check)
         for cache, (rows, _) in zip(caches, batch.queries, strict=True):
             cache.advance(rows.stop - rows.start)
         if batch.logits_rows.shape[0] < x.shape[0]:
@@ -192,8 +165,31 @@ class Decoder:
             x = x.to(self.primary_device, self._activation_dtype(self.primary_device))
         return self._logits(self._norm(x))
 
+    def _hidden_states(
+        self, batch: ForwardBatch, caches: Sequence[SequenceCache], check: Callable[[], None]
+    ) -> Tensor:
+        """The output (N, hidden) of the last layer, on its device."""
+        by_layer = list(zip(*(cache.layers for cache in caches), strict=True))
+        # No other reference to x exists, so a layer's input is freed once its output is there.
+        x, index = self._embed(batch), 0
+        here = batch
+        while index < len(self._layers):
+            check()
+            device = self._layer_devices[index]
+            if x.device != device:
+                x = x.to(device, self._activation_dtype(device))
+            here = here.on(device)
+            chain = self._chains.get(index)
+            if chain is not None and chain.supports(x, here):
+                x = chain(x, here, by_layer)
+                index = chain.layer_indices.stop
+            else:
+                x = self._layers[index](x, here, by_layer[index])
+                index += 1
+        return x
+
     def _embed(self, batch: ForwardBatch) -> Tensor:
-        """(N, hidden), at home; with features of images in the place of tokens, where it is so."""
+        """(N, hidden) on the primary device, with image features in place of image tokens."""
         primary_device = self.primary_device
         x = self._embedding.rows(
             batch.token_ids.to(primary_device), self._activation_dtype(primary_device)
@@ -217,8 +213,27 @@ class Decoder:
         return torch.float32 if device.type == "cpu" else self._dtype
 
 
-def _switch_lengths_of(spec: ModelSpec) -> set[int]:
-    """The lengths at which a rope of the model changes."""
+def _build_layers(
+    spec: ModelSpec, weights: ModelWeights, devices: Sequence[torch.device]
+) -> list[DecoderLayer | CrossAttentionLayer]:
+    """All layers; those with the same rope on the same device share a table of cos and sin."""
+    layers: list[DecoderLayer | CrossAttentionLayer] = []
+    tables: dict[object, RopeTable] = {}
+    factors = file_factors(weights)
+    for index, (layer, device) in enumerate(zip(spec.layers, devices, strict=True)):
+        if isinstance(layer.mixer, CrossAttention):
+            layers.append(CrossAttentionLayer(layer, weights.layer(index)))
+            continue
+        rope = layer.mixer.rope
+        if rope is not None and (rope, device) not in tables:
+            tables[rope, device] = RopeTable(rope, device, factors)
+        table = tables.get((rope, device))
+        layers.append(DecoderLayer(layer, weights.layer(index), table))
+    return layers
+
+
+def _find_rope_switch_lengths(spec: ModelSpec) -> set[int]:
+    """The sequence lengths at which the model's rope factors change (longrope)."""
     switches = {scaling.switch_tokens for scaling in _rope_scalings(spec)}
     return {switch for switch in switches if switch is not None}
 

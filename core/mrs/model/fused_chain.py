@@ -1,8 +1,9 @@
-"""Adjacent ordinary layers, which few tokens pass in one native call."""
+"""Chains of adjacent fused layers, which one native call computes for a few tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -12,60 +13,65 @@ from mrs.kernels.cpu.fused_layer_chain import NativeLayerChain
 from mrs.model.batch import ForwardBatch
 from mrs.model.fused_blocks import FusedAttentionBlock
 
-#: Both halves of a layer, where the native library computes them.
-FusedLayer = tuple[FusedAttentionBlock, NativeMlpBlock]
+#: A chain ends once its layers have this many bytes of weights: Ctrl-C is handled between chains.
+_CHAIN_BYTES = 2 << 30
 
-#: Weights that one call reads, about: a Ctrl-C is answered between two calls.
-_RUN_BYTES = 2 << 30
+
+class FusedLayer(NamedTuple):
+    """A layer whose two blocks are both computed by the native library."""
+
+    attention: FusedAttentionBlock
+    mlp: NativeMlpBlock
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.attention.native.weight_bytes + self.mlp.weight_bytes
 
 
 class FusedLayerChain:
-    """The layers of `places`, one after another, for few tokens."""
+    """Adjacent layers of a model, by `layer_indices`, for batches of a few tokens."""
 
     def __init__(self, first: int, layers: Sequence[FusedLayer]) -> None:
-        self.places = range(first, first + len(layers))
+        self.layer_indices = range(first, first + len(layers))
         self._layers = layers
-        ropes = [attention.rope for attention, _ in layers]
+        ropes = [layer.attention.rope for layer in layers]
         self._ropes = list(dict.fromkeys(ropes))
-        self._runs: dict[tuple[int, ...], NativeLayerChain] = {}
-        self._run = self._grouped((0,) * len(layers))
+        self._native_chains: dict[tuple[int, ...], NativeLayerChain] = {}
+        self._any_native = self._native_chain((0,) * len(layers))
 
-    def takes(self, x: Tensor, batch: ForwardBatch) -> bool:
-        return not batch.has_attention_ends and self._run.takes(x)
+    def supports(self, x: Tensor, batch: ForwardBatch) -> bool:
+        return not batch.has_attention_ends and self._any_native.supports(x)
 
     def __call__(
         self, x: Tensor, batch: ForwardBatch, caches: Sequence[Sequence[PagedKVCache]]
     ) -> Tensor:
-        """x (N, hidden) to (N, hidden); `caches` are those of all of the model's layers."""
-        own = [caches[place][0] for place in self.places]
-        run = self._grouped(tuple(cache.group for cache in own))
+        """x (N, hidden) to (N, hidden); `caches` are those of all layers of the model."""
+        chain_caches = [caches[index][0] for index in self.layer_indices]
+        native = self._native_chain(tuple(cache.group for cache in chain_caches))
         angles = [rope.angles(batch) for rope in self._ropes]
-        return run(x, angles, [cache.kv for cache in own], batch.attention)
+        return native(x, angles, [cache.kv for cache in chain_caches], batch.attention)
 
-    def _grouped(self, groups: tuple[int, ...]) -> NativeLayerChain:
-        """The run where each layer's keys lie in the pool of its group."""
-        if groups not in self._runs:
-            self._runs[groups] = NativeLayerChain(
-                [(attention.half, feed_forward) for attention, feed_forward in self._layers],
-                [self._ropes.index(attention.rope) for attention, _ in self._layers],
+    def _native_chain(self, groups: tuple[int, ...]) -> NativeLayerChain:
+        """The native chain whose layers read the block tables of these cache groups."""
+        if groups not in self._native_chains:
+            self._native_chains[groups] = NativeLayerChain(
+                [(layer.attention.native, layer.mlp) for layer in self._layers],
+                [self._ropes.index(layer.attention.rope) for layer in self._layers],
                 groups,
             )
-        return self._runs[groups]
+        return self._native_chains[groups]
 
 
-def find_runs(layers: Sequence[FusedLayer | None]) -> dict[int, FusedLayerChain]:
-    """The runs of a model's layers, of which None are others, by the place of their first."""
-    runs: dict[int, FusedLayerChain] = {}
-    run: list[FusedLayer] = []
-    for place, layer in enumerate([*layers, None]):
-        if run and (layer is None or _weight_bytes(run) >= _RUN_BYTES):
-            first = place - len(run)
-            runs[first] = FusedLayerChain(first, run)
-            run = []
+def find_chains(layers: Sequence[FusedLayer | None]) -> dict[int, FusedLayerChain]:
+    """The chains of a model by the index of their first layer; None: a layer is not fused."""
+    chains: dict[int, FusedLayerChain] = {}
+    current: list[FusedLayer] = []
+    for index, layer in enumerate([*layers, None]):
+        is_full = sum(each.weight_bytes for each in current) >= _CHAIN_BYTES
+        if current and (layer is None or is_full):
+            first = index - len(current)
+            chains[first] = FusedLayerChain(first, current)
+            current = []
         if layer is not None:
-            run.append(layer)
-    return runs
-
-
-def _weight_bytes(run: Sequence[FusedLayer]) -> int:
-    return sum(attention.half.weight_bytes + after.weight_bytes for attention, after in run)
+            current.append(layer)
+    return chains

@@ -1,4 +1,4 @@
-"""Multi-head latent attention as a part of a layer."""
+"""Multi-head latent attention (MLA) of a decoder layer."""
 
 from __future__ import annotations
 
@@ -13,61 +13,59 @@ from mrs.cache.paged_kv import PagedKVCache
 from mrs.kernels.attention_backend import AttentionBackend, attention_backend
 from mrs.kernels.paged import PagedKV
 from mrs.model.batch import ForwardBatch
+from mrs.model.model_weights import ModelWeights
 from mrs.model.rope import RopeTable
-from mrs.model.weights import ModelWeights
 
 
 class LatentAttentionModule:
-    """Remembers one latent vector and one rotated key a token, shared by all heads.
+    """MLA with the key and value projections absorbed into queries and outputs.
 
-    Keys and values are never made of the latent vectors: queries go through the keys' map instead,
-    and what attention mixes goes through the values' map, so all heads attend to one key head.
+    The cache has one latent vector and one rotated key for each token, shared by all heads. The
+    latent vectors are never expanded to keys and values: queries are multiplied by `k_b` instead,
+    and the attention output by `v_b`. So all heads attend to one key head.
     """
 
     _backend: AttentionBackend
 
-    def __init__(
-        self, part: LatentAttention, weights: ModelWeights, rope: RopeTable | None
-    ) -> None:
+    def __init__(self, mla: LatentAttention, weights: ModelWeights, rope: RopeTable | None) -> None:
         assert rope is not None
-        self._part = part
+        self._mla = mla
         self._rope = rope
-        if part.q_lora_rank is None:
+        if mla.q_lora_rank is None:
             self._q = weights.linear("mixer.q")
         else:
             self._q_a, self._q = weights.linear("mixer.q_a"), weights.linear("mixer.q_b")
-            self._q_norm = weights.norm("mixer.q_a_norm", part.norm)
+            self._q_norm = weights.norm("mixer.q_a_norm", mla.norm)
         self._kv_a = weights.linear("mixer.kv_a")
-        self._kv_norm = weights.norm("mixer.kv_a_norm", part.norm)
-        self._k_b, self._v_b = (
-            weights.vector("mixer.k_b.weight"),
-            weights.vector("mixer.v_b.weight"),
-        )
+        self._kv_norm = weights.norm("mixer.kv_a_norm", mla.norm)
+        self._k_b = weights.vector("mixer.k_b.weight")
+        self._v_b = weights.vector("mixer.v_b.weight")
         self._o = weights.linear("mixer.o")
 
     def __call__(self, x: Tensor, batch: ForwardBatch, cache: Sequence[PagedKVCache]) -> Tensor:
-        part, kv = self._part, cache[0].kv
+        """x (N, hidden) to (N, hidden); writes the latent vectors of the new tokens."""
+        mla, kv = self._mla, cache[0].kv
         group = batch.attention[cache[0].group]
-        q = self._queries(x).view(-1, part.heads, part.qk_nope_head_dim + part.rope.dim)
-        own, turned = q[..., : part.qk_nope_head_dim], q[..., part.qk_nope_head_dim :]
-        queries = self._rotated(_by_head(own, self._k_b), turned, batch)  # (N, H, latent + rope)
+        q = self._queries(x).view(-1, mla.heads, mla.qk_nope_head_dim + mla.rope.dim)
+        q_nope, q_rope = q[..., : mla.qk_nope_head_dim], q[..., mla.qk_nope_head_dim :]
+        queries = self._with_rope(_per_head_matmul(q_nope, self._k_b), q_rope, batch)
         compressed = self._kv_a(x)
-        latent = self._kv_norm(compressed[:, : part.kv_lora_rank])
-        key = compressed[:, part.kv_lora_rank :]
-        keys = self._rotated(latent[:, None], key[:, None], batch)
+        latent = self._kv_norm(compressed[:, : mla.kv_lora_rank])
+        k_rope = compressed[:, mla.kv_lora_rank :]
+        keys = self._with_rope(latent[:, None], k_rope[:, None], batch)
         self._backend.write(kv, group, keys, None)
-        mixed = self._backend.attend(queries, kv, group, scale=part.scale)
-        mixed = mixed.view(x.shape[0], part.heads, part.kv_lora_rank)
-        return self._o(_by_head(mixed, self._v_b.transpose(1, 2)).flatten(1))
+        out = self._backend.attend(queries, kv, group, scale=mla.scale)
+        out = out.view(x.shape[0], mla.heads, mla.kv_lora_rank)
+        return self._o(_per_head_matmul(out, self._v_b.transpose(1, 2)).flatten(1))
 
     def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
-        part, config = self._part, builder.config
+        mla = self._mla
         kv = PagedKV(
             1,
-            part.kv_lora_rank + part.rope.dim,
-            part.kv_lora_rank,
-            block_tokens=config.size.block_tokens,
-            dtype=config.dtype,
+            mla.kv_lora_rank + mla.rope.dim,
+            mla.kv_lora_rank,
+            block_tokens=builder.config.size.block_tokens,
+            dtype=builder.config.dtype,
             device=device,
             values_in_keys=True,
         )
@@ -75,16 +73,17 @@ class LatentAttentionModule:
         builder.add_paged(kv)
 
     def _queries(self, x: Tensor) -> Tensor:
-        if self._part.q_lora_rank is not None:
+        """(N, heads * (qk_nope_head_dim + rope.dim)), not rotated yet."""
+        if self._mla.q_lora_rank is not None:
             x = self._q_norm(self._q_a(x))
         return self._q(x)
 
-    def _rotated(self, plain: Tensor, turned: Tensor, batch: ForwardBatch) -> Tensor:
-        """(N, H, latent) and (N, H, rope) to the former and the rotated latter, side by side."""
-        return torch.cat((plain, self._rope.rotate(turned, batch)), dim=-1)
+    def _with_rope(self, nope: Tensor, rope: Tensor, batch: ForwardBatch) -> Tensor:
+        """cat(nope, rotate(rope)): (N, H, latent) and (N, H, rope.dim)."""
+        return torch.cat((nope, self._rope.rotate(rope, batch)), dim=-1)
 
 
-def _by_head(x: Tensor, weight: Tensor) -> Tensor:
+def _per_head_matmul(x: Tensor, weight: Tensor) -> Tensor:
     """Each head's x times its matrix: (N, H, A) and (H, A, B) to (N, H, B), in x's dtype."""
     product = torch.bmm(x.transpose(0, 1).to(weight.dtype), weight)
     return product.transpose(0, 1).to(x.dtype)

@@ -1,4 +1,4 @@
-"""Weight matrices, however their numbers are stored."""
+"""Weight matrices in each form of storage, and linear layers made of them."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from torch import Tensor
 from mrs.formats import Format
 from mrs.quants import decode
 
-#: Weights that `BlockMatrix` decodes at a time: a few dozen bytes for each are no burden to a
-#: GPU, and a CPU's caches hold a part of them.
+#: Weights that `BlockMatrix` decodes at a time. On a CPU, some of a tile stays in its caches; on a
+#: GPU, a few dozen bytes of temporary memory for each weight are affordable.
 TILE_WEIGHTS = {"cpu": 1 << 20}
 TILE_WEIGHTS_ELSEWHERE = 1 << 22
 
 
 class Matrix(Protocol):
-    """A (rows, columns) weight: multiplies activations, and gives single rows as an embedding."""
+    """A (rows, columns) weight: multiplies activations, and looks up rows as an embedding."""
 
     @property
     def shape(self) -> tuple[int, int]: ...
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the weight takes on its device."""
+        """Bytes of the weight on its device."""
 
     @property
     def device(self) -> torch.device: ...
@@ -38,7 +38,7 @@ class Matrix(Protocol):
 
 
 class DenseMatrix:
-    """A weight kept as an ordinary floating-point tensor."""
+    """A weight stored as an ordinary floating-point tensor."""
 
     def __init__(self, weight: Tensor) -> None:
         self._weight = weight
@@ -60,14 +60,14 @@ class DenseMatrix:
 
 
 class BlockMatrix:
-    """A quantized weight whose blocks are kept as they lie in a file, in any format, anywhere.
+    """A quantized weight stored in the file's own blocks, in any format, on any device.
 
-    Products decode some rows after others, every time: slower than kernels that multiply blocks,
-    for devices that have none.
+    Every product decodes the weight, a tile of rows at a time. That is slower than kernels which
+    multiply blocks directly; this class serves devices without such kernels.
     """
 
     def __init__(self, format: Format, rows: int, columns: int, device: torch.device) -> None:
-        """Memory for the weight, to be filled by `fill`. Unsupported if it cannot be decoded."""
+        """Allocate the weight, for `fill` to write. Raises Unsupported if no decoder exists."""
         row_bytes = format.size_bytes((columns,))
         decode(torch.zeros(1, format.block_bytes, dtype=torch.uint8), format)
         self._format = format
@@ -80,7 +80,7 @@ class BlockMatrix:
         return self._blocks.nbytes
 
     def fill(self, blocks: Tensor, first_row: int = 0) -> None:
-        """Take rows of blocks, uint8 (R, row_bytes), as rows `first_row` and after."""
+        """Write rows of blocks, uint8 (R, row_bytes), from row `first_row` on."""
         self._blocks[first_row : first_row + len(blocks)] = blocks
 
     def matmul(self, x: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ class BlockMatrix:
 
 
 class Linear:
-    """A weight matrix and its bias, if any."""
+    """x times the transposed weight, plus a bias if there is one."""
 
     def __init__(self, matrix: Matrix, bias: Tensor | None = None) -> None:
         self._matrix = matrix

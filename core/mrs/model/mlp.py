@@ -1,4 +1,4 @@
-"""The part of a layer that transforms each token on its own."""
+"""The feed-forward block of a layer (MLP)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ from torch import Tensor
 
 from mrs.architecture.layers import Mlp
 from mrs.kernels.nonlinearities import ACTIVATIONS, gated
-from mrs.model.weights import ModelWeights
+from mrs.model.model_weights import ModelWeights
 
 
 class MlpModule:
-    """down(activation(gate(x)) * up(x)), or down(activation(up(x))); its weights are `slot`'s."""
+    """down(activation(gate(x)) * up(x)), or without a gate down(activation(up(x))).
 
-    def __init__(self, part: Mlp, weights: ModelWeights, slot: str = "ffn") -> None:
-        self._activation, self._clamp = part.activation, part.clamp
-        self._gate = weights.linear(f"{slot}.gate") if part.gated else None
+    Its weights are named `slot.gate`, `slot.up` and `slot.down`.
+    """
+
+    def __init__(self, config: Mlp, weights: ModelWeights, slot: str = "ffn") -> None:
+        self._activation, self._clamp = config.activation, config.clamp
+        self._gate = weights.linear(f"{slot}.gate") if config.gated else None
         self._up, self._down = weights.linear(f"{slot}.up"), weights.linear(f"{slot}.down")
 
     def __call__(self, x: Tensor) -> Tensor:
+        """x (N, hidden) to (N, hidden)."""
         if self._gate is None:
             return self._down(ACTIVATIONS[self._activation](self._up(x)))
         return self._down(gated(self._activation, self._gate(x), self._up(x), self._clamp))

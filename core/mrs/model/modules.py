@@ -1,4 +1,4 @@
-"""From a part's description to the part that runs: one entry a kind."""
+"""The module class of each kind of token mixer and feed-forward block."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from mrs.architecture.layers import (
 from mrs.cache.cache_space import CacheBuilder
 from mrs.model.attention import AttentionModule
 from mrs.model.batch import ForwardBatch
-from mrs.model.delta_net import DeltaNetPart
+from mrs.model.delta_net import DeltaNetModule
 from mrs.model.latent_attention import LatentAttentionModule
 from mrs.model.mlp import MlpModule
+from mrs.model.model_weights import ModelWeights
 from mrs.model.moe import MoeModule
 from mrs.model.rope import RopeTable
-from mrs.model.short_convolution import ConvolutionPart
-from mrs.model.weights import ModelWeights
+from mrs.model.short_convolution import ShortConvolutionModule
 
 
 class TokenMixer(Protocol):
-    """Lets the tokens of each sequence look at each other."""
+    """Combines each token with earlier tokens of its sequence."""
 
     def __call__(self, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor:
         """x (N, hidden) to (N, hidden); `cache` has this layer's cache of each sequence."""
 
     def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
-        """Say what this layer keeps of a sequence."""
+        """Declare the cache that this layer needs for a sequence."""
 
 
-class FeedForwardPart(Protocol):
-    """Transforms each token on its own."""
+class FeedForwardModule(Protocol):
+    """Transforms each token independently of the others."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (N, hidden) to (N, hidden)."""
@@ -50,18 +50,18 @@ class FeedForwardPart(Protocol):
 _MIXERS: dict[type, Callable[[Any, ModelWeights, RopeTable | None], TokenMixer]] = {
     Attention: AttentionModule,
     LatentAttention: LatentAttentionModule,
-    GatedDeltaNet: DeltaNetPart,
-    ShortConvolution: ConvolutionPart,
+    GatedDeltaNet: DeltaNetModule,
+    ShortConvolution: ShortConvolutionModule,
 }
-_FEED_FORWARDS: dict[type, Callable[[Any, ModelWeights], FeedForwardPart]] = {
+_FEED_FORWARDS: dict[type, Callable[[Any, ModelWeights], FeedForwardModule]] = {
     Mlp: MlpModule,
     Moe: MoeModule,
 }
 
 
-def build_mixer(part: Mixer, weights: ModelWeights, rope: RopeTable | None) -> TokenMixer:
-    return _MIXERS[type(part)](part, weights, rope)
+def build_mixer(config: Mixer, weights: ModelWeights, rope: RopeTable | None) -> TokenMixer:
+    return _MIXERS[type(config)](config, weights, rope)
 
 
-def build_feed_forward(part: FeedForward, weights: ModelWeights) -> FeedForwardPart:
-    return _FEED_FORWARDS[type(part)](part, weights)
+def build_feed_forward(config: FeedForward, weights: ModelWeights) -> FeedForwardModule:
+    return _FEED_FORWARDS[type(config)](config, weights)

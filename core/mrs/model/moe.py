@@ -1,4 +1,4 @@
-"""A mixture of experts as the part of a layer that transforms each token."""
+"""A mixture of experts in place of a layer's MLP."""
 
 from __future__ import annotations
 
@@ -8,55 +8,56 @@ from torch import Tensor
 from mrs.architecture.layers import Moe, Router
 from mrs.kernels.expert_routing import choose_experts, sparsemixer_top_k
 from mrs.model.mlp import MlpModule
-from mrs.model.weights import ModelWeights
+from mrs.model.model_weights import ModelWeights
 
 
-class RouterPart:
-    """Scores the experts in float32, chooses some for each token and weighs them."""
+class RouterModule:
+    """Scores all experts in float32 and chooses `top_k` of them for each token."""
 
     def __init__(self, router: Router, weights: ModelWeights) -> None:
         self._router = router
         self._weight = weights.vector("ffn.router.weight")
         self._bias = weights.optional_vector("ffn.router.bias")
-        self._correction = weights.optional_vector("ffn.router.correction")
+        self._score_correction_bias = weights.optional_vector("ffn.router.correction")
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """x (N, hidden) to the weights and numbers of the chosen experts, (N, chosen) both."""
+        """x (N, hidden) to the weights and the indices of the chosen experts, (N, top_k) both."""
         router = self._router
         logits = torch.nn.functional.linear(x.float(), self._weight, self._bias)  # (N, E)
         if router.scoring == "sparsemixer":
             return sparsemixer_top_k(logits, router.top_k, router.jitter)
         scores = logits.softmax(-1) if router.scoring == "softmax" else logits.sigmoid()
-        chosen = choose_experts(
+        indices = choose_experts(
             scores,
             router.top_k,
-            correction=self._correction,
-            groups=router.n_group,
-            best=router.group_score_experts,
-            kept=router.topk_group,
+            score_correction_bias=self._score_correction_bias,
+            n_group=router.n_group,
+            topk_group=router.topk_group,
+            group_score_experts=router.group_score_experts,
         )
-        chosen_scores = scores.gather(-1, chosen)
+        weights = scores.gather(-1, indices)
         if router.norm_topk_prob:
-            chosen_scores = chosen_scores / chosen_scores.sum(-1, keepdim=True)
-        return chosen_scores * router.scale, chosen
+            weights = weights / weights.sum(-1, keepdim=True)
+        return weights * router.scale, indices
 
 
 class MoeModule:
-    """Runs the chosen experts alone, each once for all tokens that go to it."""
+    """The weighted sum of the chosen experts, plus the shared expert if the model has one."""
 
-    def __init__(self, part: Moe, weights: ModelWeights) -> None:
-        self._router = RouterPart(part.router, weights)
+    def __init__(self, moe: Moe, weights: ModelWeights) -> None:
+        self._router = RouterModule(moe.router, weights)
         self._experts = [
-            MlpModule(part.expert, weights, f"ffn.experts.{expert}")
-            for expert in range(part.router.experts)
+            MlpModule(moe.expert, weights, f"ffn.experts.{expert}")
+            for expert in range(moe.router.experts)
         ]
-        self._shared = MlpModule(part.shared, weights, "ffn.shared") if part.shared else None
-        self._shared_gate = weights.vector("ffn.shared_gate.weight") if part.shared_gate else None
+        self._shared = MlpModule(moe.shared, weights, "ffn.shared") if moe.shared else None
+        self._shared_gate = weights.vector("ffn.shared_gate.weight") if moe.shared_gate else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        weights, chosen = self._router(x)
-        mixed = self._mixed_for_one if x.shape[0] == 1 else self._mixed
-        out = mixed(x, weights, chosen)
+        """x (N, hidden) to (N, hidden)."""
+        weights, indices = self._router(x)
+        weighted_sum = self._sum_for_one_token if x.shape[0] == 1 else self._sum_by_expert
+        out = weighted_sum(x, weights, indices)
         if self._shared is not None:
             shared = self._shared(x)
             if self._shared_gate is not None:
@@ -65,25 +66,25 @@ class MoeModule:
             out += shared
         return out
 
-    def _mixed(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-        """The chosen experts' results times their weights, summed for each token."""
-        # Pairs of a token and an expert, sorted by expert: each runs on one stretch of them.
-        experts, order = chosen.flatten().sort(stable=True)
-        tokens = order // chosen.shape[1]
+    def _sum_by_expert(self, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
+        """Calls each chosen expert once, with all of its tokens."""
+        # Pairs of a token and an expert, sorted by expert: the pairs of an expert are adjacent.
+        experts, order = indices.flatten().sort(stable=True)
+        tokens = order // indices.shape[1]
         pair_weights = weights.flatten()[order][:, None].to(x.dtype)
-        numbers, counts = torch.unique_consecutive(experts, return_counts=True)
+        used, counts = torch.unique_consecutive(experts, return_counts=True)
         out, start = torch.zeros_like(x), 0
-        for expert, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+        for expert, count in zip(used.tolist(), counts.tolist(), strict=True):
             pairs = slice(start, start + count)
             rows = tokens[pairs]
             out.index_add_(0, rows, self._experts[expert](x[rows]).mul_(pair_weights[pairs]))
             start += count
         return out
 
-    def _mixed_for_one(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-        """The same sum for a single token, whose rows need not be gathered for each expert."""
+    def _sum_for_one_token(self, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
+        """The same sum for x (1, hidden), without gathering rows for each expert."""
         out = torch.zeros_like(x)
-        numbers, pair_weights = chosen[0].tolist(), weights[0].to(x.dtype).tolist()
-        for expert, weight in sorted(zip(numbers, pair_weights, strict=True)):
+        experts, expert_weights = indices[0].tolist(), weights[0].to(x.dtype).tolist()
+        for expert, weight in sorted(zip(experts, expert_weights, strict=True)):
             out += self._experts[expert](x).mul_(weight)
         return out

@@ -1,4 +1,4 @@
-"""Rotary angles of a model: frequencies under every scaling rule, tabulated by position."""
+"""Rotary position embedding: frequencies under each scaling rule, and tables of cos and sin."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from torch import Tensor
 from mrs.architecture.layers import Rope, RopeScaling
 from mrs.kernels.rotate import rotate
 from mrs.model.batch import ForwardBatch
-from mrs.model.weights import ModelWeights
+from mrs.model.model_weights import ModelWeights
 
 
 def frequencies(
     rope: Rope, total_tokens: int, file_factors: Mapping[str, Tensor]
 ) -> tuple[Tensor, float]:
-    """Angle per position of each pair, (dim / 2,) float32, and the factor on cos and sin.
+    """Frequency of each pair, (dim / 2,) float32, and the factor on cos and sin.
 
-    `total_tokens` is the length of the whole sequence: `dynamic` and `longrope` depend on it.
-    `file_factors` are the factors that the checkpoint keeps as tensors, by slot.
+    `total_tokens` is the length of the whole sequence, which `dynamic` and `longrope` depend on.
+    `file_factors` are factors that the checkpoint stores as tensors, by slot.
     Sources: linear and dynamic (kaiokendev, bloc97), yarn (arXiv 2309.00071), longrope
     (arXiv 2402.13753), llama3 (Llama 3.1's reference code).
     """
     exponents = torch.arange(0, rope.dim, 2, dtype=torch.int64).float() / rope.dim
-    plain = 1.0 / (rope.base**exponents)
+    unscaled = 1.0 / (rope.base**exponents)
     scaling = rope.scaling
     if scaling is None:
-        return plain, 1.0
+        return unscaled, 1.0
     match scaling.kind:
         case "linear":
-            return plain / scaling.get("factor", 1.0), 1.0
+            return unscaled / scaling.get("factor", 1.0), 1.0
         case "dynamic":
             return _dynamic(rope, exponents, scaling, total_tokens), 1.0
         case "llama3":
-            return _llama3(plain, scaling), 1.0
+            return _llama3(unscaled, scaling), 1.0
         case "yarn":
-            return _yarn(plain, rope, scaling)
+            return _yarn(unscaled, rope, scaling)
         case "longrope":
-            return _longrope(plain, scaling, total_tokens, file_factors)
+            return _longrope(unscaled, scaling, total_tokens, file_factors)
         case "factors":
-            return plain / file_factors["rope.factors"], 1.0
+            return unscaled / file_factors["rope.factors"], 1.0
 
 
 def _dynamic(rope: Rope, exponents: Tensor, scaling: RopeScaling, total_tokens: int) -> Tensor:
@@ -51,70 +51,70 @@ def _dynamic(rope: Rope, exponents: Tensor, scaling: RopeScaling, total_tokens: 
     return 1.0 / (torch.tensor(base, dtype=torch.float32) ** exponents)
 
 
-def _llama3(plain: Tensor, scaling: RopeScaling) -> Tensor:
+def _llama3(unscaled: Tensor, scaling: RopeScaling) -> Tensor:
     factor = scaling.get("factor", 8.0)
     low, high = scaling.get("low_freq_factor", 1.0), scaling.get("high_freq_factor", 4.0)
     trained = scaling.trained_tokens
-    wavelength = 2 * math.pi / plain
+    wavelength = 2 * math.pi / unscaled
     smooth = ((trained / wavelength - low) / (high - low)).clamp(0, 1)
-    return (1 - smooth) * plain / factor + smooth * plain
+    return (1 - smooth) * unscaled / factor + smooth * unscaled
 
 
-def _yarn(plain: Tensor, rope: Rope, scaling: RopeScaling) -> tuple[Tensor, float]:
+def _yarn(unscaled: Tensor, rope: Rope, scaling: RopeScaling) -> tuple[Tensor, float]:
     factor = scaling.get("factor", 1.0)
     trained = scaling.trained_tokens
 
     def pair_with(rotations: float) -> float:
-        """The pair that turns `rotations` times over the trained length."""
-        turns = math.log(trained / (rotations * 2 * math.pi))
-        return rope.dim * turns / (2 * math.log(rope.base))
+        """The index of the pair that rotates `rotations` times over the trained length."""
+        log_ratio = math.log(trained / (rotations * 2 * math.pi))
+        return rope.dim * log_ratio / (2 * math.log(rope.base))
 
     low, high = pair_with(scaling.get("beta_fast", 32)), pair_with(scaling.get("beta_slow", 1))
     if scaling.get("truncate", 1.0):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, rope.dim - 1)
     pairs = torch.arange(rope.dim // 2, dtype=torch.float32)
-    stretched = ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)
-    return plain / factor * stretched + plain * (1 - stretched), _yarn_magnitude(scaling, factor)
+    ramp = ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)
+    return unscaled / factor * ramp + unscaled * (1 - ramp), _yarn_magnitude(scaling, factor)
 
 
 def _yarn_magnitude(scaling: RopeScaling, factor: float) -> float:
     def magnitude(weight: float) -> float:
         return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
-    given = scaling.get("attention_factor", 0.0)
-    if given:
-        return given
+    attention_factor = scaling.get("attention_factor", 0.0)
+    if attention_factor:
+        return attention_factor
     mscale, all_dims = scaling.get("mscale", 0.0), scaling.get("mscale_all_dim", 0.0)
     return magnitude(mscale) / magnitude(all_dims) if mscale and all_dims else magnitude(1.0)
 
 
 def _longrope(
-    plain: Tensor, scaling: RopeScaling, total_tokens: int, file_factors: Mapping[str, Tensor]
+    unscaled: Tensor, scaling: RopeScaling, total_tokens: int, file_factors: Mapping[str, Tensor]
 ) -> tuple[Tensor, float]:
     trained = scaling.trained_tokens
-    stretch = scaling.get("factor", scaling.get("max_position_embeddings", trained) / trained)
-    magnitude = math.sqrt(1 + math.log(stretch) / math.log(trained)) if stretch > 1 else 1.0
+    factor = scaling.get("factor", scaling.get("max_position_embeddings", trained) / trained)
+    magnitude = math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 else 1.0
     if scaling.file_slots:
         short, long = (file_factors[slot] for slot in scaling.file_slots)
     else:
         short, long = torch.tensor(scaling.factors), torch.tensor(scaling.long_factors)
     is_long = total_tokens > trained
-    # Phi 3.5 MoE has a magnitude for either length.
-    own = scaling.get("long_mscale" if is_long else "short_mscale", 0.0)
+    # Phi 3.5 MoE's config gives a magnitude for each of the two lengths.
+    mscale = scaling.get("long_mscale" if is_long else "short_mscale", 0.0)
     factors = long if is_long else short
-    return plain / factors, own or scaling.get("attention_factor", magnitude)
+    return unscaled / factors, mscale or scaling.get("attention_factor", magnitude)
 
 
 def file_factors(weights: ModelWeights) -> dict[str, Tensor]:
-    """The factor tables that came with the weights, by slot, on the CPU."""
+    """The rope factors that the checkpoint stores as tensors, by slot, on the CPU."""
     slots = ("rope.factors", "rope.short_factors", "rope.long_factors")
     found = {slot: weights.optional_vector(f"{slot}.weight") for slot in slots}
     return {slot: tensor.cpu() for slot, tensor in found.items() if tensor is not None}
 
 
 class RopeTable:
-    """cos and sin by position on one device; shared by all layers with one rope."""
+    """cos and sin by position on one device, shared by all layers with the same rope."""
 
     def __init__(
         self, rope: Rope, device: torch.device, file_factors: Mapping[str, Tensor]
@@ -127,25 +127,28 @@ class RopeTable:
         axes = [axis for axis, pairs in enumerate(rope.sections) for _ in range(pairs)]
         self._axes = torch.tensor(axes, dtype=torch.long, device=device)
         self._pairs = torch.arange(len(axes), device=device)
-        self._made_for: Tensor | None = None
+        self._angles_positions: Tensor | None = None
         self._angles = self._cos, self._sin
 
     def rotate(self, x: Tensor, batch: ForwardBatch) -> Tensor:
         """Rotate x (N, H, D) by the batch's positions.
 
-        Where they are three, in time, height and width, a section of the pairs is rotated by each.
+        With positions (3, N) in time, height and width, each rotates its own section of the pairs.
         """
         cos, sin = self.angles(batch)
         return rotate(x, cos, sin, interleaved=self.rope.interleaved)
 
     def angles(self, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
-        """cos and sin (N, pairs) of a batch's tokens; made once for all layers."""
-        if self._made_for is not batch.positions:
-            self._angles = self._fixed(batch) if self._is_fixed else self._by_length(batch)
-            self._made_for = batch.positions
+        """cos and sin (N, pairs) of a batch's tokens, computed once for all layers."""
+        if self._angles_positions is not batch.positions:
+            self._angles = (
+                self._look_up(batch) if self._is_fixed else self._compute_by_length(batch)
+            )
+            self._angles_positions = batch.positions
         return self._angles
 
-    def _fixed(self, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
+    def _look_up(self, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
+        """From the table, which grows to the largest position."""
         end = int(batch.positions.max()) + 1
         if end > self._cos.shape[0]:
             rows = max(end, 2 * self._cos.shape[0], 256)
@@ -153,22 +156,22 @@ class RopeTable:
         positions = batch.positions.to(self._device)
         if positions.dim() == 1:
             return self._cos[positions], self._sin[positions]
-        places = positions[self._axes].T
-        return self._cos[places, self._pairs], self._sin[places, self._pairs]
+        pair_positions = positions[self._axes].T  # (N, pairs)
+        return self._cos[pair_positions, self._pairs], self._sin[pair_positions, self._pairs]
 
-    def _by_length(self, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
-        """Sequence by sequence, where angles depend on its length."""
-        parts = [
+    def _compute_by_length(self, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
+        """Sequence by sequence: the angles depend on the sequence's length."""
+        tables = [
             self._tabulate(batch.positions[rows], length)
             for (rows, _), length in zip(batch.queries, batch.rope_lengths.tolist(), strict=True)
         ]
-        if len(parts) == 1:
-            return parts[0]
-        return torch.cat([cos for cos, _ in parts]), torch.cat([sin for _, sin in parts])
+        if len(tables) == 1:
+            return tables[0]
+        return torch.cat([cos for cos, _ in tables]), torch.cat([sin for _, sin in tables])
 
     def _tabulate(self, positions: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        angles, magnitude = frequencies(self.rope, length, self._file_factors)
-        table = positions.float()[:, None] * angles[None, :]
-        return (table.cos() * magnitude).to(self._device), (table.sin() * magnitude).to(
-            self._device
-        )
+        """cos and sin (P, pairs) of `positions` (P,) in a sequence of `length` tokens."""
+        pair_frequencies, magnitude = frequencies(self.rope, length, self._file_factors)
+        angles = positions.float()[:, None] * pair_frequencies[None, :]
+        cos, sin = angles.cos() * magnitude, angles.sin() * magnitude
+        return cos.to(self._device), sin.to(self._device)

@@ -1,4 +1,4 @@
-"""A short convolution as the part of a layer that mixes tokens."""
+"""A gated short convolution: the token mixer of LFM 2's convolution layers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.recurrent_state import RecurrentStateCache
 from mrs.kernels.causal_convolution import causal_convolution
 from mrs.model.batch import ForwardBatch
+from mrs.model.model_weights import ModelWeights
 from mrs.model.rope import RopeTable
-from mrs.model.weights import ModelWeights
 
 
-class ConvolutionPart:
-    """Convolves what one gate lets in, multiplies by another and projects back."""
+class ShortConvolutionModule:
+    """out(gate_out * convolution(gate_in * inner)), where in(x) = gate_in, gate_out, inner."""
 
     def __init__(
-        self, part: ShortConvolution, weights: ModelWeights, rope: RopeTable | None
+        self, config: ShortConvolution, weights: ModelWeights, rope: RopeTable | None
     ) -> None:
-        self._part = part
+        self._config = config
         self._in, self._out = weights.linear("mixer.in"), weights.linear("mixer.out")
         self._weight = weights.vector("mixer.conv.weight")
         self._bias = weights.optional_vector("mixer.conv.bias")
@@ -30,15 +30,16 @@ class ConvolutionPart:
     def __call__(
         self, x: Tensor, batch: ForwardBatch, cache: Sequence[RecurrentStateCache]
     ) -> Tensor:
+        """x (N, hidden) to (N, hidden); updates the states of the sequences."""
         gate_in, gate_out, inner = self._in(x).chunk(3, dim=-1)
         inner = gate_in * inner
-        mixed = torch.empty_like(inner)
+        out = torch.empty_like(inner)
         for (rows, _), each in zip(batch.queries, cache, strict=True):
             (state,) = each.tensors
-            mixed[rows] = causal_convolution(inner[rows], state, self._weight, self._bias)
-        return self._out(gate_out * mixed)
+            out[rows] = causal_convolution(inner[rows], state, self._weight, self._bias)
+        return self._out(gate_out * out)
 
     def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
-        shape = (self._part.channels, self._part.kernel_tokens - 1)
+        shape = (self._config.channels, self._config.kernel_tokens - 1)
         dtype = builder.config.dtype
         builder.add(lambda: RecurrentStateCache(shape, dtypes=(dtype,), device=device))

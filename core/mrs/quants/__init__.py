@@ -1,7 +1,7 @@
-"""Weight formats in memory: decode blocks to numbers, encode numbers to blocks."""
+"""Weight formats: decode blocks to floating-point values, encode values to blocks."""
 
 from __future__ import annotations
 
-from mrs.quants.registry import decode, encode, requantize
+from mrs.quants.codec import decode, encode, requantize
 
 __all__ = ["decode", "encode", "requantize"]

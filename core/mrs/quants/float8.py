@@ -14,8 +14,8 @@ def decode_float8_tiles(
     """`weight * weight_scale_inv`, tile by tile.
 
     `weights` is float8 (rows, columns), `scales` float (ceil(rows / tile rows),
-    ceil(columns / tile columns)): the last tiles may be cut. The product is computed in float32.
-    Errors: ValueError if the shapes do not belong together.
+    ceil(columns / tile columns)): the last tiles may be incomplete. The product is computed in
+    float32. Raises ValueError if the shapes do not match.
     """
     rows, columns = weights.shape
     tile_rows, tile_columns = tile

@@ -1,7 +1,7 @@
 """Decode 4-bit floats (e2m1) with shared scales: MXFP4, NVFP4, and MXFP4 as gpt-oss ships it.
 
 An e2m1 code is a sign bit and one of 0, 0.5, 1, 1.5, 2, 3, 4, 6 (OCP Microscaling Formats 1.0).
-As in ggml, codes are looked up doubled, as integers, and the scale carries the factor 0.5.
+As in ggml, the table has twice these values, as integers, and the scale includes the factor 0.5.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def _doubled_values(codes: torch.Tensor) -> torch.Tensor:
 
 
 def _half_power_of_two(exponents: torch.Tensor) -> torch.Tensor:
-    """`2**(e - 128)` of e8m0 bytes as float32; for e < 2 that is a subnormal number."""
+    """`2**(e - 128)` of e8m0 bytes as float32; subnormal for e < 2."""
     e = exponents.int()
     bits = torch.where(e < 2, 0x00200000 << e.clamp(max=1), (e - 1) << 23)
     return bits.view(torch.float32)
@@ -45,17 +45,17 @@ def decode_nvfp4(blocks: torch.Tensor) -> torch.Tensor:
 def decode_mxfp4_pairs(
     blocks: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype = torch.bfloat16
 ) -> torch.Tensor:
-    """gpt-oss: `*_blocks` uint8 (..., G, 16) and `*_scales` uint8 (..., G) -> (..., G * 32).
+    """gpt-oss weights: `blocks` uint8 (..., G, 16), `scales` uint8 (..., G) -> (..., G * 32).
 
-    Unlike ggml's, a byte here holds two neighbours, the low nibble first. Errors: ValueError if
-    the shapes do not belong together. The scratch is about eight times the result: for large
-    tensors call it for a slice at a time.
+    Unlike in ggml's blocks, the two codes of a byte are adjacent weights, the low nibble first.
+    Raises ValueError if the shapes do not match. Temporary memory is about eight times the result:
+    decode large tensors slice by slice.
     """
     if blocks.shape[:-1] != scales.shape or blocks.shape[-1:] != (16,):
-        raise ValueError(f"blocks {tuple(blocks.shape)} do not fit scales {tuple(scales.shape)}")
+        raise ValueError(f"blocks {tuple(blocks.shape)} do not match scales {tuple(scales.shape)}")
     codes = torch.stack((blocks & 15, blocks >> 4), -1).flatten(-2)  # (..., G, 32)
-    numbers = _half_power_of_two(scales).unsqueeze(-1) * _doubled_values(codes)
-    return numbers.flatten(-2).to(dtype)
+    values = _half_power_of_two(scales).unsqueeze(-1) * _doubled_values(codes)
+    return values.flatten(-2).to(dtype)
 
 
 DECODERS = {"MXFP4": decode_mxfp4, "NVFP4": decode_nvfp4}

@@ -1,7 +1,7 @@
-"""Decode ggml's IQ blocks: numbers looked up, in groups of 4 or 8, in fixed tables (grids).
+"""Decode ggml's IQ blocks, whose codes index fixed tables (grids) of 4 or 8 values each.
 
-The grids are those of the gguf package, which is imported when one is first needed. Signs are a
-byte of bits for eight numbers, or seven bits whose parity is the eighth. Block layouts: ggml's
+The grids come from the gguf package, which is imported when one is first needed. The signs of
+eight values are a byte, or seven bits whose parity is the eighth sign. Block layouts: ggml's
 `ggml-common.h`.
 """
 
@@ -19,7 +19,7 @@ _IQ1_SHIFT = 0.125
 
 @cache
 def _grid(name: str, device: torch.device) -> torch.Tensor:
-    """The table of a type: (entries, 4 or 8), float32."""
+    """The grid of a type: (entries, 4 or 8), float32."""
     import gguf.quants
 
     table = getattr(gguf.quants, name)
@@ -28,32 +28,33 @@ def _grid(name: str, device: torch.device) -> torch.Tensor:
 
 
 def _looked_up(name: str, index: torch.Tensor) -> torch.Tensor:
-    """Grid entries side by side: (N, n) -> (N, n * 4 or 8)."""
+    """Concatenated grid entries: (N, n) -> (N, n * 4 or 8)."""
     return _grid(name, index.device)[index.long()].flatten(1)
 
 
 def _signs(bits: torch.Tensor) -> torch.Tensor:
-    """Sign bytes, lowest bit first, as factors: (N, n) -> (N, n * 8); a set bit is -1."""
+    """Sign bytes, lowest bit first, as factors 1 and -1: (N, n) -> (N, n * 8)."""
     return 1 - 2 * fields(bits, 8, 1).float()
 
 
 def _with_parity(bits: torch.Tensor) -> torch.Tensor:
-    """Seven sign bits and, above them, the eighth that makes their number even."""
+    """Seven sign bits, with the eighth bit set such that the number of set bits is even."""
     folded = bits ^ (bits >> 4)
     folded = folded ^ (folded >> 2)
     return bits | (((folded ^ (folded >> 1)) & 1) << 7)
 
 
-def _spread(scales: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    return scales.repeat_interleave(numbers.shape[1] // scales.shape[1], 1)
+def _repeated(scales: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Scales (N, S), each repeated for its values: (N, n)."""
+    return scales.repeat_interleave(values.shape[1] // scales.shape[1], 1)
 
 
-def _times(scales: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    return _spread(scales, numbers) * numbers
+def _times(scales: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return _repeated(scales, values) * values
 
 
-def _wide(low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-    """Grid indices from their low bytes and the bits above them."""
+def _index(low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    """Grid indices from their low bytes and their high bits."""
     return low.short() | (high.short() << 8)
 
 
@@ -73,42 +74,44 @@ def decode_iq2_xs(blocks: torch.Tensor) -> torch.Tensor:
 
 
 def decode_iq2_s(blocks: torch.Tensor) -> torch.Tensor:
-    index = _wide(blocks[:, 2:34], fields(blocks[:, 66:74], 4, 2))
+    index = _index(blocks[:, 2:34], fields(blocks[:, 66:74], 4, 2))
     scales = half(blocks[:, :2]) * (0.5 + fields(blocks[:, 74:], 2, 4).float()) * 0.25
     return _times(scales, _looked_up("IQ2_S", index)) * _signs(blocks[:, 34:66])
 
 
 def decode_iq3_xxs(blocks: torch.Tensor) -> torch.Tensor:
-    packed = typed(blocks[:, 66:], torch.int32)  # (N, 8): four times seven signs and a scale
+    packed = typed(blocks[:, 66:], torch.int32)  # (N, 8): four times seven signs, and a scale
     scales = half(blocks[:, :2]) * (0.5 + ((packed >> 28) & 15).float()) * 0.5
     signs = _signs(_with_parity(fields(packed, 4, 7)))
     return _times(scales, _looked_up("IQ3_XXS", blocks[:, 2:66])) * signs
 
 
 def decode_iq3_s(blocks: torch.Tensor) -> torch.Tensor:
-    index = _wide(blocks[:, 2:66], fields(blocks[:, 66:74], 8, 1))
+    index = _index(blocks[:, 2:66], fields(blocks[:, 66:74], 8, 1))
     scales = half(blocks[:, :2]) * (1 + 2 * fields(blocks[:, 106:], 2, 4)).float()
     return _times(scales, _looked_up("IQ3_S", index)) * _signs(blocks[:, 74:106])
 
 
 def _shifted(grid: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
-    return grid + _spread(torch.where(negative, -_IQ1_SHIFT, _IQ1_SHIFT), grid)
+    return grid + _repeated(torch.where(negative, -_IQ1_SHIFT, _IQ1_SHIFT), grid)
 
 
 def decode_iq1_s(blocks: torch.Tensor) -> torch.Tensor:
-    high = typed(blocks[:, 34:], torch.int16).int()  # (N, 8): four times three bits, scale, sign
+    high = typed(
+        blocks[:, 34:], torch.int16
+    ).int()  # (N, 8): four times three bits, a scale, a sign
     scales = half(blocks[:, :2]) * (2 * ((high >> 12) & 7) + 1).float()
-    grid = _looked_up("IQ1_S", _wide(blocks[:, 2:34], fields(high, 4, 3)))
+    grid = _looked_up("IQ1_S", _index(blocks[:, 2:34], fields(high, 4, 3)))
     return _times(scales, _shifted(grid, (high & 0x8000) != 0))
 
 
 def decode_iq1_m(blocks: torch.Tensor) -> torch.Tensor:
-    words = typed(blocks[:, 48:], torch.int16).int()  # (N, 4): four times three bits; a nibble
+    words = typed(blocks[:, 48:], torch.int16).int()  # (N, 4): four times three bits, and a nibble
     nibbles = ((words >> 12) & 15) << torch.arange(0, 16, 4, device=words.device)
     d = nibbles.sum(1, keepdim=True).short().view(torch.float16).float()
     scales = d * (2 * fields(words, 4, 3) + 1).float()
     high = fields(blocks[:, 32:48], 2, 4)
-    grid = _looked_up("IQ1_M", _wide(blocks[:, :32], high & 7))
+    grid = _looked_up("IQ1_M", _index(blocks[:, :32], high & 7))
     return _times(scales, _shifted(grid, (high & 8) != 0))
 
 
@@ -124,8 +127,8 @@ def decode_iq4_nl(blocks: torch.Tensor) -> torch.Tensor:
 def decode_iq4_xs(blocks: torch.Tensor) -> torch.Tensor:
     high = fields(typed(blocks[:, 2:4], torch.int16), 8, 2)
     scales = fields(blocks[:, 4:8], 2, 4) | (high << 4)
-    numbers = _iq4_values(planes(blocks[:, 8:], 16, 4))
-    return _times(half(blocks[:, :2]) * (scales.float() - 32), numbers)
+    values = _iq4_values(planes(blocks[:, 8:], 16, 4))
+    return _times(half(blocks[:, :2]) * (scales.float() - 32), values)
 
 
 DECODERS = {

@@ -1,4 +1,4 @@
-"""Encode ggml's 256-number super-blocks Q2_K to Q6_K: search, then pack."""
+"""Encode ggml's super-blocks of 256 weights, Q2_K to Q6_K: search scales, then pack."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _minima(fit: Fit) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.T
 
 def _pack_scales_and_minima(scales: torch.Tensor, minima: torch.Tensor) -> torch.Tensor:
     """The inverse of `k_quants.unpack_scales_and_minima`: (N, 8) twice -> (N, 12)."""
-    packed = [part[:, :4] | (part[:, 4:] >> 4 << 6) for part in (scales, minima)]
+    packed = [six_bits[:, :4] | (six_bits[:, 4:] >> 4 << 6) for six_bits in (scales, minima)]
     return torch.cat((*packed, (scales[:, 4:] & 15) | (minima[:, 4:] << 4)), 1)
 
 
@@ -58,28 +58,30 @@ def encode_q2_k(weights: torch.Tensor) -> torch.Tensor:
 def encode_q3_k(weights: torch.Tensor) -> torch.Tensor:
     fit = search_symmetric(weights, _Q3_K)
     scales = (fit.scales + 32).to(torch.uint8)
-    numbers = (pack_planes(fit.q >> 2, 32, 1), pack_planes(fit.q & 3, 32, 2))
+    codes = (pack_planes(fit.q >> 2, 32, 1), pack_planes(fit.q & 3, 32, 2))
     packed = (pack_planes(scales & 15, 8, 4), pack_planes(scales >> 4, 4, 2))
-    return torch.cat((*numbers, *packed, bytes_of(fit.d)), 1)
+    return torch.cat((*codes, *packed, bytes_of(fit.d)), 1)
 
 
 def encode_q4_k(weights: torch.Tensor) -> torch.Tensor:
     fit = search_with_minimum(weights, _Q4_K)
-    d, dmin, *parts = _minima(fit)
-    return torch.cat((d, dmin, _pack_scales_and_minima(*parts), pack_planes(fit.q, 32, 4)), 1)
+    d, dmin, *scales_and_minima = _minima(fit)
+    return torch.cat(
+        (d, dmin, _pack_scales_and_minima(*scales_and_minima), pack_planes(fit.q, 32, 4)), 1
+    )
 
 
 def encode_q5_k(weights: torch.Tensor) -> torch.Tensor:
     fit = search_with_minimum(weights, _Q5_K)
-    d, dmin, *parts = _minima(fit)
-    numbers = (pack_planes(fit.q >> 4, 32, 1), pack_planes(fit.q & 15, 32, 4))
-    return torch.cat((d, dmin, _pack_scales_and_minima(*parts), *numbers), 1)
+    d, dmin, *scales_and_minima = _minima(fit)
+    codes = (pack_planes(fit.q >> 4, 32, 1), pack_planes(fit.q & 15, 32, 4))
+    return torch.cat((d, dmin, _pack_scales_and_minima(*scales_and_minima), *codes), 1)
 
 
 def encode_q6_k(weights: torch.Tensor) -> torch.Tensor:
     fit = search_symmetric(weights, _Q6_K)
-    numbers = (pack_planes(fit.q & 15, 64, 4), pack_planes(fit.q >> 4, 32, 2))
-    return torch.cat((*numbers, bytes_of(fit.scales.to(torch.int8)), bytes_of(fit.d)), 1)
+    codes = (pack_planes(fit.q & 15, 64, 4), pack_planes(fit.q >> 4, 32, 2))
+    return torch.cat((*codes, bytes_of(fit.scales.to(torch.int8)), bytes_of(fit.d)), 1)
 
 
 ENCODERS = {

@@ -1,7 +1,7 @@
-"""Decode ggml's 256-number super-blocks: Q2_K to Q6_K, and the Q8_K of intermediate results.
+"""Decode ggml's super-blocks of 256 weights: Q2_K to Q6_K, and Q8_K (intermediate results).
 
-A super-block has one half scale `d` (and `dmin` where sub-blocks have minima) and small integer
-scales for sub-blocks of 16 or 32 numbers. Block layouts: ggml's `ggml-common.h`.
+A super-block has one float16 scale `d` (and `dmin` if sub-blocks have minima) and small integer
+scales for sub-blocks of 16 or 32 weights. Block layouts: ggml's `ggml-common.h`.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ import torch
 from mrs.quants.bits import half, planes, typed
 
 
-def _spread(scales: torch.Tensor, length: int) -> torch.Tensor:
-    """One scale per sub-block (N, S) over its numbers (N, S * length)."""
+def _repeated(scales: torch.Tensor, length: int) -> torch.Tensor:
+    """Scales of sub-blocks (N, S), each repeated for `length` weights: (N, S * length)."""
     return scales.repeat_interleave(length, 1)
 
 
 def unpack_scales_and_minima(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The 6-bit scales and minima of Q4_K and Q5_K: (N, 12) -> (N, 8) and (N, 8), uint8.
 
-    Bytes 0-3 hold scales 0-3, bytes 4-7 minima 0-3, bytes 8-11 the low nibbles of scales (low
-    half) and minima (high half) 4-7, whose upper two bits sit on top of bytes 0-3 and 4-7.
+    Bytes 0-3: scales 0-3 (low 6 bits) and the upper 2 bits of scales 4-7 (high 2 bits).
+    Bytes 4-7: the same of the minima.
+    Bytes 8-11: the lower 4 bits of scales 4-7 (low nibble) and of minima 4-7 (high nibble).
     """
     low_scales, low_minima, nibbles = torch.split(packed, 4, 1)
     scales = torch.cat((low_scales & 63, (nibbles & 15) | ((low_scales >> 2) & 48)), 1)
@@ -32,7 +33,9 @@ def _scaled_with_minima(
     d: torch.Tensor, scales: torch.Tensor, dmin: torch.Tensor, minima: torch.Tensor, q: torch.Tensor
 ) -> torch.Tensor:
     length = q.shape[1] // scales.shape[1]
-    return _spread(d * scales.float(), length) * q.float() - _spread(dmin * minima.float(), length)
+    return _repeated(d * scales.float(), length) * q.float() - _repeated(
+        dmin * minima.float(), length
+    )
 
 
 def decode_q2_k(blocks: torch.Tensor) -> torch.Tensor:
@@ -44,8 +47,8 @@ def decode_q2_k(blocks: torch.Tensor) -> torch.Tensor:
 def unpack_q3_k_scales(packed: torch.Tensor) -> torch.Tensor:
     """The 6-bit scales of Q3_K, offset by 32: (N, 12) -> (N, 16), uint8.
 
-    Bytes 0-7 hold the low nibbles of scales 0-7 and 8-15, bytes 8-11 the upper two bits in
-    planes of four.
+    Bytes 0-7: the lower 4 bits of scales 0-7 (low nibbles) and 8-15 (high nibbles).
+    Bytes 8-11: the upper 2 bits, in planes of four scales.
     """
     return planes(packed[:, :8], 8, 4) | (planes(packed[:, 8:], 4, 2) << 4)
 
@@ -54,7 +57,7 @@ def decode_q3_k(blocks: torch.Tensor) -> torch.Tensor:
     high, low = planes(blocks[:, :32], 32, 1), planes(blocks[:, 32:96], 32, 2)
     scales = unpack_q3_k_scales(blocks[:, 96:108]).float() - 32
     q = (low | (high << 2)).float() - 4
-    return _spread(half(blocks[:, 108:110]) * scales, 16) * q
+    return _repeated(half(blocks[:, 108:110]) * scales, 16) * q
 
 
 def decode_q4_k(blocks: torch.Tensor) -> torch.Tensor:
@@ -72,11 +75,11 @@ def decode_q5_k(blocks: torch.Tensor) -> torch.Tensor:
 def decode_q6_k(blocks: torch.Tensor) -> torch.Tensor:
     low, high = planes(blocks[:, :128], 64, 4), planes(blocks[:, 128:192], 32, 2)
     scales = half(blocks[:, 208:210]) * blocks[:, 192:208].view(torch.int8).float()
-    return _spread(scales, 16) * ((low | (high << 4)).float() - 32)
+    return _repeated(scales, 16) * ((low | (high << 4)).float() - 32)
 
 
 def decode_q8_k(blocks: torch.Tensor) -> torch.Tensor:
-    """The 16 sums that follow the numbers serve dot products and are not needed here."""
+    """Ignores the 16 sums at the end of a block, which only dot products use."""
     return typed(blocks[:, :4], torch.float32) * blocks[:, 4:260].view(torch.int8).float()
 
 

@@ -1,13 +1,13 @@
-"""Find the scales of k-quant super-blocks: the search that Q2_K to Q6_K encoding rests on.
+"""Search the scales of k-quant super-blocks, for encoding Q2_K to Q6_K.
 
 A super-block of 256 weights is cut into sub-blocks of 16 or 32, each approximated by
-`scale * q` (symmetric) or `scale * q - minimum` with small integers q; scales and minima are in
-turn integer multiples of one or two half-precision numbers. As ggml's quantizer does, errors are
-weighed by `rms(sub-block) + |weight|`, and every sub-block tries several ranges for its q, each
-followed by a weighted least-squares fit. In place of ggml's 16 to 21 ranges that differ at one
-end, few ranges that differ at both ends are tried (picked greedily, each as the one that lowers
-the weighted error of Gaussian, heavy-tailed and outlier-ridden weights most), and a last
-least-squares step over the whole super-block corrects what rounding the scales has done.
+`scale * q` (symmetric) or `scale * q - minimum` with small integers q; scales and minima are
+integer multiples of the float16 values `d` and `dmin`. As in ggml's quantizer, errors are weighted
+by `rms(sub-block) + |weight|`, and every sub-block tries several ranges for its q, each followed by
+a weighted least-squares fit. ggml tries 16 to 21 ranges that differ at one end; this search tries
+a few that differ at both ends. They were picked greedily: each lowers the weighted error of
+Gaussian, heavy-tailed and outlier-ridden weights the most. A last least-squares step over the
+whole super-block corrects for the rounding of the scales.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-_HALF_UNIT = 2.0**-24  # between subnormal halves
+_HALF_UNIT = 2.0**-24  # the distance of subnormal float16 values
 _HALF_MAX = 65504.0
 _TINY = 1e-30
 
@@ -55,13 +55,13 @@ class Fit:
 
     q: torch.Tensor  # (N, 256) uint8, symmetric layouts offset by `levels`
     scales: torch.Tensor  # (N, S) float32 integers
-    d: torch.Tensor  # (N, 1) half
+    d: torch.Tensor  # (N, 1) float16
     minima: torch.Tensor | None = None  # (N, S) float32 integers
-    dmin: torch.Tensor | None = None  # (N, 1) half
+    dmin: torch.Tensor | None = None  # (N, 1) float16
 
 
 def _importance(x: torch.Tensor) -> torch.Tensor:
-    """Each weight's share in the error: (M, n) -> (M, n)."""
+    """The weight of each element in the error: (M, n) -> (M, n)."""
     rms = torch.linalg.vector_norm(x, dim=-1, keepdim=True) * x.shape[-1] ** -0.5
     return x.abs().add_(rms)
 
@@ -71,14 +71,15 @@ def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _over(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a / b for b >= 0, and something finite where b is zero."""
+    """a / b for b >= 0; finite if b is 0."""
     return a / b.clamp(min=_TINY)
 
 
 def _storable(d: torch.Tensor) -> torch.Tensor:
-    """d as half precision holds it, in float32.
+    """d rounded to float16, in float32.
 
-    Subnormal halves are rounded up, lest integer scales miss their largest value by far.
+    Subnormal values are rounded up: rounded down, the integer scales could not reach the largest
+    scale by far.
     """
     units = d.abs().clamp_(max=_HALF_MAX) / _HALF_UNIT
     units = torch.where(units < 1024, units.ceil(), units)
@@ -86,7 +87,7 @@ def _storable(d: torch.Tensor) -> torch.Tensor:
 
 
 def _levels_of(x: torch.Tensor, scale: torch.Tensor, low: int, high: int) -> torch.Tensor:
-    """Nearest integers to x / scale in low..high, the one nearest zero where the scale is zero."""
+    """x / scale rounded to integers in low..high; for scale 0, the integer nearest to 0."""
     inverse = torch.where(scale == 0, 0.0, 1 / scale)
     return (x * inverse).round_().clamp_(low, high)
 
@@ -130,7 +131,7 @@ def _best_line(
     shift = torch.where(is_line, (sum_qq * sum_y - sum_q * sum_yq) / determinant, 0.0)
     shift = torch.minimum(shift, highest_shift)
     slope = (sum_yq - shift * sum_q) / sum_qq.clamp(min=_TINY)
-    # What the line takes off the sum of squares of y.
+    # By how much the line lowers the sum of squares of y.
     gain = slope * (2 * (sum_yq - shift * sum_q) - slope * sum_qq)
     gain += shift * (2 * sum_y - shift * total)
     best = gain.argmax(0, keepdim=True)
@@ -142,7 +143,7 @@ def search_with_minimum(x: torch.Tensor, layout: WithMinimum) -> Fit:
     blocks = x.view(len(x), -1, layout.sub_block)  # (N, S, n)
     importance = _importance(blocks)
     flat = (blocks.view(-1, layout.sub_block), importance.view(-1, layout.sub_block))
-    scale, minimum = (part.view(len(x), -1) for part in _fit_with_minimum(*flat, layout))
+    scale, minimum = (fit.view(len(x), -1) for fit in _fit_with_minimum(*flat, layout))
     top = layout.scale_levels
     d = _storable(scale.amax(1, keepdim=True) / top)
     dmin = _storable(minimum.amax(1, keepdim=True) / top)

@@ -1,8 +1,8 @@
-"""The 32-number blocks of ggml with one half scale: Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0.
+"""ggml's blocks of 32 weights with one float16 scale: Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0.
 
 `_0` blocks are symmetric (`scale * q`), `_1` blocks add a minimum (`scale * q + minimum`).
-Nibbles 0-15 of a block are the low halves of its bytes, 16-31 the high halves; the fifth bits
-of Q5 are a little-endian 32-bit word. Block layouts: ggml's `ggml-common.h`.
+Codes 0-15 of a block are the low nibbles of its bytes, codes 16-31 the high nibbles. The fifth
+bits of Q5 codes are a little-endian 32-bit word. Block layouts: ggml's `ggml-common.h`.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def _inverse(scale: torch.Tensor) -> torch.Tensor:
 
 
 def _symmetric(weights: torch.Tensor, levels: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scale (N, 1) and q (N, 32): the number of largest magnitude becomes `-levels` exactly."""
+    """Scale (N, 1) and q (N, 32): the weight of largest magnitude becomes exactly `-levels`."""
     largest = weights.gather(1, weights.abs().argmax(1, keepdim=True))
     scale = largest / -levels
-    # Adding before truncating rounds half up, as ggml does; no negative sum can occur.
+    # Adding 0.5 before truncating rounds ties up, as ggml does; sums are never negative.
     q = (weights * _inverse(scale) + (levels + 0.5)).clamp_(0, 2 * levels - 1)
     return scale, q.to(torch.uint8)
 
@@ -63,44 +63,44 @@ def _with_minimum(
     return scale, minimum, q.to(torch.uint8)
 
 
-def _half_bytes(numbers: torch.Tensor) -> torch.Tensor:
-    return bytes_of(numbers.half())
+def _float16_bytes(values: torch.Tensor) -> torch.Tensor:
+    return bytes_of(values.half())
 
 
 def _fifth_bits(q: torch.Tensor) -> torch.Tensor:
-    """Bit 4 of 32 numbers as four bytes: (N, 32) -> (N, 4)."""
+    """Bit 4 of 32 codes as four bytes: (N, 32) -> (N, 4)."""
     bits = (q >> 4).view(len(q), 4, 8) << torch.arange(8, device=q.device, dtype=q.dtype)
     return bits.sum(2, dtype=torch.uint8)
 
 
 def encode_q4_0(weights: torch.Tensor) -> torch.Tensor:
     scale, q = _symmetric(weights, 8)
-    return torch.cat((_half_bytes(scale), pack_planes(q, 16, 4)), 1)
+    return torch.cat((_float16_bytes(scale), pack_planes(q, 16, 4)), 1)
 
 
 def encode_q4_1(weights: torch.Tensor) -> torch.Tensor:
     scale, minimum, q = _with_minimum(weights, 15)
-    return torch.cat((_half_bytes(scale), _half_bytes(minimum), pack_planes(q, 16, 4)), 1)
+    return torch.cat((_float16_bytes(scale), _float16_bytes(minimum), pack_planes(q, 16, 4)), 1)
 
 
 def encode_q5_0(weights: torch.Tensor) -> torch.Tensor:
     scale, q = _symmetric(weights, 16)
-    return torch.cat((_half_bytes(scale), _fifth_bits(q), pack_planes(q & 15, 16, 4)), 1)
+    return torch.cat((_float16_bytes(scale), _fifth_bits(q), pack_planes(q & 15, 16, 4)), 1)
 
 
 def encode_q5_1(weights: torch.Tensor) -> torch.Tensor:
     scale, minimum, q = _with_minimum(weights, 31)
-    head = (_half_bytes(scale), _half_bytes(minimum))
+    head = (_float16_bytes(scale), _float16_bytes(minimum))
     return torch.cat((*head, _fifth_bits(q), pack_planes(q & 15, 16, 4)), 1)
 
 
 def encode_q8_0(weights: torch.Tensor) -> torch.Tensor:
     scale = weights.abs().amax(1, keepdim=True) / 127
     scaled = weights * _inverse(scale)
-    # Halves go away from zero, where torch.round would go to the even neighbour.
-    whole = scaled.trunc()
-    q = whole + ((scaled - whole) * 2).trunc()
-    return torch.cat((_half_bytes(scale), bytes_of(q.to(torch.int8))), 1)
+    # Ties are rounded away from zero; torch.round would round them to even.
+    truncated = scaled.trunc()
+    q = truncated + ((scaled - truncated) * 2).trunc()
+    return torch.cat((_float16_bytes(scale), bytes_of(q.to(torch.int8))), 1)
 
 
 DECODERS = {

@@ -1,4 +1,4 @@
-"""Decode ggml's ternary blocks TQ1_0 and TQ2_0: 256 numbers in {-1, 0, 1} times a half scale."""
+"""Decode ggml's ternary blocks TQ1_0 and TQ2_0: 256 values in {-1, 0, 1} and a float16 scale."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from mrs.quants.bits import half, planes
 
 
 def _trits(packed: torch.Tensor, group: int, count: int) -> torch.Tensor:
-    """Base-3 digits of bytes that hold `digits / 3**5` in 256ths, most significant first.
+    """`count` base-3 digits of each byte, the most significant first: (N, n) -> (N, n * count).
 
-    Multiplying by a power of three modulo 256 drops the leading digits; times three, the next
-    one stands above the byte. Runs of `group` bytes give all first digits, then all second ones.
+    A byte is round-up(256 * digits / 3**5), where `digits` is the number that the digits form.
+    Multiplying it by 3**i modulo 256 drops the first i digits; times 3, the next digit is in the
+    bits above the byte. Each group of `group` bytes yields all first digits, then all second ones.
     """
     powers = torch.tensor([3**i for i in range(count)], device=packed.device, dtype=torch.uint8)
-    runs = packed.reshape(len(packed), -1, 1, group) * powers.view(1, 1, count, 1)
-    return ((runs.short() * 3) >> 8).reshape(len(packed), -1)
+    rest = packed.reshape(len(packed), -1, 1, group) * powers.view(1, 1, count, 1)
+    return ((rest.short() * 3) >> 8).reshape(len(packed), -1)
 
 
 def decode_tq1_0(blocks: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ from mrs.devices.host_memory import peak_resident_bytes
 from mrs.engine.profile.peak_memory import peak_bytes
 from mrs.model.batch import ImageFeatures, SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
-from mrs.model.weights import ModelWeights
+from mrs.model.model_weights import ModelWeights
 from mrs.plan.report.reconcile import Measured
 
 #: Tokens that are decoded at the full length.

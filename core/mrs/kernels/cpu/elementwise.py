@@ -1,7 +1,6 @@
-"""The small steps between matrix products, by the native library.
+"""Native norms, activations, rotary embedding and attention, for float32 tensors on the CPU.
 
-Each function takes float32 tensors in CPU memory and the library; the modules of the kernels
-choose between these and torch, so nobody else needs to call them.
+The modules of `mrs.kernels` choose between these functions and torch; no other code calls them.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from mrs.attention_sizes import is_native
 from mrs.kernels.cpu.library import NativeLibrary, native_library
 from mrs.kernels.native_structs import CACHE_TYPES, NativeBatch, NativeKV
 
-#: Activations that the library computes together with the product that follows them.
-ACTIVATION_NUMBERS = {"silu": 0, "gelu_tanh": 1}
+#: The library's codes for the activation functions that it computes.
+ACTIVATION_CODES = {"silu": 0, "gelu_tanh": 1}
 
-#: A block of more tokens than there can be.
+#: log2 of a block size that no sequence exceeds.
 _ONE_BLOCK_SHIFT = 62
 
 
-class _Attending(ctypes.Structure):
-    """Attention of new tokens, as native/steps.h describes it."""
+class _AttentionParams(ctypes.Structure):
+    """The C struct of the same fields in native/steps.h."""
 
     _fields_ = (
         ("q", ctypes.c_void_p),
@@ -40,7 +39,7 @@ class _Attending(ctypes.Structure):
 
 
 def library_for(x: Tensor) -> NativeLibrary | None:
-    """The library, if it computes with tensors like x."""
+    """The library, if x is a float32 tensor on the CPU."""
     return native_library() if x.is_cpu and x.dtype is torch.float32 else None
 
 
@@ -62,10 +61,10 @@ def rms_norm(library: NativeLibrary, x: Tensor, weight: Tensor, eps: float) -> T
 
 
 def gate(library: NativeLibrary, activation: str, gate: Tensor, up: Tensor) -> Tensor:
-    """activation(gate) * up, written over `gate`; both contiguous and of one shape."""
+    """activation(gate) * up, written to `gate`; both are contiguous and of the same shape."""
     library.functions.mrs_gate(
         library.path_address,
-        ACTIVATION_NUMBERS[activation],
+        ACTIVATION_CODES[activation],
         gate.data_ptr(),
         up.data_ptr(),
         gate.numel(),
@@ -95,12 +94,12 @@ def rotate(
 
 
 def can_attend(k: Tensor, v: Tensor) -> bool:
-    """Whether `attend` takes keys and values (…, D) of these sizes, types and layouts."""
+    """Whether `attend` supports keys and values (…, D) of these sizes, types and strides."""
     return (
         k.dtype in CACHE_TYPES
         and v.dtype is k.dtype
         and k.is_cpu
-        and all(is_native(cached.shape[-1]) and cached.stride(-1) == 1 for cached in (k, v))
+        and all(is_native(x.shape[-1]) and x.stride(-1) == 1 for x in (k, v))
     )
 
 
@@ -120,7 +119,7 @@ def attend(
     q = q.contiguous()
     sinks = None if sinks is None else sinks.float()
     out = torch.empty(q.shape[0], q.shape[1] * cache.values.dim)
-    attending = _Attending(
+    params = _AttentionParams(
         q.data_ptr(),
         out.data_ptr(),
         ctypes.addressof(cache),
@@ -132,9 +131,9 @@ def attend(
         scale,
         softcap or 0.0,
     )
-    address = ctypes.addressof(attending)
+    address = ctypes.addressof(params)
     if not library.functions.mrs_attend(library.path_address, address, torch.get_num_threads()):
-        raise MemoryError("no memory for attention")
+        raise MemoryError("not enough memory for attention")
     return out
 
 
@@ -153,7 +152,7 @@ def attend_one(library: NativeLibrary, q: Tensor, k: Tensor, v: Tensor, scale: f
 def write_kv(
     library: NativeLibrary, cache: NativeKV, batch: NativeBatch, k: Tensor, v: Tensor | None
 ) -> None:
-    """Write keys (N, KV, D) and values, unless they are a part of the keys, to the slots."""
+    """Write keys (N, KV, D) and values to the slots; v is None if the keys contain the values."""
     k, v = k.contiguous(), None if v is None else v.contiguous()
     library.functions.mrs_write_kv(
         ctypes.addressof(cache),

@@ -1,4 +1,4 @@
-"""Quantize weights natively, where the library is there."""
+"""Quantization of weights by the native library."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ _TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
 def native_encoder(format_name: str) -> Callable[[Tensor, Tensor], None] | None:
-    """A function that quantizes numbers (N, block_elements) into blocks (N, block_bytes), uint8.
+    """A function that quantizes values (N, block_elements) to blocks (N, block_bytes), uint8.
 
-    Both lie in CPU memory and the blocks are contiguous. None without the library or for formats
-    that it does not encode. The library searches k-quants as `mrs.quants.k_search` does, but sums
-    in another order, so that it may choose differently between two equally good scales.
+    Both are in CPU memory, and the blocks are contiguous. None without the library, or for a
+    format that it does not encode. The search for k-quants is that of `mrs.quants.k_search`, but
+    sums in another order: it may choose differently between equally good candidates.
     """
     library = native_library() if format_name.startswith("Q") else None
     if library is None or format_name not in PACKED_FORMATS:
         return None
-    number = PACKED_FORMATS.index(format_name)
+    format_code = PACKED_FORMATS.index(format_name)
 
-    def encode(numbers: Tensor, blocks: Tensor) -> None:
-        numbers = (numbers if numbers.dtype in _TYPES else numbers.float()).contiguous()
+    def encode(values: Tensor, blocks: Tensor) -> None:
+        values = (values if values.dtype in _TYPES else values.float()).contiguous()
         library.functions.mrs_encode(
             library.path_address,
-            number,
-            numbers.data_ptr(),
-            _TYPES[numbers.dtype],
-            numbers.shape[0],
+            format_code,
+            values.data_ptr(),
+            _TYPES[values.dtype],
+            values.shape[0],
             blocks.data_ptr(),
             torch.get_num_threads(),
         )

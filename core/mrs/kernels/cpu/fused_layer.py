@@ -1,8 +1,8 @@
-"""The halves of a decoder's layer, each in one call of the native library.
+"""The attention and the MLP block of a decoder layer, each in one call of the native library.
 
-Between two small steps of a decode step the interpreter costs more than the steps themselves: the
-weights that were read have driven its memory out of the caches. The results are, bit for bit,
-those of the single steps.
+Between two small operations of a decode step, the interpreter takes longer than the operations
+themselves: reading the weights has evicted its memory from the processor's caches. The results
+equal those of the separate operations bit for bit.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import torch
 from torch import Tensor
 
 from mrs.attention_sizes import is_native
-from mrs.kernels.cpu.elementwise import ACTIVATION_NUMBERS
+from mrs.kernels.cpu.elementwise import ACTIVATION_CODES
 from mrs.kernels.cpu.library import NativeLibrary, native_library
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.paged import AttentionBatch, PagedKV
 
-#: Memory for what is between gate, up and down. The allocator keeps blocks of this size; larger
-#: ones it would return to the system, to have every page cleared again for the next layer.
+#: Workspace of an MLP block. The allocator keeps freed memory of this size; larger allocations it
+#: returns to the system, which then clears every page again for the next layer.
 _SCRATCH_BYTES = 31 << 20
 
-#: Tokens of a panel of activations: pieces should waste none.
+#: Tokens of a panel of packed activations; an MLP block computes whole panels at a time.
 _PANEL_TOKENS = 12
 
 
-class _FeedForward(ctypes.Structure):
-    """As native/layer.h describes it."""
+class _MlpStruct(ctypes.Structure):
+    """The C struct of the same fields in native/layer.h."""
 
     _fields_ = (
         ("norm", ctypes.c_void_p),
@@ -40,8 +40,8 @@ class _FeedForward(ctypes.Structure):
     )
 
 
-class _AttentionHalf(ctypes.Structure):
-    """As native/layer.h describes it."""
+class _AttentionStruct(ctypes.Structure):
+    """The C struct of the same fields in native/layer.h."""
 
     _fields_ = (
         ("norm", ctypes.c_void_p),
@@ -66,13 +66,13 @@ class _AttentionHalf(ctypes.Structure):
 
 
 class Angles(ctypes.Structure):
-    """As native/layer.h describes them."""
+    """cos and sin of the rotary angles, (tokens, pairs): a C struct of native/layer.h."""
 
     _fields_ = (("cos", ctypes.c_void_p), ("sin", ctypes.c_void_p))
 
 
 class NativeBlock:
-    """What both halves keep: a norm and matrices of one library."""
+    """The base of both blocks: a norm and packed matrices."""
 
     def __init__(
         self,
@@ -80,18 +80,18 @@ class NativeBlock:
         norm: Tensor,
         matrices: Sequence[PackedMatrix],
         native: ctypes.Structure,
-        scratch_numbers: int,
+        workspace_floats: int,
     ) -> None:
-        """`native` describes the half; a token takes `scratch_numbers`."""
+        """`native` is the C struct; each token needs `workspace_floats` values of workspace."""
         self.functions = library.functions
-        self._held = norm, matrices, native
+        self._keep_alive = norm, matrices, native
         self.address = ctypes.addressof(native)
-        self.scratch_numbers = scratch_numbers
+        self.workspace_floats = workspace_floats
         self.dequantize_above_tokens = min(matrix.dequantize_above_tokens for matrix in matrices)
         self.weight_bytes = sum(matrix.nbytes for matrix in matrices)
 
-    def takes(self, x: Tensor) -> bool:
-        """Whether x (N, hidden) is multiplied by the library."""
+    def supports(self, x: Tensor) -> bool:
+        """Whether the library multiplies x (N, hidden): float32, and few enough tokens."""
         return x.dtype is torch.float32 and x.shape[0] < self.dequantize_above_tokens
 
 
@@ -108,31 +108,31 @@ class NativeMlpBlock(NativeBlock):
     ) -> None:
         """`matrices` are those of gate, up and down."""
         gate, up, down = matrices
-        native = _FeedForward(
+        native = _MlpStruct(
             norm.data_ptr(),
             eps,
-            ACTIVATION_NUMBERS[activation],
+            ACTIVATION_CODES[activation],
             gate.address,
             up.address,
             down.address,
         )
         super().__init__(library, norm, matrices, native, gate.shape[1] + 2 * gate.shape[0])
-        panels = _SCRATCH_BYTES // (4 * self.scratch_numbers * _PANEL_TOKENS)
-        self._most_tokens = max(panels, 1) * _PANEL_TOKENS
+        panels = _SCRATCH_BYTES // (4 * self.workspace_floats * _PANEL_TOKENS)
+        self._tokens_at_once = max(panels, 1) * _PANEL_TOKENS
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (N, hidden) float32 to (N, hidden)."""
         x = x.contiguous()
-        most = self._most_tokens
-        scratch = torch.empty(min(x.shape[0], most) * self.scratch_numbers)
+        at_once = self._tokens_at_once
+        workspace = torch.empty(min(x.shape[0], at_once) * self.workspace_floats)
         out = torch.empty_like(x)
         check_allocated(
             self.functions.mrs_feed_forward(
                 self.address,
                 x.data_ptr(),
                 x.shape[0],
-                most,
-                scratch.data_ptr(),
+                at_once,
+                workspace.data_ptr(),
                 out.data_ptr(),
                 torch.get_num_threads(),
             )
@@ -141,7 +141,7 @@ class NativeMlpBlock(NativeBlock):
 
 
 class NativeAttentionBlock(NativeBlock):
-    """x + back(attention), where queries, keys and values are products of norm(x)."""
+    """x + o(attention(q, k, v)), where q, k and v are products of norm(x)."""
 
     def __init__(
         self,
@@ -160,14 +160,14 @@ class NativeAttentionBlock(NativeBlock):
         head_norms: Sequence[Tensor | None] = (None, None),
         head_eps: float = 0.0,
     ) -> None:
-        """`matrices` are those of queries, keys and values and the one back.
+        """`matrices` are those of q, k, v and o; `biases` are those of q, k and v.
 
-        The first three may have `biases`; each head of queries and keys passes `head_norms`.
-        `pairs` and `interleaved` are as in `rope.rotate`, the rest as in `attention.attend`.
+        `head_norms` are the weights of the RMS norms of the heads of q and k. `pairs` and
+        `interleaved` are as in `kernels.rotate`, the rest as in `attend_with_torch`.
         """
         q, k, v, _ = matrices
         vectors = [None if each is None else each.float() for each in (*biases, *head_norms)]
-        native = _AttentionHalf(
+        native = _AttentionStruct(
             norm.data_ptr(),
             eps,
             *(matrix.address for matrix in matrices),
@@ -180,20 +180,20 @@ class NativeAttentionBlock(NativeBlock):
             scale,
             softcap or 0.0,
         )
-        numbers = 2 * q.shape[0] + q.shape[1] + k.shape[0] + v.shape[0]
-        super().__init__(library, norm, matrices, native, numbers)
+        workspace_floats = 2 * q.shape[0] + q.shape[1] + k.shape[0] + v.shape[0]
+        super().__init__(library, norm, matrices, native, workspace_floats)
         self._vectors = vectors
 
     def __call__(
         self, x: Tensor, cos: Tensor, sin: Tensor, cache: PagedKV, batch: AttentionBatch
     ) -> Tensor:
-        """x (N, hidden) float32 to (N, hidden); cos and sin (N, pairs) are its tokens' angles.
+        """x (N, hidden) float32 to (N, hidden); cos and sin are (N, pairs).
 
-        The keys and values of the batch's tokens are written to `cache`.
+        Writes the keys and values of the batch's tokens to `cache`.
         """
         x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
         angles = Angles(cos.data_ptr(), sin.data_ptr())
-        scratch = torch.empty(x.shape[0] * self.scratch_numbers)
+        workspace = torch.empty(x.shape[0] * self.workspace_floats)
         out = torch.empty_like(x)
         check_allocated(
             self.functions.mrs_attention(
@@ -202,7 +202,7 @@ class NativeAttentionBlock(NativeBlock):
                 batch.address,
                 ctypes.addressof(angles),
                 x.data_ptr(),
-                scratch.data_ptr(),
+                workspace.data_ptr(),
                 out.data_ptr(),
                 torch.get_num_threads(),
             )
@@ -211,16 +211,16 @@ class NativeAttentionBlock(NativeBlock):
 
 
 def check_allocated(is_done: bool) -> None:
-    """MemoryError if a call of the library was not done."""
+    """Raise MemoryError if a native call reports that an allocation failed."""
     if not is_done:
-        raise MemoryError("no memory for activations")
+        raise MemoryError("not enough memory for activations")
 
 
 def native_library_for(matrices: Sequence[PackedMatrix]) -> NativeLibrary | None:
-    """The library, if there are matrices."""
+    """The library, if there are packed matrices to multiply."""
     return native_library() if matrices else None
 
 
 def supports_head_dim(head_dim: int) -> bool:
-    """Whether the library attends over heads of this size."""
+    """Whether the library computes attention with heads of this size."""
     return is_native(head_dim)

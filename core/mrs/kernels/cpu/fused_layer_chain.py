@@ -1,4 +1,4 @@
-"""Several layers of a decoder in one call of the native library, for steps of few tokens."""
+"""Several decoder layers in one call of the native library, for batches of a few tokens."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from mrs.kernels.cpu.fused_layer import (
 )
 from mrs.kernels.paged import AttentionBatch, PagedKV
 
-#: More tokens than these take so long that a Ctrl-C should not wait for several layers.
+#: More tokens take so long that Ctrl-C should not have to wait for several layers.
 FEW_TOKENS = 8
 
 
-class _Layer(ctypes.Structure):
-    """As native/layer.h describes it."""
+class _LayerStruct(ctypes.Structure):
+    """The C struct of the same fields in native/layer.h."""
 
     _fields_ = (
         ("attention", ctypes.c_void_p),
@@ -33,7 +33,7 @@ class _Layer(ctypes.Structure):
 
 
 class NativeLayerChain:
-    """Layers one after another, each an attention half and a feed-forward half."""
+    """Adjacent layers, each an attention block and an MLP block."""
 
     def __init__(
         self,
@@ -41,29 +41,25 @@ class NativeLayerChain:
         ropes: Sequence[int],
         groups: Sequence[int],
     ) -> None:
-        """For each layer `ropes` says which of the angles of a call are its own, `groups` which
-        of the batches.
-        """
+        """`ropes` and `groups` index, for each layer, the angles and the batches of a call."""
         self._functions = layers[0][0].functions
-        halves: list[NativeBlock] = [half for layer in layers for half in layer]
+        blocks: list[NativeBlock] = [block for layer in layers for block in layer]
         self._layers = layers
-        self._native = (_Layer * len(layers))(
+        self._native = (_LayerStruct * len(layers))(
             *(
-                _Layer(attention.address, feed_forward.address, rope, group)
-                for (attention, feed_forward), rope, group in zip(
-                    layers, ropes, groups, strict=True
-                )
+                _LayerStruct(attention.address, mlp.address, rope, group)
+                for (attention, mlp), rope, group in zip(layers, ropes, groups, strict=True)
             )
         )
         self._address = ctypes.addressof(self._native)
         self._caches_type = ctypes.c_void_p * len(layers)
         self._angles_type = Angles * (max(ropes) + 1)
-        self._scratch_numbers = max(half.scratch_numbers for half in halves)
-        self._most_tokens = min(FEW_TOKENS, *(half.dequantize_above_tokens - 1 for half in halves))
+        self._workspace_floats = max(block.workspace_floats for block in blocks)
+        self._max_tokens = min(FEW_TOKENS, *(block.dequantize_above_tokens - 1 for block in blocks))
 
-    def takes(self, x: Tensor) -> bool:
-        """Whether x (N, hidden) is a few rows that the library multiplies."""
-        return x.dtype is torch.float32 and x.shape[0] <= self._most_tokens
+    def supports(self, x: Tensor) -> bool:
+        """Whether the library multiplies x (N, hidden), and it has at most a few tokens."""
+        return x.dtype is torch.float32 and x.shape[0] <= self._max_tokens
 
     def __call__(
         self,
@@ -74,11 +70,11 @@ class NativeLayerChain:
     ) -> Tensor:
         """x (N, hidden) to (N, hidden); `angles` are cos and sin (N, pairs) of each rope.
 
-        The keys and values of the batch's tokens are written to the layers' `caches`.
+        Writes the keys and values of the batch's tokens to the layers' `caches`.
         """
         x = x.contiguous()
         angles = [(cos.contiguous(), sin.contiguous()) for cos, sin in angles]
-        scratch = torch.empty(x.shape[0] * self._scratch_numbers)
+        workspace = torch.empty(x.shape[0] * self._workspace_floats)
         out = torch.empty_like(x)
         check_allocated(
             self._functions.mrs_layers(
@@ -88,7 +84,7 @@ class NativeLayerChain:
                 (ctypes.c_void_p * len(batches))(*(batch.address for batch in batches)),
                 self._angles_type(*(Angles(cos.data_ptr(), sin.data_ptr()) for cos, sin in angles)),
                 x.data_ptr(),
-                scratch.data_ptr(),
+                workspace.data_ptr(),
                 out.data_ptr(),
                 torch.get_num_threads(),
             )

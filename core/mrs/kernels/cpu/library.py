@@ -1,4 +1,4 @@
-"""The native library: finding it, choosing its path, and the types that cross into it."""
+"""The native library: loading it, choosing its CPU path, and the signatures of its functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mrs.devices.cpu_path import PATH_NAMES, cpu_path, cpu_paths
 
-#: The paths that differ outside the library only, and theirs in it.
+#: CPU paths whose native code is that of another path; they differ only outside the library.
 _SAME_CODE = {"amx": "avx512_bf16"}
 
 _LIBRARY = (
@@ -19,7 +19,7 @@ _LIBRARY = (
 
 
 class NativeMatrix(ctypes.Structure):
-    """One packed matrix as the library sees it."""
+    """A packed matrix: a C struct of native/mrs.h."""
 
     _fields_ = (
         ("path", ctypes.c_void_p),
@@ -33,7 +33,7 @@ class NativeMatrix(ctypes.Structure):
 
 @dataclass(frozen=True)
 class NativeLibrary:
-    """The loaded library and the path of it that is used: its name and its address."""
+    """The loaded library, and the name and address of the CPU path in use."""
 
     functions: ctypes.CDLL
     path: str
@@ -66,13 +66,13 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
 
 
 def is_available() -> bool:
-    """Whether the library was built and is not switched off; loads nothing."""
+    """Whether the library was built and is not disabled; does not load it."""
     return cpu_path() != "torch" and _LIBRARY.exists()
 
 
 @cache
 def native_library() -> NativeLibrary | None:
-    """The library, or None where it was not built or the environment asks for torch."""
+    """The library; None if it was not built or MRS_CPU_PATH is `torch`."""
     if not is_available():
         return None
     path, functions = cpu_path(), _open_library()
@@ -80,12 +80,12 @@ def native_library() -> NativeLibrary | None:
 
 
 def native_paths() -> list[str]:
-    """The native paths that this processor can run, best first; empty where none was built."""
+    """The native CPU paths that this processor supports, best first; [] without the library."""
     return [path for path in cpu_paths() if path != "torch"] if _LIBRARY.exists() else []
 
 
 def path_name() -> str:
-    """How matrix products run on this CPU, for people: "native AVX-512 VNNI", …, "torch"."""
+    """The CPU path of matrix products as a text for people: "native AVX-512 VNNI", …, "torch"."""
     library = native_library()
     return PATH_NAMES["torch" if library is None else library.path]
 

@@ -1,7 +1,7 @@
-"""The packed product as a torch operator, for programs that trace or export a model.
+"""Products with packed matrices as a torch operator, for programs that trace or export a model.
 
-`PackedMatrix.matmul` calls the library directly: going through torch's dispatcher costs several
-times as much as the call itself.
+`PackedMatrix.matmul` calls the library directly, because torch's dispatcher takes several times as
+long as the call itself.
 """
 
 from __future__ import annotations

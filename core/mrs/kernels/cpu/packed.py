@@ -1,4 +1,4 @@
-"""Quantized matrices on the CPU, re-laid for the native kernels."""
+"""Quantized matrices in the layout of the native CPU kernels."""
 
 from __future__ import annotations
 
@@ -11,42 +11,43 @@ from torch import Tensor
 
 from mrs.kernels.cpu.library import NativeLibrary, NativeMatrix, native_library
 
-#: Formats of GGUF that the native kernels multiply, in the library's order.
+#: GGUF formats that the native kernels multiply, in the order of the library's codes.
 PACKED_FORMATS = (
     "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "F16", "BF16",
 )  # fmt: skip
 
-#: Columns of a block; a row is whole blocks.
+#: Columns of a block; a row consists of whole blocks.
 _BLOCK_COLUMNS = {
     **dict.fromkeys(PACKED_FORMATS[:5], 32),
     **dict.fromkeys(PACKED_FORMATS[5:10], 256),
     **dict.fromkeys(PACKED_FORMATS[10:], 1),
 }
 
-#: Rows that are stored together; a matrix is padded to a multiple of them.
+#: Rows that are stored interleaved; matrices are padded to a multiple of them.
 GROUP_ROWS = 16
 
-#: Decoded weights that stay in the second- or third-level cache until they are used.
+#: Bytes of a tile of decoded weights: it stays in the second- or third-level cache until used.
 _TILE_BYTES = 4 << 20
 
 _TYPES = {torch.float32: 0, torch.bfloat16: 1}
 
 
 class PackedMatrix:
-    """A (rows, columns) weight whose blocks are kept in groups of 16 interleaved rows.
+    """A (rows, columns) weight whose blocks are stored in groups of 16 interleaved rows.
 
-    It takes as many bytes as in the file, rows rounded up to a multiple of 16. Products quantize
+    It has as many bytes as in the file, with rows rounded up to a multiple of 16. Products quantize
     the activations to 8 bits in groups of 32 columns, except with F16 and BF16 weights. With
-    AVX-512 and more than 16 tokens, weights below 8 bits and the activations are both brought to
-    8 bits in groups of 128 columns. Subnormal activations may count as 0, weights never do.
+    AVX-512 and more than 16 tokens, weights of fewer than 8 bits and the activations are both
+    requantized to 8 bits in groups of 128 columns. Subnormal activations may be treated as 0,
+    subnormal weights never are.
     """
 
     device = torch.device("cpu")
 
     def __init__(self, format_name: str, rows: int, columns: int) -> None:
-        """Memory for the weight, to be filled by `fill`; ValueError where rows cut a block."""
+        """Allocate the weight, for `fill` to write; ValueError if rows are not whole blocks."""
         data = torch.empty(_packed_bytes(format_name, rows, columns), dtype=torch.uint8)
-        self._hold(data, format_name, rows, columns)
+        self._set_up(data, format_name, rows, columns)
 
     @classmethod
     def wrap(cls, data: Tensor, format_name: str, rows: int, columns: int) -> PackedMatrix:
@@ -55,13 +56,13 @@ class PackedMatrix:
         if data.numel() != size_bytes or data.dtype is not torch.uint8 or not data.is_cpu:
             raise ValueError(f"{data.numel()} packed bytes instead of {size_bytes}")
         matrix = cls.__new__(cls)
-        matrix._hold(data.contiguous(), format_name, rows, columns)
+        matrix._set_up(data.contiguous(), format_name, rows, columns)
         if matrix._subnormal is not None:
             matrix._library.functions.mrs_mark_subnormal(matrix.address, torch.get_num_threads())
         return matrix
 
-    def _hold(self, data: Tensor, format_name: str, rows: int, columns: int) -> None:
-        library, number = _required_library(), PACKED_FORMATS.index(format_name)
+    def _set_up(self, data: Tensor, format_name: str, rows: int, columns: int) -> None:
+        library, format_code = _required_library(), PACKED_FORMATS.index(format_name)
         self.format_name = format_name
         self._library = library
         self._data = data
@@ -69,14 +70,14 @@ class PackedMatrix:
         self._subnormal = torch.zeros(groups).bool() if format_name == "BF16" else None
         self._matrix = NativeMatrix(
             library.path_address,
-            number,
+            format_code,
             rows,
             columns,
             data.data_ptr(),
             None if self._subnormal is None else self._subnormal.data_ptr(),
         )
         self._address = ctypes.addressof(self._matrix)
-        self._row_bytes: int = library.functions.mrs_row_bytes(number, columns)
+        self._row_bytes: int = library.functions.mrs_row_bytes(format_code, columns)
         self._dense_tokens, self._dense_dtype = _dense(library.path)
         self.shape = (rows, columns)
 
@@ -87,7 +88,7 @@ class PackedMatrix:
 
     @property
     def address(self) -> int:
-        """Where the library finds the matrix, as long as this object lives."""
+        """The address of the C struct, valid as long as this object lives."""
         return self._address
 
     @property
@@ -96,9 +97,10 @@ class PackedMatrix:
 
     @property
     def dequantize_above_tokens(self) -> int:
-        """From so many rows on they are multiplied by torch, with decoded weights.
+        """From this many tokens on, torch multiplies decoded weights.
 
-        Torch's units for bf16 take subnormal weights for 0, so those are left to the library.
+        Torch's bf16 matrix units treat subnormal weights as 0, so matrices with such weights are
+        always multiplied by the library.
         """
         if self._dense_dtype is torch.bfloat16 and self._has_subnormal():
             return sys.maxsize
@@ -108,9 +110,10 @@ class PackedMatrix:
         return self._subnormal is not None and bool(self._subnormal.any())
 
     def fill(self, blocks: Tensor, first_row: int = 0) -> None:
-        """Take rows of a file's blocks, uint8 (R, row_bytes), as rows `first_row` and after.
+        """Write rows of a file's blocks, uint8 (R, row_bytes), from row `first_row` on.
 
         `first_row` must be a multiple of 16, and so must R unless these are the last rows.
+        Otherwise, and for rows of another size, raises ValueError.
         """
         count, row_bytes = blocks.shape
         if row_bytes != self._row_bytes or blocks.dtype is not torch.uint8 or not blocks.is_cpu:
@@ -152,21 +155,21 @@ class PackedMatrix:
             torch.get_num_threads(),
         )
         if not done:
-            raise MemoryError(f"no memory for {tokens} rows of activations")
+            raise MemoryError(f"not enough memory for the activations of {tokens} tokens")
         return out
 
     def _matmul_decoded(self, x: Tensor) -> Tensor:
-        """The product by torch's own kernels, on tiles of rows decoded one after another."""
+        """The product by torch's kernels; weights are decoded tile by tile."""
         rows, columns = self.shape
         dtype = self._dense_dtype
-        same_x = x.to(dtype)
+        x_dense = x.to(dtype)
         out = torch.empty(x.shape[0], rows, dtype=x.dtype)
         tile_rows = max(_TILE_BYTES // (dtype.itemsize * columns) // GROUP_ROWS, 1) * GROUP_ROWS
         for first in range(0, rows, tile_rows):
             count = min(tile_rows, rows - first)
             tile = torch.empty(count, columns, dtype=dtype)
             self._decode_into(tile, first=first)
-            out[:, first : first + count] = torch.nn.functional.linear(same_x, tile)
+            out[:, first : first + count] = torch.nn.functional.linear(x_dense, tile)
         return out
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
@@ -196,14 +199,14 @@ class PackedMatrix:
             torch.get_num_threads(),
         )
         if not is_inside:
-            raise IndexError(f"row numbers outside 0 to {self.shape[0] - 1}")
+            raise IndexError(f"row indices outside 0 to {self.shape[0] - 1}")
 
 
 def _packed_bytes(format_name: str, rows: int, columns: int) -> int:
     if rows < 1 or columns < 1 or columns % _BLOCK_COLUMNS[format_name]:
-        raise ValueError(f"{rows} rows of {columns} are no whole {format_name} blocks")
-    number = PACKED_FORMATS.index(format_name)
-    size_bytes: int = _required_library().functions.mrs_packed_bytes(number, rows, columns)
+        raise ValueError(f"{rows} x {columns} weights are not whole {format_name} blocks")
+    format_code = PACKED_FORMATS.index(format_name)
+    size_bytes: int = _required_library().functions.mrs_packed_bytes(format_code, rows, columns)
     return size_bytes
 
 
@@ -216,9 +219,10 @@ def _required_library() -> NativeLibrary:
 
 @cache
 def _dense(path: str) -> tuple[int, torch.dtype]:
-    """From how many tokens on decoding and torch's own product are faster, and in which type.
+    """From how many tokens on torch's product of decoded weights is faster, and in which type.
 
-    Measured: only matrix units (AMX) beat this library's products, and anything beats portable C.
+    As measured, torch is faster with matrix units (AMX), and faster than the portable C code; on
+    all other CPU paths this library is always faster.
     """
     if path == "amx":
         return 32, torch.bfloat16

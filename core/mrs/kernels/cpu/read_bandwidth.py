@@ -1,4 +1,4 @@
-"""How fast this machine reads memory."""
+"""Measure the read bandwidth of this machine's memory."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from mrs.kernels.cpu.weight_memory import WeightArena
 
 
 def read_bandwidth(size_bytes: int = 256 << 20, rounds: int = 5) -> float:
-    """Bytes per second of a plain read by as many threads as torch uses; the best of `rounds`.
+    """Bytes per second of a sequential read with torch's number of threads; the best of `rounds`.
 
-    `size_bytes` should be several times the last-level cache. Matrix-vector products over packed
-    weights can at best read at this rate.
+    `size_bytes` should be several times the last-level cache. No matrix-vector product can read
+    its weights faster.
     """
-    memory = WeightArena([size_bytes]).take(size_bytes)
-    memory.fill_(1)  # pages exist only once they are written
+    memory = WeightArena([size_bytes]).allocate(size_bytes)
+    memory.fill_(1)  # the system allocates pages when they are first written
     library = native_library()
     best = float("inf")
     for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""Memory for weights, on huge pages where the system offers them, and for activations."""
+"""Memory for weights on huge pages, and settings of the C library's heap."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from torch import Tensor
 _HUGE_PAGE_BYTES = 2 << 20
 _LINE_BYTES = 64
 
-#: glibc's numbers of what can be set: how much of the heap's end may lie free before it goes back
-#: to the system, from which size on blocks are mapped one by one (32 MiB is the most), and how many
-#: heaps there are for different threads.
+#: glibc's codes for options of its heap: how much free memory at the heap's end it keeps before it
+#: returns it to the system; the size from which on allocations are mapped one by one (32 MiB at
+#: most); the number of heaps that threads are spread over.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 
 
 def use_one_heap() -> None:
-    """Let all threads that start from now on allocate from the main heap, if this is glibc.
+    """Let threads that start from now on allocate from the main heap, if the C library is glibc.
 
-    Only that heap keeps what is freed: those of other threads shrink with each large block, so that
-    a thread would clear the pages of its activations anew at every step.
+    Only the main heap keeps freed memory. The heaps of other threads shrink when a large block is
+    freed, so that a thread would have the pages of its activations cleared again at every step.
     """
     _set_heap((_ARENA_MAX, 1))
 
 
 def keep_freed_memory() -> None:
-    """Let the heap keep what is freed in blocks of up to 32 MiB, where the C library is glibc.
+    """Let the heap keep freed blocks of up to 32 MiB, if the C library is glibc.
 
-    A prompt takes and frees its activations layer by layer. Given back to the system each time,
-    their pages would have to be cleared anew: an eighth of a prompt's time, as measured. What is
-    kept is no more than what was in use at once, as planned.
+    A prompt allocates and frees its activations layer by layer. If each block were returned to the
+    system, its pages would have to be cleared every time: an eighth of a prompt's time, as
+    measured. The heap keeps no more than was in use at once, which the plan counts.
     """
     _set_heap((_MMAP_THRESHOLD, 32 << 20), (_TRIM_THRESHOLD, 128 << 20))
 
 
 @contextlib.contextmanager
 def freed_memory_returned() -> Iterator[None]:
-    """Let every large block go back to the system when it is freed, where the C library is glibc.
+    """Return every large block to the system when it is freed, if the C library is glibc.
 
-    Otherwise blocks of many sizes, with small ones that stay between them, leave the heap half
-    empty: loading and quantizing a model would take up to twice the model's memory.
+    Otherwise freed blocks of many sizes, between small ones that stay allocated, fragment the
+    heap: loading and quantizing a model would need up to twice the model's memory.
     """
     _set_heap((_MMAP_THRESHOLD, 256 << 10), (_TRIM_THRESHOLD, 256 << 10))
     try:
@@ -56,7 +56,7 @@ def freed_memory_returned() -> Iterator[None]:
 
 
 def _set_heap(*options: tuple[int, int]) -> None:
-    """Pairs of glibc's number of an option and its value; other C libraries know none."""
+    """Set glibc's heap options, pairs of a code and a value; no effect on other C libraries."""
     if not sys.platform.startswith("linux"):
         return
     with contextlib.suppress(AttributeError):
@@ -66,15 +66,15 @@ def _set_heap(*options: tuple[int, int]) -> None:
 
 
 class WeightArena:
-    """Memory for weights that are read again and again, in one stretch on huge pages.
+    """One allocation on huge pages for all weights on the CPU.
 
     Huge pages spare the processor most of its address translation: reading is about a tenth
-    faster. Tensors share them, so that none is rounded up to whole pages. The memory goes back to
-    the system with the last tensor.
+    faster. Tensors share pages, so that none is rounded up to whole pages. The memory is freed
+    with the last tensor.
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        """Memory for tensors of `sizes` bytes, which takes none before it is written."""
+        """Reserve memory for tensors of `sizes` bytes; pages are allocated when written."""
         self._used = 0
         self._size = sum(map(_aligned, sizes))
         if not self._size:
@@ -82,17 +82,19 @@ class WeightArena:
         self._memory = _private_memory(self._size + _HUGE_PAGE_BYTES)
         address = torch.frombuffer(self._memory, dtype=torch.uint8).data_ptr()
         self._start = -address % _HUGE_PAGE_BYTES
-        # The last, partly used page stays an ordinary one.
+        # The last page, which is only partly used, stays an ordinary page.
         whole = self._size // _HUGE_PAGE_BYTES * _HUGE_PAGE_BYTES
         if whole and hasattr(mmap, "MADV_HUGEPAGE"):
-            # A kernel without huge pages refuses; ordinary ones serve as well.
+            # Operating systems without huge pages refuse; ordinary pages work as well.
             with contextlib.suppress(OSError):
                 self._memory.madvise(mmap.MADV_HUGEPAGE, self._start, whole)
 
-    def take(self, size_bytes: int) -> Tensor:
-        """The next tensor: uint8 (size_bytes,), not yet written. ValueError beyond the sizes."""
+    def allocate(self, size_bytes: int) -> Tensor:
+        """The next tensor: uint8 (size_bytes,), uninitialized. ValueError if the arena is full."""
         if self._used + size_bytes > self._size:
-            raise ValueError(f"{size_bytes} bytes exceed an arena of {self._size}")
+            raise ValueError(
+                f"{size_bytes} bytes exceed the rest of an arena of {self._size} bytes"
+            )
         if not size_bytes:
             return torch.empty(0, dtype=torch.uint8)
         offset = self._start + self._used
@@ -101,12 +103,12 @@ class WeightArena:
 
 
 def _private_memory(size_bytes: int) -> mmap.mmap:
-    """Memory of this process alone; shared memory, which is Python's default, has no huge pages."""
+    """Memory private to this process: shared memory, Python's default, has no huge pages."""
     if sys.platform == "win32":
         return mmap.mmap(-1, size_bytes)
     return mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def _aligned(size_bytes: int) -> int:
-    """Rounded up, so that the next tensor starts at a line of the processor's caches."""
+    """Rounded up to whole cache lines, so that the next tensor starts at a line."""
     return -(-size_bytes // _LINE_BYTES) * _LINE_BYTES

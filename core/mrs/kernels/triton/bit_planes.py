@@ -1,10 +1,10 @@
-"""Quantized matrices with every kind of number in a plane of its own, as GPUs read them.
+"""Quantized matrices as bit planes: the layout that the Triton kernels read.
 
-A file's blocks mix codes and scales, and few of their fields begin where a wide load may. Here a
-plane holds one bit field of all rows, so that neighbouring threads read neighbouring words of 8
-to 32 bits, and nothing else. Eight numbers make a word: the same bits of eight codes that stand
-far apart, so that one word is multiplied with eight runs of neighbouring activations. The bytes
-are those of the file, in another order.
+A GGUF block mixes codes and scales, and few of its fields begin where a wide load may. Here each
+bit field of all rows has a tensor of its own (a plane), so that neighbouring threads read
+neighbouring words of 8 to 32 bits, and nothing else. A word packs the same bits of eight codes
+whose columns are far apart: so one word is multiplied with eight runs of neighbouring
+activations. The planes have as many bytes as the file's blocks, in another order.
 """
 
 from __future__ import annotations
@@ -15,27 +15,31 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-#: Numbers that share a word.
-PARTS = 8
+#: Values that a word packs.
+WORD_ELEMENTS = 8
 
-#: What a plane's words are, by the bits of each of their eight numbers.
+#: The word type of a plane, by the bits of each element.
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
 @dataclass(frozen=True)
 class PlaneLayout:
-    """A quantization: weight = d * scale * (code - code_zero) + base * minimum.
+    """A quantization: weight = d * (scale - scale_zero) * (code - code_zero) + base * minimum.
 
-    Codes have `code_bits`. `block` columns share the halves d and, if it `has_base`, base. Where
-    there are integer scales (less `scale_zero`, of `scale_bits`), and minima of as many bits if
-    there is a base, `run` columns share one; elsewhere they are 1 and a run is 4 words.
+    code      `code_bits` bits, one for each column
+    d, base   float16, one for each `block` columns; `base` only if `has_base`
+    scale     integer of `scale_bits` bits, one for each `sub_block` columns
+    minimum   like `scale`, if `has_base`
+
+    With `scale_bits` 0, `scale - scale_zero` and `minimum` are 1, and `sub_block` is the number of
+    words that a kernel reads together.
     """
 
     block: int
     code_bits: int
     code_zero: int
     has_base: bool
-    run: int = 4
+    sub_block: int = 4
     scale_bits: int = 0
     scale_zero: int = 0
 
@@ -58,13 +62,16 @@ class PlaneLayout:
 
 
 def _low_bits(bits: int) -> int:
-    """The largest of 4, 2 and 1 in a number of bits, 0 for none."""
+    """The bits that the low plane stores of values of `bits` bits: 4, 2, 1, or 0 for 0 bits."""
     return min(1 << bits.bit_length() >> 1, 4)
 
 
-class Fields(NamedTuple):
-    """The numbers of some rows: uint8 codes (N, columns), scales and minima (N, columns / run);
-    halves d and base (N, columns / block). None for what the quantization has not."""
+class BlockFields(NamedTuple):
+    """The fields of some rows of blocks; None for a field that the quantization lacks.
+
+    `codes` uint8 (N, columns); `scales` and `minima` uint8 (N, columns / sub_block); `d` and
+    `base` float16 (N, columns / block).
+    """
 
     codes: Tensor
     d: Tensor
@@ -74,11 +81,11 @@ class Fields(NamedTuple):
 
 
 class Planes(NamedTuple):
-    """One tensor (rows, words in a row) for each kind of number, views of one allocation.
+    """One tensor (rows, words per row) for each bit field, all views of one allocation.
 
-    Numbers of 3, 5 and 6 bits are split into `low` and `high` bits. A word of codes is number w of
-    its row; its eight codes are those of the columns that `_to_words` says. Words of scales and
-    minima belong to `run` words of codes that follow one another.
+    Values of 3, 5 and 6 bits are split into `low` and `high` bits. `_to_words` defines which
+    columns the eight elements of a word of codes belong to. A word of scales or minima belongs to
+    a group of `sub_block` adjacent words of codes.
     """
 
     codes_low: Tensor
@@ -94,13 +101,13 @@ class Planes(NamedTuple):
 def allocate(
     layout: PlaneLayout, rows: int, columns: int, device: torch.device
 ) -> tuple[Tensor, Planes]:
-    """The memory of a matrix, uint8, and its planes in it, not yet written."""
+    """The memory of a matrix, uint8, and its planes as views of it; all uninitialized."""
     specs = _plane_specs(layout, columns)
     sizes = {name: rows * words * dtype.itemsize for name, (words, dtype) in specs.items()}
     data = torch.empty(sum(sizes.values()), dtype=torch.uint8, device=device)
     planes: dict[str, Tensor | None] = dict.fromkeys(Planes._fields)
     start = 0
-    # Wider words first: then each plane begins at a multiple of its words.
+    # Wider words first: then each plane begins at a multiple of its word size.
     for name, (words, dtype) in sorted(specs.items(), key=lambda item: -item[1][1].itemsize):
         end = start + sizes[name]
         planes[name] = data[start:end].view(dtype).view(rows, words)
@@ -109,43 +116,43 @@ def allocate(
 
 
 def _plane_specs(layout: PlaneLayout, columns: int) -> dict[str, tuple[int, torch.dtype]]:
-    """Words in a row and their type, for each plane that there is."""
+    """Words per row and their type, for each plane of the layout."""
     if columns % layout.block:
-        raise ValueError(f"rows of {columns} columns cut blocks of {layout.block}")
-    words, halves = columns // PARTS, columns // layout.block
-    runs = words // layout.run
+        raise ValueError(f"rows of {columns} columns are not whole blocks of {layout.block}")
+    words, blocks = columns // WORD_ELEMENTS, columns // layout.block
+    groups = words // layout.sub_block
     counts_and_bits = {
         "codes_low": (words, layout.code_low),
         "codes_high": (words, layout.code_high),
-        "scales_low": (runs, layout.scale_low),
-        "scales_high": (runs, layout.scale_high),
-        "minima_low": (runs, layout.scale_low * layout.has_base),
-        "minima_high": (runs, layout.scale_high * layout.has_base),
+        "scales_low": (groups, layout.scale_low),
+        "scales_high": (groups, layout.scale_high),
+        "minima_low": (groups, layout.scale_low * layout.has_base),
+        "minima_high": (groups, layout.scale_high * layout.has_base),
     }
     specs = {name: (count, _WORDS[bits]) for name, (count, bits) in counts_and_bits.items() if bits}
-    specs["d"] = halves, torch.float16
+    specs["d"] = blocks, torch.float16
     if layout.has_base:
-        specs["base"] = halves, torch.float16
+        specs["base"] = blocks, torch.float16
     return specs
 
 
-def write_planes(layout: PlaneLayout, planes: Planes, fields: Fields, first_row: int) -> None:
-    """Put the numbers of some rows into their places."""
+def write_planes(layout: PlaneLayout, planes: Planes, fields: BlockFields, first_row: int) -> None:
+    """Write the fields of some rows from row `first_row` on."""
     rows = slice(first_row, first_row + len(fields.codes))
 
-    def write(low: Tensor | None, high: Tensor | None, numbers: Tensor | None, bits: int) -> None:
-        if low is None or numbers is None:
+    def write(low: Tensor | None, high: Tensor | None, values: Tensor | None, bits: int) -> None:
+        if low is None or values is None:
             return
         low_bits = _low_bits(bits)
-        low[rows] = _pack(numbers & ((1 << low_bits) - 1), low_bits)
+        low[rows] = _pack(values & ((1 << low_bits) - 1), low_bits)
         if high is not None:
-            high[rows] = _pack(numbers >> low_bits, bits - low_bits)
+            high[rows] = _pack(values >> low_bits, bits - low_bits)
 
-    codes = _to_words(layout, fields.codes, layout.run)
+    codes = _to_words(layout, fields.codes, layout.sub_block)
     write(planes.codes_low, planes.codes_high, codes, layout.code_bits)
     scales, minima = (
-        None if numbers is None else _to_words(layout, numbers, 1)
-        for numbers in (fields.scales, fields.minima)
+        None if values is None else _to_words(layout, values, 1)
+        for values in (fields.scales, fields.minima)
     )
     write(planes.scales_low, planes.scales_high, scales, layout.scale_bits)
     write(planes.minima_low, planes.minima_high, minima, layout.scale_bits)
@@ -157,65 +164,67 @@ def write_planes(layout: PlaneLayout, planes: Planes, fields: Fields, first_row:
 def decode_rows(layout: PlaneLayout, planes: Planes, ids: Tensor) -> Tensor:
     """The weights of the rows `ids` (N,), float32 (N, columns)."""
 
-    def numbers(low: Tensor, high: Tensor | None, bits: int, run: int) -> Tensor:
+    def read(low: Tensor, high: Tensor | None, bits: int, group_words: int) -> Tensor:
         low_bits = _low_bits(bits)
         values = _unpack(low[ids], low_bits)
         if high is not None:
             values |= _unpack(high[ids], bits - low_bits) << low_bits
-        return _from_words(layout, values, run).float()
+        return _from_words(layout, values, group_words).float()
 
-    codes = numbers(planes.codes_low, planes.codes_high, layout.code_bits, layout.run)
+    codes = read(planes.codes_low, planes.codes_high, layout.code_bits, layout.sub_block)
     scale, base = planes.d[ids].float(), None
     columns = codes.shape[1]
     if planes.scales_low is not None:
-        scales = numbers(planes.scales_low, planes.scales_high, layout.scale_bits, 1)
-        scale = _spread(scale, scales.shape[1]) * (scales - layout.scale_zero)
+        scales = read(planes.scales_low, planes.scales_high, layout.scale_bits, 1)
+        scale = _repeated(scale, scales.shape[1]) * (scales - layout.scale_zero)
     if planes.base is not None:
         base = planes.base[ids].float()
     if planes.minima_low is not None and base is not None:
-        minima = numbers(planes.minima_low, planes.minima_high, layout.scale_bits, 1)
-        base = _spread(base, minima.shape[1]) * minima
-    weights = _spread(scale, columns) * (codes - layout.code_zero)
-    return weights if base is None else weights + _spread(base, columns)
+        minima = read(planes.minima_low, planes.minima_high, layout.scale_bits, 1)
+        base = _repeated(base, minima.shape[1]) * minima
+    weights = _repeated(scale, columns) * (codes - layout.code_zero)
+    return weights if base is None else weights + _repeated(base, columns)
 
 
-def _spread(numbers: Tensor, columns: int) -> Tensor:
-    return numbers.repeat_interleave(columns // numbers.shape[1], 1)
+def _repeated(values: Tensor, columns: int) -> Tensor:
+    """(N, n) to (N, columns): each value for columns / n adjacent columns."""
+    return values.repeat_interleave(columns // values.shape[1], 1)
 
 
-def _to_words(layout: PlaneLayout, numbers: Tensor, run: int) -> Tensor:
-    """Numbers of columns, or of runs (`run` 1), as (N, words, 8 parts).
+def _to_words(layout: PlaneLayout, values: Tensor, group_words: int) -> Tensor:
+    """(N, columns) to (N, words, 8 elements); for scales and minima with `group_words` 1.
 
-    With integer scales, words w to w + run of each 256 columns hold 8 runs of columns, the same
-    place in each. Without, part p of word w is column p * words + w.
+    With integer scales, element e of word w of a block is the block's column e * 32 + w, or its
+    scale e * 32 / sub_block + w. Without, element e of word w of a row is column e * words + w.
     """
-    rows = len(numbers)
+    rows = len(values)
     if not layout.scale_bits:
-        return numbers.view(rows, PARTS, -1).transpose(1, 2)
-    words = layout.block // PARTS // layout.run * run
-    return numbers.view(rows, -1, PARTS, words).transpose(2, 3).reshape(rows, -1, PARTS)
+        return values.view(rows, WORD_ELEMENTS, -1).transpose(1, 2)
+    words = layout.block // WORD_ELEMENTS // layout.sub_block * group_words
+    shape = (rows, -1, WORD_ELEMENTS, words)
+    return values.view(shape).transpose(2, 3).reshape(rows, -1, WORD_ELEMENTS)
 
 
-def _from_words(layout: PlaneLayout, words: Tensor, run: int) -> Tensor:
-    """The inverse of `_to_words`: (N, columns) or (N, runs)."""
+def _from_words(layout: PlaneLayout, words: Tensor, group_words: int) -> Tensor:
+    """The inverse of `_to_words`."""
     rows = len(words)
     if not layout.scale_bits:
         return words.transpose(1, 2).reshape(rows, -1)
-    count = layout.block // PARTS // layout.run * run
-    return words.view(rows, -1, count, PARTS).transpose(2, 3).reshape(rows, -1)
+    count = layout.block // WORD_ELEMENTS // layout.sub_block * group_words
+    return words.view(rows, -1, count, WORD_ELEMENTS).transpose(2, 3).reshape(rows, -1)
 
 
-def _pack(numbers: Tensor, bits: int) -> Tensor:
-    """Eight numbers, uint8 (N, n, 8), as the bits of one word, the first lowest: (N, n)."""
-    together = PARTS // bits
-    shifts = torch.arange(0, PARTS, bits, device=numbers.device, dtype=torch.uint8)
-    parts = numbers.reshape(*numbers.shape[:2], bits, together) << shifts
-    packed = parts.sum(-1, dtype=torch.uint8)
+def _pack(values: Tensor, bits: int) -> Tensor:
+    """Pack eight values of `bits` bits to a word, the first lowest: uint8 (N, n, 8) to (N, n)."""
+    per_byte = WORD_ELEMENTS // bits
+    shifts = torch.arange(0, WORD_ELEMENTS, bits, device=values.device, dtype=torch.uint8)
+    shifted = values.reshape(*values.shape[:2], bits, per_byte) << shifts
+    packed = shifted.sum(-1, dtype=torch.uint8)
     return packed.view(_WORDS[bits]).squeeze(-1)
 
 
 def _unpack(words: Tensor, bits: int) -> Tensor:
-    """The inverse of `_pack`: (N, n) -> uint8 (N, n, 8)."""
+    """The inverse of `_pack`: (N, n) to uint8 (N, n, 8)."""
     packed = words.contiguous().view(torch.uint8).view(*words.shape, bits, 1)
-    shifts = torch.arange(0, PARTS, bits, device=words.device, dtype=torch.uint8)
-    return ((packed >> shifts) & ((1 << bits) - 1)).view(*words.shape, PARTS)
+    shifts = torch.arange(0, WORD_ELEMENTS, bits, device=words.device, dtype=torch.uint8)
+    return ((packed >> shifts) & ((1 << bits) - 1)).view(*words.shape, WORD_ELEMENTS)

@@ -1,9 +1,10 @@
 # mypy: disable-error-code="import-not-found,import-untyped,untyped-decorator,no-untyped-def,misc"
-"""Products with matrices in planes (`mrs.kernels.triton.bit_planes`), in Triton.
+"""Triton kernels that multiply matrices stored as bit planes (`mrs.kernels.triton.bit_planes`).
 
-Numbers are made without conversion instructions: their bits are put on top of the fraction of a
-float between 1 and 2, and what that adds is taken off with the minimum. Every sum is in float32
-and in a fixed order. Importing this module imports Triton, which comes with torch's CUDA builds.
+Codes become floats without conversion instructions: their bits are placed at the top of the
+mantissa of a float between 1 and 2, and the resulting 1 is subtracted together with the minimum.
+Every sum is in float32 and in a fixed order. Importing this module imports Triton, which comes
+with torch's CUDA builds.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import triton.language as tl
 
 @triton.jit
 def _unsigned(words, BITS: tl.constexpr):
-    """Words of eight numbers of BITS, as integers whose shifts draw in zeros."""
+    """Words of eight elements of BITS bits, as uint32, whose right shifts insert zeros."""
     if BITS == 4:
         return words.to(tl.uint32, bitcast=True)
     elif BITS == 2:
@@ -24,92 +25,94 @@ def _unsigned(words, BITS: tl.constexpr):
 
 
 @triton.jit
-def _moved(words, PART: tl.constexpr, BITS: tl.constexpr, PLACE: tl.constexpr):
-    """Number PART of each word, its lowest bit at PLACE of 32 bits that are 0 elsewhere."""
-    MASK: tl.constexpr = ((1 << BITS) - 1) << PLACE
-    if BITS * PART > PLACE:
-        return (words >> (BITS * PART - PLACE)) & MASK
+def _shift_element(words, ELEMENT: tl.constexpr, BITS: tl.constexpr, BIT: tl.constexpr):
+    """Element ELEMENT of each word, shifted so that its lowest bit is bit BIT; 0 elsewhere."""
+    MASK: tl.constexpr = ((1 << BITS) - 1) << BIT
+    if BITS * ELEMENT > BIT:
+        return (words >> (BITS * ELEMENT - BIT)) & MASK
     else:
-        return (words << (PLACE - BITS * PART)) & MASK
+        return (words << (BIT - BITS * ELEMENT)) & MASK
 
 
 @triton.jit
-def _fraction(low, high, PART: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, one):
-    """1 + number / 2 ** (LOW + HIGH), float32, of number PART of each word."""
-    bits = _moved(low, PART, LOW, 23 - LOW - HIGH) | one
+def _fraction(low, high, ELEMENT: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, one):
+    """1 + element / 2 ** (LOW + HIGH), float32, of element ELEMENT of each word."""
+    bits = _shift_element(low, ELEMENT, LOW, 23 - LOW - HIGH) | one
     if HIGH > 0:
-        bits = _moved(high, PART, HIGH, 23 - HIGH) | bits
+        bits = _shift_element(high, ELEMENT, HIGH, 23 - HIGH) | bits
     return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _load(plane, places, inside, BITS: tl.constexpr):
-    return _unsigned(tl.load(plane + places, mask=inside, other=0), BITS)
+def _load(plane, offsets, mask, BITS: tl.constexpr):
+    """Words at `offsets` of a plane, as `_unsigned` returns them."""
+    return _unsigned(tl.load(plane + offsets, mask=mask, other=0), BITS)
 
 
 @triton.jit
-def _load_numbers(low_plane, high_plane, places, inside, LOW: tl.constexpr, HIGH: tl.constexpr):
-    """The words of numbers of LOW + HIGH bits; with HIGH 0 the low ones stand in for the others."""
-    low = _load(low_plane, places, inside, LOW)
+def _load_words(low_plane, high_plane, offsets, mask, LOW: tl.constexpr, HIGH: tl.constexpr):
+    """Low and high words of elements of LOW + HIGH bits; with HIGH 0, the low words twice."""
+    low = _load(low_plane, offsets, mask, LOW)
     high = low
     if HIGH > 0:
-        high = _load(high_plane, places, inside, HIGH)
+        high = _load(high_plane, offsets, mask, HIGH)
     return low, high
 
 
 @triton.jit
-def _load_halves(planes, places, inside, LAYOUT: tl.constexpr):
-    """d and base of blocks, float32; d stands in for a base that is not there."""
-    d = tl.load(planes.d + places, mask=inside, other=0.0).to(tl.float32)
+def _load_d_and_base(planes, offsets, mask, LAYOUT: tl.constexpr):
+    """d and base of blocks, float32; d twice if the layout has no base."""
+    d = tl.load(planes.d + offsets, mask=mask, other=0.0).to(tl.float32)
     base = d
     if LAYOUT.has_base:
-        base = tl.load(planes.base + places, mask=inside, other=0.0).to(tl.float32)
+        base = tl.load(planes.base + offsets, mask=mask, other=0.0).to(tl.float32)
     return d, base
 
 
 @triton.jit
-def _load_scales(planes, row, run, runs, inside, LAYOUT: tl.constexpr):
-    """What all eight parts of a run's words share: words of scales and minima, d and base."""
+def _load_scales(planes, row, group, groups, mask, LAYOUT: tl.constexpr):
+    """Words of scales and minima, and (d, base), of groups of SUB_BLOCK words of codes."""
     LOW: tl.constexpr = LAYOUT.scale_low
     HIGH: tl.constexpr = LAYOUT.scale_high
-    RUNS_IN_BLOCK: tl.constexpr = LAYOUT.block // 8 // LAYOUT.run
-    places = row * runs + run
-    scales = _load_numbers(planes.scales_low, planes.scales_high, places, inside, LOW, HIGH)
+    BLOCK_GROUPS: tl.constexpr = LAYOUT.block // 8 // LAYOUT.sub_block
+    offsets = row * groups + group
+    scales = _load_words(planes.scales_low, planes.scales_high, offsets, mask, LOW, HIGH)
     minima = scales
     if LAYOUT.has_base:
-        minima = _load_numbers(planes.minima_low, planes.minima_high, places, inside, LOW, HIGH)
-    halves = row * (runs // RUNS_IN_BLOCK) + run // RUNS_IN_BLOCK
-    return scales, minima, _load_halves(planes, halves, inside, LAYOUT)
+        minima = _load_words(planes.minima_low, planes.minima_high, offsets, mask, LOW, HIGH)
+    blocks = row * (groups // BLOCK_GROUPS) + group // BLOCK_GROUPS
+    return scales, minima, _load_d_and_base(planes, blocks, mask, LAYOUT)
 
 
 @triton.jit
-def _line(words, PART: tl.constexpr, LAYOUT: tl.constexpr, one):
-    """Factor and offset that make weights of `_fraction`s of codes, from `_load_scales`.
+def _factor_and_offset(loaded, ELEMENT: tl.constexpr, LAYOUT: tl.constexpr, one):
+    """factor and offset such that weight = factor * f + offset; `loaded` is by `_load_scales`.
 
-    weight = scale * (code - zero) + base * minimum, where the fraction f of a code is
-    1 + code / size: so weight = (scale * size) * f - scale * (size + zero) + base * minimum, and
-    scale * size is again such a line of the fraction of an integer scale. A scale is a product of
-    few bits, and so is all that is made of it: exact.
+    f = 1 + code / size is the `_fraction` of a code. From
+    weight = scale * (code - zero) + base * minimum follows
+    weight = (scale * size) * f - scale * (size + zero) + base * minimum.
+    An integer scale is made from its own fraction in the same way. All values have few bits, so
+    the products are exact.
     """
-    scales, minima, halves = words
-    d, base = halves
+    scales, minima, d_and_base = loaded
+    d, base = d_and_base
     LOW: tl.constexpr = LAYOUT.scale_low
     HIGH: tl.constexpr = LAYOUT.scale_high
     SIZE: tl.constexpr = 1 << LAYOUT.scale_bits
     CODES: tl.constexpr = 1 << LAYOUT.code_bits
-    scale = _fraction(scales[0], scales[1], PART, LOW, HIGH, one)
+    scale = _fraction(scales[0], scales[1], ELEMENT, LOW, HIGH, one)
     factor = scale * (d * (SIZE * CODES)) - d * ((SIZE + LAYOUT.scale_zero) * CODES)
     offset = -factor * (1 + LAYOUT.code_zero / CODES)
     if LAYOUT.has_base:
-        minimum = _fraction(minima[0], minima[1], PART, LOW, HIGH, one)
+        minimum = _fraction(minima[0], minima[1], ELEMENT, LOW, HIGH, one)
         offset += minimum * (base * SIZE) - base * SIZE
     return factor, offset
 
 
 @triton.jit
-def _line_of_halves(halves, LAYOUT: tl.constexpr):
-    """As `_line`, where there are no integer scales."""
-    d, base = halves
+def _factor_and_offset_of_blocks(d_and_base, LAYOUT: tl.constexpr):
+    """As `_factor_and_offset`, for layouts without integer scales."""
+    d, base = d_and_base
     CODES: tl.constexpr = 1 << LAYOUT.code_bits
     factor = d * CODES
     offset = d * -(CODES + LAYOUT.code_zero)
@@ -119,41 +122,41 @@ def _line_of_halves(halves, LAYOUT: tl.constexpr):
 
 
 @triton.jit
-def _load_tile(planes, row, row_inside, first, words, WORDS: tl.constexpr, LAYOUT: tl.constexpr):
-    """WORDS words of some rows, row (R, 1, 1), from word `first` on, (R, runs, words of a run)."""
-    RUN: tl.constexpr = LAYOUT.run
-    run = first // RUN + tl.arange(0, WORDS // RUN)[None, :, None]
-    # Four words a thread everywhere: then its words, scales and activations belong together.
-    word = run * RUN + tl.max_contiguous(tl.arange(0, RUN), 4)[None, None, :]
-    inside = row_inside & (run * RUN < words)
+def _load_tile(planes, row, row_mask, first, words, WORDS: tl.constexpr, LAYOUT: tl.constexpr):
+    """WORDS words from word `first` on of rows `row` (R, 1, 1): (R, groups, SUB_BLOCK)."""
+    SUB_BLOCK: tl.constexpr = LAYOUT.sub_block
+    group = first // SUB_BLOCK + tl.arange(0, WORDS // SUB_BLOCK)[None, :, None]
+    # Each thread gets four words, with the scales and activations that belong to them.
+    word = group * SUB_BLOCK + tl.max_contiguous(tl.arange(0, SUB_BLOCK), 4)[None, None, :]
+    mask = row_mask & (group * SUB_BLOCK < words)
     LOW: tl.constexpr = LAYOUT.code_low
     HIGH: tl.constexpr = LAYOUT.code_high
-    places = row * words + word
-    codes = _load_numbers(planes.codes_low, planes.codes_high, places, inside, LOW, HIGH)
-    shared = codes
+    offsets = row * words + word
+    codes = _load_words(planes.codes_low, planes.codes_high, offsets, mask, LOW, HIGH)
+    scales = codes
     if LAYOUT.scale_bits > 0:
-        shared = _load_scales(planes, row, run, words // RUN, inside, LAYOUT)
-    return run, inside, codes, shared
+        scales = _load_scales(planes, row, group, words // SUB_BLOCK, mask, LAYOUT)
+    return group, mask, codes, scales
 
 
 @triton.jit
-def _part_of_tile(tile, planes, row, quads, PART: tl.constexpr, LAYOUT: tl.constexpr, one):
-    """The weights of part PART of a tile's words, float32 (R, runs, words of a run)."""
-    run, inside, codes, shared = tile
+def _tile_weights(tile, planes, row, quads, ELEMENT: tl.constexpr, LAYOUT: tl.constexpr, one):
+    """The weights of element ELEMENT of a tile's words, float32 (R, groups, SUB_BLOCK)."""
+    group, mask, codes, scales = tile
     if LAYOUT.scale_bits > 0:
-        factor, offset = _line(shared, PART, LAYOUT, one)
+        factor, offset = _factor_and_offset(scales, ELEMENT, LAYOUT, one)
     else:
-        # Part PART of word w is column PART * words + w, and 32 columns are a block.
-        block = (PART * quads + run) // 8
-        halves = _load_halves(planes, row * quads + block, inside, LAYOUT)
-        factor, offset = _line_of_halves(halves, LAYOUT)
-    fraction = _fraction(codes[0], codes[1], PART, LAYOUT.code_low, LAYOUT.code_high, one)
+        # Element e of word w is column e * words + w; a block has 32 columns, a group 4 words.
+        block = (ELEMENT * quads + group) // 8
+        d_and_base = _load_d_and_base(planes, row * quads + block, mask, LAYOUT)
+        factor, offset = _factor_and_offset_of_blocks(d_and_base, LAYOUT)
+    fraction = _fraction(codes[0], codes[1], ELEMENT, LAYOUT.code_low, LAYOUT.code_high, one)
     return fraction * factor + offset
 
 
 @triton.jit
 def _first_columns(word, LAYOUT: tl.constexpr):
-    """The column of part 0 of each word."""
+    """The column of element 0 of each word."""
     if LAYOUT.scale_bits > 0:
         return word // 32 * 256 + word % 32
     else:
@@ -161,7 +164,7 @@ def _first_columns(word, LAYOUT: tl.constexpr):
 
 
 @triton.jit
-def multiply_few(
+def matmul_few_tokens(
     x,
     planes,
     out,
@@ -174,34 +177,34 @@ def multiply_few(
     WORDS: tl.constexpr,
     LAYOUT: tl.constexpr,
 ):
-    """x (tokens, 32 quads) @ weights.T into out (tokens, rows), at most TOKENS tokens.
+    """out (tokens, rows) = x (tokens, 32 * quads) @ weights.T, for at most TOKENS tokens.
 
-    A program makes ROWS rows of the matrix and reads WORDS words of each at a time. Its threads
-    add up what they have read, and the threads' sums are added at the end.
+    A program computes ROWS rows of the matrix and reads WORDS words of each at a time. Each thread
+    sums up its own products; the sums of the threads are added at the end.
     """
     words = 4 * quads
-    part_columns = 32 if LAYOUT.scale_bits > 0 else words
+    element_columns = 32 if LAYOUT.scale_bits > 0 else words
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     token = tl.arange(0, TOKENS)[:, None]
-    row_places = row.to(tl.int64)[:, None, None]
-    row_inside = (row < rows)[:, None, None]
+    row_ids = row.to(tl.int64)[:, None, None]
+    row_mask = (row < rows)[:, None, None]
     total = tl.zeros([TOKENS, ROWS, WORDS], tl.float32)
     for first in range(0, words, WORDS):
-        tile = _load_tile(planes, row_places, row_inside, first, words, WORDS, LAYOUT)
+        tile = _load_tile(planes, row_ids, row_mask, first, words, WORDS, LAYOUT)
         flat = first + tl.arange(0, WORDS)[None, :]
-        x_places = x + token * (8 * words) + _first_columns(flat, LAYOUT)
-        x_inside = (token < tokens) & (flat < words)
-        for part in tl.static_range(8):
-            weights = _part_of_tile(tile, planes, row_places, quads, part, LAYOUT, one)
-            numbers = tl.load(x_places + part * part_columns, mask=x_inside, other=0.0)
-            total += numbers.to(tl.float32)[:, None, :] * tl.reshape(weights, [1, ROWS, WORDS])
+        x_pointers = x + token * (8 * words) + _first_columns(flat, LAYOUT)
+        x_mask = (token < tokens) & (flat < words)
+        for element in tl.static_range(8):
+            weights = _tile_weights(tile, planes, row_ids, quads, element, LAYOUT, one)
+            values = tl.load(x_pointers + element * element_columns, mask=x_mask, other=0.0)
+            total += values.to(tl.float32)[:, None, :] * tl.reshape(weights, [1, ROWS, WORDS])
     sums = tl.sum(total, 2)
-    places = token * rows + row[None, :]
-    tl.store(out + places, sums, mask=(token < tokens) & (row < rows)[None, :])
+    offsets = token * rows + row[None, :]
+    tl.store(out + offsets, sums, mask=(token < tokens) & (row < rows)[None, :])
 
 
 @triton.jit
-def multiply_many(
+def matmul_many_tokens(
     x,
     factors,
     planes,
@@ -214,30 +217,30 @@ def multiply_many(
     ROWS: tl.constexpr,
     LAYOUT: tl.constexpr,
 ):
-    """x (tokens, 32 quads) @ weights.T, times factors (tokens,), into out (tokens, rows).
+    """out (tokens, rows) = x (tokens, 32 * quads) @ weights.T * factors (tokens,).
 
-    x is in halves. A program makes TOKENS times ROWS results and decodes 32 words, 256 columns,
-    of its rows at a time, to halves too: the numbers of all known models are, and larger ones
-    would be cut off. Programs that read the same weights follow one another.
+    x is float16. A program computes TOKENS * ROWS results and decodes 32 words, 256 columns, of
+    its rows at a time, to float16 too. The weights of all known models are in the range of
+    float16; larger ones are clamped. Programs that read the same weights have adjacent ids.
     """
     words = 4 * quads
-    part_columns = 32 if LAYOUT.scale_bits > 0 else words
+    element_columns = 32 if LAYOUT.scale_bits > 0 else words
     token_blocks = tl.cdiv(tokens, TOKENS)
     token = tl.program_id(0) % token_blocks * TOKENS + tl.arange(0, TOKENS)[:, None]
     row = tl.program_id(0) // token_blocks * ROWS + tl.arange(0, ROWS)
-    row_places = row.to(tl.int64)[:, None, None]
-    row_inside = (row < rows)[:, None, None]
+    row_ids = row.to(tl.int64)[:, None, None]
+    row_mask = (row < rows)[:, None, None]
     total = tl.zeros([TOKENS, ROWS], tl.float32)
     for first in range(0, words, 32):
-        tile = _load_tile(planes, row_places, row_inside, first, words, 32, LAYOUT)
+        tile = _load_tile(planes, row_ids, row_mask, first, words, 32, LAYOUT)
         flat = first + tl.arange(0, 32)[None, :]
-        x_places = x + token.to(tl.int64) * (8 * words) + _first_columns(flat, LAYOUT)
-        x_inside = (token < tokens) & (flat < words)
-        for part in tl.static_range(8):
-            weights = _part_of_tile(tile, planes, row_places, quads, part, LAYOUT, one)
-            halves = tl.clamp(weights, -65504.0, 65504.0).to(tl.float16)
-            numbers = tl.load(x_places + part * part_columns, mask=x_inside, other=0.0)
-            total = tl.dot(numbers, tl.trans(tl.reshape(halves, [ROWS, 32])), total)
+        x_pointers = x + token.to(tl.int64) * (8 * words) + _first_columns(flat, LAYOUT)
+        x_mask = (token < tokens) & (flat < words)
+        for element in tl.static_range(8):
+            weights = _tile_weights(tile, planes, row_ids, quads, element, LAYOUT, one)
+            weights_f16 = tl.clamp(weights, -65504.0, 65504.0).to(tl.float16)
+            values = tl.load(x_pointers + element * element_columns, mask=x_mask, other=0.0)
+            total = tl.dot(values, tl.trans(tl.reshape(weights_f16, [ROWS, 32])), total)
     factor = tl.load(factors + token, mask=token < tokens, other=0.0)
-    places = token.to(tl.int64) * rows + row[None, :]
-    tl.store(out + places, total * factor, mask=(token < tokens) & (row < rows)[None, :])
+    offsets = token.to(tl.int64) * rows + row[None, :]
+    tl.store(out + offsets, total * factor, mask=(token < tokens) & (row < rows)[None, :])

@@ -1,4 +1,4 @@
-"""Quantized matrices on GPUs, multiplied by the Triton kernels."""
+"""A quantized matrix on a GPU, multiplied by the Triton kernels."""
 
 from __future__ import annotations
 
@@ -7,27 +7,33 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from mrs.kernels.triton.bit_planes import Fields, PlaneLayout, allocate, decode_rows, write_planes
+from mrs.kernels.triton.bit_planes import (
+    BlockFields,
+    PlaneLayout,
+    allocate,
+    decode_rows,
+    write_planes,
+)
 
-#: More rows of activations than these are multiplied in tiles, by matrix units.
+#: Products of more tokens than this are computed in tiles, by the matrix units of the GPU.
 FEW_TOKENS = 8
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-#: The bits of 1.0. The kernels take them as an argument: a constant that the compiler knew would
-#: take one more instruction for each weight.
+#: The bits of float32 1.0. The kernels get them as an argument: for a constant that it knows, the
+#: compiler would emit one more instruction for each weight.
 _ONE = 0x3F800000
 
-#: How many rows a program of the matrix-vector kernel makes, and how many words it reads of each:
-#: 16 bytes a thread, of 4 bits a number. With other sizes Triton moves numbers between threads.
+#: Rows that a program of the few-token kernel computes, and words that it reads of each at a time:
+#: 16 bytes for each thread at 4 bits. With other sizes Triton moves values between threads.
 _FEW_ROWS, _FEW_WORDS = 2, 128
 
 
 class PlaneMatrix:
-    """A (rows, columns) weight in planes. It takes as many bytes as in the file."""
+    """A (rows, columns) weight stored as bit planes, with as many bytes as in the file."""
 
     def __init__(self, layout: PlaneLayout, rows: int, columns: int, device: torch.device) -> None:
-        """Memory for the weight, to be filled by `fill`."""
+        """Allocate the weight, for `fill` to write."""
         self._layout = layout
         self._data, self._planes = allocate(layout, rows, columns, device)
         self.shape = (rows, columns)
@@ -37,11 +43,13 @@ class PlaneMatrix:
     def nbytes(self) -> int:
         return self._data.nbytes
 
-    def fill(self, fields: Fields, first_row: int = 0) -> None:
-        """Take the numbers of some rows as rows `first_row` and after."""
+    def fill(self, fields: BlockFields, first_row: int = 0) -> None:
+        """Write the fields of some rows from row `first_row` on. ValueError for wrong shapes."""
         count = len(fields.codes)
         if fields.codes.shape[1] != self.shape[1] or first_row + count > self.shape[0]:
-            raise ValueError(f"{tuple(fields.codes.shape)} from row {first_row} in {self.shape}")
+            raise ValueError(
+                f"rows {tuple(fields.codes.shape)} from row {first_row} on do not fit {self.shape}"
+            )
         write_planes(self._layout, self._planes, fields, first_row)
 
     def matmul(self, x: Tensor) -> Tensor:
@@ -53,19 +61,19 @@ class PlaneMatrix:
         out = torch.empty(x.shape[0], self.shape[0], dtype=x.dtype, device=x.device)
         if not out.numel():
             return out
-        # Triton starts kernels on torch's current device.
+        # Triton launches kernels on torch's current device.
         with torch.cuda.device(x.device) if x.is_cuda else nullcontext():
             if x.shape[0] <= FEW_TOKENS:
-                self._multiply_few(x.contiguous(), out)
+                self._matmul_few_tokens(x.contiguous(), out)
             else:
-                self._multiply_many(*_as_halves(x), out)
+                self._matmul_many_tokens(*_to_float16(x), out)
         return out
 
-    def _multiply_few(self, x: Tensor, out: Tensor) -> None:
-        from mrs.kernels.triton.matmul import multiply_few
+    def _matmul_few_tokens(self, x: Tensor, out: Tensor) -> None:
+        from mrs.kernels.triton.matmul import matmul_few_tokens
 
         tokens, rows = out.shape
-        multiply_few[(-(-rows // _FEW_ROWS),)](
+        matmul_few_tokens[(-(-rows // _FEW_ROWS),)](
             x,
             self._planes,
             out,
@@ -80,13 +88,13 @@ class PlaneMatrix:
             num_warps=1,
         )
 
-    def _multiply_many(self, x: Tensor, factors: Tensor, out: Tensor) -> None:
-        from mrs.kernels.triton.matmul import multiply_many
+    def _matmul_many_tokens(self, x: Tensor, factors: Tensor, out: Tensor) -> None:
+        from mrs.kernels.triton.matmul import matmul_many_tokens
 
         tokens, rows = out.shape
         tile_tokens = min(max(1 << (tokens - 1).bit_length(), 16), 128)
         tile_rows = 64
-        multiply_many[(-(-tokens // tile_tokens) * -(-rows // tile_rows),)](
+        matmul_many_tokens[(-(-tokens // tile_tokens) * -(-rows // tile_rows),)](
             x,
             factors,
             self._planes,
@@ -107,16 +115,16 @@ class PlaneMatrix:
         return decode_rows(self._layout, self._planes, ids).to(dtype)
 
 
-def _as_halves(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x (N, columns) as halves, and the factor (N,) that each row of them has lost.
+def _to_float16(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x (N, columns) divided by a factor for each row, as float16, and the factors (N,).
 
-    Factors are powers of two that put the largest number of a row between 2**14 and 2**15, so
-    nothing overflows and what is lost is far smaller than what the row adds up to.
+    A factor is the power of two that brings the largest value of the row between 2**14 and 2**15:
+    nothing overflows, and values that underflow are negligible in the row's products.
     """
     if x.dtype == torch.float16:
         return x.contiguous(), torch.ones(len(x), device=x.device)
     largest = x.abs().amax(1).float()
     exponents = 15 - torch.frexp(largest).exponent.clamp(min=-100)
     ones = torch.ones_like(largest)
-    halves = (x * torch.ldexp(ones, exponents)[:, None].to(x.dtype)).half()
-    return halves.contiguous(), torch.ldexp(ones, -exponents)
+    scaled = (x * torch.ldexp(ones, exponents)[:, None].to(x.dtype)).half()
+    return scaled.contiguous(), torch.ldexp(ones, -exponents)

@@ -1,4 +1,4 @@
-"""Whether the Triton kernels work on a GPU: they are tried before weights are laid out for them."""
+"""A test of the Triton kernels on a GPU, run before weights are stored in their layout."""
 
 from __future__ import annotations
 
@@ -6,58 +6,58 @@ from importlib.util import find_spec
 
 import torch
 
-from mrs.kernels.triton.bit_planes import Fields, PlaneLayout
+from mrs.kernels.triton.bit_planes import BlockFields, PlaneLayout
 from mrs.kernels.triton.plane_matrix import FEW_TOKENS, PlaneMatrix
 
-#: Triton has no matrix units of older NVIDIA GPUs to offer.
+#: Triton does not support the matrix units of older NVIDIA GPUs.
 _CAPABILITY = (8, 0)
 
-#: bf16 results are off by 0.15 % as it is.
+#: Relative; rounding to bf16 alone causes an error of 0.15 %.
 LARGEST_ERROR = 5e-3
 
-#: Both ways that scales can be kept, with every kind of plane.
+#: Without and with integer scales: together they have every kind of plane.
 LAYOUTS = (
     PlaneLayout(32, code_bits=5, code_zero=16, has_base=True),
-    PlaneLayout(256, code_bits=6, code_zero=32, has_base=True, run=16, scale_bits=6),
+    PlaneLayout(256, code_bits=6, code_zero=32, has_base=True, sub_block=16, scale_bits=6),
 )
 
 
 def triton_unavailable_reason(device: torch.device) -> str | None:
-    """Why the kernels cannot be used on a GPU, or None where they can.
+    """Why the kernels cannot be used on a GPU; None if they can.
 
-    They multiply two small matrices, which compiles them for the sizes that are most used, and
-    are compared with decoded weights.
+    Multiplies two small matrices, which also compiles the kernels for the most common sizes, and
+    compares the results with products of the decoded weights.
     """
     if find_spec("triton") is None:
         return "Triton is not installed"
     if torch.version.hip is None and torch.cuda.get_device_capability(device) < _CAPABILITY:
-        return "Triton has no matrix products for this GPU"
+        return "Triton does not support matrix products on this GPU"
     try:
         worst = max(largest_error(layout, device) for layout in LAYOUTS)
-    except Exception as error:  # noqa: BLE001 - of a compiler or driver; there is another way
+    except Exception as error:  # noqa: BLE001 - a compiler or driver can raise anything
         first_line = str(error).partition("\n")[0]
         return f"Triton failed with {type(error).__name__}: {first_line}"
     if not worst <= LARGEST_ERROR:
-        return f"Triton's products are off by {100 * worst:.1f} %"
+        return f"Triton's products have an error of {100 * worst:.1f} %"
     return None
 
 
 def largest_error(layout: PlaneLayout, device: torch.device) -> float:
-    """Of products of one token and of many with random weights, relative to their size."""
+    """The larger relative error of two products with random weights: one token, and many."""
     rows, columns = 64, 512
     generator = torch.Generator().manual_seed(0)
 
-    def numbers(count: int, bits: int) -> torch.Tensor:
+    def integers(count: int, bits: int) -> torch.Tensor:
         return torch.randint(0, 1 << bits, (rows, count), generator=generator).byte().to(device)
 
-    halves = torch.rand(rows, columns // layout.block, generator=generator).half().to(device)
-    runs = columns // layout.run if layout.scale_bits else 0
-    fields = Fields(
-        numbers(columns, layout.code_bits),
-        halves,
-        -halves,
-        numbers(runs, layout.scale_bits) if runs else None,
-        numbers(runs, layout.scale_bits) if runs else None,
+    d = torch.rand(rows, columns // layout.block, generator=generator).half().to(device)
+    groups = columns // layout.sub_block if layout.scale_bits else 0
+    fields = BlockFields(
+        integers(columns, layout.code_bits),
+        d,
+        -d,
+        integers(groups, layout.scale_bits) if groups else None,
+        integers(groups, layout.scale_bits) if groups else None,
     )
     matrix = PlaneMatrix(layout, rows, columns, device)
     matrix.fill(fields)

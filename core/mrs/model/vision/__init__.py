@@ -1,1 +1,1 @@
-"""What sees for a model: towers that look at patches, projectors onto the decoder's width."""
+"""Vision modules: towers that encode patches, and projectors to the decoder's hidden size."""

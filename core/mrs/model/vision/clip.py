@@ -1,4 +1,4 @@
-"""CLIP's tower."""
+"""CLIP's vision tower."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from torch import Tensor
 
 from mrs.architecture.vision.towers.clip_tower import ClipTower
 from mrs.architecture.vision_spec import ImageShape
+from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.encoder import build_layers
 from mrs.model.vision.patches import PatchEmbedding
-from mrs.model.weights import ModelWeights
 
 
-class ClipTowerPart:
-    """Square views to features, a view at a time."""
+class ClipTowerModule:
+    """Encodes square views of an image, one at a time."""
 
     def __init__(self, tower: ClipTower, weights: ModelWeights) -> None:
         self._tower = tower
@@ -25,16 +25,17 @@ class ClipTowerPart:
 
     def __call__(self, pixels: Tensor, shape: ImageShape) -> Tensor:
         """pixels (V, C, S, S) to (V * patches, output_size)."""
-        return torch.cat([self._see(view) for view in pixels])
+        return torch.cat([self._encode(view) for view in pixels])
 
-    def _see(self, view: Tensor) -> Tensor:
+    def _encode(self, view: Tensor) -> Tensor:
+        """view (C, S, S) to (patches, output_size): the selected layers side by side."""
         patches = self._patches(view)
         x = torch.cat((self._class[None].to(patches.dtype), patches)) + self._positions
         x = self._norm(x.to(patches.dtype))
-        results = {0: x}
-        for number, layer in enumerate(self._layers, 1):
+        outputs = {0: x}
+        for layers_done, layer in enumerate(self._layers, 1):
             x = layer(x)
-            if number in self._tower.selected:
-                results[number] = x
-        seen = torch.cat([results[number] for number in self._tower.selected], dim=-1)
-        return seen if self._tower.keeps_class else seen[1:]
+            if layers_done in self._tower.selected:
+                outputs[layers_done] = x
+        features = torch.cat([outputs[done] for done in self._tower.selected], dim=-1)
+        return features if self._tower.keeps_class else features[1:]

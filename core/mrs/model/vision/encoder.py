@@ -1,4 +1,4 @@
-"""The layers that towers share: attention without a mask, then a feed-forward part."""
+"""The encoder layers that vision towers share: attention without a causal mask, then an MLP."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from torch import Tensor
 
 from mrs.architecture.layers import Attention, Layer, Mlp
 from mrs.model.mlp import MlpModule
-from mrs.model.weights import ModelWeights
+from mrs.model.model_weights import ModelWeights
 
-#: Turns queries or keys (T, heads, head_dim) by their place in the picture.
-Turn = Callable[[Tensor], Tensor]
+#: Applies rotary position embedding to queries or keys (T, heads, head_dim).
+ApplyRope = Callable[[Tensor], Tensor]
 
 
 class EncoderLayer:
-    """x + attention(norm(x)), then x + feed_forward(norm(x)), with every patch seeing all others.
+    """x + gate * attention(norm(x)), then x + gate * mlp(norm(x)); all patches attend to all.
 
-    In `gated` layers a learned number multiplies what is added.
+    The gates are learned in layers of style `gated`, and 1 in all others.
     """
 
     def __init__(self, layer: Layer, weights: ModelWeights) -> None:
         assert isinstance(layer.mixer, Attention)
         assert isinstance(layer.feed_forward, Mlp)
-        self._part = layer.mixer
+        self._config = layer.mixer
         self._mixer_norm = weights.norm("mixer.norm", layer.norm)
         self._q, self._k = weights.linear("mixer.q"), weights.linear("mixer.k")
         self._v, self._o = weights.linear("mixer.v"), weights.linear("mixer.o")
@@ -41,63 +41,68 @@ class EncoderLayer:
         self,
         x: Tensor,
         *,
-        cuts: Sequence[int] = (),
-        turn: Turn | None = None,
-        blank: Tensor | None = None,
+        window_starts: Sequence[int] = (),
+        rope: ApplyRope | None = None,
+        padding: Tensor | None = None,
     ) -> Tensor:
         """x (T, hidden) to (T, hidden).
 
-        `cuts` are the rows at which a new stretch begins: patches see only their own stretch.
-        `blank` (T,) is True for rows that show nothing: these see the others alone, and are seen by
-        them.
+        `window_starts` are the rows, other than 0, at which an attention window begins: patches
+        attend to their own window only. `padding` (T,) is True for padding rows: all pairs of
+        rows attend to each other except two padding rows.
         """
-        x = x.add(self._attend(self._mixer_norm(x), cuts, turn, blank), alpha=self._mixer_gate)
+        attention = self._attend(self._mixer_norm(x), window_starts, rope, padding)
+        x = x.add(attention, alpha=self._mixer_gate)
         return x.add(self._feed_forward(self._norm(x)), alpha=self._gate)
 
     def _attend(
-        self, x: Tensor, cuts: Sequence[int], turn: Turn | None, blank: Tensor | None
+        self,
+        x: Tensor,
+        window_starts: Sequence[int],
+        rope: ApplyRope | None,
+        padding: Tensor | None,
     ) -> Tensor:
-        part = self._part
-        q = self._q(x).view(-1, part.heads, part.head_dim)
-        k = self._k(x).view(-1, part.kv_heads, part.head_dim)
-        v = self._v(x).view(-1, part.kv_heads, part.head_dim)
-        if turn is not None:
-            q, k = turn(q), turn(k)
-        if blank is not None:
-            return self._o(_look_beside_blanks(q, k, v, blank, part.scale))
-        mixed = [
-            look(q[rows], k[rows], v[rows], part.scale, count)
-            for rows, count in _equal_stretches(cuts, len(x))
+        config = self._config
+        q = self._q(x).view(-1, config.heads, config.head_dim)
+        k = self._k(x).view(-1, config.kv_heads, config.head_dim)
+        v = self._v(x).view(-1, config.kv_heads, config.head_dim)
+        if rope is not None:
+            q, k = rope(q), rope(k)
+        if padding is not None:
+            return self._o(_attend_with_padding(q, k, v, padding, config.scale))
+        outs = [
+            attend_in_windows(q[rows], k[rows], v[rows], config.scale, count)
+            for rows, count in _equal_windows(window_starts, len(x))
         ]
-        return self._o(torch.cat(mixed) if len(mixed) > 1 else mixed[0])
+        return self._o(torch.cat(outs) if len(outs) > 1 else outs[0])
 
 
-def _equal_stretches(cuts: Sequence[int], rows: int) -> Iterator[tuple[slice, int]]:
-    """Neighbouring stretches of one length: the rows of all of them, and how many there are."""
-    lengths = [end - start for start, end in zip([0, *cuts], [*cuts, rows], strict=True)]
+def _equal_windows(window_starts: Sequence[int], rows: int) -> Iterator[tuple[slice, int]]:
+    """Runs of adjacent windows of equal length: the rows of each run, and its window count."""
+    bounds = zip([0, *window_starts], [*window_starts, rows], strict=True)
     start = 0
-    for length, equal in groupby(lengths):
+    for length, equal in groupby(end - first for first, end in bounds):
         count = len(list(equal))
         yield slice(start, start + count * length), count
         start += count * length
 
 
-def look(q: Tensor, k: Tensor, v: Tensor, scale: float, count: int = 1) -> Tensor:
-    """Attention of all queries (T, heads, D) over all keys (S, heads, D): (T, heads * D).
+def attend_in_windows(q: Tensor, k: Tensor, v: Tensor, scale: float, windows: int = 1) -> Tensor:
+    """Attention of queries (T, heads, D) to keys (S, heads, D): (T, heads * D).
 
-    Where they are `count` stretches of one length, each looks at its own keys alone.
+    Both are cut into `windows` windows of equal length, which attend separately.
     """
-    q, k, v = (x.reshape(count, -1, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
-    mixed = F.scaled_dot_product_attention(q, k, v, scale=scale)
-    return mixed.transpose(1, 2).flatten(2).flatten(0, 1)
+    q, k, v = (x.reshape(windows, -1, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
+    out = F.scaled_dot_product_attention(q, k, v, scale=scale)
+    return out.transpose(1, 2).flatten(2).flatten(0, 1)
 
 
-def _look_beside_blanks(q: Tensor, k: Tensor, v: Tensor, blank: Tensor, scale: float) -> Tensor:
-    """`look`, but what is blank does not see what is blank."""
-    mixed, shown = torch.empty_like(q.flatten(1)), ~blank
-    mixed[shown] = look(q[shown], k, v, scale)
-    mixed[blank] = look(q[blank], k[shown], v[shown], scale)
-    return mixed
+def _attend_with_padding(q: Tensor, k: Tensor, v: Tensor, padding: Tensor, scale: float) -> Tensor:
+    """Attention of all rows to all rows, except that padding does not attend to padding."""
+    out, content = torch.empty_like(q.flatten(1)), ~padding
+    out[content] = attend_in_windows(q[content], k, v, scale)
+    out[padding] = attend_in_windows(q[padding], k[content], v[content], scale)
+    return out
 
 
 def build_layers(layers: Sequence[Layer], weights: ModelWeights, key: str) -> list[EncoderLayer]:

@@ -1,4 +1,4 @@
-"""From pixels to vectors."""
+"""Patch embedding: from pixels to vectors."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mrs.architecture.vision_spec import Patches
-from mrs.model.weights import ModelWeights
+from mrs.model.model_weights import ModelWeights
 
 
 class PatchEmbedding:
-    """One product a patch: a convolution whose steps are as long as its kernel."""
+    """A convolution whose stride is its kernel size, computed as one matrix product."""
 
     def __init__(self, patches: Patches, weights: ModelWeights) -> None:
         self._size, self._frames = patches.size, patches.frames
@@ -18,7 +18,7 @@ class PatchEmbedding:
         self._bias = weights.optional_vector("patches.bias")
 
     def __call__(self, view: Tensor) -> Tensor:
-        """view (C, height, width) to (patches, hidden), row by row."""
+        """view (C, height, width) to (patches, hidden), row by row; cuts off incomplete patches."""
         size = self._size
         rows, columns = view.shape[1] // size, view.shape[2] // size
         cut = view[:, : rows * size, : columns * size]

@@ -1,4 +1,4 @@
-"""SigLIP's tower."""
+"""SigLIP's vision tower."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import Tensor
 
 from mrs.architecture.vision.towers.siglip_tower import SiglipTower
 from mrs.architecture.vision_spec import ImageShape
+from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.encoder import build_layers
 from mrs.model.vision.patches import PatchEmbedding
-from mrs.model.weights import ModelWeights
 
 
-class SiglipTowerPart:
-    """Views to features, a view at a time."""
+class SiglipTowerModule:
+    """Encodes views of an image, one at a time."""
 
     def __init__(self, tower: SiglipTower, weights: ModelWeights) -> None:
         self._tower = tower
@@ -26,35 +26,38 @@ class SiglipTowerPart:
 
     def __call__(self, pixels: Tensor, shape: ImageShape) -> Tensor:
         """pixels (V, C, height, width) to (V * patches, hidden)."""
-        return torch.cat([self._see(view) for view in pixels])
+        return torch.cat([self._encode(view) for view in pixels])
 
-    def _see(self, view: Tensor) -> Tensor:
+    def _encode(self, view: Tensor) -> Tensor:
+        """view (C, height, width) to (patches, hidden)."""
         x = self._patches(view)
-        x = x + self._places(view).to(x.dtype)
+        x = x + self._position_embeddings(view).to(x.dtype)
         for layer in self._layers:
             x = layer(x)
         return self._norm(x)
 
-    def _places(self, view: Tensor) -> Tensor:
-        """What was learned for the place of each patch, (patches, hidden)."""
+    def _position_embeddings(self, view: Tensor) -> Tensor:
+        """The position embedding of each patch, (patches, hidden)."""
         if not self._tower.fractional_places:
             return self._positions
         size = self._tower.patches.size
         rows, columns = view.shape[1] // size, view.shape[2] // size
-        return self._positions[nearest_places(rows, columns, self._tower.side).to(view.device)]
+        return self._positions[
+            nearest_position_ids(rows, columns, self._tower.side).to(view.device)
+        ]
 
 
 @lru_cache(maxsize=4)
-def nearest_places(rows: int, columns: int, side: int) -> Tensor:
-    """The numbers of the learned places, of `side` x `side`, for rows x columns of patches."""
-    down, across = _buckets(rows, side), _buckets(columns, side)
-    return (down[:, None] * side + across[None, :]).flatten()
+def nearest_position_ids(rows: int, columns: int, side: int) -> Tensor:
+    """Which of the `side` x `side` learned positions each of rows x columns patches takes."""
+    row_ids, column_ids = _nearest(rows, side), _nearest(columns, side)
+    return (row_ids[:, None] * side + column_ids[None, :]).flatten()
 
 
-def _buckets(count: int, side: int) -> Tensor:
-    """How many boundaries of `side` equal stretches lie before each of `count` fractions.
+def _nearest(count: int, side: int) -> Tensor:
+    """floor(i / count * side) for i in 0..count - 1.
 
-    Where a fraction falls on a boundary float32 decides, as it did when models were trained.
+    Computed in float32 as in training: where the exact quotient is an integer, rounding decides.
     """
     boundaries = torch.arange(1 / side, 1.0, 1 / side)
     fractions = torch.arange(count, dtype=torch.float32) * (1.0 / torch.tensor(count))

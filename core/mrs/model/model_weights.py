@@ -1,4 +1,4 @@
-"""Hand loaded tensors to the parts of a model, by slot."""
+"""The loaded parameters of a model, looked up by slot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mrs.model.linear import Linear, Matrix
 
 
 class ModelWeights:
-    """The loaded parameters of a model, or of a part of it (`prefix`)."""
+    """The loaded parameters of a model, or those whose names begin with `prefix`."""
 
     def __init__(
         self, matrices: Mapping[str, Matrix], vectors: Mapping[str, Tensor], prefix: str = ""
@@ -27,7 +27,7 @@ class ModelWeights:
         return self.under(f"layers.{index}.")
 
     def under(self, prefix: str) -> ModelWeights:
-        """The parameters whose names go on with `prefix`."""
+        """The parameters whose names continue with `prefix`."""
         return ModelWeights(self._matrices, self._vectors, self._prefix + prefix)
 
     def matrix(self, slot: str) -> Matrix:
@@ -43,24 +43,24 @@ class ModelWeights:
         return self._vectors.get(self._prefix + name)
 
     def bytes_by_device(self) -> dict[torch.device, int]:
-        """What all parameters take on each device."""
+        """Bytes of all parameters on each device."""
         totals: dict[torch.device, int] = {}
-        held = [(matrix.device, matrix.nbytes) for matrix in self._matrices.values()]
-        held += [(vector.device, vector.nbytes) for vector in self._vectors.values()]
-        for device, size_bytes in held:
+        sizes = [(matrix.device, matrix.nbytes) for matrix in self._matrices.values()]
+        sizes += [(vector.device, vector.nbytes) for vector in self._vectors.values()]
+        for device, size_bytes in sizes:
             totals[device] = totals.get(device, 0) + size_bytes
         return totals
 
     def residual_gate(self, slot: str) -> float:
-        """What the part's result is multiplied by before it is added, in a `gated` layer."""
+        """tanh of the learned gate that scales a block's output in layers of style `gated`."""
         return math.tanh(float(self.vector(f"{slot}.residual_gate")))
 
-    def norm(self, slot: str, norm: Norm) -> Normalize:
-        return Normalize(norm, self.vector(f"{slot}.weight"), self.optional_vector(f"{slot}.bias"))
+    def norm(self, slot: str, norm: Norm) -> NormModule:
+        return NormModule(norm, self.vector(f"{slot}.weight"), self.optional_vector(f"{slot}.bias"))
 
 
-class Normalize:
-    """A norm with its weights."""
+class NormModule:
+    """A normalization over the last dimension, with its weights."""
 
     def __init__(self, norm: Norm, weight: Tensor, bias: Tensor | None) -> None:
         self._norm = norm

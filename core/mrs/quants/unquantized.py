@@ -1,10 +1,10 @@
-"""Formats that store every number by itself: floats, 8-bit floats and integers."""
+"""Unquantized formats: floats, 8-bit floats and integers."""
 
 from __future__ import annotations
 
 import torch
 
-#: The torch type of each plain format.
+#: The torch dtype of each format.
 DTYPES: dict[str, torch.dtype] = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -21,8 +21,8 @@ DTYPES: dict[str, torch.dtype] = {
 }
 
 
-def view_plain(rows: torch.Tensor, format_name: str) -> torch.Tensor:
-    """Bytes (..., row_bytes) as their numbers (..., row_elements), without a copy where it can."""
+def view_values(rows: torch.Tensor, format_name: str) -> torch.Tensor:
+    """Bytes (..., row_bytes) as values (..., row_elements); a view if alignment allows it."""
     dtype = DTYPES[format_name]
     if not rows.is_contiguous() or rows.data_ptr() % dtype.itemsize:
         rows = rows.clone(memory_format=torch.contiguous_format)

@@ -1,6 +1,6 @@
-"""Decode any stored format to numbers and encode numbers to the formats we can write.
+"""Decode any stored format to values, and encode values to the formats that have an encoder.
 
-Both work in chunks, so that the scratch stays bounded whatever the size of the tensor.
+Both work in chunks, so that temporary memory is bounded for tensors of any size.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import torch
 from mrs.errors import Unsupported
 from mrs.formats import Format
 from mrs.kernels.cpu.encode import native_encoder
-from mrs.quants import fp4, iq, k_encode, k_quants, legacy, plain, ternary
+from mrs.quants import fp4, iq, k_encode, k_quants, legacy, ternary, unquantized
 from mrs.storage import CODED_WEIGHTS
 
-_Blocks = Callable[[torch.Tensor], torch.Tensor]
-_Step = Callable[[torch.Tensor, torch.Tensor], object]
+_BlockConversion = Callable[[torch.Tensor], torch.Tensor]
+_ConvertInto = Callable[[torch.Tensor, torch.Tensor], object]
 
 #: From blocks (N, block_bytes) to float32 (N, block_elements).
-DECODERS: dict[str, _Blocks] = {
+DECODERS: dict[str, _BlockConversion] = {
     **legacy.DECODERS,
     **k_quants.DECODERS,
     **iq.DECODERS,
@@ -29,63 +29,65 @@ DECODERS: dict[str, _Blocks] = {
 }
 
 #: From float32 (N, block_elements) to blocks (N, block_bytes).
-ENCODERS: dict[str, _Blocks] = {**legacy.ENCODERS, **k_encode.ENCODERS}
+ENCODERS: dict[str, _BlockConversion] = {**legacy.ENCODERS, **k_encode.ENCODERS}
 
-#: Numbers converted at a time: enough to outweigh the overhead of an operation on every device,
-#: while temporaries, about ten times four bytes a number, stay small beside the weights.
+#: Values converted at a time: enough to outweigh the overhead of an operation on every device.
+#: Temporaries, about 40 bytes for each value, stay small compared with the weights.
 _CHUNK_ELEMENTS = {"cpu": CODED_WEIGHTS}
 _OTHER_CHUNK_ELEMENTS = 1 << 22
 
 
-def _convert(source: torch.Tensor, target: torch.Tensor, elements: int, convert: _Step) -> None:
-    """`convert(source, target)` for some rows at a time, which have `elements` numbers each."""
+def _convert(
+    source: torch.Tensor, target: torch.Tensor, elements: int, convert: _ConvertInto
+) -> None:
+    """Call `convert(source, target)` chunk by chunk; each row has `elements` values."""
     chunk_elements = _CHUNK_ELEMENTS.get(source.device.type, _OTHER_CHUNK_ELEMENTS)
     rows = chunk_elements // elements
     chunks = list(zip(torch.split(source, rows), torch.split(target, rows), strict=True))
     threads = torch.get_num_threads() if source.device.type == "cpu" else 1
     if threads == 1 or len(chunks) == 1:
-        for some, into in chunks:
-            convert(some, into)
+        for chunk in chunks:
+            convert(*chunk)
         return
-    inference = torch.is_inference_mode_enabled()  # of this thread: others would not know
+    inference = torch.is_inference_mode_enabled()  # new threads do not inherit the mode
 
     def convert_in_thread(chunk: tuple[torch.Tensor, torch.Tensor]) -> None:
         with torch.inference_mode(inference):
             convert(*chunk)
 
-    # A thread a chunk, each without helpers, never waits for others: torch's own threads meet
-    # after every operation, which on a busy machine costs far more than the operation.
+    # One thread for each chunk, so that threads never wait for each other: torch's own threads
+    # synchronize after every operation, which on a busy machine takes longer than the operation.
     try:
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             for _ in pool.map(convert_in_thread, chunks):
                 pass
     finally:
-        torch.set_num_threads(threads)  # or threads that start later would have one, too
+        torch.set_num_threads(threads)  # otherwise threads that start later would use one, too
 
 
-def _decoder(format: Format) -> _Blocks:
-    if format.name in plain.DTYPES:
-        return lambda blocks: plain.view_plain(blocks, format.name)
+def _decoder(format: Format) -> _BlockConversion:
+    if format.name in unquantized.DTYPES:
+        return lambda blocks: unquantized.view_values(blocks, format.name)
     if (decoder := DECODERS.get(format.name)) is None:
         raise Unsupported(f"cannot decode {format.name} weights")
     return decoder
 
 
-def _encoder(format: Format, device: torch.device) -> _Step:
-    """From numbers (N, block_elements) of any float type into blocks (N, block_bytes)."""
+def _encoder(format: Format, device: torch.device) -> _ConvertInto:
+    """A function from values (N, block_elements) of any float type to blocks (N, block_bytes)."""
     if (encoder := ENCODERS.get(format.name)) is None:
         raise Unsupported(f"cannot quantize to {format.name}")
     native = native_encoder(format.name) if device.type == "cpu" else None
-    return native or (lambda numbers, blocks: blocks.copy_(encoder(numbers.float())))
+    return native or (lambda values, blocks: blocks.copy_(encoder(values.float())))
 
 
 def decode(
     blocks: torch.Tensor, format: Format, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    """The numbers that bytes of a format stand for, on the device where the bytes lie.
+    """Dequantize rows of blocks on their device.
 
     `blocks`: uint8 (..., row_bytes) -> (..., row_elements) of `dtype`, computed in float32.
-    Errors: Unsupported for a format that has no decoder; ValueError if rows cut a block.
+    Raises Unsupported for a format without a decoder, ValueError if rows are not whole blocks.
     """
     decoder = _decoder(format)
     if not format.is_quantized:
@@ -95,7 +97,7 @@ def decode(
         blocks.reshape(-1, format.block_bytes),
         decoded.view(-1, format.block_elements),
         format.block_elements,
-        lambda some, into: into.copy_(decoder(some)),
+        lambda source, target: target.copy_(decoder(source)),
     )
     return decoded
 
@@ -103,18 +105,18 @@ def decode(
 def _decoded_shape(blocks: torch.Tensor, format: Format) -> tuple[int, ...]:
     *outer, row_bytes = blocks.shape
     if row_bytes % format.block_bytes:
-        raise ValueError(f"rows of {row_bytes} bytes cut {format.name} blocks")
+        raise ValueError(f"rows of {row_bytes} bytes are not whole {format.name} blocks")
     return (*outer, row_bytes // format.block_bytes * format.block_elements)
 
 
 def encode(weights: torch.Tensor, format: Format) -> torch.Tensor:
-    """Quantize rows of weights, on the device where they lie.
+    """Quantize rows of weights on their device.
 
     `weights`: float (..., row_elements) -> uint8 (..., row_bytes).
-    Errors: Unsupported for a format that has no encoder; ValueError if rows cut a block.
+    Raises Unsupported for a format without an encoder, ValueError if rows are not whole blocks.
     """
     if format.name in ("F32", "F16", "BF16"):
-        return weights.to(plain.DTYPES[format.name]).contiguous().view(torch.uint8)
+        return weights.to(unquantized.DTYPES[format.name]).contiguous().view(torch.uint8)
     encoder = _encoder(format, weights.device)
     *outer, row_elements = weights.shape
     row_bytes = format.size_bytes((row_elements,))
@@ -129,10 +131,10 @@ def encode(weights: torch.Tensor, format: Format) -> torch.Tensor:
 
 
 def requantize(blocks: torch.Tensor, stored: Format, wanted: Format) -> torch.Tensor:
-    """The weights that rows of a format stand for, quantized to another, some at a time.
+    """Convert rows from the format `stored` to the format `wanted`, chunk by chunk.
 
-    `blocks`: uint8 (..., row_bytes) -> uint8 (..., row_bytes of `wanted`). Errors as in `decode`
-    and `encode`.
+    `blocks`: uint8 (..., row_bytes) -> uint8 (..., row_bytes of `wanted`). Raises what `decode`
+    and `encode` raise.
     """
     if not stored.is_quantized:
         return encode(_decoder(stored)(blocks), wanted)
@@ -140,12 +142,12 @@ def requantize(blocks: torch.Tensor, stored: Format, wanted: Format) -> torch.Te
     *outer, row_elements = _decoded_shape(blocks, stored)
     row_bytes = wanted.size_bytes((row_elements,))
     encoded = torch.empty(*outer, row_bytes, dtype=torch.uint8, device=blocks.device)
-    # Blocks hold powers of two: the larger ones are whole numbers of the smaller ones.
+    # Block sizes are powers of two, so a larger block is a whole number of smaller ones.
     elements = max(stored.block_elements, wanted.block_elements)
 
-    def convert(some: torch.Tensor, into: torch.Tensor) -> None:
-        numbers = decoder(some.reshape(-1, stored.block_bytes))
-        encoder(numbers.view(-1, wanted.block_elements), into.view(-1, wanted.block_bytes))
+    def convert(source: torch.Tensor, target: torch.Tensor) -> None:
+        values = decoder(source.reshape(-1, stored.block_bytes))
+        encoder(values.view(-1, wanted.block_elements), target.view(-1, wanted.block_bytes))
 
     _convert(
         blocks.reshape(-1, stored.size_bytes((elements,))),

@@ -1,4 +1,4 @@
-"""Llama 3.2's tower."""
+"""The vision tower of Llama 3.2 Vision (Mllama)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor
 
 from mrs.architecture.vision.towers.mllama_tower import ROWS_MULTIPLE, TilesTower, tile_grids
 from mrs.architecture.vision_spec import ImageShape
+from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.encoder import build_layers
 from mrs.model.vision.patches import PatchEmbedding
-from mrs.model.weights import ModelWeights
 
 
-class TilesTowerPart:
-    """All tiles of a picture, used or not, to the features of those used."""
+class TilesTowerModule:
+    """Encodes all tiles of an image together; unused tiles are padding and yield no features."""
 
     def __init__(self, tower: TilesTower, weights: ModelWeights) -> None:
         self._tower = tower
@@ -36,44 +36,44 @@ class TilesTowerPart:
         """pixels (tiles, C, S, S) to (used tiles * positions, output_size)."""
         tiles, positions = pixels.shape[0], self._tower.positions
         used = math.prod(shape.grid)
-        number = tile_grids(tiles).index((shape.grid[0], shape.grid[1])) + 1
-        x = self._pre_norm(self._embed(pixels, number))
+        grid_id = tile_grids(tiles).index((shape.grid[0], shape.grid[1])) + 1
+        x = self._pre_norm(self._embed(pixels, grid_id))
         x = F.pad(x, (0, 0, 0, -positions % ROWS_MULTIPLE))
-        blank = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-        blank[:used, :positions] = False
-        size, blank, x = x.shape, blank.flatten(), x.flatten(0, 1)
-        entered = {}
+        padding = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+        padding[:used, :positions] = False
+        size, padding, x = x.shape, padding.flatten(), x.flatten(0, 1)
+        layer_inputs = {}
         for index, layer in enumerate(self._layers):
             if index in self._tower.selected:
-                entered[index] = x
-            x = layer(x, blank=blank)
-        x = self._after.added_to(self._post_norm(x).view(size), number).flatten(0, 1)
+                layer_inputs[index] = x
+            x = layer(x, padding=padding)
+        x = self._after.added_to(self._post_norm(x).view(size), grid_id).flatten(0, 1)
         for layer in self._global_layers:
-            x = layer(x, blank=blank)
-        sides = [entered[index][~blank] for index in self._tower.selected]
-        return torch.cat((x[~blank], *_taking_turns(sides)), dim=-1)
+            x = layer(x, padding=padding)
+        selected = [layer_inputs[index][~padding] for index in self._tower.selected]
+        return torch.cat((x[~padding], *_interleaved(selected)), dim=-1)
 
-    def _embed(self, pixels: Tensor, number: int) -> Tensor:
-        """(tiles, positions, hidden); `number` is that of the picture's grid."""
+    def _embed(self, pixels: Tensor, grid_id: int) -> Tensor:
+        """(tiles, positions, hidden): patches with their class token and position embeddings."""
         patches = torch.stack([self._patches(tile) for tile in pixels])
-        patches = self._before.added_to(patches, number)
+        patches = self._before.added_to(patches, grid_id)
         first = self._class.to(patches.dtype).expand(len(patches), 1, -1)
         x = torch.cat((first, patches), dim=1)
         gate = self._position_gate
         x = x.add(self._positions.to(x.dtype), alpha=1 - gate)
-        return x.add(self._tile_positions[number].to(x.dtype).view(x.shape), alpha=gate)
+        return x.add(self._tile_positions[grid_id].to(x.dtype).view(x.shape), alpha=gate)
 
 
 class _TileVectors:
-    """A learned vector for each tile of each grid, times a learned number."""
+    """A learned vector for each tile of each grid, times a learned gate."""
 
     def __init__(self, weights: ModelWeights, slot: str) -> None:
         self._vectors = weights.vector(f"{slot}.weight")
         self._gate = _gate(weights, slot)
 
-    def added_to(self, x: Tensor, number: int) -> Tensor:
-        """x (tiles, rows, hidden)."""
-        vectors = self._vectors[number].to(x.dtype).view(len(x), 1, -1)
+    def added_to(self, x: Tensor, grid_id: int) -> Tensor:
+        """x (tiles, rows, hidden) plus the vector of each tile."""
+        vectors = self._vectors[grid_id].to(x.dtype).view(len(x), 1, -1)
         return x.add(vectors, alpha=self._gate)
 
 
@@ -81,6 +81,6 @@ def _gate(weights: ModelWeights, slot: str) -> float:
     return math.tanh(float(weights.vector(f"{slot}.gate")))
 
 
-def _taking_turns(sides: list[Tensor]) -> list[Tensor]:
-    """[the (T, H) tensors interleaved along H] as (T, H * tensors), or [] without tensors."""
-    return [torch.stack(sides, dim=-1).flatten(1)] if sides else []
+def _interleaved(features: list[Tensor]) -> list[Tensor]:
+    """Several (T, H) as one (T, H * count), channel by channel; no tensor for an empty list."""
+    return [torch.stack(features, dim=-1).flatten(1)] if features else []

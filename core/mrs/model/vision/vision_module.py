@@ -1,0 +1,81 @@
+"""The vision module of a model: its tower and projector, one module class for each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from mrs.architecture.vision.shared_projectors import LinearProjector, MlpProjector
+from mrs.architecture.vision.towers.clip_tower import ClipTower
+from mrs.architecture.vision.towers.mllama_tower import TilesTower
+from mrs.architecture.vision.towers.qwen_tower import PatchMerger, QwenTower
+from mrs.architecture.vision.towers.siglip_tower import SiglipTower
+from mrs.architecture.vision_spec import ImageShape, Vision
+from mrs.families.vision.gemma3 import PooledProjector
+from mrs.families.vision.idefics3 import FoldedProjector
+from mrs.families.vision.llava_next import TilesProjector
+from mrs.families.vision.mistral3 import MergingProjector, PixtralTower
+from mrs.families.vision.phi3_v import CropsProjector
+from mrs.model.model_weights import ModelWeights
+from mrs.model.vision.clip import ClipTowerModule
+from mrs.model.vision.pixtral import MergingProjectorModule, PixtralTowerModule
+from mrs.model.vision.projectors import (
+    CropsProjectorModule,
+    FoldedProjectorModule,
+    LinearProjectorModule,
+    MlpProjectorModule,
+    PooledProjectorModule,
+    TilesProjectorModule,
+)
+from mrs.model.vision.qwen import PatchMergerModule, QwenTowerModule
+from mrs.model.vision.siglip import SiglipTowerModule
+from mrs.model.vision.tiles_tower import TilesTowerModule
+
+
+class TowerModule(Protocol):
+    def __call__(self, pixels: Tensor, shape: ImageShape) -> Tensor:
+        """One image's pixels, of shape `shape.pixels`, to features (patches, output_size)."""
+
+
+class ProjectorModule(Protocol):
+    def __call__(self, features: Tensor, shape: ImageShape) -> Tensor:
+        """The tower's features of one image (patches, output_size) to (rows, hidden)."""
+
+
+_TOWERS: dict[type, Callable[[Any, ModelWeights], TowerModule]] = {
+    ClipTower: ClipTowerModule,
+    PixtralTower: PixtralTowerModule,
+    QwenTower: QwenTowerModule,
+    SiglipTower: SiglipTowerModule,
+    TilesTower: TilesTowerModule,
+}
+_PROJECTORS: dict[type, Callable[[Any, ModelWeights], ProjectorModule]] = {
+    LinearProjector: LinearProjectorModule,
+    MlpProjector: MlpProjectorModule,
+    PatchMerger: PatchMergerModule,
+    FoldedProjector: FoldedProjectorModule,
+    PooledProjector: PooledProjectorModule,
+    TilesProjector: TilesProjectorModule,
+    CropsProjector: CropsProjectorModule,
+    MergingProjector: MergingProjectorModule,
+}
+
+
+class VisionModule:
+    """Encodes one image at a time on `device`, with activations of `dtype`."""
+
+    def __init__(
+        self, vision: Vision, weights: ModelWeights, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.description = vision
+        self._tower = _TOWERS[type(vision.tower)](vision.tower, weights)
+        self._projector = _PROJECTORS[type(vision.projector)](vision.projector, weights)
+        self._device, self._dtype = device, dtype
+
+    def __call__(self, pixels: Tensor, shape: ImageShape) -> Tensor:
+        """One image's pixels (`shape.pixels`) to its features (rows, hidden)."""
+        features = self._tower(pixels.to(self._device, self._dtype), shape)
+        return self._projector(features, shape)
