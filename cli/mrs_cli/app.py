@@ -11,10 +11,11 @@ import typer
 from typer import Option
 
 from mrs.errors import ExitCode, UsageError
-from mrs_cli import ask
-from mrs_cli.ending import ended, ending_on_sigterm
 from mrs_cli.environment import Environment
-from mrs_cli.flags import (
+from mrs_cli.exit import ended, ending_on_sigterm
+from mrs_cli.parsing import model_requests as ask
+from mrs_cli.parsing.command_tree import Command, Group, takes
+from mrs_cli.parsing.flags import (
     AskFlags,
     BenchFlags,
     BenchGlobalFlags,
@@ -27,10 +28,9 @@ from mrs_cli.flags import (
     StdinFlags,
     merged,
 )
-from mrs_cli.render.errors import usage_error
-from mrs_cli.render.text import either
-from mrs_cli.selectors import SELECTORS, Call, Selector
-from mrs_cli.tree import Command, Group, takes
+from mrs_cli.parsing.selectors import SELECTORS, Call, Selector
+from mrs_cli.render.error_lines import usage_error
+from mrs_cli.render.safe_text import either
 
 EXAMPLES = """\b
 Examples:
@@ -117,7 +117,7 @@ def _runner(selector: Selector) -> Callable[..., None]:
             selector.request(call.flags, model, planning),
             stdin=stdin.source == "-",
         )
-        from mrs_cli.run import run
+        from mrs_cli.commands.run import run
 
         raise typer.Exit(run(call.environment, task, stdin=stdin.source == "-"))
 
@@ -139,7 +139,7 @@ def plan(
     if ctx.invoked_subcommand is not None:
         ctx.obj = replace(call, planning=planning)
         return
-    from mrs_cli.plan import find_request, show_plan
+    from mrs_cli.commands.plan import find_request, show_plan
 
     request = find_request(call.flags, planned, planning)
     raise typer.Exit(show_plan(call.environment, call.output, planned, request))
@@ -151,7 +151,7 @@ def _planner(selector: Selector) -> Callable[..., None]:
         ctx: typer.Context, model: Any, planning: PlanningFlags, output: OutputFlags
     ) -> None:
         call: Call = ctx.obj
-        from mrs_cli.plan import refuse_shorthand, show_plan
+        from mrs_cli.commands.plan import refuse_shorthand, show_plan
 
         refuse_shorthand(call.plan, selector.name)
         request = selector.request(call.flags, model, merged(call.planning, planning))
@@ -177,7 +177,7 @@ def _bencher(selector: Selector) -> Callable[..., None]:
         ctx: typer.Context, model: Any, planning: PlanningFlags, output: OutputFlags
     ) -> None:
         call: Call = ctx.obj
-        from mrs_cli.bench import run_bench
+        from mrs_cli.commands.bench import run_bench
 
         request = selector.request(call.flags, model, planning)
         raise typer.Exit(
@@ -190,7 +190,7 @@ def _bencher(selector: Selector) -> Callable[..., None]:
 @takes(CacheFlags, OutputFlags)
 def list_cache(ctx: typer.Context, flags: CacheFlags, output: OutputFlags) -> None:
     call: Call = ctx.obj
-    from mrs_cli import cache
+    from mrs_cli.commands import cache
 
     flags = merged(CacheFlags(prefix_cache_dir=call.flags.prefix_cache_dir), flags)
     raise typer.Exit(cache.list_cache(call.environment, merged(call.output, output), flags))

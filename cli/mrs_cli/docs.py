@@ -10,8 +10,8 @@ from typing import Any
 
 from mrs.errors import ExitCode
 from mrs_cli.app import command_tree
-from mrs_cli.commands import COMMANDS
-from mrs_cli.tree import names_and_help, panels
+from mrs_cli.chat.command_table import COMMANDS
+from mrs_cli.parsing.command_tree import names_and_help, panels
 
 EXIT_MEANINGS = {
     ExitCode.DONE: "done, also when the reader of a pipe leaves early",

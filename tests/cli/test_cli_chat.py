@@ -8,8 +8,8 @@ import pytest
 from mrs_runs import Terminal
 
 from mrs.request import Sampling
-from mrs_cli.chat_settings import setting_names
-from mrs_cli.commands import COMMANDS, parse
+from mrs_cli.chat.chat_settings import setting_names
+from mrs_cli.chat.command_table import COMMANDS, parse
 
 
 def lines(run_mrs, *said: str, flags=()):

@@ -11,7 +11,7 @@ from mrs_runs import Ran, Terminal
 
 from mrs.events import Finished, TextDelta, Usage
 from mrs.request import Sampling
-from mrs_cli.chat_settings import setting_names
+from mrs_cli.chat.chat_settings import setting_names
 
 HELLO = "Hello! I am a **fake** model."
 SNOW = "\u2603 snow, d\u00e9j\u00e0 vu"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from mrs_runs import PROMPT, Ran, Terminal
 
-from mrs_cli import last_chat
+from mrs_cli.chat import last_chat
 
 pexpect = pytest.importorskip("pexpect")
 

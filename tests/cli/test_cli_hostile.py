@@ -13,9 +13,9 @@ import pytest
 from mrs_runs import FAKE_MRS, REAL_MRS
 
 from mrs.errors import MrsError, UsageError
-from mrs_cli import saved_chat
-from mrs_cli.ending import ended
+from mrs_cli.chat import saved_chat
 from mrs_cli.environment import Environment
+from mrs_cli.exit import ended
 
 LONG = "x" * 5000
 FULL = Path("/dev/full")

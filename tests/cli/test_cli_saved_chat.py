@@ -11,8 +11,8 @@ import pytest
 
 from mrs.errors import UsageError
 from mrs.request import Sampling
-from mrs_cli import saved_chat
-from mrs_cli.saved_chat import SavedChat, load, save
+from mrs_cli.chat import saved_chat
+from mrs_cli.chat.saved_chat import SavedChat, load, save
 
 TURNS = [
     {"role": "user", "content": "Gr\u00f6\u00dfe \u2603?\nline \x1b[2J\x9b"},

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mrs.events import PlannedRates, Usage
+from mrs_cli.chat.session import Reply
 from mrs_cli.render.statistics import reply_object, statistics_line
-from mrs_cli.session import Reply
 
 
 def reply(planned: PlannedRates | None, completion_tokens: int = 11) -> Reply:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from mrs_runs import PROMPT, REAL_MRS
 
-from mrs_cli.commands import COMMANDS
+from mrs_cli.chat.command_table import COMMANDS
 
 pytest.importorskip("pexpect")
 

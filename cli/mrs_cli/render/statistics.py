@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from mrs_cli.render.text import rate_range
-from mrs_cli.session import Reply
+from mrs_cli.chat.session import Reply
+from mrs_cli.render.safe_text import rate_range
 
 
 def statistics_line(reply: Reply, columns: int | None = None) -> str:

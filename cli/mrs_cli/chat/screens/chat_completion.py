@@ -1,0 +1,83 @@
+"""What Tab offers in a chat: commands, files, the names of settings, and pictures in messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from re import DOTALL, fullmatch
+from typing import TYPE_CHECKING
+
+from mrs_cli.chat.chat_settings import setting_names
+from mrs_cli.chat.command_table import COMMANDS
+from mrs_cli.chat.image_paths import begun_name, finished_name, is_picture
+
+if TYPE_CHECKING:
+    from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+    from prompt_toolkit.document import Document
+
+
+def chat_completer(*, images: bool) -> Completer:
+    """Completes commands and what follows them, and with `images` paths of pictures in messages."""
+    from prompt_toolkit.completion import Completer
+
+    class ChatCompleter(Completer):
+        def get_completions(
+            self, document: Document, complete_event: CompleteEvent
+        ) -> Iterator[Completion]:
+            text = document.text_before_cursor
+            typed = fullmatch(r"([\\/])([A-Za-z]*)( +)?(.*)", text, DOTALL)
+            if typed is not None and not (images and typed[1] == "/" and "/" in text[1:]):
+                yield from _in_command(*typed.groups())
+            elif images:
+                yield from _pictures(text)
+
+    return ChatCompleter()
+
+
+def _in_command(mark: str, name: str, space: str | None, argument: str) -> Iterator[Completion]:
+    from prompt_toolkit.completion import Completion
+
+    if space is None:
+        for command in COMMANDS:
+            if not argument and command.name.startswith(name.lower()):
+                yield Completion(
+                    mark + command.name, start_position=-len(name) - 1, display_meta=command.help
+                )
+        return
+    takes = {command.name: command.argument for command in COMMANDS}.get(name.lower())
+    if takes == "FILE":
+        for path, shown in _paths(argument):
+            yield Completion(path, start_position=-len(argument), display=shown)
+    elif takes == "[NAME VALUE]":
+        for setting in setting_names():
+            if setting.startswith(argument.replace("_", "-")):
+                yield Completion(setting, start_position=-len(argument))
+
+
+def _pictures(text: str) -> Iterator[Completion]:
+    """Folders and pictures for the last word, which may be quoted or have its spaces escaped."""
+    from prompt_toolkit.completion import Completion
+
+    begun = begun_name(text)
+    if not begun.name:
+        return
+    for path, shown in _paths(begun.name, is_picture):
+        spelled = finished_name(begun, path, is_whole=not shown.endswith("/"))
+        yield Completion(spelled, start_position=-len(begun.typed), display=shown)
+
+
+def _paths(
+    begun: str, wanted: Callable[[str], bool] = lambda name: True
+) -> Iterator[tuple[str, str]]:
+    """Whole paths that begin so, and what to show of each; folders end with a slash."""
+    start, slash, name = begun.rpartition("/")
+    try:
+        entries = sorted(Path(f"{start}{slash}" or ".").expanduser().iterdir())
+    except (OSError, RuntimeError, ValueError):  # ~somebody who does not exist, a zero byte
+        return
+    for entry in entries:
+        hidden = entry.name.startswith(".") and not name.startswith(".")
+        if entry.name.startswith(name) and not hidden and entry.name.isprintable():
+            end = "/" if entry.is_dir() else ""
+            if end or wanted(entry.name):
+                yield f"{start}{slash}{entry.name}{end}", f"{entry.name}{end}"
