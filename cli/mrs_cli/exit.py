@@ -1,4 +1,4 @@
-"""How the program ends: every way out has a code, and every error is one line."""
+"""How the program ends: with an exit code, and with one line for an error."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from mrs.errors import ExitCode, MrsError, NotReadable, UsageError, shortened
 from mrs_cli.environment import Environment
 from mrs_cli.render.error_lines import say, show_error
 
+_MEMORY_HINT = "free some memory, or raise the limit (ulimit -v, or the container's)"
 
-def ended(environment: Environment, words: list[str], work: Callable[[], int]) -> int:
-    """The exit code of `work`, with what went wrong said on standard error."""
+
+def exit_code_of(environment: Environment, words: list[str], work: Callable[[], int]) -> int:
+    """The exit code of `work`; an error is one line on standard error."""
     try:
         code = work()
         environment.stdout.flush()
@@ -31,11 +33,10 @@ def ended(environment: Environment, words: list[str], work: Callable[[], int]) -
     except MrsError as error:
         return _failed(environment, words, error)
     except OSError as error:
-        return _failed(environment, words, _refused(environment, error))
-    except Exception as error:  # noqa: BLE001 - no error may end as a traceback
+        return _failed(environment, words, _system_error(environment, error))
+    except Exception as error:  # noqa: BLE001 - no error may end in a traceback
         if _is_out_of_memory(error):
-            hint = "make room, or raise the limit (ulimit -v, a container's)"
-            return _failed(environment, words, OutOfMemory("the memory ran out", hint=hint))
+            return _failed(environment, words, OutOfMemory("out of memory", hint=_MEMORY_HINT))
         shown = _show_traceback(environment, words)
         hint = "" if shown else "; -vv shows where"
         what = shortened(f"internal error: {type(error).__name__}: {error}")
@@ -44,7 +45,7 @@ def ended(environment: Environment, words: list[str], work: Callable[[], int]) -
 
 
 class OutOfMemory(MrsError):
-    """The system gave no more memory, or no room in the address space."""
+    """The system has no more memory, or no more addresses, for this process."""
 
     exit_code = ExitCode.DOES_NOT_FIT
 
@@ -55,11 +56,11 @@ def _failed(environment: Environment, words: list[str], error: MrsError) -> int:
     return error.exit_code
 
 
-def _refused(environment: Environment, error: OSError) -> MrsError:
-    """What the system refused and nothing before this has explained."""
+def _system_error(environment: Environment, error: OSError) -> MrsError:
+    """An error of the system that no other code has explained."""
     reason = error.strerror or str(error)
     if error.errno == errno.ENOMEM:
-        return OutOfMemory("the memory ran out", where=reason)
+        return OutOfMemory("out of memory", where=reason, hint=_MEMORY_HINT)
     if error.filename is not None:
         return NotReadable(f"cannot use {os.fsdecode(error.filename)}", where=reason)
     try:
@@ -71,17 +72,17 @@ def _refused(environment: Environment, error: OSError) -> MrsError:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Whether memory is what is missing, by type or by the words of the loader and of torch."""
-    said = str(error).lower()
+    """Whether memory is missing, by type or by the texts of the dynamic loader and of torch."""
+    text = str(error).lower()
     return isinstance(error, MemoryError) or any(
-        words in said
-        for words in ("failed to map segment", "cannot allocate memory", "can't allocate memory")
+        part in text
+        for part in ("failed to map segment", "cannot allocate memory", "can't allocate memory")
     )
 
 
 @contextmanager
-def ending_on_sigterm() -> Iterator[None]:
-    """SIGTERM ends the program like an interruption, after everything has cleaned up."""
+def exit_on_sigterm() -> Iterator[None]:
+    """SIGTERM ends the program like Ctrl-C, after all clean-up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -98,9 +99,10 @@ def ending_on_sigterm() -> Iterator[None]:
 
 @contextmanager
 def interruptible(environment: Environment) -> Iterator[None]:
-    """Ctrl-C ends the block, in which nothing is to be saved, with a KeyboardInterrupt.
+    """Ctrl-C ends the block with a KeyboardInterrupt.
 
-    While a library is imported, which may swallow that or fail of it, it ends the process.
+    While a library is imported it ends the process instead, because the library might catch the
+    exception or be left broken. So the block must have nothing to save.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -111,7 +113,7 @@ def interruptible(environment: Environment) -> Iterator[None]:
         if not _is_importing(frame):
             raise KeyboardInterrupt
         if environment.can_animate(environment.stderr):
-            with suppress(OSError):  # the bars go, and the cursor comes back
+            with suppress(OSError):  # remove the progress bars, show the cursor
                 environment.stderr.write("\r\x1b[K\x1b[?25h")
         say(environment, "interrupted")
         os._exit(ExitCode.INTERRUPTED)
@@ -132,7 +134,7 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def _discard_output(environment: Environment) -> None:
-    """Nobody reads on: what the interpreter still flushes at its exit goes nowhere."""
+    """Sends to nowhere what the interpreter flushes at its exit: nobody reads it."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, environment.stdout.fileno())
@@ -140,9 +142,9 @@ def _discard_output(environment: Environment) -> None:
 
 
 def _show_traceback(environment: Environment, words: list[str]) -> bool:
-    """Shows the exception being handled where `-vv` is among `words`.
+    """Prints the current traceback if `words` contain `-vv`, and returns whether they do.
 
-    The words are searched, not parsed: what failed may be the parsing.
+    The words are searched, not parsed, because the parser itself may have failed.
     """
     counts = [word.count("v") for word in words if re.fullmatch(r"-[iqv]+", word)]
     if sum(counts) + words.count("--verbose") < 2:

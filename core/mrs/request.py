@@ -9,6 +9,8 @@ from typing import Literal, TypedDict
 Container = Literal["safetensors", "gguf"]
 Dtype = Literal["auto", "bf16", "f16", "f32"]
 Strategy = Literal["fill", "spread", "fastest"]
+#: What `mrs plan --solve` looks for.
+SolveGoal = Literal["max-seq-len", "max-batch-size", "isq"]
 
 #: Most prompt tokens in one forward pass: bounds activations, and is what a plan counts with.
 PREFILL_CHUNK_TOKENS = 512

@@ -9,7 +9,7 @@ from mrs_runs import Terminal
 
 from mrs.request import Sampling
 from mrs_cli.chat.chat_settings import setting_names
-from mrs_cli.chat.command_table import COMMANDS, parse
+from mrs_cli.chat.command_table import COMMANDS, parse_command
 
 
 def lines(run_mrs, *said: str, flags=()):
@@ -138,11 +138,11 @@ def test_three_quotes_after_a_command(run_mrs):
     ["\\min-x 1", "/usr-bin", "/usr/bin/env", "\\frac{1}{2}", " \\exit", "a /exit", "\\", "//"],
 )
 def test_messages_that_only_look_like_commands(text):
-    assert parse(text) is None
+    assert parse_command(text) is None
 
 
 def test_a_command_may_hold_many_lines():
-    assert parse("\\system one\ntwo") == ("system", "one\ntwo")
+    assert parse_command("\\system one\ntwo") == ("system", "one\ntwo")
 
 
 def test_json_in_a_chat(run_mrs):

@@ -96,14 +96,14 @@ def test_a_damaged_one_is_said(talk):
 
 
 def test_they_are_bounded(talk, monkeypatch):
-    monkeypatch.setattr(last_chat, "MOST_CHATS", 2)
+    monkeypatch.setattr(last_chat, "MAX_CHATS", 2)
     for word in ("one", "two", "three"):
         talk(word)
     assert [json.loads(p.read_text())["messages"][0]["content"] for p in chats()] == [
         "two",
         "three",
     ]
-    monkeypatch.setattr(last_chat, "MOST_BYTES", 10)
+    monkeypatch.setattr(last_chat, "MAX_CHAT_BYTES", 10)
     talk("far too long to be kept")
     assert len(chats()) == 2
 

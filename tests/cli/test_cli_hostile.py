@@ -15,7 +15,7 @@ from mrs_runs import FAKE_MRS, REAL_MRS
 from mrs.errors import MrsError, UsageError
 from mrs_cli.chat import saved_chat
 from mrs_cli.environment import Environment
-from mrs_cli.exit import ended
+from mrs_cli.exit import exit_code_of
 
 LONG = "x" * 5000
 FULL = Path("/dev/full")
@@ -76,7 +76,7 @@ def test_every_error_is_one_short_line(error, code, line, capsys):
     def fail() -> int:
         raise error
 
-    assert ended(Environment.of_process(), [], fail) == code
+    assert exit_code_of(Environment.of_process(), [], fail) == code
     said = capsys.readouterr().err
     assert line in said
     assert said.count("\n") == 1

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mrs.request import IMAGE_MARK
-from mrs_cli.chat.image_paths import find_pictures, spelled
+from mrs_cli.chat.image_paths import find_image_paths, spelled
 
 FOUND = [
     ("cat.png", ["cat.png"], ""),
@@ -63,24 +63,24 @@ TEXTS = [
 def test_pictures(text, sources, rest):
     if os.name == "nt" and "\\(" in text:
         pytest.skip("there a backslash is no escape")
-    found = find_pictures(text)
+    found = find_image_paths(text)
     assert (list(found.sources), found.rest) == (sources, rest)
 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_text_stays_as_it_is(text):
-    assert find_pictures(text).rest == text
-    assert not find_pictures(text).sources
+    assert find_image_paths(text).rest == text
+    assert not find_image_paths(text).sources
 
 
 def test_marks_are_not_typed():
-    assert find_pictures(f"a{IMAGE_MARK}b").rest == "ab"
-    assert find_pictures(f"a{IMAGE_MARK}.png b") == find_pictures("a.png b")
+    assert find_image_paths(f"a{IMAGE_MARK}b").rest == "ab"
+    assert find_image_paths(f"a{IMAGE_MARK}.png b") == find_image_paths("a.png b")
 
 
 @given(st.text(alphabet="ab \\'\"()[].,/:pngjhts\n\ufffc`<>*~", max_size=40))
 def test_every_text_is_read(text):
-    found = find_pictures(text)
+    found = find_image_paths(text)
     assert IMAGE_MARK not in found.rest
     assert bool(found.sources) or found.rest == text.replace(IMAGE_MARK, "")
 
@@ -90,6 +90,6 @@ def test_a_known_name_is_found_again(name):
     name = name.replace(IMAGE_MARK, "") or "x"
     if "'" in name and '"' in name:
         name = name.replace('"', "")
-    found = find_pictures(f"{spelled(name)} and more", known=[name])
+    found = find_image_paths(f"{spelled(name)} and more", known=[name])
     assert found.sources == (name,)
     assert found.rest == "and more"

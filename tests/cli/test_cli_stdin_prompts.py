@@ -12,7 +12,7 @@ from mrs.errors import ContextFull
 from mrs.events import Finished, TextDelta, Usage
 from mrs.request import Sampling
 from mrs_cli.chat.session import Session
-from mrs_cli.commands.stdin_prompts import PipedLines, begun_ahead
+from mrs_cli.commands.stdin_prompts import PipedLines, started_ahead
 
 
 def piped(read_end: int) -> PipedLines:
@@ -83,9 +83,9 @@ class Model:
 
 
 @pytest.mark.parametrize("most", [1, 3, 16])
-def test_prompts_are_begun_ahead_and_answered_in_order(most: int) -> None:
+def test_prompts_are_started_ahead_and_answered_in_order(most: int) -> None:
     model = Model()
-    prompts = begun_ahead(
+    prompts = started_ahead(
         Session(model, Sampling()), PipedLines(io.StringIO("a\n\nb\nc\nd\n")), most
     )
     said, ahead = [], []

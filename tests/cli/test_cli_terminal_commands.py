@@ -51,7 +51,7 @@ def held(child, script, file: Path) -> None:
             child.expect_exact(PROMPT)
 
 
-def ended(child) -> int:
+def exit_code_of(child) -> int:
     from pexpect import EOF
 
     child.expect(EOF)
@@ -68,7 +68,7 @@ def test_ten_turns_with_every_command(chat, model, tmp_path):
     flags = {"command": REAL_MRS, "timeout": 60} if model == "demo" else {}
     child = chat("--max-tokens", "40", **flags)
     held(child, SCRIPT, file)
-    assert ended(child) == 0
+    assert exit_code_of(child) == 0
     saved = json.loads(file.read_text(encoding="utf-8"))
     asked = [m["content"] for m in saved["messages"] if m["role"] == "user"]
     assert asked == ["Who are you?", "What is 3 + 4?", "What is a GPU?"]

@@ -1,4 +1,4 @@
-"""What the commands of the chat do: each takes what follows its name and says what it did."""
+"""What the commands of a chat do: each takes its argument and returns what to tell the person."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from mrs.errors import UsageError
 from mrs.source.address import model_name
 from mrs_cli.chat.chat_images import count_images
 from mrs_cli.chat.chat_settings import changed, described, listed
+from mrs_cli.chat.question import Question
 from mrs_cli.chat.saved_chat import SavedChat
-from mrs_cli.chat.session import Question, Session
+from mrs_cli.chat.session import Session
 
 
 @dataclass
-class Chat:
-    """What commands act on; the chat ends when `open` is false.
+class ChatState:
+    """What commands change; the chat ends when `open` is false.
 
-    `pending` is asked next. `draft` waits for the person to change it, which takes a screen that
-    `edits`.
+    `pending` is asked next. `draft` is put into the editor, for the person to change; this needs a
+    screen that `edits`.
     """
 
     session: Session
@@ -28,28 +29,28 @@ class Chat:
     open: bool = True
 
 
-def leave(chat: Chat, _: str) -> str:
+def leave(chat: ChatState, _: str) -> str:
     chat.open = False
     return ""
 
 
-def system(chat: Chat, text: str) -> str:
+def system(chat: ChatState, text: str) -> str:
     if not text:
         current = chat.session.system
-        return "no system prompt is set" if current is None else f"system prompt is {current}"
+        return "no system prompt is set" if current is None else f"system prompt: {current}"
     chat.session.system = text
-    return f"system prompt is now {_shortened(text)}"
+    return f"system prompt is now: {_shortened(text)}"
 
 
-def clear(chat: Chat, _: str) -> str:
-    chat.session.forget()
+def clear(chat: ChatState, _: str) -> str:
+    chat.session.clear()
     return "conversation cleared"
 
 
-def edit(chat: Chat, text: str) -> str:
+def edit(chat: ChatState, text: str) -> str:
     question = chat.session.last_question()
     if text:
-        chat.pending = question.with_text(text, keeps_images=True)
+        chat.pending = question.reworded(text)
     elif chat.edits:
         chat.draft = question
     else:
@@ -57,16 +58,16 @@ def edit(chat: Chat, text: str) -> str:
     return ""
 
 
-def retry(chat: Chat, _: str) -> str:
+def retry(chat: ChatState, _: str) -> str:
     chat.pending = chat.session.last_question()
     return ""
 
 
-def undo(chat: Chat, _: str) -> str:
-    return f"taken back: {_shortened(chat.session.undo().typed)}"
+def undo(chat: ChatState, _: str) -> str:
+    return f"removed: {_shortened(chat.session.undo().typed)}"
 
 
-def save(chat: Chat, name: str) -> str:
+def save(chat: ChatState, name: str) -> str:
     from mrs_cli.chat import saved_chat
 
     session = chat.session
@@ -74,8 +75,8 @@ def save(chat: Chat, name: str) -> str:
     return f"{_turns(len(session.turns))} saved to {path}"
 
 
-def load(chat: Chat, name: str) -> str:
-    """Takes over the conversation, its system prompt and its settings."""
+def load(chat: ChatState, name: str) -> str:
+    """Replaces the conversation, its system prompt and its settings."""
     from mrs_cli.chat import saved_chat
 
     saved = saved_chat.load(_file(name, "load"))
@@ -84,38 +85,38 @@ def load(chat: Chat, name: str) -> str:
 
 
 def resumed(session: Session, saved: SavedChat) -> str:
-    """Goes on with what was said in a saved chat, and describes it."""
+    """Continues a saved chat, and describes it."""
     session.resume(saved.turns)
-    model = model_name(saved.model_id) if saved.model_id else "an unnamed model"
-    said = [f"{_turns(len(saved.turns))} loaded, held with {model}"]
+    model = model_name(saved.model_id) if saved.model_id else "an unknown model"
+    lines = [f"{_turns(len(saved.turns))} loaded, from a chat with {model}"]
     if saved.turns:
-        said.append(f"last message: {_shortened(session.last_question().typed)}")
+        lines.append(f"last message: {_shortened(session.last_question().typed)}")
     if count_images(saved.turns) and session.vision is None:
-        said.append("this model sees no images; they stay with the conversation")
+        lines.append("this model has no vision support: it gets the text without the images")
     if saved.unknown_settings:
-        said.append(f"settings not known here: {', '.join(saved.unknown_settings)}")
-    return "\n".join(said)
+        lines.append(f"unknown settings, ignored: {', '.join(saved.unknown_settings)}")
+    return "\n".join(lines)
 
 
-def tokens(chat: Chat, _: str) -> str:
+def tokens(chat: ChatState, _: str) -> str:
     session = chat.session
     used, context = session.context_used_tokens(), session.model.context_tokens
-    said = f"context: {used:,} of {context:,} tokens used, {max(0, context - used):,} left"
+    text = f"context: {used:,} of {context:,} tokens used, {max(0, context - used):,} left"
     if usage := session.usage:
-        said += (
-            f"\nlast reply: {usage.completion_tokens:,} tokens, after a prompt of "
-            f"{usage.prompt_tokens:,}, {usage.cached_tokens:,} of them from the cache"
+        text += (
+            f"\nlast reply: {usage.completion_tokens:,} tokens, "
+            f"its prompt {usage.prompt_tokens:,} tokens ({usage.cached_tokens:,} cached)"
         )
-    return said
+    return text
 
 
-def plan(chat: Chat, _: str) -> str:
-    from mrs_cli.render.memory_tables import held_text
+def plan(chat: ChatState, _: str) -> str:
+    from mrs_cli.render.memory_tables import memory_tables
 
-    return held_text(chat.session.model.plan, chat.session.model.memory())
+    return memory_tables(chat.session.model.plan, chat.session.model.memory())
 
 
-def set_sampling(chat: Chat, text: str) -> str:
+def set_sampling(chat: ChatState, text: str) -> str:
     session = chat.session
     if not text:
         return listed(session.sampling)
@@ -126,14 +127,14 @@ def set_sampling(chat: Chat, text: str) -> str:
     return described(session.sampling, name, "is now")
 
 
-def setter(name: str) -> Callable[[Chat, str], str]:
+def setter(name: str) -> Callable[[ChatState, str], str]:
     """`\\set` for one setting."""
     return lambda chat, text: set_sampling(chat, f"{name} {text}")
 
 
 def _file(name: str, command: str) -> str:
     if not name:
-        raise UsageError(f"\\{command} needs a file", hint=f"such as \\{command} chat.json")
+        raise UsageError(f"\\{command} needs a file name", hint=f"such as \\{command} chat.json")
     return name
 
 

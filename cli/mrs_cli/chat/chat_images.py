@@ -1,57 +1,46 @@
-"""Pictures of a conversation: kept as they were when they came, called what they were called."""
+"""Images of a conversation: their content is read once, and they keep the name they came by."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from zlib import crc32
 
 from mrs.media.open import hold_picture, open_picture
 from mrs.media.source import is_data, original_source, picture_name
 from mrs.request import IMAGE_MARK, Message
-from mrs_cli.chat.image_paths import find_pictures, spelled
+from mrs_cli.chat.image_paths import find_image_paths, spelled
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A text with a mark for each of `images`, which are data: URIs."""
-
-    text: str
-    images: tuple[str, ...]
-
-
-def hold(source: str) -> str:
-    """The picture at `source`, whatever becomes of it there. Raises NotReadable."""
+def read_image(source: str) -> str:
+    """The image at a path or an address as a data: URI. Raises NotReadable."""
     return hold_picture(source)[0]
 
 
-def attached(text: str, known: Sequence[str] = ()) -> Shown:
-    """What a person typed, with the pictures that it names in front of the other words.
+def read_named_images(text: str, known: Sequence[str] = ()) -> tuple[str, tuple[str, ...]]:
+    """The text without names of images, and these images as data: URIs. Raises NotReadable.
 
-    A name of one that is `known` means that one. Raises NotReadable.
+    The name of an image in `known` means that image.
     """
     by_name = {_name(image): image for image in known}
-    words = find_pictures(text, by_name.keys())
-    images = tuple(by_name.get(source) or hold(source) for source in words.sources)
-    return Shown(IMAGE_MARK * len(images) + words.rest, images)
+    found = find_image_paths(text, by_name.keys())
+    images = tuple(by_name.get(source) or read_image(source) for source in found.sources)
+    return found.rest, images
 
 
-def typed(text: str, images: Sequence[str]) -> str:
-    """What a person would type to get `text` with `images`, where these are known."""
+def as_typed(text: str, images: Sequence[str]) -> str:
+    """What a person would type to get `text` with `images`, if these are known."""
     if not images:
         return text
     names = [spelled(_name(image)) for image in images]
     return " ".join([*names, text.replace(IMAGE_MARK, "")]).strip()
 
 
-def reworded(text: str, images: Sequence[str]) -> str:
-    """`text`, which still names `images` where it names no pictures of its own."""
-    names = {_name(image) for image in images}
-    return text if find_pictures(text, names).sources else typed(text, images)
+def image_names(images: Sequence[str]) -> set[str]:
+    return set(map(_name, images))
 
 
 def described(images: Sequence[str]) -> str:
-    """A line for each picture: its name and size."""
+    """A line for each image: its name and size in pixels."""
     lines = []
     for source in images:
         image = open_picture(source).image
@@ -59,12 +48,11 @@ def described(images: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def too_many(images: int, planned: int) -> str:
-    """What to say where a conversation has more images than the plan counts with."""
-    counted = "1 image" if planned == 1 else f"{planned} images"
+def too_many_images(count: int, planned: int) -> str:
+    """The warning about a conversation with more images than planned."""
     return (
-        f"the plan counts with {counted} and the conversation has {images}: "
-        f"--max-num-images {images} makes room for them"
+        f"the conversation has {count} images, but the plan counted on {planned}: "
+        f"add --max-num-images {count}"
     )
 
 
@@ -73,21 +61,21 @@ def count_images(messages: Sequence[Message]) -> int:
 
 
 def without_images(message: Message) -> Message:
-    """What a model sees of a message that sees no images."""
+    """The message for a model without vision."""
     if not message.get("images"):
         return message
     return {"role": message["role"], "content": message["content"].replace(IMAGE_MARK, "")}
 
 
-def with_names(message: Message) -> Message:
-    """The message with its images by name alone."""
+def with_image_names(message: Message) -> Message:
+    """The message with names in place of the images' content."""
     if not message.get("images"):
         return message
     return {**message, "images": [picture_name(image) for image in message["images"]]}
 
 
 def _name(image: str) -> str:
-    """What a person may type for a picture that is known."""
+    """What a person may type for a known image."""
     name = original_source(image)
     can_be_quoted = name.isprintable() and not {"'", '"'} <= set(name)
     return name if can_be_quoted and not is_data(name) else f"image-{crc32(image.encode()):08x}"

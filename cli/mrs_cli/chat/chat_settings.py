@@ -1,4 +1,4 @@
-"""The sampling settings of a chat: set by name, listed, and read back from a file."""
+"""The sampling settings of a chat: set by name, listed, saved and loaded."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 from mrs.errors import UsageError
 from mrs.request import Sampling
-from mrs_cli.parsing.setting_kinds import SETTINGS, Biases, Kind, Texts
+from mrs_cli.parsing.setting_kinds import NUMBERS, BiasesSetting, SettingKind, TextsSetting
 
 DEFAULT = "default"
-#: Settings that change what is said; others of `Sampling` are for programs.
-KINDS: dict[str, Kind] = {
-    **SETTINGS,
-    "stop": Texts(),
-    "dry_sequence_breakers": Texts(),
-    "logit_bias": Biases(),
+#: Fields of `Sampling` that a chat may set.
+KINDS: dict[str, SettingKind] = {
+    **NUMBERS,
+    "stop": TextsSetting(),
+    "dry_sequence_breakers": TextsSetting(),
+    "logit_bias": BiasesSetting(),
 }
 
 
 def setting_names() -> list[str]:
-    """Every setting, spelled as its flag is."""
+    """Every setting, spelled like its flag."""
     return [_spelled(field) for field in _settable()]
 
 
@@ -31,7 +31,7 @@ def is_setting(name: str) -> bool:
 
 
 def changed(sampling: Sampling, name: str, text: str) -> Sampling:
-    """`sampling` with one setting as `text` says; UsageError for what cannot be."""
+    """`sampling` with one setting changed; UsageError for a wrong name or value."""
     field = _find(name)
     value: Any = field.default
     if text != DEFAULT:
@@ -40,33 +40,33 @@ def changed(sampling: Sampling, name: str, text: str) -> Sampling:
 
 
 def described(sampling: Sampling, name: str, verb: str = "is") -> str:
-    """`top-k is 32`: a setting with its value as `\\set` takes it."""
+    """`top-k is 32`: a setting with its value in the form that `\\set` reads."""
     field = _find(name)
     return f"{_spelled(field)} {verb} {_text(field, sampling)}"
 
 
 def listed(sampling: Sampling) -> str:
-    """Every setting with its value and what it takes, one a line."""
+    """A line for each setting: its name, its value, and which values it may have."""
     rows = [
-        (_spelled(field), _text(field, sampling), KINDS[field.name].wording)
+        (_spelled(field), _text(field, sampling), KINDS[field.name].description)
         for field in _settable()
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
-        f"{name:<{widths[0]}}  {value:<{widths[1]}}  {wording}" for name, value, wording in rows
+        f"{name:<{widths[0]}}  {value:<{widths[1]}}  {allowed}" for name, value, allowed in rows
     ]
-    return "\n".join([*lines, "", "\\set NAME default sets one back."])
+    return "\n".join([*lines, "", "\\set NAME default resets a setting."])
 
 
 def to_json(sampling: Sampling) -> dict[str, Any]:
-    """Every setting as a file holds it."""
+    """Every setting, for a file."""
     return {field.name: getattr(sampling, field.name) for field in _settable()}
 
 
 def restored(saved: Mapping[str, Any]) -> tuple[Sampling, list[str]]:
-    """The settings that a file holds, and the names of those that this version does not know.
+    """The settings in a file, and the names of settings that this version does not know.
 
-    What the file leaves out has its default. UsageError for a value that cannot be.
+    Settings that the file lacks have their default. UsageError for a wrong value.
     """
     known = {field.name: field for field in _settable()}
     values = {
@@ -85,11 +85,11 @@ def _find(name: str) -> Field[Any]:
             return field
     near = get_close_matches(name.lower(), setting_names(), n=1)
     hint = f"did you mean {near[0]}?" if near else "\\set lists the settings"
-    raise UsageError(f"no setting {name}", hint=hint)
+    raise UsageError(f"unknown setting {name}", hint=hint)
 
 
 def _key(name: str) -> str:
-    """A name as it is compared: `topk`, `top_k` and `top-k` are one."""
+    """A name for comparison: `topk`, `top_k` and `top-k` are equal."""
     return name.lower().replace("_", "").replace("-", "")
 
 
@@ -103,7 +103,7 @@ def _text(field: Field[Any], sampling: Sampling) -> str:
 
 
 def _from_json(field: Field[Any], value: Any) -> Any:
-    """The value of a setting as JSON holds it; UsageError for one that cannot be."""
+    """The value of a setting from JSON; UsageError for a wrong one."""
     if value is None and "None" in str(field.type):
         return None
     return KINDS[field.name].from_json(value, spelled=_spelled(field))

@@ -1,36 +1,33 @@
-"""The commands of the chat: what each is called, what it takes, what it does."""
+"""The commands of a chat: their names, their arguments, and what they run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from re import DOTALL, fullmatch
 
 from mrs.errors import UsageError
-from mrs_cli.chat import chat_commands as actions
-from mrs_cli.chat.chat_commands import Chat
+from mrs_cli.chat import chat_commands
+from mrs_cli.chat.chat_commands import ChatState, setter
 from mrs_cli.chat.chat_settings import is_setting
 from mrs_cli.chat.multiline_text import unquoted
 
-__all__ = ["COMMANDS", "Chat", "Command", "parse", "run"]
-
 
 @dataclass(frozen=True)
-class Command:
-    """`run` takes what follows the name and returns what to tell the person."""
+class ChatCommand:
+    """`run` takes the argument and returns what to tell the person."""
 
     name: str
     argument: str
     help: str
-    run: Callable[[Chat, str], str]
+    run: Callable[[ChatState, str], str]
 
 
-def parse(text: str) -> tuple[str, str] | None:
+def parse_command(text: str) -> tuple[str, str] | None:
     r"""Name and argument of `\name argument` or `/name argument`; None for a message.
 
-    Only letters make a name, so that `/usr/bin` and `\frac{1}{2}` stay messages; names of settings
-    may have their dashes.
+    A name has only letters, so that `/usr/bin` and `\frac{1}{2}` are messages; names of settings
+    may have dashes.
     """
     match = fullmatch(r"[\\/]([A-Za-z_-]+)(?:\s+(.*))?\s*", text, flags=DOTALL)
     if match is None or not (match[1].isalpha() or is_setting(match[1])):
@@ -38,21 +35,26 @@ def parse(text: str) -> tuple[str, str] | None:
     return match[1].lower(), unquoted((match[2] or "").strip())
 
 
-def run(chat: Chat, name: str, argument: str) -> str:
-    """Runs a command; UsageError for one that is unknown or given something wrong."""
+def run_command(chat: ChatState, name: str, argument: str) -> str:
+    """Runs a command; UsageError if it is unknown or its argument is wrong."""
     command = next((command for command in COMMANDS if command.name == name), None)
     if command is None and is_setting(name):
-        return actions.setter(name)(chat, argument)
+        return setter(name)(chat, argument)
     if command is None:
-        near = get_close_matches(name, [command.name for command in COMMANDS], n=1)
-        hint = f"did you mean \\{near[0]}?" if near else "\\help lists the commands"
-        raise UsageError(f"no command \\{name}", hint=hint)
+        raise UsageError(f"unknown command \\{name}", hint=_similar(name))
     if argument and not command.argument:
-        raise UsageError(f"\\{name} takes nothing after it")
+        raise UsageError(f"\\{name} takes no argument")
     return command.run(chat, argument)
 
 
-def _help(chat: Chat, _: str) -> str:
+def _similar(name: str) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, [command.name for command in COMMANDS], n=1)
+    return f"did you mean \\{near[0]}?" if near else "\\help lists the commands"
+
+
+def _help(chat: ChatState, _: str) -> str:
     names = [f"\\{command.name} {command.argument}".rstrip() for command in COMMANDS]
     width = max(map(len, names))
     rows = [
@@ -62,34 +64,31 @@ def _help(chat: Chat, _: str) -> str:
 
 
 _HINTS = (
-    "A / in place of the \\ works too; a leading space makes it a message.",
-    "Each setting is a command of its own, too: \\min-p 0.1 is \\set min-p 0.1.",
-    'Three quotes, """, open a text of several lines and close it.',
-    "On a terminal Tab completes, Alt-Enter starts a new line, Ctrl-C stops a reply,",
-    "and Ctrl-X Ctrl-E opens the message in the editor that VISUAL or EDITOR names.",
-    "A model that sees is shown the images whose paths or addresses a message holds.",
-    "mrs -i --continue goes on with the chat that ended last.",
+    "A command may also begin with /. A leading space turns a command into a message.",
+    "Every setting is also a command: \\min-p 0.1 does the same as \\set min-p 0.1.",
+    'Put """ before and after a text of several lines.',
+    "In a terminal, Tab completes, Alt-Enter starts a new line, Ctrl-C stops a reply, and",
+    "Ctrl-X Ctrl-E opens the message in your editor (VISUAL or EDITOR).",
+    "With a vision model, paths and web addresses in a message attach images.",
+    "mrs -i --continue continues the last chat.",
 )
 
-COMMANDS: tuple[Command, ...] = (
-    Command("help", "", "show this list", _help),
-    Command("exit", "", "leave the chat", actions.leave),
-    Command("system", "TEXT", "set the system prompt", actions.system),
-    Command("clear", "", "forget the conversation", actions.clear),
-    Command("edit", "[TEXT]", "change the last message and ask again", actions.edit),
-    Command("retry", "", "ask the last message again", actions.retry),
-    Command("undo", "", "take back the last message and its reply", actions.undo),
-    Command("save", "FILE", "save the conversation and its settings", actions.save),
-    Command("load", "FILE", "go on from a saved conversation", actions.load),
-    Command("tokens", "", "tokens used of the context, and of them cached", actions.tokens),
-    Command("plan", "", "what sits where, and the memory held now", actions.plan),
-    Command(
-        "set",
-        "[NAME VALUE]",
-        "set how replies are sampled, or list the settings",
-        actions.set_sampling,
+COMMANDS: tuple[ChatCommand, ...] = (
+    ChatCommand("help", "", "show this list", _help),
+    ChatCommand("exit", "", "leave the chat", chat_commands.leave),
+    ChatCommand("system", "[TEXT]", "set or show the system prompt", chat_commands.system),
+    ChatCommand("clear", "", "start a new conversation", chat_commands.clear),
+    ChatCommand("edit", "[TEXT]", "change the last message and ask again", chat_commands.edit),
+    ChatCommand("retry", "", "ask the last message again", chat_commands.retry),
+    ChatCommand("undo", "", "remove the last message and its reply", chat_commands.undo),
+    ChatCommand("save", "FILE", "save the conversation and its settings", chat_commands.save),
+    ChatCommand("load", "FILE", "continue a saved conversation", chat_commands.load),
+    ChatCommand("tokens", "", "show how much of the context is used", chat_commands.tokens),
+    ChatCommand("plan", "", "show layers and memory of each device", chat_commands.plan),
+    ChatCommand(
+        "set", "[NAME VALUE]", "change a sampling setting, or list all", chat_commands.set_sampling
     ),
-    Command("temperature", "[X]", "0 to 2: higher is more varied", actions.setter("temperature")),
-    Command("topk", "[N]", "choose among the N likeliest tokens", actions.setter("top-k")),
-    Command("topp", "[X]", "choose within this probability", actions.setter("top-p")),
+    ChatCommand("temperature", "[X]", "randomness, from 0 to 2", setter("temperature")),
+    ChatCommand("topk", "[N]", "sample from the N most likely tokens", setter("top-k")),
+    ChatCommand("topp", "[X]", "sample from tokens with this total probability", setter("top-p")),
 )

@@ -1,4 +1,4 @@
-"""Pictures in what a person types: words that are paths or addresses of image files."""
+"""Paths and web addresses of images in what a person types."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _OPENED = re.compile(r"""[(\[{<]*(["'])""")
 _CLOSED = re.compile(r"""["'](?=[\s.,;:!?)\]}>\u2026]|$)""")
 _LONGEST_NAME, _MOST_OPENING = 4096, 8
 _PAIRS = {"(": ")", "[": "]", "{": "}", "<": ">", "\u201c": "\u201d", "\u2018": "\u2019"}
-#: What a shell gives a meaning to; before other letters a backslash belongs to the path.
+#: Characters special to a shell; a backslash before any other belongs to the path.
 _ESCAPED = re.compile(r"\\( )" if os.name == "nt" else r"""\\([ ()\[\]{}'"&;!$*?<>|#~`\\])""")
 _SPECIAL = re.compile(" " if os.name == "nt" else r"""[ ()\[\]{}'"&;!$*?<>|#`\\]""")
-#: Nobody leaves it in a path without a backslash: a pattern, or a piece of code.
+#: A word with these is a pattern or a piece of code, not a path.
 _NO_PATH = re.compile(r"""(?<!\\)["'`*]|\]\(""")
 _CLOSING = "\"'`\u201d\u2019)]}>"
 _TRAILING = f".,;:!?\u2026{_CLOSING}"
-#: How the gaps close: a line of names goes, a sentence keeps its end, other punctuation goes.
+#: What replaces a name: a line of names goes, a sentence keeps its end, other punctuation goes.
 _TAIL = f"[{re.escape(_TRAILING)}]*"
 _SOFT = f"[{re.escape(',;:' + _CLOSING)}]*"
 _GAPS = (
@@ -37,69 +37,69 @@ _GAPS = (
 
 
 @dataclass(frozen=True)
-class Words:
-    """`sources` are the pictures that a text names, in order; `rest` is the text without them."""
+class FoundImages:
+    """`sources` are the images that a text names, in order; `rest` is the text without them."""
 
     rest: str
     sources: tuple[str, ...]
 
 
-def find_pictures(text: str, known: Collection[str] = ()) -> Words:
-    """The paths, file:// and web addresses in `text` that end like image files.
+def find_image_paths(text: str, known: Collection[str] = ()) -> FoundImages:
+    """The paths, file:// and web addresses in `text` with a suffix of images.
 
-    Paths with spaces are quoted or escaped. Quoted names that are `known` may end as they like.
+    Paths with spaces are quoted or escaped. Quoted names in `known` need no such suffix.
     """
     text = text.replace(IMAGE_MARK, "")
     pieces, sources, at = [], [], 0
-    for start, end, source in _places(text, known):
+    for start, end, source in _spans(text, known):
         pieces += [text[at:start], IMAGE_MARK]
         sources.append(source)
         at = end
     rest = "".join((*pieces, text[at:]))
     if not sources:
-        return Words(rest, ())
+        return FoundImages(rest, ())
     for gap, filling in _GAPS:
         rest = gap.sub(filling, rest)
-    return Words(rest.strip(), tuple(sources))
+    return FoundImages(rest.strip(), tuple(sources))
 
 
 def spelled(source: str) -> str:
-    """A picture's name as `find_pictures` finds it among what is known."""
-    if list(_places(source, ())) == [(0, len(source), source)]:
+    """The name of a known image in a form that `find_image_paths` finds."""
+    if list(_spans(source, ())) == [(0, len(source), source)]:
         return source
     quote = "'" if '"' in source else '"'
     return f"{quote}{source}{quote}"
 
 
 @dataclass(frozen=True)
-class BegunName:
-    """The path that a person is typing: as it stands there, what it means, and its quote if any."""
+class IncompletePath:
+    """The path that a person is typing: as typed, its meaning, and the quote it begins with."""
 
     typed: str
     name: str
     quote: str
 
 
-def begun_name(text: str) -> BegunName:
-    """The path at the end of `text`, perhaps the beginning of one."""
+def incomplete_path(text: str) -> IncompletePath:
+    """The last word of `text`, which may be the beginning of a path."""
     for start in range(max(0, len(text) - _LONGEST_NAME), len(text)):
         is_begin = start == 0 or text[start - 1].isspace()
         if is_begin and text[start] in "\"'" and text[start] not in text[start + 1 :]:
-            return BegunName(text[start:], text[start + 1 :], text[start])
+            return IncompletePath(text[start:], text[start + 1 :], text[start])
     word = re.search(r"(?:\\[^\n]|[^\s\\])*$", text)
     typed = word[0] if word else ""
-    return BegunName(typed, _ESCAPED.sub(r"\1", typed), "")
+    return IncompletePath(typed, _ESCAPED.sub(r"\1", typed), "")
 
 
-def finished_name(begun: BegunName, path: str, *, is_whole: bool) -> str:
-    """What a person would have typed to name `path`; a quote is closed where it `is_whole`."""
+def completed(begun: IncompletePath, path: str, *, is_file: bool) -> str:
+    """What a person would have typed to name `path`; the quote is closed after a file."""
     if begun.quote:
-        return f"{begun.quote}{path}{begun.quote if is_whole else ''}"
+        return f"{begun.quote}{path}{begun.quote if is_file else ''}"
     return _SPECIAL.sub(r"\\\g<0>", path)
 
 
-def _places(text: str, known: Collection[str]) -> Iterator[tuple[int, int, str]]:
-    """Where names begin and end, punctuation left out, and what they name."""
+def _spans(text: str, known: Collection[str]) -> Iterator[tuple[int, int, str]]:
+    """Where names begin and end, without punctuation, and what they name."""
     closed = {
         quote: [m.start() for m in _CLOSED.finditer(text) if m[0] == quote] for quote in "\"'"
     }
@@ -109,18 +109,18 @@ def _places(text: str, known: Collection[str]) -> Iterator[tuple[int, int, str]]
         if (opened := _OPENED.match(text, start)) and (ends := closed[opened[1]]):
             end = ends[min(bisect_left(ends, opened.end()), len(ends) - 1)]
             name = text[opened.end() : min(end, opened.end() + _LONGEST_NAME)]
-            if "\n" not in name and (name in known or is_picture(name)):
+            if "\n" not in name and (name in known or is_image_path(name)):
                 at = end + 1
                 yield start, at, name
                 continue
         name = _bare_name(word[0])
-        if is_picture(name) and (_WEB.match(name) or not _NO_PATH.search(name)):
+        if is_image_path(name) and (_WEB.match(name) or not _NO_PATH.search(name)):
             end = start + len(word[0].rstrip(_TRAILING))
             yield start, end, name if _WEB.match(name) else _ESCAPED.sub(r"\1", name)
 
 
 def _bare_name(word: str) -> str:
-    """A word without the punctuation around it; a pair within a name is part of it."""
+    """A word without the punctuation around it; a closed pair of brackets belongs to the word."""
     word = word.rstrip(_TRAILING)
     for _ in range(_MOST_OPENING):
         if not word or (word[0] not in _PAIRS and word[0] not in "\"'`"):
@@ -132,8 +132,8 @@ def _bare_name(word: str) -> str:
     return word
 
 
-def is_picture(name: str) -> bool:
-    """Whether a path or a web address ends like an image file."""
+def is_image_path(name: str) -> bool:
+    """Whether a path or a web address has a suffix of images."""
     if _WEB.match(name):
         try:
             name = urlsplit(name).path

@@ -1,20 +1,20 @@
-"""Texts of several lines between two times three quotes."""
+"""Text of several lines between triple quotes."""
 
 from __future__ import annotations
 
 import re
 
-# At the beginning of a message, or of what follows a command.
+# At the beginning of a message, or of a command's argument.
 _OPEN = re.compile(r'\s*(?:[\\/][A-Za-z_-]+\s+)?"""(?!.*""")', re.DOTALL)
 _WHOLE = re.compile(r'\s*"""\n?((?:(?!""").)*?)\n?(?:"""\s*)?', re.DOTALL)
 
 
 def is_open(text: str) -> bool:
-    """Whether further lines belong to `text`: it opens three quotes and does not close them."""
+    """Whether `text` opens triple quotes and does not close them, so that further lines follow."""
     return _OPEN.match(text) is not None
 
 
 def unquoted(text: str) -> str:
-    """What stands between the quotes; a text that does not begin and end with them is its own."""
+    """The text between triple quotes, or `text` itself if it is not quoted."""
     match = _WHOLE.fullmatch(text)
     return match[1] if match else text

@@ -1,19 +1,21 @@
-"""The file of every request and response, as JSON lines."""
+"""The log of `--log`: every request and reply as a JSON line."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
 
 from mrs.errors import UsageError
-from mrs.request import Message
+from mrs.events import Usage
+from mrs.request import Message, Sampling
 from mrs_cli.render.safe_text import json_text
 
 
 class RequestLog:
-    """Appends to a file; each line is whole once written."""
+    """Appends whole lines to a file."""
 
     def __init__(self, file: TextIO, model_id: str) -> None:
         self._file = file
@@ -21,7 +23,7 @@ class RequestLog:
 
     @classmethod
     def open(cls, path: str, model_id: str) -> RequestLog:
-        """UsageError when the file cannot be written."""
+        """UsageError if the file cannot be written."""
         try:
             return cls(Path(path).open("a", encoding="utf-8", buffering=1), model_id)
         except OSError as error:
@@ -29,13 +31,14 @@ class RequestLog:
                 f"--log {path} cannot be written", where=error.strerror or ""
             ) from error
 
-    def request(self, asked: str | Sequence[Message], sampling: dict[str, Any]) -> None:
-        """A prompt as text, or a conversation as messages."""
+    def request(self, asked: str | Sequence[Message], sampling: Sampling) -> None:
+        """`asked` is a prompt as text, or a conversation as messages."""
         kind = "prompt" if isinstance(asked, str) else "messages"
-        self._write("request", {kind: asked, "sampling": sampling})
+        self._write("request", {kind: asked, "sampling": asdict(sampling)})
 
-    def response(self, text: str, reason: str, usage: dict[str, Any] | None) -> None:
-        self._write("response", {"text": text, "finish_reason": reason, "usage": usage})
+    def response(self, text: str, reason: str, usage: Usage | None) -> None:
+        counts = usage and asdict(usage)
+        self._write("response", {"text": text, "finish_reason": reason, "usage": counts})
 
     def close(self) -> None:
         self._file.close()

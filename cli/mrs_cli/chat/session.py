@@ -1,105 +1,30 @@
-"""A conversation with a loaded model: what was said, how to sample, and the log of both."""
+"""A conversation with a loaded model, with its settings and its log."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 
 from mrs.errors import UsageError
-from mrs.events import Event, Finished, FinishReason, TextDelta, Usage
+from mrs.events import Event, Usage
 from mrs.request import Message, Sampling, VisionRequest
-from mrs_cli.chat.chat_images import (
-    attached,
-    count_images,
-    reworded,
-    typed,
-    with_names,
-    without_images,
-)
+from mrs_cli.chat.chat_images import count_images, with_image_names, without_images
+from mrs_cli.chat.question import Question
 from mrs_cli.chat.request_log import RequestLog
 from mrs_cli.chat.saved_chat import SavedChat
 from mrs_cli.environment import Model
+from mrs_cli.render.reply_events import CompleteReply
 
-
-@dataclass(frozen=True)
-class Reply:
-    """What came back. A reply that was stopped has no `usage` where the model gave none."""
-
-    text: str
-    reason: FinishReason
-    usage: Usage | None
-
-
-Show = Callable[[Iterator[Event]], Reply]
-
-
-def receive(events: Iterator[Event], show_text: Callable[[str], None]) -> Reply:
-    """The whole reply, its text given to `show_text` as it arrives.
-
-    Ctrl-C stops the reply and keeps what was said so far.
-    """
-    said: list[str] = []
-    try:
-        for event in events:
-            if isinstance(event, TextDelta):
-                said.append(event.text)
-                show_text(event.text)
-            elif isinstance(event, Finished):
-                return Reply("".join(said), event.reason, event.usage)
-    except KeyboardInterrupt:
-        _stop(events)
-    return Reply("".join(said), "cancelled", None)
-
-
-def _stop(events: Iterator[Event]) -> None:
-    close = getattr(events, "close", None)
-    if close is not None:
-        close()
-
-
-@dataclass(frozen=True)
-class Question:
-    """What is asked; `replacing` puts it and its reply in the place of the last exchange.
-
-    `text` has a mark for each of `images`. These are None while it is as a person typed it, with
-    names of files in it; names of pictures that are `known` mean those.
-    """
-
-    text: str
-    replacing: bool = False
-    images: tuple[str, ...] | None = None
-    known: tuple[str, ...] = ()
-
-    @property
-    def typed(self) -> str:
-        """The question as a person would type it."""
-        return typed(self.text, self.images or ())
-
-    @property
-    def message(self) -> Message:
-        if not self.images:
-            return {"role": "user", "content": self.text}
-        return {"role": "user", "content": self.text, "images": list(self.images)}
-
-    def with_text(self, text: str, *, keeps_images: bool = False) -> Question:
-        """What a person typed in the place of this question, perhaps to keep its images."""
-        known = self.images or self.known
-        return Question(
-            reworded(text, known) if keeps_images else text, self.replacing, None, known
-        )
-
-
-def _question(message: Message) -> Question:
-    return Question(message["content"], images=tuple(message.get("images", ())))
+Show = Callable[[Iterator[Event]], CompleteReply]
 
 
 @dataclass
 class Session:
-    """`turns` are the user's and the assistant's messages in turn, oldest first.
+    """`turns` are alternating messages of user and assistant, oldest first.
 
-    `usage` is that of the last reply, as long as that is the conversation's last turn;
-    `unanswered` is the last question if it got no answer. `vision` is there if the model sees.
+    `usage` belongs to the last reply, and is None after an undo or a load. `unanswered` is the
+    last question if it got no answer. `vision` is set for vision models.
     """
 
     model: Model
@@ -114,63 +39,67 @@ class Session:
 
     @property
     def saved(self) -> SavedChat:
-        """The conversation with all that it takes to go on."""
+        """The conversation with all that is needed to continue it."""
         return SavedChat(self.model_id, self.system, self.sampling, self.turns)
 
     def messages(self) -> list[Message]:
-        """The conversation as the model sees it."""
+        """The messages for the model."""
         return self._with_system(self.turns)
 
     def resume(self, turns: Sequence[Message]) -> None:
-        """Go on from another conversation; the system prompt stays."""
+        """Continue another conversation; the system prompt stays."""
         self.turns[:] = turns
         self.usage = self.unanswered = None
 
-    def forget(self) -> None:
-        """Start over; the system prompt stays."""
+    def clear(self) -> None:
+        """Start a new conversation; the system prompt stays."""
         self.resume([])
 
     def last_question(self) -> Question:
-        """The last question, to be asked again; UsageError where there is none."""
+        """The last question, to ask it again; UsageError if there is none."""
         if self.unanswered is not None:
             return self.unanswered
         if not self.turns:
-            raise UsageError("nothing was asked yet")
-        return replace(_question(self.turns[-2]), replacing=True)
+            raise UsageError("there is no message yet")
+        return Question.of_message(self.turns[-2], replacing=True)
 
     def undo(self) -> Question:
-        """Takes the last question and its reply back; UsageError where there is none."""
+        """Removes the last question and its reply; UsageError if there is none."""
         if not self.turns:
-            raise UsageError("nothing was said yet")
-        question = _question(self.turns[-2])
+            raise UsageError("there is no message yet")
+        question = Question.of_message(self.turns[-2])
         self.resume(self.turns[:-2])
         return question
 
     def attach(self, question: Question) -> Question:
-        """The question with the pictures that it names, where the model sees. Raises NotReadable."""
-        if self.vision is None or question.images is not None:
+        """The question with the images that its text names, for vision models.
+
+        Raises NotReadable.
+        """
+        if self.vision is None:
             return question
         try:
-            shown = attached(question.text, question.known)
+            return question.with_images_read()
         except BaseException:
             self.unanswered = question
             raise
-        return replace(question, text=shown.text, images=shown.images)
 
     def images_with(self, question: Question) -> int:
-        """How many images the conversation has with the question."""
+        """The number of images in the conversation and the question."""
         return count_images([*self._before(question), question.message])
 
     def begin(self, question: Question) -> Iterator[Event]:
-        """The reply to the question alone, to be asked for later. Raises MrsError."""
+        """Starts the reply to the question alone; `ask` waits for it. Raises MrsError."""
         question = self.attach(question)
         return self._reply(question.text, self._with_system([question.message]))
 
-    def ask(self, question: Question, show: Show, begun: Iterator[Event] | None = None) -> Reply:
-        """The model's reply, shown by `show`; `begun` is it if it was begun already.
+    def ask(
+        self, question: Question, show: Show, begun: Iterator[Event] | None = None
+    ) -> CompleteReply:
+        """The model's reply, shown by `show`; `begun` is what `begin` returned.
 
-        A question that got no answer, because of an error or because it was stopped before the
-        first word, leaves the conversation as it was.
+        A question without an answer, after an error or if it was stopped before the first word,
+        leaves the conversation unchanged.
         """
         question = self.attach(question)
         before = list(self.turns)
@@ -182,9 +111,7 @@ class Session:
             self.unanswered = question
             raise
         if self.log:
-            self.log.response(
-                reply.text, reply.reason, asdict(reply.usage) if reply.usage else None
-            )
+            self.log.response(reply.text, reply.reason, reply.usage)
         if reply.text or reply.reason != "cancelled":
             self.turns.append({"role": "assistant", "content": reply.text})
             self.usage = reply.usage
@@ -194,13 +121,13 @@ class Session:
         return reply
 
     def context_used_tokens(self) -> int:
-        """Tokens of the prompt that the next question is added to."""
+        """Tokens of the prompt before the next question."""
         return self._prompt_tokens(self.turns, Question(""))
 
     def surplus(self, question: Question) -> int | None:
-        """How many of the oldest exchanges must go to leave a quarter of the context for a reply.
+        """How many of the oldest turns to drop, to leave a quarter of the context for a reply.
 
-        All of them where not even that is enough; None where the question alone is too long.
+        All of them if even that is not enough; None if the question alone is too long.
         """
         turns, context_tokens = self._before(question), self.model.context_tokens
         if self._prompt_tokens([], question) >= context_tokens:
@@ -213,9 +140,9 @@ class Session:
             ),
         )
 
-    def drop(self, exchanges: int) -> None:
-        """Forgets the oldest questions and their replies."""
-        del self.turns[: 2 * exchanges]
+    def drop(self, count: int) -> None:
+        """Removes the oldest questions and their replies."""
+        del self.turns[: 2 * count]
 
     def _before(self, question: Question) -> list[Message]:
         return self.turns[:-2] if question.replacing else list(self.turns)
@@ -224,16 +151,17 @@ class Session:
         return self.model.prompt_tokens(self._with_system([*turns, question.message]))
 
     def _with_system(self, turns: Sequence[Message]) -> list[Message]:
-        seen = list(turns) if self.vision is not None else list(map(without_images, turns))
+        messages = list(turns) if self.vision is not None else list(map(without_images, turns))
         if self.system is None:
-            return seen
-        return [{"role": "system", "content": self.system}, *seen]
+            return messages
+        return [{"role": "system", "content": self.system}, *messages]
 
     def _stream(self, text: str, begun: Iterator[Event] | None) -> Iterator[Event]:
         messages = self.messages()
         if self.log:
-            said = list(map(with_names, messages)) if self.model.has_chat_template else text
-            self.log.request(said, asdict(self.sampling))
+            has_template = self.model.has_chat_template
+            asked = list(map(with_image_names, messages)) if has_template else text
+            self.log.request(asked, self.sampling)
         return self._reply(text, messages) if begun is None else begun
 
     def _reply(self, text: str, messages: list[Message]) -> Iterator[Event]:
@@ -241,7 +169,7 @@ class Session:
             return self.model.stream_chat(messages, self.sampling)
         if self.system is not None:
             raise UsageError(
-                "the model has no chat template to put --system in",
-                hint="give one with --chat-template",
+                "--system needs a chat template, and the model has none",
+                hint="give one with --chat-template FILE",
             )
         return self.model.stream_completion(text, self.sampling)

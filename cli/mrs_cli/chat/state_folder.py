@@ -1,4 +1,4 @@
-"""The folder where the program remembers what was typed and said, for its user alone."""
+"""The folder of the history and the last chats, which only its owner may read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def state_folder() -> Path:
-    """The folder, made if it is missing. Raises OSError."""
+    """The folder, created if it is missing. Raises OSError."""
     from platformdirs import user_state_path
 
     path = Path(user_state_path("mrs", appauthor=False))

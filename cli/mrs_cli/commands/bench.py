@@ -1,4 +1,4 @@
-"""`mrs bench`: how fast a model is on this machine."""
+"""`mrs bench`: measure how fast a model is on this machine."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import json
 from mrs.errors import ExitCode
 from mrs.request import RunRequest
 from mrs.source.address import model_name
+from mrs_cli.commands.loading import with_progress
 from mrs_cli.environment import Environment
-from mrs_cli.parsing.flags import BenchFlags, OutputFlags
-from mrs_cli.render.progress_bars import with_progress
+from mrs_cli.parsing.flags.command_flags import BenchFlags, OutputFlags
 
 
 def run_bench(
     environment: Environment, output: OutputFlags, flags: BenchFlags, request: RunRequest
 ) -> ExitCode:
-    """Times the model of `request` and shows a table, or one JSON object."""
+    """Measures the model of `request` and prints a table, or one JSON object."""
     from mrs.bench import Work, bench
 
     work = Work(flags.prompt_tokens, flags.new_tokens, flags.rounds)
     report = with_progress(
         environment,
-        f"timing {model_name(request.source.model_id)}",
+        f"measuring {model_name(request.source.model_id)}",
         lambda show: bench(request, work, show),
         quiet=output.quiet,
     )

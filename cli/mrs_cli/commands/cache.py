@@ -1,4 +1,4 @@
-"""`mrs cache list`: the models that were downloaded, and what past sequences take."""
+"""`mrs cache list`: the downloaded models, and the size of the prefix cache."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from mrs.source.cached import CachedModel, cached_models, runnable
 from mrs.source.hub_settings import default_cache_path
 from mrs.units import human_bytes
 from mrs_cli.environment import Environment
-from mrs_cli.parsing.flags import CacheFlags, OutputFlags
+from mrs_cli.parsing.flags.command_flags import CacheFlags, OutputFlags
 from mrs_cli.render.safe_text import json_text, printable, table
 
 
 @dataclass(frozen=True)
 class PrefixFiles:
-    """Files of past sequences in a folder."""
+    """The files of a prefix cache."""
 
     path: Path
     count: int
@@ -24,7 +24,7 @@ class PrefixFiles:
 
 
 def list_cache(environment: Environment, output: OutputFlags, flags: CacheFlags) -> ExitCode:
-    """Shows every model of the hub's cache that can be run, and the folder of past sequences."""
+    """Prints the models in the hub cache that mrs can run, and the size of the prefix cache."""
     path = Path(flags.hf_cache_path or default_cache_path()).expanduser()
     models = [model for found in cached_models(path) if (model := runnable(found))]
     prefixes = _prefix_files(flags.prefix_cache_dir) if flags.prefix_cache_dir else None
@@ -62,7 +62,7 @@ def _text(path: Path, models: list[CachedModel], prefixes: PrefixFiles | None) -
     if prefixes is not None:
         files = "1 file" if prefixes.count == 1 else f"{prefixes.count} files"
         size = human_bytes(prefixes.size_bytes)
-        lines.append(f"{files} of past sequences, {size} in {prefixes.path}")
+        lines.append(f"prefix cache: {files}, {size} in {prefixes.path}")
     return "\n".join(map(printable, lines))
 
 
@@ -83,7 +83,7 @@ def _json(path: Path, models: list[CachedModel], prefixes: PrefixFiles | None) -
         }
         for model in models
     ]
-    kept = prefixes and {
+    prefix_cache = prefixes and {
         "path": str(prefixes.path),
         "files": prefixes.count,
         "size_bytes": prefixes.size_bytes,
@@ -93,7 +93,7 @@ def _json(path: Path, models: list[CachedModel], prefixes: PrefixFiles | None) -
             "path": str(path),
             "size_bytes": _bytes(models),
             "models": listed,
-            "prefix_cache": kept,
+            "prefix_cache": prefix_cache,
         }
     )
 

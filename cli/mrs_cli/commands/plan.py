@@ -1,4 +1,4 @@
-"""`mrs plan`: show where every byte goes, search for what fits, or load and measure."""
+"""`mrs plan`: show a plan, search for what fits, or load the model and measure."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ from typing import TYPE_CHECKING
 from mrs.errors import ExitCode, UsageError
 from mrs.request import RunRequest
 from mrs_cli.environment import Environment
-from mrs_cli.parsing import model_requests as ask
-from mrs_cli.parsing.flags import (
-    GgufFlags,
-    GlobalFlags,
-    OutputFlags,
-    PlainFlags,
-    PlanFlags,
-    PlanningFlags,
-    VisionFlags,
-)
-from mrs_cli.render.log_lines import listening
+from mrs_cli.parsing.flags.command_flags import OutputFlags, PlanFlags
+from mrs_cli.parsing.flags.global_flags import GlobalFlags
+from mrs_cli.parsing.flags.model_flags import GgufFlags, PlainFlags, VisionFlags
+from mrs_cli.parsing.flags.planning_flags import PlanningFlags
+from mrs_cli.parsing.model_requests import gguf_request, plain_request, vision_request
+from mrs_cli.render.log_lines import log_to_stderr
 
 if TYPE_CHECKING:
     from mrs.plan.plan import Plan
@@ -29,42 +24,42 @@ DEMO = "demo"
 
 
 def find_request(flags: GlobalFlags, planned: PlanFlags, planning: PlanningFlags) -> RunRequest:
-    """What `mrs plan -m ID [-f FILE]` asks for; the selector is found from the model's files."""
+    """The request of `mrs plan -m ID [-f FILE]`; the model's files tell the selector."""
     from mrs.source.find import find_selector
 
     model_id, filename = planned.model_id or DEMO, planned.filename
     if filename is not None and planned.model_id is None:
-        raise UsageError(f"-f {filename} names a file of no model", hint="add -m ID")
-    plain = ask.plain_request(flags, PlainFlags(model_id), planning)
+        raise UsageError(f"-f {filename} needs a model", hint="add -m ID")
+    plain = plain_request(flags, PlainFlags(model_id), planning)
     names = tuple((filename or "").split())
     selector = find_selector(replace(plain.source, filenames=names))
     if selector == "plain":
         return plain
     if selector == "vision-plain":
-        return ask.vision_request(flags, VisionFlags(model_id), planning)
+        return vision_request(flags, VisionFlags(model_id), planning)
     source = replace(plain.source, container="gguf", filenames=names)
     if filename is None:
         return replace(plain, source=source)
-    return ask.gguf_request(flags, GgufFlags(model_id, [filename]), planning)
+    return gguf_request(flags, GgufFlags(model_id, [filename]), planning)
 
 
 def refuse_shorthand(planned: PlanFlags, selector: str) -> None:
-    """-m and -f belong to the selector where one is named."""
+    """With a selector, -m and -f come after it."""
     for flag, value in (("-m", planned.model_id), ("-f", planned.filename)):
         if value is not None:
             raise UsageError(
-                f"{flag} {value} stands before {selector}", hint=f"put it after {selector}"
+                f"{flag} {value} is before {selector}", hint=f"put it after {selector}"
             )
 
 
 def show_plan(
     environment: Environment, output: OutputFlags, planned: PlanFlags, request: RunRequest
 ) -> ExitCode:
-    """Shows the plan of `request`; without --dry-run loads it and shows what was measured.
+    """Shows the plan of `request`; without --dry-run, loads the model and shows measurements.
 
-    The exit code is DOES_NOT_FIT for a plan that lacks memory.
+    The exit code of a plan that does not fit is DOES_NOT_FIT.
     """
-    with listening(environment, quiet=output.quiet, verbose=output.verbose):
+    with log_to_stderr(environment, quiet=output.quiet, verbose=output.verbose):
         return _show_plan(environment, output, planned, request)
 
 
@@ -77,14 +72,15 @@ def _show_plan(
     from mrs.plan.document import dumps, to_document
     from mrs.plan.solve import solve
     from mrs.runner import open_planner, plan
-    from mrs_cli.render.plan_lines import render_plan, render_reconciliation
+    from mrs_cli.render.measured_table import measured_table
+    from mrs_cli.render.plan_lines import render_plan
 
     request = replace(request, devices=tuple(planned.device or ()))
     if request.devices and not planned.dry_run:
-        raise UsageError("--device needs --dry-run: a device may not be there to load on")
+        raise UsageError("--device needs --dry-run", hint="this machine may lack the device")
     is_settled = request.plan_file is not None
     if is_settled and planned.solve:
-        raise UsageError("--solve looks for what --plan has settled", hint="give one of them")
+        raise UsageError("--solve and --plan are both given", hint="give one of the two")
     if not planned.dry_run:
         learn_host_bandwidth()
     planner = open_planner(request)
@@ -103,7 +99,7 @@ def _show_plan(
         document = to_document(made, changes, solution, result, at_once)
         environment.stdout.write(dumps(document) + "\n")
     elif result is not None:
-        render_reconciliation(environment, made, result)
+        environment.stdout.write("\n".join(["", *measured_table(made, result)]) + "\n")
     return ExitCode.DONE if made.fits else ExitCode.DOES_NOT_FIT
 
 
@@ -115,7 +111,7 @@ def _measure(
     plan: Plan,
 ) -> Reconciliation:
     from mrs.runner import rehearse
-    from mrs_cli.render.progress_bars import with_progress
+    from mrs_cli.commands.loading import with_progress
 
     return with_progress(
         environment,

@@ -1,4 +1,4 @@
-"""Prompts that come through a pipe, some of them begun before their turn."""
+"""Prompts from a pipe; replies to several of them are computed at the same time."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from typing import TextIO
 
 from mrs.errors import MrsError
 from mrs.events import Event
-from mrs_cli.chat.session import Question, Session
+from mrs_cli.chat.question import Question
+from mrs_cli.chat.session import Session
 
 _READ_BYTES = 1 << 16
 
-#: A prompt, and its reply if that was begun already.
-Begun = tuple[Question, Iterator[Event] | None]
+#: A prompt, and its reply if that has been started.
+StartedPrompt = tuple[Question, Iterator[Event] | None]
 
 
 class PipedLines:
-    """The lines of a pipe or a file, and whether there is one to be had without waiting.
+    """The lines of a pipe or a file, which can be read without waiting.
 
-    Whoever writes a prompt and waits for the reply before the next is never waited for. A stream
-    that has no file, such as a test's, has all its lines at once.
+    So a writer that waits for each reply before the next prompt gets it. A stream without a file
+    number, such as a test's, is read at once.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._lines: deque[str] = deque()
         self._rest = ""
-        self._stream = stream  # closed when nobody knows it any more
+        self._stream = stream  # keeps the file open
         self._file = _file_number(stream)
         self._ended = self._file is None
         if self._file is None:
@@ -40,7 +41,7 @@ class PipedLines:
         self._decoder = io.IncrementalNewlineDecoder(decoder, translate=True)
 
     def read(self, *, wait: bool) -> str | None:
-        """The next line; None where there is none any more, or without `wait` none yet."""
+        """The next line; None at the end, or without `wait` if no line has arrived yet."""
         while not self._lines and not self._ended and (wait or self._is_ready()):
             self._fill()
         return self._lines.popleft().rstrip("\r\n") if self._lines else None
@@ -48,7 +49,7 @@ class PipedLines:
     def _is_ready(self) -> bool:
         try:
             return self._file is not None and bool(select.select([self._file], [], [], 0)[0])
-        except (OSError, ValueError):  # Windows tells only of sockets
+        except (OSError, ValueError):  # on Windows select knows only sockets
             return False
 
     def _fill(self) -> None:
@@ -69,25 +70,25 @@ def _file_number(stream: TextIO) -> int | None:
         return None
 
 
-def begun_ahead(session: Session, lines: PipedLines, most: int) -> Iterator[Begun]:
-    """The prompts in order, up to `most` of those that are there already begun.
+def started_ahead(session: Session, lines: PipedLines, max_started: int) -> Iterator[StartedPrompt]:
+    """The prompts in order; up to `max_started` of those that have arrived are started.
 
-    One that cannot be begun gives its error when it is its turn.
+    A prompt that cannot be started raises its error when it is asked.
     """
-    ahead: deque[Begun] = deque()
+    ahead: deque[StartedPrompt] = deque()
     while True:
-        while len(ahead) < most:
+        while len(ahead) < max_started:
             line = lines.read(wait=not ahead)
             if line is None:
                 break
             if line.strip():
-                ahead.append(_tried(session, Question(line)))
+                ahead.append(_started(session, Question(line, is_typed=True)))
         if not ahead:
             return
         yield ahead.popleft()
 
 
-def _tried(session: Session, prompt: Question) -> Begun:
+def _started(session: Session, prompt: Question) -> StartedPrompt:
     try:
         prompt = session.attach(prompt)
         return prompt, session.begin(prompt)

@@ -1,4 +1,4 @@
-"""How groups of flags become commands, and how the commands show their help."""
+"""From groups of flags to commands of the parser, and the help of the commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 
 def takes(*groups: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command the flags of `groups`; it is called with one instance of each, in order."""
+    """Gives a command the flags of `groups`, and calls it with one instance of each, in order."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         def command(ctx: typer.Context, **values: Any) -> None:
@@ -49,26 +49,29 @@ def _parameters(group: type) -> list[inspect.Parameter]:
 
 
 def panels(command: Any, ctx: Any) -> dict[str, list[Any]]:
-    """The visible parameters of `command` by the heading they belong under, in declared order."""
+    """The visible parameters of `command` by heading, in the order of declaration."""
     found: dict[str, list[Any]] = {}
     for parameter in command.get_params(ctx):
         if not getattr(parameter, "hidden", False):
-            heading = getattr(parameter, "rich_help_panel", None) or "Program"
+            heading = getattr(parameter, "rich_help_panel", None) or "General"
             found.setdefault(heading, []).append(parameter)
     return found
 
 
 def names_and_help(parameter: Any) -> tuple[str, str]:
-    """`-s, --seed N` and what it does, with its default or that it is required."""
+    """`-s, --seed N`, and its help with the default, or with `[required]`."""
     metavar = parameter.metavar or ""
     if parameter.param_type_name == "argument":
         return metavar, parameter.help
-    # The parser names its own help option in no fixed order.
+    # The names of the parser's own help option have no fixed order.
     names = ", ".join(sorted(parameter.opts, key=len)) + (f" {metavar}" if metavar else "")
     if parameter.required:
         return names, f"{parameter.help} [required]"
-    if isinstance(parameter.show_default, str):
-        return names, f"{parameter.help} [default: {parameter.show_default}]"
+    default = parameter.show_default
+    if default and type(parameter.default) is int:  # not a bool
+        default = str(parameter.default)
+    if isinstance(default, str):
+        return names, f"{parameter.help} [default: {default}]"
     return names, parameter.help
 
 
@@ -77,7 +80,7 @@ def _format_options(command: Any, ctx: Any, formatter: Any) -> None:
         heading: [names_and_help(parameter) for parameter in parameters]
         for heading, parameters in panels(command, ctx).items()
     }
-    # One width for all panels, so that their columns line up; longer names have their own line.
+    # One width for all panels aligns their columns; longer names get a line of their own.
     longest = max(len(names) for records in found.values() for names, _ in records)
     width = min(longest, formatter.width // 2 - 4)
     for heading, records in found.items():
@@ -85,21 +88,21 @@ def _format_options(command: Any, ctx: Any, formatter: Any) -> None:
             formatter.write_dl([(names.ljust(width), text) for names, text in records], width)
 
 
-class Command(TyperCommand):
+class FlagCommand(TyperCommand):
     """A command whose help shows its flags under headings."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _format_options(self, ctx, formatter)
 
     def get_short_help_str(self, limit: int = 0) -> str:
-        return self.help or ""  # whole: where it is shown, it wraps
+        return self.help or ""  # not cut, because the help wraps it
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return [self.options_metavar or ""]  # arguments are explained among the flags
+        return [self.options_metavar or ""]  # the help lists arguments with the flags
 
 
-class Group(TyperGroup):
-    """A group whose help shows commands first; `--thinking` may stand without a value."""
+class FlagGroup(TyperGroup):
+    """Several commands; the help lists them first, and `--thinking` needs no value."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         self.format_commands(ctx, formatter)
@@ -116,7 +119,7 @@ class Group(TyperGroup):
 
 
 def _with_thinking_value(args: list[str], commands: Collection[str]) -> list[str]:
-    """`args` with a value for each `--thinking` before a flag, a command or the end."""
+    """`args` with a value for each `--thinking` that precedes a flag, a command or the end."""
     return [
         "--thinking=true"
         if word == "--thinking" and (after is None or after in commands or after.startswith("-"))

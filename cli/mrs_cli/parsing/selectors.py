@@ -1,4 +1,4 @@
-"""The ways to name a model, for every command that takes one."""
+"""The selectors, which name a model: `plain`, `vision-plain` and `gguf`."""
 
 from __future__ import annotations
 
@@ -8,23 +8,17 @@ from typing import Any
 
 from mrs.request import RunRequest
 from mrs_cli.environment import Environment
-from mrs_cli.parsing import model_requests as ask
-from mrs_cli.parsing.flags import (
-    AskFlags,
-    BenchFlags,
-    GgufFlags,
-    GlobalFlags,
-    OutputFlags,
-    PlainFlags,
-    PlanFlags,
-    PlanningFlags,
-    VisionFlags,
-)
+from mrs_cli.parsing.flags.command_flags import BenchFlags, OutputFlags, PlanFlags
+from mrs_cli.parsing.flags.global_flags import GlobalFlags
+from mrs_cli.parsing.flags.model_flags import GgufFlags, PlainFlags, VisionFlags
+from mrs_cli.parsing.flags.planning_flags import PlanningFlags
+from mrs_cli.parsing.flags.sampling_flags import AskFlags
+from mrs_cli.parsing.model_requests import gguf_request, plain_request, vision_request
 
 
 @dataclass(frozen=True)
 class Selector:
-    """A way to name a model: a command, its flags, and the request they make."""
+    """A command that names a model, its flags, and the request made from them."""
 
     name: str
     help: str
@@ -33,15 +27,15 @@ class Selector:
 
 
 SELECTORS = (
-    Selector("plain", "A safetensors model.", PlainFlags, ask.plain_request),
-    Selector("vision-plain", "A safetensors model that sees.", VisionFlags, ask.vision_request),
-    Selector("gguf", "A GGUF model.", GgufFlags, ask.gguf_request),
+    Selector("plain", "A text model in safetensors format.", PlainFlags, plain_request),
+    Selector("vision-plain", "A vision model in safetensors format.", VisionFlags, vision_request),
+    Selector("gguf", "A model in GGUF format.", GgufFlags, gguf_request),
 )
 
 
 @dataclass(frozen=True)
-class Call:
-    """What the words before a selector said; it travels as the context's `obj`."""
+class Invocation:
+    """The environment and the flags before the selector; it is the parser context's `obj`."""
 
     environment: Environment
     flags: GlobalFlags

@@ -1,4 +1,4 @@
-"""Settings by kind and name, with the values each may take: flags and chat share them."""
+"""What kinds of settings there are, and which values each may have: flags and chat share them."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any, Protocol
 
 from mrs.errors import UsageError
 
-#: No setting means anything beyond it, and every number up to it is a float as well.
-_MOST = 2.0**64
+#: No setting needs a larger number, and every number up to it can be converted to a float.
+_MAX_NUMBER = 2.0**64
 
 
-class Kind(Protocol):
-    """What a setting may be, and how it is written. UsageError quotes `spelled`."""
+class SettingKind(Protocol):
+    """How a setting is read and written. A UsageError quotes `spelled`, what the person wrote."""
 
     @property
-    def wording(self) -> str: ...
+    def description(self) -> str: ...
     def parse(self, text: str, *, spelled: str) -> Any: ...
     def from_json(self, value: Any, *, spelled: str) -> Any: ...
     def show(self, value: Any) -> str:
-        """`value` as `parse` takes it."""
+        """`value` in the form that `parse` reads."""
         ...
 
 
 @dataclass(frozen=True)
-class Setting:
-    """A number between `low` and `high`; `above` leaves `low` itself out."""
+class NumberSetting:
+    """A number from `low` to `high`; `above` excludes `low` itself."""
 
     name: str
     whole: bool = False
@@ -36,23 +36,31 @@ class Setting:
     above: bool = False
 
     @property
-    def wording(self) -> str:
-        """`a number from 0 to 2`, `a whole number from 1 up`."""
+    def description(self) -> str:
+        """`a number from 0 to 2`, `a whole number, at least 1`."""
         kind = "a whole number" if self.whole else "a number"
-        start = f"above {self.low:g}" if self.above else f"from {self.low:g}"
+        high = str(self.high) if self.whole else f"{self.high:g}"
+        if self.above:
+            return (
+                f"{kind} above {self.low:g}"
+                if self.high == math.inf
+                else f"{kind} above {self.low:g}, at most {high}"
+            )
         if self.high == math.inf:
-            return f"{kind} {start}" if self.above else f"{kind} {start} up"
-        return f"{kind} {start}{' and' if self.above else ''} up to {self.high if self.whole else format(self.high, 'g')}"
+            return f"{kind}, at least {self.low:g}"
+        return f"{kind} from {self.low:g} to {high}"
 
     def parse(self, text: str, *, spelled: str) -> float:
-        """The number that `text` says, an int for a whole one; UsageError quotes `spelled`."""
+        """The number in `text`, an int for a whole number."""
         try:
             value = int(text) if self.whole else float(text)
         except ValueError:
-            raise UsageError(f"{spelled} is no number", hint=f"give {self.wording}") from None
+            kind = "a whole number" if self.whole else "a number"
+            hint = f"give {self.description}"
+            raise UsageError(f"{spelled} is not {kind}", hint=hint) from None
         is_above = value > self.low if self.above else value >= self.low
-        if not (is_above and value <= min(self.high, _MOST)):  # NaN is not above anything
-            raise UsageError(f"{spelled} is out of range", hint=f"give {self.wording}")
+        if not (is_above and value <= min(self.high, _MAX_NUMBER)):  # false for NaN, too
+            raise UsageError(f"{spelled} is out of range", hint=f"give {self.description}")
         return value
 
     def from_json(self, value: Any, *, spelled: str) -> float:
@@ -63,14 +71,14 @@ class Setting:
         return f"{value:.10g}" if isinstance(value, float) else str(value)
 
     def from_flag(self, text: str) -> float:
-        """The number given to the flag of this name."""
+        """The number given to the flag with this setting's name."""
         return self.parse(text, spelled=f"--{self.name.replace('_', '-')} {text}")
 
 
-class Texts:
-    """Texts that are not empty: one as it is, several as a list in JSON."""
+class TextsSetting:
+    """Texts that are not empty: one as it is, several as a JSON list."""
 
-    wording = 'a text, or several as ["A", "B"]'
+    description = 'a text, or several as ["A", "B"]'
 
     def parse(self, text: str, *, spelled: str) -> tuple[str, ...]:
         if not text.startswith("["):
@@ -78,11 +86,11 @@ class Texts:
         try:
             return self.from_json(json.loads(text), spelled=spelled)
         except (ValueError, RecursionError):
-            raise _no_texts(spelled) from None
+            raise _not_texts(spelled) from None
 
     def from_json(self, value: Any, *, spelled: str) -> tuple[str, ...]:
         if not isinstance(value, list) or not all(isinstance(text, str) and text for text in value):
-            raise _no_texts(spelled)
+            raise _not_texts(spelled)
         return tuple(value)
 
     def show(self, value: tuple[str, ...]) -> str:
@@ -91,10 +99,14 @@ class Texts:
         return json.dumps(value, ensure_ascii=False)
 
 
-class Biases:
-    """Pairs of a token id and what is added to its logit, written TOKEN=X."""
+def _not_texts(spelled: str) -> UsageError:
+    return UsageError(f"{spelled} is not a list of texts", hint='give texts as ["A", "B"]')
 
-    wording = "TOKEN=X, or several with spaces"
+
+class BiasesSetting:
+    """Pairs of a token id and a number to add to its logit, written TOKEN=X."""
+
+    description = "TOKEN=X, or several, separated by spaces"
 
     def parse(self, text: str, *, spelled: str) -> tuple[tuple[int, float], ...]:
         return tuple(self.pair(part, spelled=spelled) for part in text.split())
@@ -106,44 +118,40 @@ class Biases:
         except ValueError:
             pair = -1, math.inf
         if pair[0] < 0 or not math.isfinite(pair[1]):
-            raise UsageError(f"{spelled} is no bias", hint="give TOKEN=X, such as 13=-5")
+            raise UsageError(f"{spelled} is not a bias", hint="give TOKEN=X, such as 13=-5")
         return pair
 
     def from_json(self, value: Any, *, spelled: str) -> tuple[tuple[int, float], ...]:
         pairs = value if isinstance(value, list) else [value]
         if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
-            raise UsageError(f"{spelled} is no list of pairs")
+            raise UsageError(f"{spelled} is not a list of pairs")
         return self.parse(" ".join(f"{pair[0]}={pair[1]}" for pair in pairs), spelled=spelled)
 
     def show(self, value: tuple[tuple[int, float], ...]) -> str:
         return " ".join(f"{token}={bias:.10g}" for token, bias in value)
 
 
-def _no_texts(spelled: str) -> UsageError:
-    return UsageError(f"{spelled} is no list of texts", hint='give texts as ["A", "B"]')
-
-
-SETTINGS = {
+NUMBERS = {
     setting.name: setting
     for setting in (
-        Setting("temperature", high=2),
-        Setting("top_k", whole=True),
-        Setting("top_p", high=1, above=True),
-        Setting("min_p", high=1),
-        Setting("repetition_penalty", above=True),
-        Setting("frequency_penalty", low=-2, high=2),
-        Setting("presence_penalty", low=-2, high=2),
-        Setting("max_tokens", whole=True, low=1),
-        Setting("dry_multiplier"),
-        Setting("dry_base", low=1),
-        Setting("dry_allowed_length", whole=True, low=1),
-        Setting("seed", whole=True, high=2**64 - 1),
-        Setting("max_seqs", whole=True, low=1),
-        Setting("prefix_cache_n", whole=True),
-        Setting("max_seq_len", whole=True, low=1),
-        Setting("max_batch_size", whole=True, low=1),
-        Setting("max_edge", whole=True, low=1),
-        Setting("max_num_images", whole=True, low=1),
-        Setting("max_image_length", whole=True, low=1),
+        NumberSetting("temperature", high=2),
+        NumberSetting("top_k", whole=True),
+        NumberSetting("top_p", high=1, above=True),
+        NumberSetting("min_p", high=1),
+        NumberSetting("repetition_penalty", above=True),
+        NumberSetting("frequency_penalty", low=-2, high=2),
+        NumberSetting("presence_penalty", low=-2, high=2),
+        NumberSetting("max_tokens", whole=True, low=1),
+        NumberSetting("dry_multiplier"),
+        NumberSetting("dry_base", low=1),
+        NumberSetting("dry_allowed_length", whole=True, low=1),
+        NumberSetting("seed", whole=True, high=2**64 - 1),
+        NumberSetting("max_seqs", whole=True, low=1),
+        NumberSetting("prefix_cache_n", whole=True),
+        NumberSetting("max_seq_len", whole=True, low=1),
+        NumberSetting("max_batch_size", whole=True, low=1),
+        NumberSetting("max_edge", whole=True, low=1),
+        NumberSetting("max_num_images", whole=True, low=1),
+        NumberSetting("max_image_length", whole=True, low=1),
     )
 }

@@ -1,6 +1,6 @@
-"""What Tab offers in a shell for the values of flags.
+"""Completion of the values of flags in a shell.
 
-Each function takes what was typed so far. Where nothing is offered the shell names files.
+Each function takes the incomplete value. If it returns nothing, the shell offers files.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-#: A folder with more entries is not searched for models.
-MOST_ENTRIES = 2000
+#: At most so many entries of a folder are searched for models.
+MAX_ENTRIES = 2000
 
 
 def isq_levels(incomplete: str) -> list[str]:
@@ -31,12 +31,12 @@ def architectures(incomplete: str) -> list[str]:
 
 
 def plain_models(incomplete: str) -> list[str]:
-    """The demos, safetensors models of the hub's cache, and folders that hold one."""
+    """The demos, safetensors models in the hub cache, and folders with a safetensors model."""
     return _models(incomplete, {"plain", "vision-plain"})
 
 
 def gguf_models(incomplete: str) -> list[str]:
-    """The demo, GGUF models of the hub's cache, folders that hold one, and .gguf files."""
+    """The demo, GGUF models in the hub cache, folders with a GGUF model, and .gguf files."""
     return _models(incomplete, {"gguf"})
 
 
@@ -56,11 +56,11 @@ def _models(incomplete: str, kinds: set[str]) -> list[str]:
 
 
 def _local_models(incomplete: str, kinds: set[str]) -> Iterator[str]:
-    """Folders and files that are models and whose path begins with `incomplete`."""
+    """Paths of models that begin with `incomplete`."""
     start, slash, name = incomplete.rpartition("/")
     try:
-        entries = list(islice(Path(f"{start}{slash}" or ".").expanduser().iterdir(), MOST_ENTRIES))
-    except (OSError, RuntimeError):  # RuntimeError: ~somebody who does not exist
+        entries = list(islice(Path(f"{start}{slash}" or ".").expanduser().iterdir(), MAX_ENTRIES))
+    except (OSError, RuntimeError):  # RuntimeError: ~name of an unknown user
         return
     for entry in sorted(entries):
         if entry.name.startswith(name) and _is_model(entry, kinds):

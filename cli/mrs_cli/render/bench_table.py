@@ -1,4 +1,4 @@
-"""What `mrs bench` found, as a small table."""
+"""The result of `mrs bench` as a table."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from mrs_cli.render.safe_text import one_line
 
 
 def bench_lines(report: Report) -> Iterator[str]:
-    """A heading, one aligned row a figure (median, lowest to highest), then what was used."""
+    """A heading, a row for each figure (median, lowest to highest), then load time and memory."""
     work = report.work
     yield one_line(report.summary)
-    yield f"{report.kernels} · {work.rounds} rounds after a warm-up"
+    rounds = "1 round" if work.rounds == 1 else f"{work.rounds} rounds"
+    yield f"{report.kernels} kernels · {rounds} after a warm-up"
     yield ""
     rows = [
-        (f"prompt of {work.prompt_tokens}", *_rate(report.prompt_tokens_per_s), "tokens/s"),
-        (f"reply of {work.new_tokens}", *_rate(report.decode_tokens_per_s), "tokens/s"),
-        ("weights read", *_gigabytes(report.decode_bytes_per_s), "GB/s"),
+        (f"prompt, {work.prompt_tokens} tokens", *_rate(report.prompt_tokens_per_s), "tokens/s"),
+        (f"reply, {work.new_tokens} tokens", *_rate(report.decode_tokens_per_s), "tokens/s"),
+        ("reading of weights", *_gigabytes(report.decode_bytes_per_s), "GB/s"),
     ]
     if report.read_bytes_per_s is not None and report.read_share is not None:
-        rows.append(("plain read", *_gigabytes(report.read_bytes_per_s), "GB/s"))
+        rows.append(("memory bandwidth", *_gigabytes(report.read_bytes_per_s), "GB/s"))
         share = report.read_share
         median, low, high = (f"{100 * s:.0f}" for s in (share.median, share.low, share.high))
-        rows.append(("share of it", median, low, high, "%"))
+        rows.append(("bandwidth used", median, low, high, "%"))
     for name, median, low, high, unit in rows:
-        yield f"{name:<16}{median:>8}  ({low} to {high}) {unit}"
+        yield f"{name:<20}{median:>8}  ({low} to {high}) {unit}"
     yield ""
-    yield f"{'loaded in':<16}{report.load_s:>8.1f}  s"
+    yield f"{'load time':<20}{report.load_s:>8.1f}  s"
     if report.peak_bytes:
-        yield f"{'peak memory':<16}{human_bytes(report.peak_bytes):>8}"
+        yield f"{'peak memory':<20}{human_bytes(report.peak_bytes):>8}"
 
 
 def _rate(rates: Spread) -> tuple[str, str, str]:

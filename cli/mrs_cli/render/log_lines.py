@@ -1,4 +1,4 @@
-"""What the program and its libraries log, as lines on standard error."""
+"""Log messages of the program and its libraries, as lines on standard error."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from mrs_cli.render.error_lines import say
 
 
 class _Lines(logging.Handler):
-    """`mrs: warning: …`, one line a message."""
+    """`mrs: warning: …`, one line per message."""
 
-    def __init__(self, environment: Environment, least: int) -> None:
+    def __init__(self, environment: Environment, level: int) -> None:
         super().__init__()
         self._environment = environment
-        self._least = least
+        self._level = level
 
     def emit(self, record: logging.LogRecord) -> None:
         ours = record.name.partition(".")[0] == "mrs"
-        if not ours and record.levelno < self._least:
+        if not ours and record.levelno < self._level:
             return
         say(self._environment, f"{record.levelname.lower()}: {record.getMessage()}")
 
 
 @contextmanager
-def listening(environment: Environment, *, quiet: bool, verbose: int) -> Iterator[None]:
+def log_to_stderr(environment: Environment, *, quiet: bool, verbose: int) -> Iterator[None]:
     """Shows warnings; with -v also information and Python's warnings, with -vv everything.
 
-    Of other libraries only warnings are shown, and none with --quiet.
+    Libraries show warnings only, and with --quiet errors only.
     """
-    least = logging.ERROR if quiet else logging.WARNING
-    ours, handler = logging.getLogger("mrs"), _Lines(environment, least)
+    level = logging.ERROR if quiet else logging.WARNING
+    ours, handler = logging.getLogger("mrs"), _Lines(environment, level)
     level_before = ours.level
-    ours.setLevel({0: least, 1: logging.INFO}.get(verbose, logging.DEBUG))
+    ours.setLevel({0: level, 1: logging.INFO}.get(verbose, logging.DEBUG))
     logging.getLogger().addHandler(handler)
     try:
         with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""A plan as a picture: bars, a strip of layers, what binds and what would help."""
+"""A plan drawn on a terminal: bars of memory, a strip of layers, the limit, and suggestions."""
 
 from __future__ import annotations
 
@@ -12,19 +12,8 @@ from mrs.plan.binding import binding
 from mrs.plan.conversions import conversion_text
 from mrs.units import human_bytes
 from mrs_cli.environment import Environment
-from mrs_cli.render.plan_lines import (
-    PARTS,
-    bytes_range,
-    change_effect,
-    conversations,
-    model_facts,
-    part_bytes,
-    past_conversations,
-    planned_for,
-    seeing,
-    solved_rows,
-    speed,
-)
+from mrs_cli.render import plan_facts
+from mrs_cli.render.plan_facts import PARTS, bytes_range, layer_ranges, part_bytes
 from mrs_cli.render.safe_text import one_line
 from mrs_cli.render.theme import console
 
@@ -37,7 +26,7 @@ if TYPE_CHECKING:
     from mrs.plan.plan import Plan
     from mrs.plan.solve import Solution
 
-MOST_COLUMNS = 120
+MAX_COLUMNS = 120
 INDENT = "  "
 #: Colours of neighbours in the strip of layers.
 RUN_STYLES = ("cyan", "magenta")
@@ -51,20 +40,20 @@ def draw_plan(
     at_once: int,
 ) -> None:
     screen = console(environment, environment.stdout)
-    width = min(screen.width, MOST_COLUMNS) - 2 * len(INDENT)
+    width = min(screen.width, MAX_COLUMNS) - 2 * len(INDENT)
     lines = [
         Text(),
         Text(one_line(plan.model.model_id), style="bold"),
-        Text(model_facts(plan), style="quiet"),
+        Text(plan_facts.model_facts(plan), style="quiet"),
     ]
     if weights := conversion_text(plan):
         lines.append(Text(weights, style="quiet"))
-    lines += [Text(f"planned for {planned_for(plan)}", style="quiet"), Text()]
+    lines += [Text(f"planned for {plan_facts.workload(plan)}", style="quiet"), Text()]
     for index in plan.visible_devices:
         lines += [*_device(plan.devices[index], plan.terms[index], width), Text()]
     lines += [_layers(plan, width), Text(), *_table(plan), Text()]
     lines += [*_findings(plan, at_once), Text()]
-    lines += _searched(solution)
+    lines += _tried(solution)
     lines += _changes(plan, changes)
     lines += [Text(f"! {one_line(warning)}", style="yellow") for warning in plan.warnings]
     _print(screen, lines)
@@ -74,23 +63,23 @@ def _print(screen: Console, lines: Sequence[Text]) -> None:
     while lines and not lines[-1]:
         lines = lines[:-1]
     for line in [*lines, Text()]:
-        # As padding, so that what goes on in the next line begins below its beginning.
+        # Padding indents the continuation of a long line, too.
         indent = len(line.plain) - len(line.plain.lstrip(" "))
         screen.print(Padding(line[indent:], (0, 0, 0, len(INDENT) + indent)))
 
 
 def _device(device: Device, terms: DeviceTerms, width: int) -> list[Text]:
-    """Its name and what it holds, above its bar."""
+    """The name and the memory of a device, above its bar."""
     if not terms.is_used:
         free = f"not used, {human_bytes(terms.available_bytes)} free"
-        return [_spread(device, free, width, "quiet")]
-    held = f"{bytes_range(*terms.total)} of {human_bytes(terms.available_bytes)}"
+        return [_title(device, free, width, "quiet")]
+    used = f"{bytes_range(*terms.total)} of {human_bytes(terms.available_bytes)}"
     style = "error" if terms.missing_bytes else ""
-    return [_spread(device, held, width, style), _bar(terms, width)]
+    return [_title(device, used, width, style), _bar(terms, width)]
 
 
-def _spread(device: Device, right: str, width: int, style: str) -> Text:
-    """Label and name, and what is to say of it at the right; the name is cut if need be."""
+def _title(device: Device, right: str, width: int, style: str) -> Text:
+    """Label and name on the left, `right` on the right; a long name is cut."""
     label, name = device.label, one_line(device.name)
     room = max(0, width - len(label) - len(right) - 4)
     name = name if len(name) <= room else f"{name[: max(0, room - 1)]}\u2026"
@@ -99,7 +88,7 @@ def _spread(device: Device, right: str, width: int, style: str) -> Text:
 
 
 def _bar(terms: DeviceTerms, width: int) -> Text:
-    """One cell a share of the memory; what exceeds it is red."""
+    """The parts of the memory as cells; what exceeds it is red."""
     bar, sizes = Text(), part_bytes(terms)
     for (_, style, glyph), cells in zip(PARTS, _cells(sizes, width), strict=True):
         bar.append(glyph * cells, style=style)
@@ -109,7 +98,7 @@ def _bar(terms: DeviceTerms, width: int) -> Text:
 
 
 def _cells(sizes: Sequence[int], width: int) -> list[int]:
-    """Shares of `width` cells: at least one for what is there, the largest gives way."""
+    """Shares of `width` cells: at least one for each size above 0, at the cost of the largest."""
     total = max(1, sum(sizes))
     cells = [max(1, round(size * width / total)) if size else 0 for size in sizes]
     largest = max(range(len(cells)), key=lambda index: cells[index])
@@ -118,24 +107,23 @@ def _cells(sizes: Sequence[int], width: int) -> list[int]:
 
 
 def _layers(plan: Plan, width: int) -> Text:
-    """One strip: which layers sit on which device."""
-    strip, first = Text(), 0
+    """One strip: which layers are on which device."""
+    strip = Text()
     cells = _cells([count for _, count in plan.runs], width)
-    for number, ((index, count), share) in enumerate(zip(plan.runs, cells, strict=True)):
+    for number, ((index, layers), share) in enumerate(zip(layer_ranges(plan), cells, strict=True)):
+        device = plan.devices[index].label
         spilled = plan.spilled_layers and plan.devices[index].kind == "cpu"
         style = "yellow" if spilled else RUN_STYLES[number % 2]
-        label = f" layers {first}\u2013{first + count - 1} on {plan.devices[index].label} "
-        numbers = f" {first}\u2013{first + count - 1} "
-        for shorter in (f"{numbers}{plan.devices[index].label} ", numbers, ""):
+        label = f" layers {layers} on {device} "
+        for shorter in (f" {layers} {device} ", f" {layers} ", ""):
             label = label if len(label) <= share - 2 else shorter
         inner = label.center(max(0, share - 2), "\u2500")
         strip.append(f"\u251c{inner}\u2524"[:share], style=style)
-        first += count
     return strip
 
 
 def _table(plan: Plan) -> list[Text]:
-    """The numbers of the bars; its head is their legend."""
+    """The sizes of the parts; the heading is the legend of the bars."""
     used = [
         (device.label, terms)
         for device, terms in zip(plan.devices, plan.terms, strict=True)
@@ -167,17 +155,22 @@ def _findings(plan: Plan, at_once: int) -> list[Text]:
         Text(f"{mark} {plan.verdict}", style=style),
         Text(f"  {binding(plan).text}"),
     ]
-    facts = speed(plan), seeing(plan), conversations(plan, at_once), past_conversations(plan)
+    facts = (
+        plan_facts.speed(plan),
+        plan_facts.images(plan),
+        plan_facts.conversations(plan, at_once),
+        plan_facts.prefix_cache(plan),
+    )
     lines += [Text(f"  {fact}", style="quiet") for fact in facts if fact]
     return lines
 
 
-def _searched(solution: Solution | None) -> list[Text]:
+def _tried(solution: Solution | None) -> list[Text]:
     if solution is None:
         return []
-    rows = solved_rows(solution)
+    rows = plan_facts.solved_rows(solution)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [Text("searched", style="bold")]
+    lines = [Text("tried", style="bold")]
     for (value, _), (flags, size, rate, end) in zip(solution.tried, rows, strict=True):
         line = (
             f"  {flags.ljust(widths[0])}  {size.rjust(widths[1])}  {rate.ljust(widths[2])}  {end}"
@@ -189,10 +182,10 @@ def _searched(solution: Solution | None) -> list[Text]:
 def _changes(plan: Plan, changes: Sequence[Change]) -> list[Text]:
     if not changes:
         return []
-    room = plan.fits and not plan.spilled_layers
-    lines = [Text("room for" if room else "what would help", style="bold")]
+    has_room = plan.fits and not plan.spilled_layers
+    lines = [Text("also fits" if has_room else "suggestions", style="bold")]
     column = max(len(change.flags) for change in changes)
     for change in changes:
         flags = f"  {change.flags.ljust(column)}  "
-        lines.append(Text.assemble((flags, "accent"), change_effect(change)))
+        lines.append(Text.assemble((flags, "accent"), plan_facts.change_effect(change)))
     return [*lines, Text()]

@@ -1,4 +1,4 @@
-"""Text that a terminal may show: what a model or a file says must not steer the screen."""
+"""Text that is safe to show: text of models and files must not control the terminal."""
 
 from __future__ import annotations
 
@@ -13,22 +13,17 @@ _CONTROL_IN_JSON = re.compile("[\x7f-\x9f]")
 
 
 def printable(text: str) -> str:
-    """`text` without control characters other than newline and tab, so without escape codes."""
+    """`text` without control characters, except newline and tab; so it has no escape codes."""
     return text.translate(_CONTROLS)
 
 
 def one_line(text: str) -> str:
-    """`printable(text)` with every run of white space made one space."""
+    """`printable(text)` in one line, with single spaces."""
     return " ".join(printable(text).split())
 
 
-def either(names: Sequence[str]) -> str:
-    """`a, b or c`"""
-    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-
-
 def table(rows: Sequence[Sequence[str]], right: Container[int]) -> list[str]:
-    """Lines of aligned columns; those with an index in `right` are aligned to the right."""
+    """Lines of aligned columns; columns with an index in `right` are aligned to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -48,7 +43,7 @@ def json_text(value: object, indent: int | None = None) -> str:
 
 
 def rate_range(low: float, high: float) -> str:
-    """Two tokens a second, two digits each: `38\u201345`."""
+    """A range of tokens per second, with two digits each: `38\u201345`."""
     return f"{_rate(low)}\u2013{_rate(high)}"
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from mrs.files import replace_file
 from mrs.plan.device import Device
 
 
@@ -38,11 +40,7 @@ def read_entries(path: Path) -> dict[str, Any]:
 
 
 def write_entries(path: Path, entries: Mapping[str, Any]) -> None:
-    """Replace the file as a whole; a folder that cannot be written is no error."""
-    scratch = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
+    """Replace the file; a folder that cannot be written is not an error."""
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_text(json.dumps(entries, indent=1))
-        scratch.replace(path)
-    except OSError:
-        return
+        replace_file(path, [json.dumps(entries, indent=1).encode()])

@@ -1,4 +1,4 @@
-"""What Tab offers in a chat: commands, files, the names of settings, and pictures in messages."""
+"""Completion in a chat: commands, files, names of settings, and paths of images in messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mrs_cli.chat.chat_settings import setting_names
 from mrs_cli.chat.command_table import COMMANDS
-from mrs_cli.chat.image_paths import begun_name, finished_name, is_picture
+from mrs_cli.chat.image_paths import completed, incomplete_path, is_image_path
 
 if TYPE_CHECKING:
     from prompt_toolkit.completion import CompleteEvent, Completer, Completion
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def chat_completer(*, images: bool) -> Completer:
-    """Completes commands and what follows them, and with `images` paths of pictures in messages."""
+    """Completes commands and their arguments, and with `images` paths of images in messages."""
     from prompt_toolkit.completion import Completer
 
     class ChatCompleter(Completer):
@@ -29,7 +29,7 @@ def chat_completer(*, images: bool) -> Completer:
             if typed is not None and not (images and typed[1] == "/" and "/" in text[1:]):
                 yield from _in_command(*typed.groups())
             elif images:
-                yield from _pictures(text)
+                yield from _images(text)
 
     return ChatCompleter()
 
@@ -54,26 +54,26 @@ def _in_command(mark: str, name: str, space: str | None, argument: str) -> Itera
                 yield Completion(setting, start_position=-len(argument))
 
 
-def _pictures(text: str) -> Iterator[Completion]:
-    """Folders and pictures for the last word, which may be quoted or have its spaces escaped."""
+def _images(text: str) -> Iterator[Completion]:
+    """Folders and images for the last word, which may be quoted or have escaped spaces."""
     from prompt_toolkit.completion import Completion
 
-    begun = begun_name(text)
+    begun = incomplete_path(text)
     if not begun.name:
         return
-    for path, shown in _paths(begun.name, is_picture):
-        spelled = finished_name(begun, path, is_whole=not shown.endswith("/"))
+    for path, shown in _paths(begun.name, is_image_path):
+        spelled = completed(begun, path, is_file=not shown.endswith("/"))
         yield Completion(spelled, start_position=-len(begun.typed), display=shown)
 
 
 def _paths(
     begun: str, wanted: Callable[[str], bool] = lambda name: True
 ) -> Iterator[tuple[str, str]]:
-    """Whole paths that begin so, and what to show of each; folders end with a slash."""
+    """The paths that begin with `begun`, each with its name to show; folders end with a slash."""
     start, slash, name = begun.rpartition("/")
     try:
         entries = sorted(Path(f"{start}{slash}" or ".").expanduser().iterdir())
-    except (OSError, RuntimeError, ValueError):  # ~somebody who does not exist, a zero byte
+    except (OSError, RuntimeError, ValueError):  # an unknown user's ~name, a zero byte
         return
     for entry in entries:
         hidden = entry.name.startswith(".") and not name.startswith(".")

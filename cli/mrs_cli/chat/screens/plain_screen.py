@@ -1,4 +1,4 @@
-"""Replies as plain text or JSON lines, for pipes, files and simple terminals."""
+"""A screen of plain text or JSON lines, for pipes, files and simple terminals."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import suppress
 from mrs.errors import MrsError
 from mrs.events import Event
 from mrs_cli.chat.multiline_text import is_open
-from mrs_cli.chat.session import Reply, receive
 from mrs_cli.environment import Environment
 from mrs_cli.render.error_lines import show_error
+from mrs_cli.render.reply_events import CompleteReply, receive
 from mrs_cli.render.safe_text import json_text, printable
 from mrs_cli.render.statistics import reply_object, statistics_line
 
 
 class PlainScreen:
-    """Prompts are lines of standard input; only replies go to standard output."""
+    """See `Screen`: prompts are lines of standard input; only replies go to standard output."""
 
     def __init__(
         self, environment: Environment, *, json: bool, quiet: bool, statistics: bool
@@ -35,7 +35,7 @@ class PlainScreen:
         return False
 
     def greet(self, summary: str) -> None:
-        """The summary was said when the model was loaded."""
+        """The summary was printed when the model was loaded."""
 
     def read(self, draft: str = "") -> str | None:
         text = self._prompted("> ")
@@ -67,9 +67,9 @@ class PlainScreen:
         return line.rstrip("\r\n") if line else None
 
     def echo(self, text: str) -> None:
-        """A pipe shows no prompts."""
+        """Prompts are not shown."""
 
-    def show(self, events: Iterator[Event]) -> Reply:
+    def show(self, events: Iterator[Event]) -> CompleteReply:
         if self._json:
             reply = receive(events, lambda _: None)
             self._write(json_text(reply_object(reply)) + "\n")
@@ -86,7 +86,7 @@ class PlainScreen:
         self._write(ending)
         return reply
 
-    def statistics(self, reply: Reply) -> None:
+    def statistics(self, reply: CompleteReply) -> None:
         if self._statistics:
             self._say(statistics_line(reply))
 

@@ -1,4 +1,4 @@
-"""What a chat needs of the place where it happens."""
+"""What a chat needs of a screen."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 from mrs.errors import MrsError
 from mrs.events import Event
-from mrs_cli.chat.session import Reply
+from mrs_cli.render.reply_events import CompleteReply
 
 
 class Screen(Protocol):
@@ -15,40 +15,39 @@ class Screen(Protocol):
 
     @property
     def attended(self) -> bool:
-        """Whether a person is there to go on after an error or a stopped reply."""
+        """Whether a person is there, who can continue after an error or a stopped reply."""
         ...
 
     @property
     def edits(self) -> bool:
-        """Whether a line can be filled in for the person to change."""
+        """Whether `read` can offer a draft to edit."""
         ...
 
     def greet(self, summary: str) -> None: ...
 
     def read(self, draft: str = "") -> str | None:
-        """The next message or command; None when there is no more.
+        """The next message or command; None at the end of the input.
 
-        `draft` is filled in where the screen edits. Ctrl-C takes what stands there away, which
-        gives an empty text; where nothing stands there, it raises KeyboardInterrupt. Lines that
-        open three quotes are read up to those that close them.
+        Ctrl-C deletes the line, which gives an empty text; on an empty line it raises
+        KeyboardInterrupt. A text that opens triple quotes is read to the closing ones.
         """
         ...
 
     def confirm(self, question: str) -> bool:
-        """Whether the person who attends agrees."""
+        """Whether the person agrees."""
         ...
 
     def echo(self, text: str) -> None:
         """Shows a message that was not typed here."""
         ...
 
-    def show(self, events: Iterator[Event]) -> Reply:
+    def show(self, events: Iterator[Event]) -> CompleteReply:
         """Shows a reply while it arrives."""
         ...
 
-    def statistics(self, reply: Reply) -> None: ...
+    def statistics(self, reply: CompleteReply) -> None: ...
     def note(self, text: str) -> None:
-        """Says something that is no reply."""
+        """Shows a text that is not a reply."""
         ...
 
     def error(self, error: MrsError) -> None: ...

@@ -1,4 +1,4 @@
-"""The chat on a terminal: an editor for messages, Markdown for replies."""
+"""A screen on a terminal: an editor for messages, Markdown for replies."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mrs.errors import MrsError
 from mrs.events import Event
 from mrs_cli.chat.multiline_text import is_open
 from mrs_cli.chat.screens.chat_completion import chat_completer
-from mrs_cli.chat.session import Reply, receive
 from mrs_cli.chat.state_folder import state_folder
 from mrs_cli.environment import Environment
 from mrs_cli.render.markdown import MarkdownStream
+from mrs_cli.render.reply_events import CompleteReply, receive
 from mrs_cli.render.safe_text import one_line, printable
 from mrs_cli.render.statistics import statistics_line
 from mrs_cli.render.theme import console
@@ -32,21 +32,22 @@ MARK = "\u203a "
 
 
 class TerminalScreen:
-    """Where a person chats; see `Screen`. Keys that nobody reads yet must not be echoed.
+    """See `Screen`. The caller turns the terminal's echo off.
 
-    The first message begins with the keys `typed_ahead`.
+    The first message begins with the keys in `typed_ahead`. With `vision`, Tab completes paths of
+    images.
     """
 
     attended = True
     edits = True
 
     def __init__(
-        self, environment: Environment, typed_ahead: str, *, quiet: bool, sees: bool
+        self, environment: Environment, typed_ahead: str, *, quiet: bool, vision: bool
     ) -> None:
         self._quiet = quiet
         self._console = console(environment, environment.stdout)
         self._mark = MARK if _can_encode(MARK, environment.stdout.encoding) else "> "
-        self._editor = _editor(environment, self._mark, sees)
+        self._editor = _editor(environment, self._mark, vision)
         if typed_ahead:
             _press(self._editor, typed_ahead)
 
@@ -63,7 +64,7 @@ class TerminalScreen:
             text = self._editor.prompt(default=draft)
         except EOFError:
             return None
-        except KeyboardInterrupt:  # takes what was typed away first
+        except KeyboardInterrupt:  # the first one deletes what was typed
             if draft or self._editor.default_buffer.text:
                 return ""
             raise
@@ -83,7 +84,7 @@ class TerminalScreen:
         self._console.print(self._mark, style="accent", end="")
         self._console.print(printable(text))
 
-    def show(self, events: Iterator[Event]) -> Reply:
+    def show(self, events: Iterator[Event]) -> CompleteReply:
         self._console.print()
         stream, splitter = MarkdownStream(self._console), ThoughtSplitter()
         with ExitStack() as stack:
@@ -104,11 +105,11 @@ class TerminalScreen:
             return reply
 
     def _close_gap(self, stream: MarkdownStream) -> None:
-        """Gives the line back on which a reply without a word would have begun."""
+        """Removes the empty line above a reply without text."""
         if not stream.has_shown:
             self._console.control(Control.move(y=-1))
 
-    def statistics(self, reply: Reply) -> None:
+    def statistics(self, reply: CompleteReply) -> None:
         if not self._quiet:
             self._console.print()
             self._console.print(statistics_line(reply, self._console.width), style="quiet")
@@ -124,7 +125,7 @@ class TerminalScreen:
 
 
 def _hanging(text: str, columns: int) -> str:
-    """`text` with the lines that are too long broken between words, what follows set in."""
+    """`text` with long lines broken between words and continued with an indent."""
     return "\n".join(
         part
         for line in text.split("\n")
@@ -140,7 +141,7 @@ def _can_encode(text: str, encoding: str | None) -> bool:
     return True
 
 
-def _editor(environment: Environment, mark: str, sees: bool) -> PromptSession[str]:
+def _editor(environment: Environment, mark: str, vision: bool) -> PromptSession[str]:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.output import ColorDepth
     from prompt_toolkit.styles import Style
@@ -154,14 +155,14 @@ def _editor(environment: Environment, mark: str, sees: bool) -> PromptSession[st
         history=_history(),
         style=Style.from_dict({"mark": "ansicyan bold"}),
         color_depth=None if colour else ColorDepth.DEPTH_1_BIT,
-        completer=chat_completer(images=sees),
+        completer=chat_completer(images=vision),
         complete_while_typing=False,
         tempfile_suffix=".md",
     )
 
 
 def _press(editor: PromptSession[str], typed: str) -> None:
-    """Presses keys before the editor reads its own."""
+    """Gives the editor keys to read before its own."""
     from prompt_toolkit.input.typeahead import store_typeahead
     from prompt_toolkit.input.vt100_parser import Vt100Parser
     from prompt_toolkit.key_binding.key_processor import KeyPress
@@ -174,11 +175,10 @@ def _press(editor: PromptSession[str], typed: str) -> None:
 
 
 def _keys() -> KeyBindings:
-    """Enter sends, but within three quotes it starts a new line, as Alt-Enter and Ctrl-J always do.
+    """Enter sends the message, but starts a new line within triple quotes; Alt-Enter and Ctrl-J
+    always start a new line, and pasted lines stay one message.
 
-    Pasted lines stay one message.
-
-    Ctrl-X Ctrl-E opens the editor that `VISUAL` or `EDITOR` names; what it saves waits for Enter.
+    Ctrl-X Ctrl-E opens the editor in `VISUAL` or `EDITOR`; Enter then sends what it saved.
     """
     from prompt_toolkit.key_binding import KeyBindings
 
@@ -205,7 +205,7 @@ def _keys() -> KeyBindings:
 
 
 def _history() -> History:
-    """What was typed in earlier chats; only the owner may read the file."""
+    """The messages of earlier chats, in a file that only its owner may read."""
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
     try:

@@ -1,4 +1,4 @@
-"""Keys that are pressed while a model loads or a reply is drawn must not appear there."""
+"""Keys that are typed while a model loads or a reply is shown."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ _READ_BYTES = 4096
 
 @contextmanager
 def without_echo(stdin: TextIO) -> Iterator[str]:
-    """Typed keys wait unseen for the next prompt; Ctrl-C works as ever.
+    """Turns the terminal's echo off: typed keys wait for the next prompt, Ctrl-C still works.
 
-    Gives what was typed before: the terminal has made newlines of its Enter keys, which are Enter
-    keys again.
+    Gives the keys that were typed before, with the terminal's newlines as Enter keys again.
     """
     try:
         import termios
@@ -25,21 +24,21 @@ def without_echo(stdin: TextIO) -> Iterator[str]:
         return
     try:
         before = termios.tcgetattr(stdin)
-    except (OSError, ValueError, termios.error):  # no terminal
+    except (OSError, ValueError, termios.error):  # not a terminal
         yield ""
         return
     silent = [*before]
-    silent[0] &= ~termios.ICRNL  # Enter must stay Enter for the editor that reads it later
+    silent[0] &= ~termios.ICRNL  # Enter stays Enter, for the editor that reads it later
     silent[3] &= ~(termios.ECHO | termios.ICANON)
     termios.tcsetattr(stdin, termios.TCSADRAIN, silent)
     try:
-        yield _waiting(stdin).replace("\n", "\r").replace("\0", "")
+        yield _typed_before(stdin).replace("\n", "\r").replace("\0", "")
     finally:
         termios.tcsetattr(stdin, termios.TCSADRAIN, before)
 
 
-def _waiting(stdin: TextIO) -> str:
-    """What can be read without waiting."""
+def _typed_before(stdin: TextIO) -> str:
+    """The bytes that can be read without waiting, as text."""
     data = b""
     while select.select([stdin], [], [], 0)[0] and (more := os.read(stdin.fileno(), _READ_BYTES)):
         data += more
