@@ -69,15 +69,15 @@ def test_help_lists_every_command(run_mrs):
 @pytest.mark.parametrize(
     ("said", "hint"),
     [
-        ("\\hepl", "no command \\hepl: did you mean \\help?"),
-        ("/zzz", "no command \\zzz: \\help lists the commands"),
-        ("\\temperature 2.5", "temperature 2.5 is out of range: give a number from 0 up to 2"),
-        ("\\topk -1", "top-k -1 is out of range: give a whole number from 0 up"),
-        ("\\topk 1.5", "top-k 1.5 is no number"),
+        ("\\hepl", "unknown command \\hepl: did you mean \\help?"),
+        ("/zzz", "unknown command \\zzz: \\help lists the commands"),
+        ("\\temperature 2.5", "temperature 2.5 is out of range: give a number from 0 to 2"),
+        ("\\topk -1", "top-k -1 is out of range: give a whole number, at least 0"),
+        ("\\topk 1.5", "top-k 1.5 is not a whole number"),
         ("\\topp 1.1", "top-p 1.1 is out of range"),
         ("\\topp nan", "top-p nan is out of range"),
         ("\\min-p 2", "min-p 2 is out of range"),
-        ("\\clear all", "\\clear takes nothing after it"),
+        ("\\clear all", "\\clear takes no argument"),
     ],
 )
 def test_a_wrong_command_gets_a_hint_and_the_chat_goes_on(run_mrs, said, hint):

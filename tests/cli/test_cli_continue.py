@@ -43,11 +43,11 @@ def test_a_chat_goes_on(talk):
     ran = talk("more", flags=["--continue"], model="/a/folder/second")
     assert asked(ran) == ["Be brief.", "hello", "Hello! I am a **fake** model.", "more"]
     assert ran.models[0].asked[-1][1].temperature == 0.5
-    assert "1 turn loaded, held with first" in ran.err
+    assert "1 turn loaded, from a chat with first" in ran.err
     assert "last message: hello" in ran.err
     ran = talk("again", flags=["--continue"])
     assert len(asked(ran)) == 6
-    assert "2 turns loaded, held with second" in ran.err
+    assert "2 turns loaded, from a chat with second" in ran.err
 
 
 def test_flags_go_before_what_was_kept(talk):
@@ -77,8 +77,8 @@ def test_nothing_to_keep(talk, run_mrs):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["-i", "--continue"], "there is no chat to go on with: leave out --continue"),
-        (["--continue"], "--continue goes on with a chat: add -i"),
+        (["-i", "--continue"], "there is no chat to continue: leave out --continue"),
+        (["--continue"], "--continue resumes a chat: add -i"),
     ],
 )
 def test_no_chat_to_go_on_with(run_mrs, words, said):
@@ -92,7 +92,7 @@ def test_a_damaged_one_is_said(talk):
     chats()[0].write_text("{")
     ran = talk("more", flags=["--continue"])
     assert (ran.code, ran.models) == (2, [])
-    assert "is no saved chat, or a damaged one" in ran.err
+    assert "is damaged, or not a saved chat" in ran.err
 
 
 def test_they_are_bounded(talk, monkeypatch):

@@ -63,9 +63,9 @@ def test_too_little_address_space_for_torch(process_env):
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
-        (MemoryError(), 4, "the memory ran out"),
+        (MemoryError(), 4, "out of memory"),
         (ImportError("libtorch_cpu.so: failed to map segment from shared object"), 4, "memory"),
-        (OSError(errno.ENOMEM, "Cannot allocate memory"), 4, "the memory ran out"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), 4, "out of memory"),
         (PermissionError(errno.EACCES, "Permission denied", "/x"), 3, "cannot use /x (Permission"),
         (ValueError(LONG * 20), 1, "internal error: ValueError: xxx"),
         (UsageError(f"{LONG}\r\n{LONG}\ud800"), 2, "xxx"),

@@ -30,12 +30,12 @@ SCRIPT: tuple[tuple[str, str | None], ...] = (
     ("What is a KV cache?", None),
     ("\\edit What is a GPU?", None),
     ("\\save {file}", "3 turns saved to"),
-    ("\\undo", r"taken back: What is a GPU\?"),
+    ("\\undo", r"removed: What is a GPU\?"),
     ("Name a colour.", None),
     ("And another one?", None),
     ("\\clear", "conversation cleared"),
-    ("\\load {file}", r"3 turns loaded, held with demo.*last message: What is a GPU\?"),
-    ("\\plan", r"planned +layers.*cpu +0\u2013\d.*now +held +free"),
+    ("\\load {file}", r"3 turns loaded, from a chat with demo.*last message: What is a GPU\?"),
+    ("\\plan", r"planned +layers.*cpu +0\u2013\d.*now +used +free"),
     ("What did I ask?", None),
     ("Thank you.", None),
     ("Bye.", None),
@@ -98,7 +98,7 @@ def test_tab_completes_commands_settings_and_files(chat, tmp_path):
     (tmp_path / "chats of mine").mkdir()
     child = chat(cwd=tmp_path)
     for typed, completion, rest, shown in (
-        ("\\und", "o", "", "nothing was said yet"),
+        ("\\und", "o", "", "there is no message yet"),
         ("/set min", "-p", "", "min-p is 0.05"),
         ("\\save ./chats", "mine", "/a.json", "0 turns"),
     ):
@@ -146,7 +146,7 @@ def test_a_full_context_asks_before_it_drops(chat):
     child.send("four five six seven\r")
     child.expect_exact("Drop the oldest turn? (y/n)")
     child.send("n")
-    child.expect_exact("the message was not asked")
+    child.expect_exact("the message was not sent")
     child.expect_exact(PROMPT)
     child.send("\\retry\r")
     child.expect_exact("Drop the oldest turn? (y/n)")

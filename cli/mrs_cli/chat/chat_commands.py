@@ -37,9 +37,9 @@ def leave(chat: ChatState, _: str) -> str:
 def system(chat: ChatState, text: str) -> str:
     if not text:
         current = chat.session.system
-        return "no system prompt is set" if current is None else f"system prompt: {current}"
+        return "no system prompt is set" if current is None else f"system prompt is {current}"
     chat.session.system = text
-    return f"system prompt is now: {_shortened(text)}"
+    return f"system prompt is now {_shortened(text)}"
 
 
 def clear(chat: ChatState, _: str) -> str:

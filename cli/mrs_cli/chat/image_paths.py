@@ -91,10 +91,10 @@ def incomplete_path(text: str) -> IncompletePath:
     return IncompletePath(typed, _ESCAPED.sub(r"\1", typed), "")
 
 
-def completed(begun: IncompletePath, path: str, *, is_file: bool) -> str:
+def completed(incomplete: IncompletePath, path: str, *, is_file: bool) -> str:
     """What a person would have typed to name `path`; the quote is closed after a file."""
-    if begun.quote:
-        return f"{begun.quote}{path}{begun.quote if is_file else ''}"
+    if incomplete.quote:
+        return f"{incomplete.quote}{path}{incomplete.quote if is_file else ''}"
     return _SPECIAL.sub(r"\\\g<0>", path)
 
 

@@ -123,9 +123,7 @@ def _images(message: dict[str, Any], number: int) -> list[str]:
     if not isinstance(images, list) or not all(map(_is_text, images)):
         raise UsageError(f"the images of message {number} are not a list of texts")
     if images and len(images) != message["content"].count(IMAGE_MARK):
-        raise UsageError(
-            f"message {number} has {len(images)} images, but not as many places for them"
-        )
+        raise UsageError(f"the images of message {number} do not match its text")
     return images
 
 

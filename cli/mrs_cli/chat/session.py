@@ -88,15 +88,15 @@ class Session:
         """The number of images in the conversation and the question."""
         return count_images([*self._before(question), question.message])
 
-    def begin(self, question: Question) -> Iterator[Event]:
+    def start(self, question: Question) -> Iterator[Event]:
         """Starts the reply to the question alone; `ask` waits for it. Raises MrsError."""
         question = self.attach(question)
         return self._reply(question.text, self._with_system([question.message]))
 
     def ask(
-        self, question: Question, show: Show, begun: Iterator[Event] | None = None
+        self, question: Question, show: Show, started: Iterator[Event] | None = None
     ) -> CompleteReply:
-        """The model's reply, shown by `show`; `begun` is what `begin` returned.
+        """The model's reply, shown by `show`; `started` is what `start` returned.
 
         A question without an answer, after an error or if it was stopped before the first word,
         leaves the conversation unchanged.
@@ -105,7 +105,7 @@ class Session:
         before = list(self.turns)
         self.resume([*self._before(question), question.message])
         try:
-            reply = show(self._stream(question.text, begun))
+            reply = show(self._stream(question.text, started))
         except BaseException:
             self.resume(before)
             self.unanswered = question
@@ -156,13 +156,13 @@ class Session:
             return messages
         return [{"role": "system", "content": self.system}, *messages]
 
-    def _stream(self, text: str, begun: Iterator[Event] | None) -> Iterator[Event]:
+    def _stream(self, text: str, started: Iterator[Event] | None) -> Iterator[Event]:
         messages = self.messages()
         if self.log:
             has_template = self.model.has_chat_template
             asked = list(map(with_image_names, messages)) if has_template else text
             self.log.request(asked, self.sampling)
-        return self._reply(text, messages) if begun is None else begun
+        return self._reply(text, messages) if started is None else started
 
     def _reply(self, text: str, messages: list[Message]) -> Iterator[Event]:
         if self.model.has_chat_template or count_images(messages):

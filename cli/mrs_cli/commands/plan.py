@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from mrs.errors import ExitCode, UsageError
+from mrs.plan.advice import nearest_changes
+from mrs.plan.bandwidth import learn_host_bandwidth
+from mrs.plan.conversations import conversations_at_once
+from mrs.plan.document import dumps, to_document
+from mrs.plan.plan import Plan
+from mrs.plan.planner import Planner
+from mrs.plan.reconcile import Reconciliation
+from mrs.plan.solve import solve
 from mrs.request import RunRequest
+from mrs.runner import open_planner, plan, rehearse
+from mrs.source.find import find_selector
+from mrs_cli.commands.loading import with_progress
 from mrs_cli.environment import Environment
 from mrs_cli.parsing.flags.command_flags import OutputFlags, PlanFlags
 from mrs_cli.parsing.flags.global_flags import GlobalFlags
@@ -14,19 +24,14 @@ from mrs_cli.parsing.flags.model_flags import GgufFlags, PlainFlags, VisionFlags
 from mrs_cli.parsing.flags.planning_flags import PlanningFlags
 from mrs_cli.parsing.model_requests import gguf_request, plain_request, vision_request
 from mrs_cli.render.log_lines import log_to_stderr
-
-if TYPE_CHECKING:
-    from mrs.plan.plan import Plan
-    from mrs.plan.planner import Planner
-    from mrs.plan.reconcile import Reconciliation
+from mrs_cli.render.measured_table import measured_table
+from mrs_cli.render.plan_lines import render_plan
 
 DEMO = "demo"
 
 
 def find_request(flags: GlobalFlags, planned: PlanFlags, planning: PlanningFlags) -> RunRequest:
     """The request of `mrs plan -m ID [-f FILE]`; the model's files tell the selector."""
-    from mrs.source.find import find_selector
-
     model_id, filename = planned.model_id or DEMO, planned.filename
     if filename is not None and planned.model_id is None:
         raise UsageError(f"-f {filename} needs a model", hint="add -m ID")
@@ -66,21 +71,9 @@ def show_plan(
 def _show_plan(
     environment: Environment, output: OutputFlags, planned: PlanFlags, request: RunRequest
 ) -> ExitCode:
-    from mrs.plan.advice import nearest_changes
-    from mrs.plan.bandwidth import learn_host_bandwidth
-    from mrs.plan.conversations import conversations_at_once
-    from mrs.plan.document import dumps, to_document
-    from mrs.plan.solve import solve
-    from mrs.runner import open_planner, plan
-    from mrs_cli.render.measured_table import measured_table
-    from mrs_cli.render.plan_lines import render_plan
-
     request = replace(request, devices=tuple(planned.device or ()))
-    if request.devices and not planned.dry_run:
-        raise UsageError("--device needs --dry-run", hint="this machine may lack the device")
+    _check(planned, request)
     is_settled = request.plan_file is not None
-    if is_settled and planned.solve:
-        raise UsageError("--solve and --plan are both given", hint="give one of the two")
     if not planned.dry_run:
         learn_host_bandwidth()
     planner = open_planner(request)
@@ -103,6 +96,13 @@ def _show_plan(
     return ExitCode.DONE if made.fits else ExitCode.DOES_NOT_FIT
 
 
+def _check(planned: PlanFlags, request: RunRequest) -> None:
+    if request.devices and not planned.dry_run:
+        raise UsageError("--device needs --dry-run", hint="this machine may lack the device")
+    if request.plan_file is not None and planned.solve:
+        raise UsageError("--solve and --plan are both given", hint="give one of the two")
+
+
 def _measure(
     environment: Environment,
     output: OutputFlags,
@@ -110,9 +110,6 @@ def _measure(
     planner: Planner,
     plan: Plan,
 ) -> Reconciliation:
-    from mrs.runner import rehearse
-    from mrs_cli.commands.loading import with_progress
-
     return with_progress(
         environment,
         f"measuring {plan.model.model_id}",

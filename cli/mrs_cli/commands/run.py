@@ -26,13 +26,8 @@ from mrs_cli.render.log_lines import log_to_stderr
 
 def run(environment: Environment, task: RunTask) -> ExitCode:
     """Loads the model of `task`, and chats or answers its prompts."""
+    _check_prompt(environment, task)
     output, model_id = task.output, task.request.source.model_id
-    needs_stdin = not (task.interactive or task.stdin) and task.prompt is None
-    if needs_stdin and environment.stdin.isatty():
-        raise UsageError(
-            "no prompt is given",
-            hint='add -i to chat, --prompt "TEXT" to ask once, or pipe prompts in',
-        )
     with ExitStack() as stack:
         stack.enter_context(log_to_stderr(environment, quiet=output.quiet, verbose=output.verbose))
         log = None
@@ -52,11 +47,22 @@ def run(environment: Environment, task: RunTask) -> ExitCode:
         return _answer(environment, task, session, first)
 
 
+def _check_prompt(environment: Environment, task: RunTask) -> None:
+    """UsageError if there is no prompt, and nobody has asked to type some."""
+    is_asked_for = task.interactive or task.stdin or task.prompt is not None
+    if not is_asked_for and environment.stdin.isatty():
+        raise UsageError(
+            "no prompt is given",
+            hint='add -i to chat, --prompt "TEXT" to ask once, or pipe prompts in',
+        )
+
+
 def _first_question(task: RunTask) -> Question | None:
     """The question of `--prompt`, with the images of `--image`. Raises NotReadable."""
     if task.prompt is None:
         return None
-    return Question(task.prompt, tuple(map(read_image, task.images)), is_typed=True)
+    images = tuple(map(read_image, task.images))
+    return Question(task.prompt, images, is_typed=True, known=images)
 
 
 def _answer(

@@ -91,6 +91,6 @@ def started_ahead(session: Session, lines: PipedLines, max_started: int) -> Iter
 def _started(session: Session, prompt: Question) -> StartedPrompt:
     try:
         prompt = session.attach(prompt)
-        return prompt, session.begin(prompt)
+        return prompt, session.start(prompt)
     except MrsError:
         return prompt, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -13,11 +14,12 @@ def usage_error(error: Any, tree: Any) -> UsageError:
     """What the parser reports, as an error of ours."""
     context = getattr(error, "ctx", None)
     path = _command_path(context) if context else [tree]
-    see = f"see {' '.join(['mrs', *(command.name for command in path[1:])])} --help"
+    command = " ".join(["mrs", *(command.name for command in path[1:])])
+    see = f"see {command} --help"
     if hasattr(error, "possibilities"):  # the parser's error for an unknown flag
         flag = error.option_name
-        return UsageError(f"no flag {flag}", hint=_hint_for(flag, path) or see)
-    what = error.format_message().rstrip(".").replace("Value error, ", "")
+        return UsageError(f"{command} has no flag {flag}", hint=_hint_for(flag, path) or see)
+    what = re.sub(r"\b[oO]ption '", "flag '", error.format_message().rstrip("."))
     what, question, suggestion = what.partition(". Did you mean ")
     hint = f"did you mean {suggestion}" if question else see
     return UsageError(what[:1].lower() + what[1:], hint=hint)
@@ -47,7 +49,7 @@ def _hint_for(flag: str, path: list[Any]) -> str:
     for group in reversed(path):
         commands = getattr(group, "commands", {})
         if owners := [name for name, sub in commands.items() if flag in _flag_names(sub)]:
-            return f"put it after {either(owners)}"
+            return f"it is a flag of {either(owners)}"
     return _similar_flag(flag, path)
 
 

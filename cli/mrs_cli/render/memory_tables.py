@@ -24,7 +24,7 @@ def memory_tables(plan: Plan, memory: Sequence[HeldMemory]) -> str:
             layers = [numbers for owner, numbers in layer_ranges(plan) if owner == index]
             sizes = map(human_bytes, part_bytes(terms)[:USED_PARTS])
             rows.append((device.label, ", ".join(layers) or "none", *sizes))
-    now: list[tuple[str, ...]] = [("now", "in use", "free")]
+    now: list[tuple[str, ...]] = [("now", "used", "free")]
     now += [(m.device, human_bytes(m.held_bytes), human_bytes(m.available_bytes)) for m in memory]
     return "\n".join(
         (*table(rows, right=range(1, len(rows[0]))), "", *table(now, right=range(1, len(now[0]))))

@@ -58,19 +58,19 @@ def _images(text: str) -> Iterator[Completion]:
     """Folders and images for the last word, which may be quoted or have escaped spaces."""
     from prompt_toolkit.completion import Completion
 
-    begun = incomplete_path(text)
-    if not begun.name:
+    last = incomplete_path(text)
+    if not last.name:
         return
-    for path, shown in _paths(begun.name, is_image_path):
-        spelled = completed(begun, path, is_file=not shown.endswith("/"))
-        yield Completion(spelled, start_position=-len(begun.typed), display=shown)
+    for path, shown in _paths(last.name, is_image_path):
+        spelled = completed(last, path, is_file=not shown.endswith("/"))
+        yield Completion(spelled, start_position=-len(last.typed), display=shown)
 
 
 def _paths(
-    begun: str, wanted: Callable[[str], bool] = lambda name: True
+    incomplete: str, wanted: Callable[[str], bool] = lambda name: True
 ) -> Iterator[tuple[str, str]]:
-    """The paths that begin with `begun`, each with its name to show; folders end with a slash."""
-    start, slash, name = begun.rpartition("/")
+    """The paths that begin with `incomplete`, each with its name to show; folders end with a slash."""
+    start, slash, name = incomplete.rpartition("/")
     try:
         entries = sorted(Path(f"{start}{slash}" or ".").expanduser().iterdir())
     except (OSError, RuntimeError, ValueError):  # an unknown user's ~name, a zero byte
