@@ -40,11 +40,11 @@ def _command_path(context: Any) -> list[Any]:
 
 
 def _hint_for(flag: str, path: list[Any]) -> str:
-    """Where `flag` belongs, which the last command of `path` lacks, or a similar flag."""
+    """Where `flag` belongs, which the last command of `path` lacks, or a similar flag, if known."""
     for outer, inner in reversed(list(pairwise(path))):
         if flag in _flag_names(outer):
             if hasattr(inner, "commands"):
-                return f"{inner.name} does not use it"
+                return ""
             return f"it is a global flag, put it before {inner.name}"
     for group in reversed(path):
         commands = getattr(group, "commands", {})

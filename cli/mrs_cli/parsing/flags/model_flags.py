@@ -23,7 +23,7 @@ class PlainFlags:
             "--model-id",
             metavar="ID",
             autocompletion=shell_completion.plain_models,
-            help="Hub id or its web address, local folder, or demo.",
+            help="Model: hub id or its web address, local folder, or demo.",
         ),
     ]
     arch: Annotated[
@@ -73,7 +73,7 @@ class GgufModelFlags:
             "--quantized-model-id",
             metavar="ID",
             autocompletion=shell_completion.gguf_models,
-            help="Hub id or its web address, local folder, .gguf file, or demo.",
+            help="Model: hub id or its web address, local folder, .gguf file, or demo.",
         ),
     ]
     quantized_filename: Annotated[
