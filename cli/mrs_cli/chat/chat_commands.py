@@ -111,7 +111,7 @@ def tokens(chat: ChatState, _: str) -> str:
 
 
 def plan(chat: ChatState, _: str) -> str:
-    from mrs_cli.render.memory_tables import memory_tables
+    from mrs_cli.render.plan.memory_tables import memory_tables
 
     return memory_tables(chat.session.model.plan, chat.session.model.memory())
 

@@ -24,8 +24,8 @@ from mrs_cli.parsing.flags.model_flags import GgufFlags, PlainFlags, VisionFlags
 from mrs_cli.parsing.flags.planning_flags import PlanningFlags
 from mrs_cli.parsing.model_requests import gguf_request, plain_request, vision_request
 from mrs_cli.render.log_lines import log_to_stderr
-from mrs_cli.render.measured_table import measured_table
-from mrs_cli.render.plan_lines import render_plan
+from mrs_cli.render.plan.measured_table import measured_table
+from mrs_cli.render.plan.plan_lines import render_plan
 
 DEMO = "demo"
 

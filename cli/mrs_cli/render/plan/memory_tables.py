@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mrs.events import HeldMemory
 from mrs.units import human_bytes
-from mrs_cli.render.plan_facts import PARTS, USED_PARTS, layer_ranges, part_bytes
+from mrs_cli.render.plan.plan_facts import PARTS, USED_PARTS, layer_ranges, part_bytes
 from mrs_cli.render.safe_text import table
 
 if TYPE_CHECKING:

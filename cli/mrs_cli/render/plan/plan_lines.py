@@ -9,8 +9,8 @@ from mrs.plan.binding import binding
 from mrs.plan.conversions import conversion_text
 from mrs.units import human_bytes
 from mrs_cli.environment import Environment
-from mrs_cli.render import plan_facts
-from mrs_cli.render.plan_facts import PARTS, bytes_range, layer_ranges, part_bytes
+from mrs_cli.render.plan import plan_facts
+from mrs_cli.render.plan.plan_facts import PARTS, bytes_range, layer_ranges, part_bytes
 from mrs_cli.render.safe_text import one_line
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def render_plan(
 ) -> None:
     """The whole plan; `at_once` conversations fit at the same time."""
     if environment.can_animate(environment.stdout):
-        from mrs_cli.render.plan_drawing import draw_plan
+        from mrs_cli.render.plan.plan_drawing import draw_plan
 
         draw_plan(environment, plan, changes, solution, at_once)
         return

@@ -12,8 +12,8 @@ from mrs.plan.binding import binding
 from mrs.plan.conversions import conversion_text
 from mrs.units import human_bytes
 from mrs_cli.environment import Environment
-from mrs_cli.render import plan_facts
-from mrs_cli.render.plan_facts import PARTS, bytes_range, layer_ranges, part_bytes
+from mrs_cli.render.plan import plan_facts
+from mrs_cli.render.plan.plan_facts import PARTS, bytes_range, layer_ranges, part_bytes
 from mrs_cli.render.safe_text import one_line
 from mrs_cli.render.theme import console
 
