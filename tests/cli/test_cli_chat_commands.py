@@ -112,14 +112,14 @@ def test_tokens_counts_the_context_and_the_cache(chat, monkeypatch):
     ]
 
 
-def test_plan_says_what_sits_where_and_what_is_held(chat):
-    planned, cpu, empty, now, held = notes(chat("\\plan"))
+def test_plan_says_layers_and_memory(chat):
+    planned, cpu, empty, now, used = notes(chat("\\plan"))
     assert planned.split() == [
         *["planned", "layers", "weights", "KV", "cache", "activations", "runtime"]
     ]
     assert cpu.split()[:2] == ["cpu", "0\u20134"]
     assert (empty, now.split()) == ("", ["now", "used", "free"])
-    assert held == "cpu  512 MiB  4.00 GiB"
+    assert used == "cpu  512 MiB  4.00 GiB"
 
 
 def test_set_reaches_the_model(chat):

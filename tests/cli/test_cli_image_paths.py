@@ -1,4 +1,4 @@
-"""Which words of a message are pictures, and what is left of the message."""
+"""Which words of a message are images, and what is left of the message."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FOUND = [
 TEXTS = [
     "",
     "  spaces \n stay ",
-    "no picture here",
+    "no image here",
     ".png files and png files",
     "convert *.png to a.tiff",
     "src/.png /.jpg",

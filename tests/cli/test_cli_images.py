@@ -26,7 +26,7 @@ THREE_PLANNED_AS_ONE = (
 )
 
 
-def picture(path: Path, seed: int = 0, size: tuple[int, int] = (12, 7)) -> Path:
+def make_image(path: Path, seed: int = 0, size: tuple[int, int] = (12, 7)) -> Path:
     values = np.random.default_rng(seed).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
     Image.fromarray(values).save(path)
     return path
@@ -36,8 +36,8 @@ def picture(path: Path, seed: int = 0, size: tuple[int, int] = (12, 7)) -> Path:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with a cat and a dog in it."""
     monkeypatch.chdir(tmp_path)
-    picture(tmp_path / "cat.png", 1)
-    picture(tmp_path / "my dog.bmp", 2, (30, 20))
+    make_image(tmp_path / "cat.png", 1)
+    make_image(tmp_path / "my dog.bmp", 2, (30, 20))
     return tmp_path
 
 
@@ -154,7 +154,7 @@ def test_a_chat_begins_with_images(talk, folder):
     ],
 )
 def test_a_wrong_image_is_said_before_the_model_is_loaded(run_mrs, folder, words, code, said):
-    (folder / "bad.png").write_text("no picture")
+    (folder / "bad.png").write_text("not an image")
     ran = run_mrs(*words)
     assert (ran.code, len(ran.err.splitlines()), ran.models) == (code, 1, [])
     assert said in ran.err
@@ -268,7 +268,7 @@ def test_a_file_that_changes_is_another_image(talk, folder, monkeypatch):
     answer = fake_model.FakeModel.stream_chat
 
     def stream_chat(self, messages, sampling):
-        picture(folder / "cat.png", 9)
+        make_image(folder / "cat.png", 9)
         return answer(self, messages, sampling)
 
     monkeypatch.setattr(fake_model.FakeModel, "stream_chat", stream_chat)
@@ -358,10 +358,10 @@ def test_a_chat_in_a_terminal(chat, folder):
         ("See sub/de\t", "ep/", "pig.png now?"),
     ],
 )
-def test_tab_completes_the_paths_of_pictures(chat, folder, typed, completed, rest):
+def test_tab_completes_the_paths_of_images(chat, folder, typed, completed, rest):
     (folder / "cat.txt").touch()
     (folder / "sub" / "deep").mkdir(parents=True)
-    picture(folder / "sub" / "deep" / "pig.png")
+    make_image(folder / "sub" / "deep" / "pig.png")
     child = chat(selector="vision-plain", cwd=folder)
     child.send(typed)
     child.expect_exact(completed)

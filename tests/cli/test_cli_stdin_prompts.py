@@ -1,4 +1,4 @@
-"""Prompts through a pipe are answered in order, and begun together where they are there."""
+"""Prompts from a pipe are answered in order, and started together if they have arrived."""
 
 from __future__ import annotations
 
@@ -67,18 +67,18 @@ def test_a_stream_without_a_file_has_all_lines() -> None:
 
 
 class Model:
-    """Remembers what was begun."""
+    """Remembers which replies were started."""
 
     has_chat_template = True
 
     def __init__(self) -> None:
-        self.begun: list[str] = []
+        self.started: list[str] = []
 
     def stream_chat(self, messages, sampling):
         text = messages[-1]["content"]
         if text == "too long":
             raise ContextFull(99, 9)
-        self.begun.append(text)
+        self.started.append(text)
         return iter((TextDelta(text), Finished("stop", Usage(1, 1, 0, 0.1, 0.1))))
 
 
@@ -90,7 +90,7 @@ def test_prompts_are_started_ahead_and_answered_in_order(most: int) -> None:
     )
     said, ahead = [], []
     for prompt, events in prompts:
-        ahead.append(len(model.begun))
+        ahead.append(len(model.started))
         said.append((prompt.text, next(events).text))
     assert said == [(text, text) for text in "abcd"]
     assert ahead == [min(index + most, 4) for index in range(4)]

@@ -43,7 +43,7 @@ SCRIPT: tuple[tuple[str, str | None], ...] = (
 )
 
 
-def held(child, script, file: Path) -> None:
+def chat_through(child, script, file: Path) -> None:
     for said, shown in script:
         child.send(said.format(file=file) + "\r")
         child.expect(STATISTICS if shown is None else f"(?s){shown}")
@@ -67,7 +67,7 @@ def test_ten_turns_with_every_command(chat, model, tmp_path):
     file = tmp_path / "a chat.json"
     flags = {"command": REAL_MRS, "timeout": 60} if model == "demo" else {}
     child = chat("--max-tokens", "40", **flags)
-    held(child, SCRIPT, file)
+    chat_through(child, SCRIPT, file)
     assert exit_code_of(child) == 0
     saved = json.loads(file.read_text(encoding="utf-8"))
     asked = [m["content"] for m in saved["messages"] if m["role"] == "user"]

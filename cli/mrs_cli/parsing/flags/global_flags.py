@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mrs_cli.parsing.flags.option import (
+    DEFAULTS,
     device_option,
     general_option,
     model_option,
@@ -72,7 +73,7 @@ class GlobalFlags(PlanGlobalFlags, ChatFlags):
             metavar="SIZE",
             help="Maximum size of that folder, such as 512MiB; the least recently used sequences "
             "are deleted first.",
-            show_default="4GiB",
+            show_default=DEFAULTS["prefix_cache_dir_size"],
         ),
     ] = None
     seed: Annotated[

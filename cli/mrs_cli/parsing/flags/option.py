@@ -8,7 +8,7 @@ from typing import Any
 
 from typer import Option
 
-from mrs.request import RunRequest, Sampling, VisionRequest
+from mrs.request import ModelSource, RunRequest, Sampling, VisionRequest
 from mrs_cli.parsing.setting_kinds import NUMBERS
 
 model_option = partial(Option, rich_help_panel="Model")
@@ -19,9 +19,10 @@ planning_option = partial(Option, rich_help_panel="Planning")
 timing_option = partial(Option, rich_help_panel="Timing")
 general_option = partial(Option, rich_help_panel="General")
 
-_DEFAULTS: dict[str, Any] = {
+#: Defaults of every request by name, for the help.
+DEFAULTS: dict[str, Any] = {
     field.name: field.default
-    for request in (RunRequest, Sampling, VisionRequest)
+    for request in (ModelSource, RunRequest, Sampling, VisionRequest)
     for field in fields(request)
 }
 
@@ -38,5 +39,5 @@ def number(
         metavar=metavar,
         parser=NUMBERS[name].from_flag,
         help=help,
-        show_default=default or NUMBERS[name].show(_DEFAULTS[name]),
+        show_default=default or NUMBERS[name].show(DEFAULTS[name]),
     )

@@ -7,7 +7,7 @@ from typing import Annotated, get_args
 
 from mrs.request import Strategy
 from mrs_cli.parsing import shell_completion
-from mrs_cli.parsing.flags.option import device_option, model_option
+from mrs_cli.parsing.flags.option import DEFAULTS, device_option, model_option
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -43,7 +43,7 @@ class PlacementFlags:
             metavar="|".join(get_args(Strategy)),
             case_sensitive=False,
             help="Fill one device after another, spread layers evenly, or place them for speed.",
-            show_default="fill",
+            show_default=DEFAULTS["strategy"],
         ),
     ] = None
     no_cpu_spill: Annotated[
@@ -78,6 +78,6 @@ class PlacementFlags:
             "--token-source",
             metavar="SOURCE",
             help="Source of the hub token: literal:VALUE, env:NAME, path:FILE, cache or none.",
-            show_default="cache",
+            show_default=DEFAULTS["token_source"],
         ),
     ] = None

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Annotated, get_args
 
 from mrs.request import DEFAULT_SEQ_TOKENS, Dtype
-from mrs_cli.parsing.flags.option import device_option, number
+from mrs_cli.parsing.flags.option import DEFAULTS, device_option, number
 
 _number = partial(number, device_option)
 
@@ -24,7 +24,7 @@ class PlanningFlags:
             metavar="|".join(get_args(Dtype)),
             case_sensitive=False,
             help="Data type of weights that are not quantized.",
-            show_default="auto",
+            show_default=DEFAULTS["dtype"],
         ),
     ] = None
     max_seq_len: Annotated[
