@@ -45,7 +45,13 @@ def solve(planner: Planner, request: RunRequest, goal: SolveGoal) -> Solution:
 
 
 def _most(
-    planner: Planner, request: RunRequest, goal: SolveGoal, field: str, low: int, high: int, step: int
+    planner: Planner,
+    request: RunRequest,
+    goal: SolveGoal,
+    field: str,
+    low: int,
+    high: int,
+    step: int,
 ) -> Solution:
     tried: dict[int, Plan] = {}
 
