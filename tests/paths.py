@@ -13,8 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mrs.cpu import PATH_VARIABLE, TORCH_VARIABLE, cpu_paths
-from mrs.plan.memory import cpu_name
+from mrs.devices.cpu_path import PATH_VARIABLE, TORCH_VARIABLE, cpu_paths
+from mrs.devices.processor import cpu_name
 
 TESTS = Path(__file__).parent
 ROOMS = ("kernels", "quants", "model", "engine", "families", "vision", "plan")

@@ -14,8 +14,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from mrs.kernels.library import native_paths
-from mrs.kernels.native import compile as native
+from mrs.kernels.cpu.library import native_paths
+from mrs.kernels.cpu.native import compile as native
 
 TESTS = Path(__file__).parent
 #: Tests of kernels. Left out are those that preload a library of their own, fork, or need glibc's heap.

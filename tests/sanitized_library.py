@@ -3,6 +3,6 @@
 import os
 from pathlib import Path
 
-import mrs.kernels.library
+import mrs.kernels.cpu.library
 
-mrs.kernels.library._LIBRARY = Path(os.environ["MRS_SANITIZED_LIBRARY"])
+mrs.kernels.cpu.library._LIBRARY = Path(os.environ["MRS_SANITIZED_LIBRARY"])

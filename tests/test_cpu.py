@@ -7,12 +7,19 @@ from pathlib import Path
 
 import pytest
 
-import mrs.cpu
-from mrs.cpu import PATH_NAMES, PATH_VARIABLE, TORCH_VARIABLE, cpu_path, cpu_paths, torch_units
+import mrs.devices.cpu_path
+from mrs.devices.cpu_path import (
+    PATH_NAMES,
+    PATH_VARIABLE,
+    TORCH_VARIABLE,
+    cpu_path,
+    cpu_paths,
+    torch_units,
+)
 from mrs.errors import UsageError
 from mrs.formats import FORMATS
-from mrs.kernels.library import is_available, native_library, native_paths
-from mrs.plan.terms import Load
+from mrs.kernels.cpu.library import is_available, native_library, native_paths
+from mrs.plan.memory.device_sizes import Workload
 
 AVX2 = "avx2 fma f16c bmi2"
 AVX512 = f"{AVX2} avx512f avx512bw avx512dq avx512vl"
@@ -44,7 +51,7 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def processor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     flags = frozenset(PROCESSORS[request.param][0].split())
-    monkeypatch.setattr(mrs.cpu, "_flags", lambda: flags)
+    monkeypatch.setattr(mrs.devices.cpu_path, "_flags", lambda: flags)
     return request.param
 
 
@@ -79,8 +86,10 @@ def test_torch_is_kept_to_fewer(
 @pytest.mark.skipif(sys.platform == "darwin", reason="there is no such file")
 def test_flags_are_those_of_the_first_processor(tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text("model name : x\nflags\t\t: fpu avx2\n\nflags : other\n")
-    assert {"fpu", "avx2"} <= mrs.cpu._flags.__wrapped__(tmp_path / "cpuinfo") - {"other"}
-    assert mrs.cpu._flags.__wrapped__(tmp_path / "absent") == set()
+    assert {"fpu", "avx2"} <= mrs.devices.cpu_path._flags.__wrapped__(tmp_path / "cpuinfo") - {
+        "other"
+    }
+    assert mrs.devices.cpu_path._flags.__wrapped__(tmp_path / "absent") == set()
 
 
 @pytest.mark.parametrize("processor", ["Haswell"], indirect=True)
@@ -97,7 +106,7 @@ def test_kernels_and_plan_take_the_same(path: str, monkeypatch: pytest.MonkeyPat
     library = native_library()
     native_library.cache_clear()
     assert is_available() == (path in native_paths())
-    run = Load(8, 1).passes(FORMATS["BF16"], on_cpu=True, native=is_available())[0]
+    run = Workload(8, 1).passes(FORMATS["BF16"], on_cpu=True, native=is_available())[0]
     assert run.path == ("torch" if library is None else library.path)
     assert library is None or library.path_address
     assert path in PATH_NAMES

@@ -45,14 +45,14 @@ class Model(Protocol):
     def close(self) -> None: ...
 
 
-class ModelLoader(Protocol):
+class LoadFunction(Protocol):
     def __call__(self, request: RunRequest, on_progress: OnProgress | None = None) -> Model: ...
 
 
 def _load(request: RunRequest, on_progress: OnProgress | None = None) -> Model:
-    from mrs.runner import load
+    from mrs.model_loader import ModelLoader
 
-    return load(request, on_progress)
+    return ModelLoader(request).load(on_progress)
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ class Environment:
     stdout: TextIO
     stderr: TextIO
     variables: Mapping[str, str] = field(default_factory=dict)
-    load: ModelLoader = _load
+    load: LoadFunction = _load
 
     @classmethod
-    def of_process(cls, load: ModelLoader = _load) -> Environment:
+    def of_process(cls, load: LoadFunction = _load) -> Environment:
         """The streams of the process; a closed one reads or writes nothing."""
         return cls(
             stdin=_tolerant(sys.stdin or Path(os.devnull).open(encoding="utf-8")),

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from mrs.devices.bandwidth import remember_host_bandwidth
 from mrs.errors import UsageError
 from mrs.events import OnProgress
-from mrs.plan.bandwidth import remember_host_bandwidth
+from mrs.model_loader import ModelLoader
 from mrs.request import RunRequest, Sampling
-from mrs.runner import load, open_planner, plan
 
 if TYPE_CHECKING:
     from mrs.engine.loop import EngineLoop
@@ -88,16 +88,15 @@ def bench(
 
     `on_round` is told each round's number, 0 for the warm-up. Raises MrsError.
     """
-    planner = open_planner(request)
-    made = plan(request, planner)
-    _require_room(work, made.model.context_tokens)
+    loader = ModelLoader(request)
+    _require_room(work, loader.plan.model.context_tokens)
     started = time.perf_counter()
-    model = load(request, on_progress)
+    model = loader.load(on_progress)
     load_s = time.perf_counter() - started
-    from mrs.kernels.library import path_name
-    from mrs.plan.reads import decoded_weight_bytes
+    from mrs.kernels.cpu.library import path_name
+    from mrs.plan.cost import decoded_weight_bytes
 
-    description = planner.description
+    description, made = loader.planner.description, model.plan
     token_bytes = decoded_weight_bytes(description.parameters, description.spec, made.storage)
     on_cpu = all(made.devices[index].torch_device == "cpu" for index in made.layer_devices)
     rounds = _time(model.engine, work, description.spec.vocab_size, on_cpu, on_round)
@@ -146,7 +145,7 @@ def _time(
 ) -> list[_Round]:
     import torch
 
-    from mrs.kernels.bandwidth import read_bandwidth
+    from mrs.kernels.cpu.read_bandwidth import read_bandwidth
 
     chooser = torch.Generator().manual_seed(SEED)
     rounds = []

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from mrs.errors import UsageError
-from mrs.events import HeldMemory
-from mrs.plan.bandwidth import (
+from mrs.devices.bandwidth import (
     bandwidth_of,
     has_room_to_measure,
     is_host_known,
     learn_host_bandwidth,
     remember_bandwidth,
 )
-from mrs.plan.learnt import Pace, learn
+from mrs.devices.processor import is_busy
+from mrs.errors import UsageError
+from mrs.events import HeldMemory
 from mrs.plan.plan import Plan
-from mrs.plan.processor import is_busy
+from mrs.plan.speed.learnt import Pace, learn
 from mrs.request import Message, RunRequest, Sampling
 from mrs.text.shorten import newest_tokens, newest_turns, room_for_prompt
 

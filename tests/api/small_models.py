@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import save_file
 
 import mrs.demo
-from mrs.families.config import Config
-from mrs.families.names import SAFETENSORS
-from mrs.families.parameters import list_parameters
-from mrs.families.registry import families
+from mrs.architecture.config import Config
+from mrs.architecture.parameters import list_parameters
+from mrs.architecture.registry import families
+from mrs.architecture.tensor_names import SAFETENSORS
 
 DEMO = Path(mrs.demo.__file__).parent / "model"
 _SIZES: dict[str, Any] = {

@@ -20,11 +20,11 @@ from mrs import (
     VisionArchitecture,
     Which,
 )
+from mrs.architecture.registry import families
+from mrs.architecture.vision.describe_vision import vision_families
 from mrs.engine.loop import TokenStream
 from mrs.engine.sequence import TokenOutput
 from mrs.errors import MrsError, NotReadable, Unsupported, UsageError
-from mrs.families.registry import families
-from mrs.families.vision.find import vision_families
 
 QUESTION = [{"role": "user", "content": "What is a KV cache?"}]
 

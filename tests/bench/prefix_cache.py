@@ -15,8 +15,8 @@ import time
 from mrs.engine.reply import Reply
 from mrs.events import Finished
 from mrs.loaded_model import LoadedModel
+from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest, Sampling
-from mrs.runner import load
 
 NEW_TOKENS = 20
 
@@ -42,7 +42,7 @@ def batch_rate(model: LoadedModel, prompts: list[list[int]], tokens: int) -> flo
 
 
 def load_with(source: ModelSource, folder: str | None) -> LoadedModel:
-    return load(RunRequest(source, seed=1, max_batch_size=8, prefix_cache_dir=folder))
+    return ModelLoader(RunRequest(source, seed=1, max_batch_size=8, prefix_cache_dir=folder)).load()
 
 
 def main() -> None:

@@ -21,23 +21,23 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 import mrs.demo
+from mrs.architecture.describe import Description, describe
 from mrs.demo.train.fit import Recipe
 from mrs.demo.train.held_out import held_out_chats
 from mrs.demo.train.vocabulary import encode_chats
-from mrs.families.find import Description, describe
 from mrs.formats import FORMATS, Format
 from mrs.isq import isq_format, parse_isq
-from mrs.kernels.library import native_library
-from mrs.kernels.packed import PackedMatrix
+from mrs.kernels.cpu.library import native_library
+from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.load.load import load_weights
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
-from mrs.model.matrix import DenseMatrix, Matrix
+from mrs.model.linear import DenseMatrix, Matrix
 from mrs.model.weights import ModelWeights
-from mrs.plan.storage import Storage
 from mrs.quants import decode, encode
 from mrs.request import ModelSource
 from mrs.source.find import open_checkpoint
+from mrs.storage import Storage
 
 LEVELS = ("q2k", "q3k", "q4_0", "q4_1", "q4k", "q5_0", "q5_1", "q5k", "q6k", "q8_0")
 

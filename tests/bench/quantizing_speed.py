@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mrs.cpu import PATH_VARIABLE
+from mrs.devices.cpu_path import PATH_VARIABLE
 from mrs.formats import FORMATS
-from mrs.kernels.library import native_library, native_paths
+from mrs.kernels.cpu.library import native_library, native_paths
 from mrs.quants import encode
 
 NAMES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")

@@ -7,11 +7,11 @@ from functools import cache
 
 import torch
 
-from mrs.cache.layer import LayerSlice, TensorShape
+from mrs.cache.cache_space import CacheBuilder, CacheConfig, CacheSpace
+from mrs.cache.layer_cache import LayerSlice, TensorShape
 from mrs.cache.paged_kv import PagedKVCache
-from mrs.cache.prefix import PrefixCacheManager
-from mrs.cache.sequence import SequenceCache
-from mrs.cache.space import CacheBuilder, CacheConfig, CacheSpace
+from mrs.cache.prefix.manager import PrefixCacheManager
+from mrs.cache.sequence_cache import SequenceCache
 from mrs.kernels.paged import PagedKV
 
 CPU = torch.device("cpu")

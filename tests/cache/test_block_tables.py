@@ -10,7 +10,7 @@ import torch
 from mrs.block_sizes import window_blocks
 from mrs.cache.block_pool import BlockPool
 from mrs.cache.block_table import BlockTable, SharedBlocks
-from mrs.cache.layer import LayerCache
+from mrs.cache.layer_cache import LayerCache
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.kernels.paged import PagedKV
 

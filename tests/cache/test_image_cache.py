@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from mrs.cache.cache_space import CacheBuilder, CacheConfig
 from mrs.cache.cross_attention_kv import CrossAttentionCache, ImageKeys
-from mrs.cache.layer import LayerCache
-from mrs.cache.prefix import PrefixCacheManager
-from mrs.cache.sequence import SequenceCache
-from mrs.cache.space import CacheBuilder, CacheConfig
+from mrs.cache.layer_cache import LayerCache
+from mrs.cache.prefix.manager import PrefixCacheManager
+from mrs.cache.sequence_cache import SequenceCache
 from mrs.kernels.paged import PagedKV
 
 CPU = torch.device("cpu")

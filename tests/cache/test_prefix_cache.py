@@ -19,8 +19,8 @@ from prefix_caches import (
     store,
 )
 
-from mrs.cache.prefix import PrefixCacheManager
-from mrs.cache.space import CacheBuilder, CacheConfig
+from mrs.cache.cache_space import CacheBuilder, CacheConfig
+from mrs.cache.prefix.manager import PrefixCacheManager
 from mrs.kernels.paged import PagedKV
 
 KIND_NAMES = list(KINDS)

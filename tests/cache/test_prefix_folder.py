@@ -18,13 +18,13 @@ import torch
 from prefix_caches import CPU, KINDS, WINDOW, feed, found, seen, store
 from safetensors import safe_open
 
+from mrs.cache.cache_space import CacheBuilder, CacheConfig, CacheSpace
 from mrs.cache.cross_attention_kv import CrossAttentionCache, ImageKeys
-from mrs.cache.prefix import PrefixCacheManager
-from mrs.cache.prefix_chain import BLOCK_TOKENS
-from mrs.cache.prefix_folder import LEAST_TOKENS, STALE_S, PrefixFolder
-from mrs.cache.prefix_key import prefix_key
-from mrs.cache.sequence import SequenceCache
-from mrs.cache.space import CacheBuilder, CacheConfig, CacheSpace
+from mrs.cache.prefix.chain import BLOCK_TOKENS
+from mrs.cache.prefix.disk import LEAST_TOKENS, STALE_S, PrefixFolder
+from mrs.cache.prefix.manager import PrefixCacheManager
+from mrs.cache.prefix.signing_key import prefix_key
+from mrs.cache.sequence_cache import SequenceCache
 from mrs.errors import UsageError
 from mrs.kernels.paged import PagedKV
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mrs.cache.layer import LayerCache
-from mrs.cache.recurrent import RecurrentStateCache
-from mrs.kernels.convolution import causal_convolution
+from mrs.cache.layer_cache import LayerCache
+from mrs.cache.recurrent_state import RecurrentStateCache
+from mrs.kernels.causal_convolution import causal_convolution
 
 CPU = torch.device("cpu")
 

@@ -50,9 +50,9 @@ class FakeModel:
 
     @property
     def plan(self) -> Plan:
-        from mrs.runner import plan
+        from mrs.model_loader import ModelLoader
 
-        return plan(RunRequest(ModelSource("demo", "safetensors"), cpu=True))
+        return ModelLoader(RunRequest(ModelSource("demo", "safetensors"), cpu=True)).plan
 
     def memory(self) -> list[HeldMemory]:
         return [HeldMemory("cpu", 512 << 20, 4 << 30)]

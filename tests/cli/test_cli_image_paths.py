@@ -17,7 +17,11 @@ FOUND = [
     ("What is in cat.png?", ["cat.png"], "What is in?"),
     ("What is in cat.png", ["cat.png"], "What is in"),
     ("Compare a.jpg with b.JPEG, please.", ["a.jpg", "b.JPEG"], "Compare with please."),
-    ("Look: a.gif, b.bmp; c.webp!", ["a.gif", "b.bmp", "c.webp"], "Look:"),
+    (
+        "Look: a.gif, b.bmp; c.webp!",
+        ["a.gif", "b.bmp", "c.webp"],
+        "Look:",
+    ),
     ("cat.png. It is mine.", ["cat.png"], "It is mine."),
     ("one\ncat.png\ntwo", ["cat.png"], "one\ntwo"),
     ("one\ncat.png two", ["cat.png"], "one\ntwo"),

@@ -72,10 +72,10 @@ def test_bars_know_their_total_from_the_beginning(terminal, columns):
 
 
 def test_the_first_progress_of_a_device_has_its_total():
-    from mrs.runner import load
+    from mrs.model_loader import ModelLoader
 
     seen: list[LoadProgress] = []
-    load(RunRequest(ModelSource("demo", "safetensors"), cpu=True), seen.append).close()
+    ModelLoader(RunRequest(ModelSource("demo", "safetensors"), cpu=True)).load(seen.append).close()
     assert seen[0].done_bytes == 0
     assert seen[0].total_bytes == seen[-1].done_bytes == seen[-1].total_bytes
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from mrs.plan.document import SCHEMA
+from mrs.plan.report.document import SCHEMA
 from mrs_cli.app import main
 from mrs_cli.environment import Environment
 
@@ -139,7 +139,7 @@ def test_what_does_not_fit(run_mrs, big: str) -> None:
     ("line", "expected"),
     [
         ("plan --device cpu=4GiB plain -m x", "--device needs --dry-run"),
-        ("plan --dry-run --device gpu=4GiB -m {}", "'gpu=4GiB' is no device"),
+        ("plan --dry-run --device gpu=4GiB -m {}", "'gpu=4GiB' is not a device"),
         ("plan --dry-run -m x plain -m {}", "-m x is before plain"),
         ("plan --dry-run -f x.gguf", "-f x.gguf needs a model"),
         ("plan --dry-run --solve speed -m {}", "max-batch-size"),

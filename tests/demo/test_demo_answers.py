@@ -7,14 +7,16 @@ from judge import Case, is_right, load_cases
 
 from mrs.events import Finished, TextDelta
 from mrs.loaded_model import LoadedModel
+from mrs.model_loader import ModelLoader
 from mrs.request import Message, ModelSource, RunRequest, Sampling
-from mrs.runner import load
 
 GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=150)
 
 
 def load_demo(container: str) -> LoadedModel:
-    return load(RunRequest(ModelSource("demo", container), cpu=True, dtype="f32", max_seq_len=512))
+    return ModelLoader(
+        RunRequest(ModelSource("demo", container), cpu=True, dtype="f32", max_seq_len=512)
+    ).load()
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from mrs.demo.train_vision.evaluate import held_out_dialogues, held_out_pictures
 from mrs.demo.train_vision.picture import draw
 from mrs.events import Finished, TextDelta
 from mrs.loaded_model import LoadedModel
+from mrs.model_loader import ModelLoader
 from mrs.request import IMAGE_MARK, Message, ModelSource, RunRequest, Sampling, VisionRequest
-from mrs.runner import load
 
 PICTURES = Path(__file__).parent.parent / "pictures"
 GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=100)
@@ -20,7 +20,9 @@ GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_to
 
 def load_demo(**fields: object) -> LoadedModel:
     source = ModelSource("demo-vision", "safetensors")
-    return load(RunRequest(source, cpu=True, max_seq_len=1024, vision=VisionRequest(), **fields))
+    return ModelLoader(
+        RunRequest(source, cpu=True, max_seq_len=1024, vision=VisionRequest(), **fields)
+    ).load()
 
 
 @pytest.fixture(scope="module")

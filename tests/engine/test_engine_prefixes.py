@@ -11,8 +11,8 @@ import torch
 from tiny_decoders import CPU, GREEDY, VOCABULARY, WARM, tiny_decoder
 
 from engines import Asked, make_engine
-from mrs.cache import prefix_chain
-from mrs.cache.prefix_folder import PrefixFolder
+from mrs.cache.prefix import chain
+from mrs.cache.prefix.disk import PrefixFolder
 from mrs.engine.engine import Engine
 from mrs.request import Sampling
 
@@ -90,7 +90,7 @@ def test_later_processes_answer_as_from_nothing(
     kind: str, split: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every few replies all memory is lost but a folder, which two processes use at a time."""
-    monkeypatch.setattr(prefix_chain, "BLOCK_TOKENS", 16)
+    monkeypatch.setattr(chain, "BLOCK_TOKENS", 16)
     chance = random.Random(kind)
 
     def begun(planned: int) -> Engine:
@@ -128,7 +128,7 @@ def test_a_system_prompt_serves_the_third_process(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second one sees where conversations part, and keeps the state there."""
-    monkeypatch.setattr(prefix_chain, "BLOCK_TOKENS", 16)
+    monkeypatch.setattr(chain, "BLOCK_TOKENS", 16)
     system, hits = [number % VOCABULARY for number in range(100)], []
     for new in ([1, 2, 3], [4, 5, 6], [7, 8, 9]):
         folder = PrefixFolder(str(tmp_path), kind, 1 << 30, key=b"key")

@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 
 import mrs.demo
 from mrs.load.identity import model_identity
+from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
-from mrs.runner import open_planner, plan
 
 DEMO = Path(mrs.demo.__file__).parent / "model"
 
@@ -28,8 +28,8 @@ def model(tmp_path: Path) -> Path:
 
 def identity(folder: Path, **changes: object) -> str:
     request = RunRequest(ModelSource(str(folder), "safetensors"), cpu=True)
-    planner = open_planner(replace(request, **changes))
-    return model_identity(planner.checkpoint, plan(replace(request, **changes), planner))
+    loader = ModelLoader(replace(request, **changes))
+    return model_identity(loader.planner.checkpoint, loader.plan)
 
 
 def change_config(folder: Path) -> None:

@@ -12,14 +12,14 @@ from tiny_decoders import GREEDY, PACKED_CONFIGS, VOCABULARY, packed_decoder
 from torch import Tensor
 
 from engines import Asked, make_engine
-from mrs.cache.sequence import SequenceCache
-from mrs.cpu import cpu_path
+from mrs.cache.sequence_cache import SequenceCache
+from mrs.devices.cpu_path import cpu_path
 from mrs.engine.engine import Engine
-from mrs.kernels.layer_run import FEW_TOKENS
-from mrs.kernels.library import is_available
+from mrs.kernels.cpu.fused_layer_chain import FEW_TOKENS
+from mrs.kernels.cpu.library import is_available
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder, DecoderLayer
-from mrs.model.layer_run import FusedLayers
+from mrs.model.fused_chain import FusedLayerChain
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="the native kernels were not built")
 
@@ -32,7 +32,7 @@ def test_layers_that_are_not_ordinary_end_a_run(monkeypatch: pytest.MonkeyPatch)
     for kind in ("dense", "window", "biased", "head norms"):
         assert runs_of(packed_decoder(kind)) == [range(5)]
     assert runs_of(packed_decoder("some without rope")) == [range(2), range(3, 5)]
-    monkeypatch.setattr("mrs.model.layer_run._RUN_BYTES", 60_000)  # a layer has about 42,000
+    monkeypatch.setattr("mrs.model.fused_chain._RUN_BYTES", 60_000)  # a layer has about 42,000
     assert runs_of(packed_decoder("dense")) == [range(2), range(2, 4), range(4, 5)]
 
 
@@ -71,13 +71,13 @@ def test_every_logit_is_the_same(kind: str, offset: int) -> None:
 def test_many_tokens_pass_the_halves_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Ctrl-C is answered between them."""
     seen: list[int] = []
-    original = FusedLayers.__call__
+    original = FusedLayerChain.__call__
 
-    def count(self: FusedLayers, x: Tensor, *rest: Any) -> Tensor:
+    def count(self: FusedLayerChain, x: Tensor, *rest: Any) -> Tensor:
         seen.append(len(x))
         return original(self, x, *rest)
 
-    monkeypatch.setattr(FusedLayers, "__call__", count)
+    monkeypatch.setattr(FusedLayerChain, "__call__", count)
     decoder = packed_decoder("dense")
     cache = decoder.new_cache(64, chunk_tokens=32)
     for tokens in (FEW_TOKENS + 1, FEW_TOKENS, 1):
@@ -98,9 +98,9 @@ def test_an_interrupted_run_is_done_again(
     prompt = [number % VOCABULARY for number in range(19)]  # a chunk of many tokens, one of few
     settings = replace(GREEDY, max_tokens=30)
     expected = Asked.of(engine(), prompt, settings).finish()
-    calls, original = 0, FusedLayers.__call__
+    calls, original = 0, FusedLayerChain.__call__
 
-    def interrupt(self: FusedLayers, x: Tensor, *rest: Any) -> Tensor:
+    def interrupt(self: FusedLayerChain, x: Tensor, *rest: Any) -> Tensor:
         nonlocal calls
         calls += 1
         out = original(self, x, *rest)
@@ -108,7 +108,7 @@ def test_an_interrupted_run_is_done_again(
             raise KeyboardInterrupt
         return out
 
-    monkeypatch.setattr(FusedLayers, "__call__", interrupt)
+    monkeypatch.setattr(FusedLayerChain, "__call__", interrupt)
     asked = Asked.of(engine(), prompt, settings)
     with pytest.raises(KeyboardInterrupt):
         asked.finish()

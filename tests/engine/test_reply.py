@@ -18,8 +18,8 @@ from mrs.engine.sequence import DeadlineExceeded, TokenOutput
 from mrs.engine.worker import Worker
 from mrs.events import Finished, TextDelta
 from mrs.loaded_model import LoadedModel
+from mrs.model_loader import ModelLoader
 from mrs.request import Message, ModelSource, RunRequest, Sampling
-from mrs.runner import load
 
 LIKELIEST = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0)
 QUESTION: list[Message] = [{"role": "user", "content": "What is a KV cache?"}]
@@ -29,7 +29,7 @@ QUESTION: list[Message] = [{"role": "user", "content": "What is a KV cache?"}]
 def model() -> Iterator[LoadedModel]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    made = load(RunRequest(ModelSource("demo", "safetensors"), cpu=True))
+    made = ModelLoader(RunRequest(ModelSource("demo", "safetensors"), cpu=True)).load()
     yield made
     made.close()
     torch.set_num_threads(before)

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mrs.families.config import Config
-from mrs.families.names import SAFETENSORS
-from mrs.families.parameters import list_parameters
-from mrs.families.registry import families
-from mrs.families.spec import Parameter
-from mrs.kernels.packed import PackedMatrix
+from mrs.architecture.binding import Parameter
+from mrs.architecture.config import Config
+from mrs.architecture.parameters import list_parameters
+from mrs.architecture.registry import families
+from mrs.architecture.tensor_names import SAFETENSORS
+from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.model.decoder import Decoder
-from mrs.model.matrix import DenseMatrix, Matrix
+from mrs.model.linear import DenseMatrix, Matrix
 from mrs.model.weights import ModelWeights
 from mrs.request import Sampling
 

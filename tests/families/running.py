@@ -10,19 +10,19 @@ import torch
 from reference import REPLY_TOKENS, Reference
 from torch import Tensor
 
+from mrs.architecture.describe import Description, describe
+from mrs.cache.cache_space import CacheSpace
 from mrs.cache.paged_kv import PagedKVCache
-from mrs.cache.space import CacheSpace
+from mrs.devices.probe import probe_devices
 from mrs.engine.profile.run import rehearse
-from mrs.families.find import Description, describe
-from mrs.kernels.library import is_available
+from mrs.kernels.cpu.library import is_available
 from mrs.load.load import load_weights
 from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.weights import ModelWeights
-from mrs.plan.kept import ModelFiles
-from mrs.plan.kv import layer_kv_bytes
-from mrs.plan.memory import probe_devices
+from mrs.plan.memory.kv_bytes import layer_kv_bytes
+from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.plan import Plan, make_plan
 from mrs.request import PREFILL_CHUNK_TOKENS, ModelSource, RunRequest
 from mrs.source.find import open_checkpoint
@@ -54,7 +54,7 @@ def load(
     request = RunRequest(source, dtype=dtype, isq=isq, cpu=True, max_seq_len=PLANNED_TOKENS)
     host = probe_devices(what_if=(), cpu_only=True)
     packs = isq is not None and is_available()
-    made = make_plan(request, ModelFiles(checkpoint, description), host, cpu_packs=packs)
+    made = make_plan(request, ModelWeightsInfo(checkpoint, description), host, cpu_packs=packs)
     count = len(description.spec.layers)
     layer_devices = [devices[layer * len(devices) // count] for layer in range(count)]
     places = {

@@ -11,10 +11,10 @@ import gguf
 import numpy as np
 import pytest
 
+from mrs.architecture.describe import describe
 from mrs.errors import MrsError, NotReadable
-from mrs.families.find import describe
+from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
-from mrs.runner import plan
 from mrs.source.find import open_checkpoint
 from mrs.source.locate import DEMO_FOLDER
 
@@ -102,7 +102,7 @@ def test_a_vector_in_blocks(tmp_path: Path) -> None:
     kind = gguf.GGMLQuantizationType.IQ2_XS
     path = gguf_demo(tmp_path / "m.gguf", "output_norm.weight", block, kind)
     with pytest.raises(NotReadable, match=r"the vector 'output_norm\.weight' is stored in blocks"):
-        plan(RunRequest(ModelSource(path, "gguf")))
+        ModelLoader(RunRequest(ModelSource(path, "gguf"))).load()
 
 
 def test_an_embedding_without_dimensions(tmp_path: Path) -> None:
@@ -110,17 +110,17 @@ def test_an_embedding_without_dimensions(tmp_path: Path) -> None:
     kind = gguf.GGMLQuantizationType.F32
     path = gguf_demo(tmp_path / "m.gguf", "token_embd.weight", number, kind)
     with pytest.raises(NotReadable, match=r"'token_embd\.weight' has shape \[\], expected"):
-        plan(RunRequest(ModelSource(path, "gguf")))
+        ModelLoader(RunRequest(ModelSource(path, "gguf"))).load()
 
 
 def test_an_embedding_with_fewer_rows_than_the_tokenizer_has_tokens(tmp_path: Path) -> None:
+    from mrs.model_loader import ModelLoader
     from mrs.request import Sampling
-    from mrs.runner import load
 
     rows = np.zeros((300, 256), np.float32)
     kind = gguf.GGMLQuantizationType.F32
     path = gguf_demo(tmp_path / "m.gguf", "token_embd.weight", rows, kind)
-    model = load(RunRequest(ModelSource(path, "gguf")))
+    model = ModelLoader(RunRequest(ModelSource(path, "gguf"))).load()
     try:
         with pytest.raises(NotReadable, match="and the model knows 300: are they of the same"):
             model.stream_chat([{"role": "user", "content": "Who are you?"}], Sampling())

@@ -12,14 +12,14 @@ from gguf_files import write_gguf
 from parity_cases import CASES
 from running import Conversation, difference
 
-from mrs.families.find import describe
-from mrs.kernels.library import is_available
-from mrs.kernels.packed import PackedMatrix
+from mrs.architecture.describe import describe
+from mrs.devices.probe import probe_devices
+from mrs.kernels.cpu.library import is_available
+from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.load.load import load_weights
 from mrs.model.decoder import Decoder
 from mrs.model.weights import ModelWeights
-from mrs.plan.kept import ModelFiles
-from mrs.plan.memory import probe_devices
+from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.plan import make_plan
 from mrs.request import ModelSource, RunRequest
 from mrs.source.find import open_checkpoint
@@ -34,7 +34,7 @@ def load_packed(source: ModelSource, isq: str | None = None) -> tuple[Decoder, M
     description = describe(checkpoint)
     request = RunRequest(source, dtype="f32", cpu=True, max_seq_len=64, isq=isq)
     devices = probe_devices(what_if=(), cpu_only=True)
-    made = make_plan(request, ModelFiles(checkpoint, description), devices, cpu_packs=True)
+    made = make_plan(request, ModelWeightsInfo(checkpoint, description), devices, cpu_packs=True)
     cpu = torch.device("cpu")
     places = {p.name: cpu for p in description.parameters}
     weights = load_weights(

@@ -23,7 +23,7 @@ from running import (
 )
 
 from engines import generate, make_engine
-from mrs.families.find import describe
+from mrs.architecture.describe import describe
 from mrs.request import ModelSource, Sampling
 from mrs.source.find import open_checkpoint
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from mrs.families.config import Config
-from mrs.families.names import SAFETENSORS
-from mrs.families.parameters import list_parameters
-from mrs.families.registry import families
+from mrs.architecture.config import Config
+from mrs.architecture.parameters import list_parameters
+from mrs.architecture.registry import families
+from mrs.architecture.tensor_names import SAFETENSORS
 
 _MLA: dict[str, Any] = {
     "kv_lora_rank": 512,

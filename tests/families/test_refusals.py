@@ -16,9 +16,9 @@ from gguf_files import write_gguf
 from parity_cases import CASES, Case
 from safetensors.torch import load_file, save_file
 
+from mrs.architecture.describe import Description, describe
+from mrs.architecture.registry import families
 from mrs.errors import ExitCode, MrsError
-from mrs.families.find import Description, describe
-from mrs.families.registry import families
 from mrs.model.rope import frequencies
 from mrs.request import ModelSource
 from mrs.source.checkpoint import Checkpoint
@@ -232,7 +232,7 @@ def test_a_model_is_described_without_torch(references) -> None:
     folder = references(DEFAULTS["llama"]).folder
     script = (
         "import sys; from mrs.source.find import open_checkpoint; from mrs.request import"
-        " ModelSource; from mrs.families.find import describe;"
+        " ModelSource; from mrs.architecture.describe import describe;"
         f"describe(open_checkpoint(ModelSource({str(folder)!r}, 'safetensors')));"
         "print('torch' in sys.modules)"
     )

@@ -16,9 +16,9 @@ from test_steps import batch_of
 from torch import Tensor
 
 from mrs.kernels.attention_backend import attention_backend
-from mrs.kernels.layer import FeedForwardHalf
-from mrs.kernels.library import native_library
-from mrs.kernels.packed import PackedMatrix
+from mrs.kernels.cpu.fused_layer import NativeMlpBlock
+from mrs.kernels.cpu.library import native_library
+from mrs.kernels.cpu.packed import PackedMatrix
 
 PRELOADED = ctypes.CDLL(None)
 COLUMNS = 256
@@ -43,10 +43,10 @@ def works() -> dict[str, Callable[[], Tensor]]:
         f"{matrix.format_name} {x.shape[0]} {x.dtype}": lambda m=matrix, x=x: m.matmul(x)
         for matrix in matrices
         for x in (few, few.bfloat16(), many, many.bfloat16())
-        if x.shape[0] < matrix.dense_tokens
+        if x.shape[0] < matrix.dequantize_above_tokens
     }
     square = [packed("Q4_K", COLUMNS), packed("Q8_0", COLUMNS), packed("Q6_K", COLUMNS)]
-    half = FeedForwardHalf(library, normal(COLUMNS), 1e-5, "silu", square)
+    half = NativeMlpBlock(library, normal(COLUMNS), 1e-5, "silu", square)
     return {
         **products,
         "feed-forward": lambda: half(few),

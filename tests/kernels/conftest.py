@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from mrs.cpu import PATH_VARIABLE
-from mrs.kernels.library import NativeLibrary, native_library, native_paths
+from mrs.devices.cpu_path import PATH_VARIABLE
+from mrs.kernels.cpu.library import NativeLibrary, native_library, native_paths
 
 
 @pytest.fixture(params=native_paths())

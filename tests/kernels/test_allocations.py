@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mrs.cpu import PATH_VARIABLE
-from mrs.kernels.library import native_paths
+from mrs.devices.cpu_path import PATH_VARIABLE
+from mrs.kernels.cpu.library import native_paths
 
 HERE = Path(__file__).parent
 COMPILER = shutil.which("cc") or shutil.which("gcc")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mrs.kernels.delta import gated_delta_rule, unit_length
+from mrs.kernels.delta_rule import gated_delta_rule, unit_length
 
 HEADS, KEY, VALUE = 3, 8, 5
 

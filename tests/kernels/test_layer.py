@@ -9,15 +9,15 @@ import torch
 from packed_blocks import random_blocks
 from torch import Tensor
 
-from mrs.kernels.activations import gated
 from mrs.kernels.attention_backend import attention_backend
-from mrs.kernels.layer import AttentionHalf, FeedForwardHalf
-from mrs.kernels.layer_run import FEW_TOKENS, LayerRun
-from mrs.kernels.library import NativeLibrary
+from mrs.kernels.cpu.fused_layer import NativeAttentionBlock, NativeMlpBlock
+from mrs.kernels.cpu.fused_layer_chain import FEW_TOKENS, NativeLayerChain
+from mrs.kernels.cpu.library import NativeLibrary
+from mrs.kernels.cpu.packed import PackedMatrix
+from mrs.kernels.nonlinearities import gated
 from mrs.kernels.norms import rms_norm
-from mrs.kernels.packed import PackedMatrix
 from mrs.kernels.paged import AttentionBatch, PagedKV
-from mrs.kernels.rope import rotate
+from mrs.kernels.rotate import rotate
 
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, PAIRS = 256, 512, 8, 2, 32, 12
 BLOCK = 16
@@ -26,8 +26,10 @@ BLOCK = 16
 @pytest.fixture(autouse=True)
 def no_matrix_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library multiplies any number of tokens, the feed-forward half 36 at a time."""
-    monkeypatch.setattr("mrs.kernels.layer._SCRATCH_BYTES", 36 * 4 * (HIDDEN + 2 * INTERMEDIATE))
-    monkeypatch.setattr("mrs.kernels.packed._dense", lambda path: (sys.maxsize, torch.float32))
+    monkeypatch.setattr(
+        "mrs.kernels.cpu.fused_layer._SCRATCH_BYTES", 36 * 4 * (HIDDEN + 2 * INTERMEDIATE)
+    )
+    monkeypatch.setattr("mrs.kernels.cpu.packed._dense", lambda path: (sys.maxsize, torch.float32))
 
 
 def packed(name: str, rows: int, columns: int, seed: int) -> PackedMatrix:
@@ -70,7 +72,7 @@ def test_feed_forward(
     up = packed(formats[1], INTERMEDIATE, HIDDEN, 2)
     down = packed(formats[2], HIDDEN, INTERMEDIATE, 3)
     norm, x = normal(HIDDEN, seed=4), normal(tokens, HIDDEN, seed=5)
-    half = FeedForwardHalf(library, norm, 1e-5, activation, (gate, up, down))
+    half = NativeMlpBlock(library, norm, 1e-5, activation, (gate, up, down))
     assert half.takes(x)
     assert not half.takes(x.double())
     before = x.clone()
@@ -104,7 +106,7 @@ def test_attention(
     cos, sin = normal(tokens, PAIRS, seed=7), normal(tokens, PAIRS, seed=8)
     biases = [normal(matrix.shape[0], seed=11) if extras else None for matrix in (q, k, v)]
     head_norms = [normal(HEAD_DIM, seed=seed) if "norms" in extras else None for seed in (12, 13)]
-    half = AttentionHalf(
+    half = NativeAttentionBlock(
         library,
         norm,
         1e-5,
@@ -141,7 +143,7 @@ def test_attention(
 
 def layer(
     library: NativeLibrary, seed: int, intermediate: int
-) -> tuple[AttentionHalf, FeedForwardHalf]:
+) -> tuple[NativeAttentionBlock, NativeMlpBlock]:
     q = packed("Q4_K", HEADS * HEAD_DIM, HIDDEN, seed)
     k = packed("Q4_K", KV_HEADS * HEAD_DIM, HIDDEN, seed + 1)
     v = packed("Q6_K", KV_HEADS * HEAD_DIM, HIDDEN, seed + 2)
@@ -151,8 +153,8 @@ def layer(
     down = packed("Q8_0", HIDDEN, intermediate, seed + 6)
     norm = normal(HIDDEN, seed=seed)
     options = {"pairs": PAIRS, "interleaved": False, "scale": 0.2, "window": 30 + seed}
-    attention = AttentionHalf(library, norm, 1e-5, (q, k, v, back), HEAD_DIM, **options)
-    return attention, FeedForwardHalf(library, norm, 1e-5, "silu", (gate, up, down))
+    attention = NativeAttentionBlock(library, norm, 1e-5, (q, k, v, back), HEAD_DIM, **options)
+    return attention, NativeMlpBlock(library, norm, 1e-5, "silu", (gate, up, down))
 
 
 @pytest.mark.parametrize("tokens", [1, 2, FEW_TOKENS])
@@ -165,7 +167,7 @@ def test_layers_in_one_call(library: NativeLibrary, tokens: int) -> None:
     old = [[normal(KV_HEADS, 40, HEAD_DIM, seed=n + m) for m in range(2)] for n in (10, 20, 30)]
     caches, same = ([filled(*tensors) for tensors in old] for _ in range(2))
     batch = new_tokens(tokens, 40)
-    run = LayerRun(layers, which, [0, 0, 0])
+    run = NativeLayerChain(layers, which, [0, 0, 0])
     assert run.takes(x)
     assert not run.takes(normal(FEW_TOKENS + 1, HIDDEN, seed=1))
     assert not run.takes(x.double())

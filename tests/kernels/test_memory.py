@@ -9,7 +9,7 @@ PROGRAM = """
 import sys
 import psutil
 import torch
-from mrs.kernels.memory import keep_freed_memory
+from mrs.kernels.cpu.weight_memory import keep_freed_memory
 
 def resident_mib() -> int:
     return psutil.Process().memory_info().rss >> 20
@@ -40,7 +40,7 @@ THREAD_PROGRAM = """
 import sys
 import threading
 import torch
-from mrs.kernels.memory import keep_freed_memory, use_one_heap
+from mrs.kernels.cpu.weight_memory import keep_freed_memory, use_one_heap
 
 if sys.argv[1] == "one heap":
     use_one_heap()

@@ -6,8 +6,8 @@ import pytest
 import torch
 from packed_blocks import random_blocks
 
-from mrs.kernels.operators import packed_matmul
-from mrs.kernels.packed import PackedMatrix
+from mrs.kernels.cpu.operators import packed_matmul
+from mrs.kernels.cpu.packed import PackedMatrix
 
 pytestmark = pytest.mark.usefixtures("library")
 

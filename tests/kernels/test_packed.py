@@ -8,8 +8,8 @@ from packed_blocks import FLOAT_DTYPES, random_blocks, reference_values, same_by
 from torch import Tensor
 
 from mrs.formats import FORMATS, packed_bytes
-from mrs.kernels.library import NativeLibrary
-from mrs.kernels.packed import PACKED_FORMATS, PackedMatrix
+from mrs.kernels.cpu.library import NativeLibrary
+from mrs.kernels.cpu.packed import PACKED_FORMATS, PackedMatrix
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -48,8 +48,8 @@ class TestPackedMatrix:
     def test_multiplies_decoded_tiles(
         self, name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("mrs.kernels.packed._dense", lambda path: (1, dtype))
-        monkeypatch.setattr("mrs.kernels.packed._TILE_BYTES", 32 * COLUMNS * dtype.itemsize)
+        monkeypatch.setattr("mrs.kernels.cpu.packed._dense", lambda path: (1, dtype))
+        monkeypatch.setattr("mrs.kernels.cpu.packed._TILE_BYTES", 32 * COLUMNS * dtype.itemsize)
         blocks = random_blocks(name, ROWS, COLUMNS)
         x = torch.randn(3, COLUMNS, generator=torch.Generator().manual_seed(0))
         expected = x.double() @ reference_values(name, blocks).double().T

@@ -8,8 +8,8 @@ from test_steps import assert_near, attention_in_double, batch_of, normal
 from torch import Tensor
 
 from mrs.attention_sizes import workspace_bytes
-from mrs.kernels import steps
 from mrs.kernels.attention_backend import NativeAttention, TorchAttention, attention_backend
+from mrs.kernels.cpu import elementwise
 from mrs.kernels.paged import PagedKV
 
 pytestmark = pytest.mark.usefixtures("any_path")
@@ -106,7 +106,7 @@ def test_both_backends_write_the_same(dtype: torch.dtype) -> None:
 def test_sizes_that_are_no_whole_vectors_are_left_to_torch() -> None:
     odd = PagedKV(1, 8, 8, block_tokens=8, dtype=torch.float32, device=torch.device("cpu"))
     assert isinstance(attention_backend(odd), TorchAttention)
-    assert not steps.can_attend(odd.keys, odd.values)
+    assert not elementwise.can_attend(odd.keys, odd.values)
 
 
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (12, 1), (40, 2)])

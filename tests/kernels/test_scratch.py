@@ -7,8 +7,8 @@ import torch
 from packed_blocks import random_blocks
 
 from mrs.engine.profile.peak_memory import peak_bytes
-from mrs.kernels.library import NativeLibrary
-from mrs.kernels.packed import PackedMatrix
+from mrs.kernels.cpu.library import NativeLibrary
+from mrs.kernels.cpu.packed import PackedMatrix
 
 CPU = torch.device("cpu")
 

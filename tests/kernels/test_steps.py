@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from mrs.kernels import steps
-from mrs.kernels.activations import gated
 from mrs.kernels.attention_backend import attention_backend
+from mrs.kernels.cpu import elementwise
+from mrs.kernels.nonlinearities import gated
 from mrs.kernels.norms import rms_norm
 from mrs.kernels.paged import AttentionBatch, PagedKV
-from mrs.kernels.rope import rotate
+from mrs.kernels.rotate import rotate
 
 pytestmark = pytest.mark.usefixtures("any_path")
 
@@ -67,7 +67,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, block: int = 16, **options) -> Te
 
 
 def test_torch_is_used_only_where_asked(any_path: str) -> None:
-    assert (steps.library_for(normal(1)) is None) == (any_path == "torch")
+    assert (elementwise.library_for(normal(1)) is None) == (any_path == "torch")
 
 
 @pytest.mark.parametrize("size", [1, 48, 2048])
@@ -133,7 +133,7 @@ def test_attends_to_a_cache(
         ]
     )
     # torch rounds queries and weights to the cache's type; the library keeps float32.
-    exact = steps.library_for(q) is not None or dtype == torch.float32
+    exact = elementwise.library_for(q) is not None or dtype == torch.float32
     assert_near(result, expected, 1e-5 if exact else 0.1)
 
 

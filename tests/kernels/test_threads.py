@@ -9,7 +9,7 @@ import pytest
 import torch
 from packed_blocks import random_blocks
 
-from mrs.kernels.packed import PackedMatrix
+from mrs.kernels.cpu.packed import PackedMatrix
 
 pytestmark = pytest.mark.usefixtures("library")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from mrs.kernels import triton_check
+from mrs.kernels.triton import self_test
 from mrs.load import blocks
 
 GPU = torch.device("cuda", 0)
@@ -17,16 +17,16 @@ GPU = torch.device("cuda", 0)
 @pytest.fixture(autouse=True)
 def _a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """One that passes the check, unless a test says otherwise."""
-    monkeypatch.setattr(triton_check, "find_spec", lambda name: object())
+    monkeypatch.setattr(self_test, "find_spec", lambda name: object())
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(triton_check, "largest_error", lambda layout, device: 1e-3)
+    monkeypatch.setattr(self_test, "largest_error", lambda layout, device: 1e-3)
     blocks._multiplies_planes.cache_clear()
     yield
     blocks._multiplies_planes.cache_clear()
 
 
 def test_all_is_well() -> None:
-    assert triton_check.what_keeps_triton_from(GPU) is None
+    assert self_test.triton_unavailable_reason(GPU) is None
     assert blocks._multiplies_planes(GPU)
 
 
@@ -36,19 +36,19 @@ def test_other_devices_are_not_asked() -> None:
 
 
 def test_no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_check, "find_spec", lambda name: None)
-    assert triton_check.what_keeps_triton_from(GPU) == "Triton is not installed"
+    monkeypatch.setattr(self_test, "find_spec", lambda name: None)
+    assert self_test.triton_unavailable_reason(GPU) == "Triton is not installed"
 
 
 def test_an_old_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    assert "this GPU" in (triton_check.what_keeps_triton_from(GPU) or "")
+    assert "this GPU" in (self_test.triton_unavailable_reason(GPU) or "")
 
 
 @pytest.mark.parametrize("error", [0.2, float("nan")])
 def test_wrong_products(error: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_check, "largest_error", lambda layout, device: error)
-    assert "off by" in (triton_check.what_keeps_triton_from(GPU) or "")
+    monkeypatch.setattr(self_test, "largest_error", lambda layout, device: error)
+    assert "off by" in (self_test.triton_unavailable_reason(GPU) or "")
 
 
 def test_a_compiler_that_fails(
@@ -57,7 +57,7 @@ def test_a_compiler_that_fails(
     def fail(layout: object, device: object) -> float:
         raise RuntimeError("Failed to find C compiler.\nMore lines")
 
-    monkeypatch.setattr(triton_check, "largest_error", fail)
+    monkeypatch.setattr(self_test, "largest_error", fail)
     with caplog.at_level(logging.WARNING):
         assert not blocks._multiplies_planes(GPU)
         assert not blocks._multiplies_planes(GPU)

@@ -15,7 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from mrs.kernels.plane_matrix import PlaneMatrix
+from mrs.kernels.triton.plane_matrix import PlaneMatrix
 from mrs.quants.fields import PLANE_LAYOUTS
 
 

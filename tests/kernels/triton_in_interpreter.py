@@ -12,8 +12,8 @@ from packed_blocks import random_blocks, reference_values, same_bytes
 from torch import Tensor
 
 from mrs.formats import FORMATS
-from mrs.kernels import triton_check
-from mrs.kernels.plane_matrix import FEW_TOKENS, PlaneMatrix
+from mrs.kernels.triton import self_test
+from mrs.kernels.triton.plane_matrix import FEW_TOKENS, PlaneMatrix
 from mrs.quants.fields import PLANE_LAYOUTS, split_blocks
 
 
@@ -122,11 +122,11 @@ def test_activations_that_are_no_rows_of_memory() -> None:
     assert matrix.matmul(x.double()).dtype == torch.float64
 
 
-@pytest.mark.parametrize("layout", triton_check.LAYOUTS)
+@pytest.mark.parametrize("layout", self_test.LAYOUTS)
 def test_the_check_before_use(
-    layout: triton_check.PlaneLayout, monkeypatch: pytest.MonkeyPatch
+    layout: self_test.PlaneLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cpu = torch.device("cpu")
-    assert triton_check.largest_error(layout, cpu) < triton_check.LARGEST_ERROR
+    assert self_test.largest_error(layout, cpu) < self_test.LARGEST_ERROR
     monkeypatch.setattr(PlaneMatrix, "_multiply_many", lambda matrix, x, factors, out: out.fill_(1))
-    assert triton_check.largest_error(layout, cpu) > 0.5
+    assert self_test.largest_error(layout, cpu) > 0.5

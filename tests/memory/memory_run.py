@@ -14,9 +14,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from mrs import runner
 from mrs.errors import DoesNotFit
 from mrs.loaded_model import LoadedModel
+from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest, Sampling
 
 REPLY_TOKENS = 8
@@ -50,7 +50,7 @@ def main() -> None:
         calibration=False,
         prefix_cache_n=0,
     )
-    terms = runner.plan(request).terms[-1]
+    terms = ModelLoader(request).plan.terms[-1]
     found = {
         "low": terms.total.low,
         "high": terms.total.high,
@@ -59,7 +59,7 @@ def main() -> None:
     }
     if not wish.get("plan"):
         try:
-            model = runner.load(request)
+            model = ModelLoader(request).load()
         except DoesNotFit as error:
             print(error, file=sys.stderr)
             sys.exit(4)

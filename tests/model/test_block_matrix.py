@@ -10,9 +10,9 @@ import torch
 
 from mrs.errors import Unsupported
 from mrs.formats import FORMATS
-from mrs.model import matrix as matrix_module
-from mrs.model.matrix import BlockMatrix
-from mrs.plan import forward_pass
+from mrs.model import linear as matrix_module
+from mrs.model.linear import BlockMatrix
+from mrs.plan.memory import forward_pass
 
 CPU = torch.device("cpu")
 NAMES = ["Q4_0", "Q5_1", "Q8_0", "Q3_K", "Q4_K", "IQ2_XXS", "IQ4_XS", "TQ2_0"]

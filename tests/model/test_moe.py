@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from mrs.families.spec import Mlp, Moe, Router
-from mrs.kernels.routing import choose_experts, choose_sparsely
-from mrs.model.matrix import DenseMatrix
-from mrs.model.moe import MoePart
+from mrs.architecture.layers import Mlp, Moe, Router
+from mrs.kernels.expert_routing import choose_experts, sparsemixer_top_k
+from mrs.model.linear import DenseMatrix
+from mrs.model.moe import MoeModule
 from mrs.model.weights import ModelWeights
 
 EXPERTS, HIDDEN, WIDE = 6, 8, 5
@@ -29,7 +29,7 @@ class CountingMatrix(DenseMatrix):
         return super().matmul(x)
 
 
-def mixture(chosen: int, calls: list[tuple[str, int]]) -> tuple[MoePart, Tensor]:
+def mixture(chosen: int, calls: list[tuple[str, int]]) -> tuple[MoeModule, Tensor]:
     """A part whose router is the identity: a token's first numbers are the experts' logits."""
     shapes = {"gate": (WIDE, HIDDEN), "up": (WIDE, HIDDEN), "down": (HIDDEN, WIDE)}
     matrices = {
@@ -41,8 +41,8 @@ def mixture(chosen: int, calls: list[tuple[str, int]]) -> tuple[MoePart, Tensor]
     }
     router = torch.eye(EXPERTS, HIDDEN)
     weights = ModelWeights(matrices, {"ffn.router.weight": router})
-    part = Moe(Router(EXPERTS, chosen, normalized=True), Mlp(WIDE))
-    return MoePart(part, weights), router
+    part = Moe(Router(EXPERTS, chosen, norm_topk_prob=True), Mlp(WIDE))
+    return MoeModule(part, weights), router
 
 
 @pytest.mark.parametrize("tokens", [1, 7, 40])
@@ -93,7 +93,7 @@ def test_a_correction_changes_the_choice_alone() -> None:
 
 def test_sparse_choice_weighs_among_close_rivals() -> None:
     scores = torch.tensor([[1.0, 0.995, 0.5, 0.2]])
-    weights, chosen = choose_sparsely(scores, 2, jitter=0.01)
+    weights, chosen = sparsemixer_top_k(scores, 2, jitter=0.01)
     assert chosen.tolist() == [[0, 1]]
     # The second is close to the first, the third to neither.
     first = torch.tensor([1.0, 0.995]).softmax(-1)[0]

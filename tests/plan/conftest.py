@@ -10,10 +10,10 @@ import pytest
 import torch
 from made_models import LLAMA_70B, write_headers
 
-from mrs.cpu import PATH_VARIABLE, cpu_path, cpu_paths
-from mrs.families.find import describe
-from mrs.kernels.library import native_library, native_paths
-from mrs.plan.device_text import what_if_devices
+from mrs.architecture.describe import describe
+from mrs.devices.cpu_path import PATH_VARIABLE, cpu_path, cpu_paths
+from mrs.devices.parse import what_if_devices
+from mrs.kernels.cpu.library import native_library, native_paths
 from mrs.plan.planner import Planner
 from mrs.request import ModelSource, RunRequest
 from mrs.source.find import open_checkpoint
@@ -73,7 +73,7 @@ def _forced(path: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 @pytest.fixture
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Plans and measurements for one thread: torch's profiler sees no other."""
-    monkeypatch.setattr("mrs.plan.terms.cpu_threads", lambda: 1)
+    monkeypatch.setattr("mrs.plan.memory.device_sizes.cpu_threads", lambda: 1)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mrs.families.config import Config
-from mrs.families.names import SAFETENSORS
-from mrs.families.parameters import list_parameters
-from mrs.families.registry import families
+from mrs.architecture.config import Config
+from mrs.architecture.parameters import list_parameters
+from mrs.architecture.registry import families
+from mrs.architecture.tensor_names import SAFETENSORS
 from mrs.formats import FORMATS
 
 LLAMA_70B: dict[str, Any] = {

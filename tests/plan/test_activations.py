@@ -9,19 +9,19 @@ import pytest
 import torch
 from made_models import write_model
 
+from mrs.architecture.describe import describe
+from mrs.devices.device import Device
 from mrs.engine.profile.peak_memory import peak_bytes
 from mrs.engine.profile.run import rehearse
-from mrs.families.find import describe
 from mrs.formats import FORMATS
 from mrs.isq import parse_isq
-from mrs.kernels.library import is_available
+from mrs.kernels.cpu.library import is_available
 from mrs.load.load import load_weights
 from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.decoder import Decoder
-from mrs.plan.device import Device
-from mrs.plan.forward_pass import decoding_bytes
-from mrs.plan.kept import ModelFiles
-from mrs.plan.terms import Load, ModelSizes, Sizes
+from mrs.plan.memory.device_sizes import DeviceSizes, ModelSizes, Workload
+from mrs.plan.memory.forward_pass import decoding_bytes
+from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.quants import decode
 from mrs.quants.registry import DECODERS
 from mrs.request import ModelSource
@@ -62,11 +62,11 @@ def measured_and_predicted(
     source = ModelSource(str(folder), "safetensors")
     checkpoint = open_checkpoint(source)
     description = describe(checkpoint)
-    files = ModelFiles(checkpoint, description)
+    files = ModelWeightsInfo(checkpoint, description)
     dense = files.dense_format(dtype)
     sizes = ModelSizes(
         files,
-        Load(context_tokens, 1),
+        Workload(context_tokens, 1),
         dense,
         isq and parse_isq(isq),
         cpu_packs=is_available(),
@@ -83,7 +83,7 @@ def measured_and_predicted(
     return seen.activation_bytes[cpu], predicted(sizes)
 
 
-def predicted(sizes: Sizes) -> int:
+def predicted(sizes: DeviceSizes) -> int:
     return max(sizes.mapped_act_bytes, sizes.non_mapped_act_bytes)
 
 
@@ -115,7 +115,7 @@ def test_several_threads(
     tmp_path: Path, path: str, isq: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What torch takes in threads of ours is not seen, so the bound may be further off."""
-    monkeypatch.setattr("mrs.plan.terms.cpu_threads", lambda: 3)
+    monkeypatch.setattr("mrs.plan.memory.device_sizes.cpu_threads", lambda: 3)
     torch.set_num_threads(3)
     folder = write_model(tmp_path, {**BASE, **MODELS["wide"], "hidden_size": 512}, "BF16")
     measured, bound = measured_and_predicted(folder, "bf16", isq=isq)
@@ -124,7 +124,7 @@ def test_several_threads(
 
 def test_decoding_takes_what_is_planned() -> None:
     """For every format, with what is not one of its blocks left out."""
-    run = Load(8, 1).passes(FORMATS["BF16"], on_cpu=True, native=False)[0]
+    run = Workload(8, 1).passes(FORMATS["BF16"], on_cpu=True, native=False)[0]
     for name, decoder in DECODERS.items():
         format, numbers = FORMATS[name], 1 << 17
         blocks = torch.zeros(numbers // format.block_elements, format.block_bytes).byte()

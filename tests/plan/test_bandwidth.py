@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from mrs.plan import bandwidth
-from mrs.plan.bandwidth import (
+from mrs.devices import bandwidth
+from mrs.devices.bandwidth import (
     learn_host_bandwidth,
     measure_host_bandwidth,
     remember_bandwidth,
     with_bandwidth,
 )
-from mrs.plan.device import Device
-from mrs.plan.gpu_bandwidths import published_bandwidth
+from mrs.devices.device import Device
+from mrs.devices.published_bandwidth import published_bandwidth
 
 GPU = Device("cuda", 0, "NVIDIA GeForce RTX 4090", 1, 1, "cuda:0")
 CPU = Device("cpu", 0, "Fast 9000", 1, 1, "cpu")

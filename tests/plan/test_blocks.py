@@ -10,18 +10,18 @@ from made_models import write_model
 from torch import Tensor
 
 from engines import generate, make_engine
-from mrs.families.find import Description, describe
+from mrs.architecture.describe import Description, describe
+from mrs.devices.device import Device
 from mrs.formats import FORMATS
 from mrs.isq import parse_isq
-from mrs.kernels.plane_matrix import PlaneMatrix
+from mrs.kernels.triton.plane_matrix import PlaneMatrix
 from mrs.load import blocks
 from mrs.load.load import load_weights
 from mrs.model.decoder import Decoder
-from mrs.model.matrix import BlockMatrix
+from mrs.model.linear import BlockMatrix
 from mrs.model.weights import ModelWeights
-from mrs.plan.device import Device
-from mrs.plan.kept import ModelFiles
-from mrs.plan.terms import Load, ModelSizes, Sizes
+from mrs.plan.memory.device_sizes import DeviceSizes, ModelSizes, Workload
+from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.request import ModelSource, Sampling
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.find import open_checkpoint
@@ -48,12 +48,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoint, Descrip
     return checkpoint, describe(checkpoint)
 
 
-def sizes_on(model: tuple[Checkpoint, Description], device: Device, **changes: Any) -> Sizes:
+def sizes_on(model: tuple[Checkpoint, Description], device: Device, **changes: Any) -> DeviceSizes:
     options: dict[str, Any] = {"level": parse_isq("q4k"), "cpu_packs": True, **changes}
-    return ModelSizes(ModelFiles(*model), Load(64, 1), FORMATS["BF16"], **options).on(device)
+    return ModelSizes(ModelWeightsInfo(*model), Workload(64, 1), FORMATS["BF16"], **options).on(
+        device
+    )
 
 
-def load(model: tuple[Checkpoint, Description], sizes: Sizes) -> ModelWeights:
+def load(model: tuple[Checkpoint, Description], sizes: DeviceSizes) -> ModelWeights:
     checkpoint, description = model
     places = {parameter.name: CPU for parameter in description.parameters}
     parameters = description.parameters
@@ -99,7 +101,7 @@ def test_what_is_planned_for_a_gpu_is_loaded(
 def test_all_forms_hold_the_same_numbers(
     model: tuple[Checkpoint, Description], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def values(sizes: Sizes) -> list[Tensor]:
+    def values(sizes: DeviceSizes) -> list[Tensor]:
         loaded = load(model, sizes)
         matrices = (loaded.matrix("embedding"), loaded.layer(1).matrix("ffn.down"))
         return [matrix.rows(torch.arange(matrix.shape[0]), torch.float32) for matrix in matrices]
@@ -129,7 +131,7 @@ def test_a_model_in_blocks_answers(model: tuple[Checkpoint, Description]) -> Non
 
 
 def dense_copy(weights: ModelWeights, description: Description) -> ModelWeights:
-    from mrs.model.matrix import DenseMatrix
+    from mrs.model.linear import DenseMatrix
 
     matrices, vectors = {}, {}
     for parameter in description.parameters:

@@ -5,22 +5,22 @@ from __future__ import annotations
 import pytest
 import torch
 
+from mrs.architecture.layers import CrossAttention, Layer, Mlp, Norm
+from mrs.architecture.slots import layer_slots
 from mrs.cache.cross_attention_kv import CrossAttentionCache
-from mrs.cache.sequence import SequenceCache
-from mrs.cpu import torch_units
+from mrs.cache.sequence_cache import SequenceCache
+from mrs.devices.cpu_path import torch_units
 from mrs.engine.profile.peak_memory import peak_bytes
-from mrs.families.slots import layer_slots
-from mrs.families.spec import CrossAttention, Layer, Mlp, Norm
 from mrs.formats import FORMATS
 from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.batch import ForwardBatch, ImageFeatures, SequenceInput, forward_batch
 from mrs.model.cross_attention import CrossAttentionLayer
-from mrs.model.matrix import DenseMatrix
+from mrs.model.linear import DenseMatrix
 from mrs.model.weights import ModelWeights
-from mrs.plan.activations import layer_activation_bytes
-from mrs.plan.forward_pass import KeptAs, Pass
-from mrs.plan.kv import layer_kv_bytes
-from mrs.plan.storage import Storage
+from mrs.plan.memory.forward_pass import ForwardShape, StorageOf
+from mrs.plan.memory.kv_bytes import layer_kv_bytes
+from mrs.plan.memory.layer_activations import layer_activation_bytes
+from mrs.storage import Storage
 
 CPU = torch.device("cpu")
 HIDDEN, KEYS = 256, 900
@@ -103,14 +103,14 @@ def batch_of(
     return forward_batch(inputs)
 
 
-def kept_as(dense: str) -> KeptAs:
+def kept_as(dense: str) -> StorageOf:
     return lambda slot: Storage(FORMATS[dense], 0)
 
 
 def make_pass(
     tokens: int, dense: str, path: str, keys: int, new_keys: int, sequence_tokens: int = 0
-) -> Pass:
-    return Pass(
+) -> ForwardShape:
+    return ForwardShape(
         tokens,
         sequence_tokens or tokens,
         tokens,

@@ -10,8 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mrs.devices.device import DeviceMemory
 from mrs.errors import DoesNotFit
-from mrs.plan import DeviceMemory, Placement, TokenReads, auto_map, fastest, token_seconds
+from mrs.plan.placement.fastest import fastest
+from mrs.plan.placement.fill import auto_map
+from mrs.plan.placement.placement import Placement
+from mrs.plan.placement.token_time import TokenReads, token_seconds
 
 RESERVE = 512 * 1024**2
 HOP = 1.0

@@ -7,8 +7,10 @@ from collections import Counter
 
 import pytest
 
+from mrs.devices.device import DeviceMemory
 from mrs.errors import DoesNotFit
-from mrs.plan import DeviceMemory, Placement, auto_map
+from mrs.plan.placement.fill import auto_map
+from mrs.plan.placement.placement import Placement
 
 MIB = 1024**2
 GIB = 1024**3

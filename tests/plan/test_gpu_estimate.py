@@ -9,7 +9,7 @@ from typing import Any
 import ollama_estimator
 import pytest
 
-from mrs.plan import GpuMemory, estimate_gpu_layers
+from mrs.plan.placement.round_robin import GpuMemory, estimate_gpu_layers
 
 
 def problem(chance: Random) -> dict[str, Any]:

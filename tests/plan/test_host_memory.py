@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mrs.plan.host_memory import host_memory
+from mrs.devices.host_memory import host_memory
 
 GIB = 1024**3
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mrs.formats import FORMATS, Format
-from mrs.plan.kv import (
+from mrs.plan.memory.kv_bytes import (
     attention_kv_bytes,
     cache_cells,
     convolution_state_bytes,
@@ -153,7 +153,7 @@ def test_states_equal_those_of_a_reference_model():
 
 
 def test_a_layer_from_its_description():
-    from mrs.families.spec import Attention, Layer, Mlp, Norm
+    from mrs.architecture.layers import Attention, Layer, Mlp, Norm
 
     def layer(window: int | None) -> Layer:
         mixer = Attention(heads=8, kv_heads=4, head_dim=256, scale=1.0, rope=None, window=window)

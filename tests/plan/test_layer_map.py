@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from mrs.devices.device import DeviceMemory
 from mrs.errors import UsageError
-from mrs.plan import DeviceMemory
-from mrs.plan.layer_map import parse_layer_map, place_by_hand
+from mrs.plan.placement.layer_map import parse_layer_map, place_by_hand
 
 TWO_GPUS = [
     DeviceMemory("cuda", 0, 10**9),

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from mrs import runner
+from mrs.devices.bandwidth import is_host_known
+from mrs.devices.device import Device
+from mrs.devices.measurements import cache_file, host_key, write_entries
+from mrs.devices.processor import OPERATIONS_PER_CYCLE, expected_bandwidth, operations_per_s
 from mrs.events import Finished
 from mrs.loaded_model import learn_speed
-from mrs.plan.bandwidth import is_host_known
-from mrs.plan.device import Device
-from mrs.plan.learnt import Learnt, Pace, learn
-from mrs.plan.processor import OPERATIONS_PER_CYCLE, expected_bandwidth, operations_per_s
-from mrs.plan.rates import device_speed
-from mrs.plan.remembered import cache_file, host_key, write_entries
-from mrs.plan.speed import SpeedEstimate
-from mrs.plan.work import Work
+from mrs.model_loader import ModelLoader
+from mrs.plan.cost import Work
+from mrs.plan.speed.learnt import Learnt, Pace, learn
+from mrs.plan.speed.rates import device_speed
+from mrs.plan.speed.roofline import SpeedEstimate
 from mrs.request import Message, ModelSource, RunRequest, Sampling
 
 GIB = 1024**3
@@ -122,10 +122,10 @@ def test_the_processor_says_what_to_expect(
 ) -> None:
     paths = list(OPERATIONS_PER_CYCLE)[list(OPERATIONS_PER_CYCLE).index(path) :]
     (tmp_path / "cpuinfo").write_text("cpu MHz\t: 2000.0\n")
-    monkeypatch.setattr("mrs.plan.processor.PROC", tmp_path)
-    monkeypatch.setattr("mrs.plan.processor.cpu_threads", lambda: 4)
-    monkeypatch.setattr("mrs.plan.processor.cpu_path", lambda: path)
-    monkeypatch.setattr("mrs.plan.processor.cpu_paths", lambda: paths)
+    monkeypatch.setattr("mrs.devices.processor.PROC", tmp_path)
+    monkeypatch.setattr("mrs.devices.processor.cpu_threads", lambda: 4)
+    monkeypatch.setattr("mrs.devices.processor.cpu_path", lambda: path)
+    monkeypatch.setattr("mrs.devices.processor.cpu_paths", lambda: paths)
     plain, quantized = OPERATIONS_PER_CYCLE[path]
     assert operations_per_s("BF16") == 8e9 * plain
     assert operations_per_s("Q4_K") == 8e9 * quantized
@@ -133,7 +133,7 @@ def test_the_processor_says_what_to_expect(
 
 
 def test_a_processor_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mrs.plan.processor.PROC", tmp_path / "nowhere")
+    monkeypatch.setattr("mrs.devices.processor.PROC", tmp_path / "nowhere")
     assert operations_per_s("BF16") > 0
 
 
@@ -142,10 +142,10 @@ def test_a_chat_teaches_unless_the_machine_is_busy(
     monkeypatch: pytest.MonkeyPatch, load: float
 ) -> None:
     monkeypatch.setattr("os.getloadavg", lambda: (load, load, load))
-    monkeypatch.setattr("mrs.plan.bandwidth.measure_host_bandwidth", lambda: 31e9)
-    monkeypatch.setattr("mrs.plan.learnt.SLOWER", 1e6)
+    monkeypatch.setattr("mrs.devices.bandwidth.measure_host_bandwidth", lambda: 31e9)
+    monkeypatch.setattr("mrs.plan.speed.learnt.SLOWER", 1e6)
     request = RunRequest(ModelSource("demo", "safetensors"), cpu=True)
-    model = runner.load(request)
+    model = ModelLoader(request).load()
     question: list[Message] = [{"role": "user", "content": "What is a KV cache?"}]
     reply = model.stream_chat(question, Sampling(temperature=0, max_tokens=30))
     assert isinstance(list(reply)[-1], Finished)
@@ -154,7 +154,7 @@ def test_a_chat_teaches_unless_the_machine_is_busy(
     is_quiet = load < 1
     assert is_host_known() == is_quiet
     assert (Learnt.read() != Learnt()) == is_quiet
-    source = runner.plan(request).devices[-1].bandwidth_source
+    source = ModelLoader(request).plan.devices[-1].bandwidth_source
     assert source == ("measured" if is_quiet else "assumed")
 
 
@@ -163,8 +163,8 @@ def test_an_interrupt_at_the_end_is_no_error(monkeypatch: pytest.MonkeyPatch) ->
         raise KeyboardInterrupt
 
     monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
-    monkeypatch.setattr("mrs.plan.bandwidth.measure_host_bandwidth", interrupted)
-    made = runner.plan(RunRequest(ModelSource("demo", "safetensors"), cpu=True))
+    monkeypatch.setattr("mrs.devices.bandwidth.measure_host_bandwidth", interrupted)
+    made = ModelLoader(RunRequest(ModelSource("demo", "safetensors"), cpu=True)).plan
     pace = Pace()
     pace.add_step(0.001)
     learn_speed(made, pace)

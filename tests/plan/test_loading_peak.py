@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from made_models import write_model
 
-from mrs import runner
+from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
 
 MODEL: dict[str, Any] = {
@@ -32,14 +32,14 @@ MODEL: dict[str, Any] = {
 PROGRAM = """
 import json, sys
 import torch
-from mrs import runner
+from mrs.model_loader import ModelLoader
 from mrs.load.load import load_weights
-from mrs.plan.host_memory import forget_peak, peak_resident_bytes, resident_bytes
+from mrs.devices.host_memory import forget_peak, peak_resident_bytes, resident_bytes
 from mrs.request import ModelSource, RunRequest
 
 request = RunRequest(ModelSource(sys.argv[1], "safetensors"), cpu=True, **json.loads(sys.argv[2]))
-planner = runner.open_planner(request)
-plan = runner.plan(request, planner)
+loader = ModelLoader(request)
+planner, plan = loader.planner, loader.plan
 parameters = planner.description.parameters
 devices = {parameter.name: torch.device("cpu") for parameter in parameters}
 before = resident_bytes()
@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("wishes", [{}, {"isq": "q4k"}, {"isq": "q8_0"}, {"dtype": "f32"}])
 def test_loading_takes_no_more_than_is_planned(folder: Path, wishes: dict[str, Any]) -> None:
     request = RunRequest(ModelSource(str(folder), "safetensors"), cpu=True, **wishes)
-    terms = runner.plan(request).terms[-1]
+    terms = ModelLoader(request).plan.terms[-1]
     command = [sys.executable, "-c", PROGRAM, str(folder), json.dumps(wishes)]
     grown = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     # What it does besides, thread pools and the allocator's first pages, are a few MiB.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from mrs.devices.device import DeviceMemory
 from mrs.errors import DoesNotFit
-from mrs.plan import DeviceMemory
-from mrs.plan.paged import PagedBudget, auto_map_paged
+from mrs.plan.placement.paged import PagedBudget, auto_map_paged
 
 MIB = 1024**2
 GIB = 1024**3

@@ -17,13 +17,13 @@ from made_models import GPT_OSS, LLAMA_70B, tensor_shapes, write_few_bits, write
 
 from mrs.errors import DoesNotFit, UsageError
 from mrs.formats import FORMATS
-from mrs.plan.advice import nearest_changes
-from mrs.plan.conversations import conversations_at_once
-from mrs.plan.conversions import conversion_text, conversions, memory_bytes
-from mrs.plan.document import SCHEMA, to_document
-from mrs.plan.placement import Placement
+from mrs.plan.placement.placement import Placement
 from mrs.plan.plan import Plan
-from mrs.plan.solve import GOALS, solve
+from mrs.plan.report.conversations import conversations_at_once
+from mrs.plan.report.conversions import conversion_text, conversions, memory_bytes
+from mrs.plan.report.document import SCHEMA, to_document
+from mrs.plan.report.solve import GOALS, solve
+from mrs.plan.report.suggestions import nearest_changes
 from mrs.units import GIB
 
 SMALL: dict[str, Any] = {**LLAMA_70B, "hidden_size": 1024, "intermediate_size": 4096}
@@ -47,7 +47,7 @@ def check(plan: Plan) -> None:
         if plan.fits:
             assert expected <= terms.available_bytes
             assert terms.weight_bytes <= terms.available_bytes
-    assert plan.terms[plan.home].weight_bytes > 0
+    assert plan.terms[plan.primary_device].weight_bytes > 0
     Draft202012Validator(json.loads(SCHEMA.read_text())).validate(
         json.loads(json.dumps(to_document(plan)))
     )
@@ -105,7 +105,7 @@ def test_head_and_embedding_are_charged_where_they_live(llama_70b: Path, planner
     plan = planner.plan(request)
     check(plan)
     assert plan.fits
-    assert plan.home == 1
+    assert plan.primary_device == 1
     assert plan.terms[0].total.expected == 0
     embedding = 2 * 2 * 128256 * 8192
     assert plan.terms[1].weight_bytes > embedding

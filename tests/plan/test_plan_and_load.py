@@ -16,13 +16,14 @@ from made_models import LLAMA_70B, shards, write_model
 
 import mrs
 import mrs_cli
-from mrs import runner
+from mrs.devices.bandwidth import remember_bandwidth
+from mrs.devices.device import Device
+from mrs.devices.measurements import host_key
 from mrs.errors import DoesNotFit
-from mrs.plan.account import Correction
-from mrs.plan.bandwidth import remember_bandwidth
+from mrs.model_loader import ModelLoader
 from mrs.plan.calibration import corrections
-from mrs.plan.device import Device
-from mrs.plan.document import dumps, to_document
+from mrs.plan.memory.breakdown import Correction
+from mrs.plan.report.document import dumps, to_document
 from mrs.request import ModelSource, RunRequest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "source"))
@@ -67,8 +68,8 @@ def devices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_run_says_what_its_plan_said(tiny: Path, devices: str) -> None:
     wish = request(tiny)
-    planned = runner.plan(wish)
-    loaded = runner.load(wish)
+    planned = ModelLoader(wish).plan
+    loaded = ModelLoader(wish).load()
     assert loaded.summary == planned.summary
     assert loaded.plan.layer_devices == planned.layer_devices
     loaded.close()
@@ -77,8 +78,7 @@ def test_a_run_says_what_its_plan_said(tiny: Path, devices: str) -> None:
 @pytest.mark.parametrize("wishes", [{}, {"dtype": "f32"}, {"isq": "q8_0"}])
 def test_predicted_and_measured(tiny: Path, devices: str, wishes: dict[str, Any]) -> None:
     wish = request(tiny, **wishes)
-    planner = runner.open_planner(wish)
-    result = runner.rehearse(wish, planner, runner.plan(wish, planner))
+    result = ModelLoader(wish).measure()
     rows = {row.term: row for row in result.rows}
     assert set(rows) == {
         "weights", "KV cache", "activations", "program", "unexplained", "process",
@@ -93,18 +93,18 @@ def test_predicted_and_measured(tiny: Path, devices: str, wishes: dict[str, Any]
 
 def test_what_was_measured_is_remembered(tiny: Path) -> None:
     wish = request(tiny)
-    planner = runner.open_planner(wish)
-    before = runner.plan(wish, planner)
+    loader = ModelLoader(wish)
+    before = loader.plan
     assert not before.corrected
-    result = runner.rehearse(wish, planner, before)
-    after = runner.plan(wish)
+    result = loader.measure()
+    after = ModelLoader(wish).plan
     assert after.corrected
     measured = next(row for row in result.rows if row.term == "activations").measured_bytes
     assert after.terms[-1].activations.expected == pytest.approx(measured, rel=0.01)
-    assert not runner.plan(replace(wish, calibration=False)).corrected
+    assert not ModelLoader(replace(wish, calibration=False)).plan.corrected
     imagined = replace(wish, devices=("cpu=4GiB",))
-    assert not runner.plan(imagined).corrected
-    again = runner.rehearse(wish, runner.open_planner(wish), after)
+    assert not ModelLoader(imagined).plan.corrected
+    again = ModelLoader(wish).measure()
     ratio = next(iter(again.corrections.values())).activation_ratio
     assert ratio == pytest.approx(
         next(iter(result.corrections.values())).activation_ratio, rel=1e-3
@@ -112,22 +112,23 @@ def test_what_was_measured_is_remembered(tiny: Path) -> None:
 
 
 def test_a_faster_run_is_remembered(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mrs.plan.speed.MOST_CACHED_BYTES", 0)
+    monkeypatch.setattr("mrs.plan.speed.roofline.MOST_CACHED_BYTES", 0)
     wish = request(tiny)
-    cpu = runner.plan(wish).devices[-1]
+    cpu = ModelLoader(wish).plan.devices[-1]
     remember_bandwidth(cpu, 1e3)
-    planner = runner.open_planner(wish)
-    slow = runner.plan(wish, planner)
-    result = runner.rehearse(wish, planner, slow)
+    loader = ModelLoader(wish)
+    slow = loader.plan
+    result = loader.measure()
     assert result.decode_tokens_per_s > slow.speed.decode.high
-    after = runner.plan(wish)
+    after = ModelLoader(wish).plan
     assert after.devices[-1].bandwidth_bytes_per_s == pytest.approx(
         slow.speed.read_bytes(0) * result.decode_tokens_per_s
     )
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", '{"cpu x 2": 3}', '{"cpu x 2": {"activation_ratio": 9}}']
+    "content",
+    ["", "[]", json.dumps({host_key(): 3}), json.dumps({host_key(): {"activation_ratio": 9}})],
 )
 def test_a_damaged_memory_remembers_nothing(tmp_path: Path, content: str) -> None:
     path = tmp_path / "calibration.json"
@@ -157,12 +158,12 @@ def shrinking(monkeypatch: pytest.MonkeyPatch, sizes: list[int]) -> None:
             Device("cpu", 0, "CPU", 4 << 30, 4 << 30, "cpu"),
         ]
 
-    monkeypatch.setattr(runner, "probe_devices", probe)
+    monkeypatch.setattr("mrs.model_loader.probe_devices", probe)
 
 
 def test_less_memory_at_loading_plans_again(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shrinking(monkeypatch, [2 << 30, 1 << 20])
-    loaded = runner.load(request(tiny))
+    loaded = ModelLoader(request(tiny)).load()
     assert set(loaded.plan.layer_devices) == {1}
     assert "cpu (4 layers)" in loaded.summary
 
@@ -172,17 +173,17 @@ def test_less_memory_than_a_given_plan_needs(
 ) -> None:
     shrinking(monkeypatch, [2 << 30])
     path = tmp_path / "plan.json"
-    path.write_text(dumps(to_document(runner.plan(request(tiny)))))
-    assert runner.load(request(tiny, plan_file=str(path))).plan.layer_devices == (0, 0, 0, 0)
+    path.write_text(dumps(to_document(ModelLoader(request(tiny)).plan)))
+    assert ModelLoader(request(tiny, plan_file=str(path))).load().plan.layer_devices == (0, 0, 0, 0)
     shrinking(monkeypatch, [2 << 30, 1 << 20])
     with pytest.raises(DoesNotFit, match="no longer fits"):
-        runner.load(request(tiny, plan_file=str(path)))
+        ModelLoader(request(tiny, plan_file=str(path))).load()
 
 
 def test_loading_refuses_what_does_not_fit(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shrinking(monkeypatch, [1 << 20])
     with pytest.raises(DoesNotFit):
-        runner.load(request(tiny, cpu_spill=False))
+        ModelLoader(request(tiny, cpu_spill=False)).load()
 
 
 @pytest.fixture
@@ -201,7 +202,7 @@ def test_a_remote_plan_asks_for_no_weight(hub: HubServer, llama_70b: Path, plann
     wish = RunRequest(
         ModelSource("someone/big", "safetensors"), devices=("cuda:0=80GiB", "cpu=128GiB")
     )
-    plan = runner.plan(wish)
+    plan = ModelLoader(wish).plan
     assert plan.model.file_bytes > 141e9
     assert hub.body_bytes < 20e6
     for served in hub.log:
@@ -239,10 +240,10 @@ def test_planning_leaves_torch_alone(tiny: Path, tmp_path: Path) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_on_a_gpu(tiny: Path) -> None:
     wish = request(tiny)
-    planner = runner.open_planner(wish)
-    plan = runner.plan(wish, planner)
+    loader = ModelLoader(wish)
+    plan = loader.plan
     assert plan.devices[0].kind == "cuda"
-    rows = {row.term: row for row in runner.rehearse(wish, planner, plan).rows}
+    rows = {row.term: row for row in loader.measure().rows}
     assert rows["weights"].measured_bytes == rows["weights"].predicted_bytes
     assert rows["KV cache"].measured_bytes == rows["KV cache"].predicted_bytes
     assert rows["activations"].measured_bytes <= 1.25 * rows["activations"].predicted_bytes

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mrs.errors import UsageError
-from mrs.plan.prefix import PREFIX_SHARE, folder_bytes
+from mrs.plan.memory.prefix_budget import PREFIX_SHARE, folder_bytes
 from mrs.request import ModelSource, RunRequest
 
 DEVICES = ("cuda:0=80GiB", "cuda:1=100GiB", "cuda:2=80GiB", "cpu=64GiB")

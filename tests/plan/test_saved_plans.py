@@ -11,8 +11,8 @@ import pytest
 from made_models import LLAMA_70B, write_headers
 
 from mrs.errors import DoesNotFit, MrsError, NotReadable, UsageError
-from mrs.plan.document import dumps, to_document
-from mrs.plan.saved import replay
+from mrs.plan.report.document import dumps, to_document
+from mrs.plan.report.replay import replay
 
 DEVICES = ("cuda:0=80GiB", "cuda:1=80GiB", "cpu=80GiB")
 

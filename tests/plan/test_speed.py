@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from made_models import write_headers
 
-from mrs.plan.speed import CHOICE_STEPS, GATHERED_STEPS, DeviceSpeed, Range, SpeedEstimate
-from mrs.plan.work import Work
+from mrs.plan.cost import Work
+from mrs.plan.speed.roofline import CHOICE_STEPS, GATHERED_STEPS, DeviceSpeed, Range, SpeedEstimate
 
 SLOW_STEP, FAST_STEP = 30e-6, 5e-6
 
@@ -179,10 +179,10 @@ def processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int]
 
     def pretend(threads: int) -> None:
         (tmp_path / "cpuinfo").write_text("cpu MHz : 3000.0\n")
-        monkeypatch.setattr("mrs.plan.processor.PROC", tmp_path)
-        monkeypatch.setattr("mrs.plan.processor.cpu_threads", lambda: threads)
-        monkeypatch.setattr("mrs.plan.processor.cpu_path", lambda: "avx512")
-        monkeypatch.setattr("mrs.plan.processor.cpu_paths", lambda: ["avx512"])
+        monkeypatch.setattr("mrs.devices.processor.PROC", tmp_path)
+        monkeypatch.setattr("mrs.devices.processor.cpu_threads", lambda: threads)
+        monkeypatch.setattr("mrs.devices.processor.cpu_path", lambda: "avx512")
+        monkeypatch.setattr("mrs.devices.processor.cpu_paths", lambda: ["avx512"])
 
     return pretend
 

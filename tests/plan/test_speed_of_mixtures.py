@@ -11,8 +11,8 @@ import pytest
 from made_models import write_model
 
 from engines import Asked, make_engine
-from mrs import runner
 from mrs.engine.engine import Engine
+from mrs.model_loader import ModelLoader
 from mrs.plan.plan import Plan
 from mrs.request import ModelSource, RunRequest, Sampling
 
@@ -53,12 +53,12 @@ WITHIN = 4
 @pytest.mark.parametrize("config", MIXTURES, ids=lambda config: config["model_type"])
 def test_a_small_mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config) -> None:
     """In processor time of one thread, the least of several tries."""
-    monkeypatch.setattr("mrs.plan.processor.cpu_threads", lambda: 1)
+    monkeypatch.setattr("mrs.devices.processor.cpu_threads", lambda: 1)
     folder = write_model(tmp_path / "model", {**BASE, **config}, "BF16")
     request = RunRequest(ModelSource(str(folder), "safetensors"), max_seq_len=512, cpu=True)
-    planner = runner.open_planner(request)
-    made = runner.plan(request, planner)
-    decoder = runner._load_decoder(planner, made, lambda progress: None)[0]
+    loader = ModelLoader(request)
+    made = loader.plan
+    decoder = loader._load_decoder(lambda progress: None)[0]
     engine = make_engine(decoder, planned_tokens=512, context_tokens=512)
     prompt_s, step_s = zip(*(times(engine, first) for first in range(4)), strict=True)
     hold(made, 128 / min(prompt_s), 1 / min(step_s))

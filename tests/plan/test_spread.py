@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mrs.devices.device import DeviceMemory
 from mrs.errors import DoesNotFit
-from mrs.plan import DeviceMemory, GpuMemory, estimate_gpu_layers, predict_fit, spread
+from mrs.plan.placement.round_robin import GpuMemory, estimate_gpu_layers, predict_fit
+from mrs.plan.placement.spread import spread
 
 VECTORS = json.loads(
     (Path(__file__).parent / "vectors" / "ollama_estimate_gpu_layers.json").read_text()

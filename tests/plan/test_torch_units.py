@@ -12,15 +12,15 @@ import sys
 
 import pytest
 
-from mrs.cpu import TORCH_VARIABLE
+from mrs.devices.cpu_path import TORCH_VARIABLE
 
 #: Prints what a product takes and what is planned for it, beside the result.
 PROGRAM = """
 import json, sys, torch
-from mrs.cpu import torch_units
+from mrs.devices.cpu_path import torch_units
 from mrs.formats import FORMATS
-from mrs.plan.forward_pass import Pass, product_bytes
-from mrs.plan.storage import Storage
+from mrs.plan.memory.forward_pass import ForwardShape, product_bytes
+from mrs.storage import Storage
 from mrs.engine.profile.peak_memory import peak_bytes
 
 found = []
@@ -30,7 +30,7 @@ for threads, dtype, tokens, columns, rows in json.loads(sys.argv[1]):
     x = torch.ones(tokens, columns)
     multiply = lambda: torch.nn.functional.linear(x.to(weight.dtype), weight).float()
     format = FORMATS[{"bfloat16": "BF16", "float16": "F16"}[dtype]]
-    run = Pass(tokens, tokens, tokens, FORMATS["F32"], format, threads, torch_units=torch_units())
+    run = ForwardShape(tokens, tokens, tokens, FORMATS["F32"], format, threads, torch_units=torch_units())
     planned = product_bytes(run, columns, rows, Storage(format, 0))
     found.append((peak_bytes(multiply, torch.device("cpu")), planned))
 print(json.dumps(found))

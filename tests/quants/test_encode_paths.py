@@ -9,9 +9,9 @@ import pytest
 import torch
 from weight_samples import root_mean_square, sample_weights
 
-from mrs.cpu import PATH_VARIABLE
+from mrs.devices.cpu_path import PATH_VARIABLE
 from mrs.formats import FORMATS
-from mrs.kernels.library import native_library, native_paths
+from mrs.kernels.cpu.library import native_library, native_paths
 from mrs.quants import encode
 
 

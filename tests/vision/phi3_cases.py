@@ -22,7 +22,7 @@ from torch import Tensor
 from vision_case import TEXT, WORDS, VisionCase, make_tokenizer
 from vision_reference import PROMPTS, REPLY_TOKENS, SECOND_TURN, Truth, VisionReference, picture
 
-from mrs.families.vision.layouts import CLIP_MEAN, CLIP_STD
+from mrs.architecture.vision.image_layouts import CLIP_MEAN, CLIP_STD
 
 EDGE, PATCH, WIDTH, CROPS = 24, 6, 32, 5
 TOWER: dict[str, Any] = {

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import transformers
 
-from mrs.families.find import Description, describe
+from mrs.architecture.describe import Description, describe
 
 _SO400M = {
     "hidden_size": 1152,

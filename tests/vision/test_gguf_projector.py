@@ -19,8 +19,8 @@ from vision_reference import VisionReference, make_vision_reference, picture
 from vision_running import Conversation, Seeing, difference, load_seeing
 
 from mrs import ChatCompletionRequest, ChatCompletionResponse, Runner, Which
+from mrs.architecture.describe import describe
 from mrs.errors import NotReadable, Unsupported
-from mrs.families.find import describe
 from mrs.request import ModelSource
 from mrs.source.find import open_checkpoint
 from mrs_cli.app import main

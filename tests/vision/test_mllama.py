@@ -21,18 +21,18 @@ from vision_reference import REPLY_TOKENS, VisionReference, picture
 from vision_running import PLANNED_TOKENS, Conversation, Seeing, difference, load_seeing
 
 from engines import Asked, generate, make_engine
+from mrs.architecture.config import Config
+from mrs.architecture.describe import describe
+from mrs.architecture.parameters import list_parameters
+from mrs.architecture.tensor_names import SAFETENSORS
+from mrs.architecture.vision.describe_vision import see
+from mrs.architecture.vision.vision_family import VisionConfigs
 from mrs.engine.engine import Engine
 from mrs.engine.image_input import ImageInput
 from mrs.engine.multimodal import sequence_input
 from mrs.engine.profile.run import rehearse
 from mrs.errors import MrsError
-from mrs.families.config import Config
-from mrs.families.find import describe
 from mrs.families.mllama import FAMILY as TEXT_FAMILY
-from mrs.families.names import SAFETENSORS
-from mrs.families.parameters import list_parameters
-from mrs.families.vision.family import VisionConfigs
-from mrs.families.vision.find import see
 from mrs.families.vision.mllama import FAMILY, SPELLINGS
 from mrs.model.batch import forward_batch
 from mrs.request import ModelSource, Sampling

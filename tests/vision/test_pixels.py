@@ -7,8 +7,8 @@ import torch
 from vision_reference import VisionReference, picture
 from vision_running import Seeing
 
+from mrs.architecture.vision_spec import ImageLayout, PixelScale
 from mrs.errors import UsageError
-from mrs.families.vision.spec import ImageLayout, PixelScale
 
 SIZES = [(37, 53), (53, 37), (1, 1), (7, 200), (201, 6), (64, 64), (333, 127)]
 

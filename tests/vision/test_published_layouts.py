@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mrs.families.config import Config
-from mrs.families.spec import ModelSpec
-from mrs.families.vision.family import VisionConfigs
+from mrs.architecture.config import Config
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.vision.vision_family import VisionConfigs
 from mrs.families.vision.phi3_v import FAMILY as PHI
 
 

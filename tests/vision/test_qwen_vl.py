@@ -23,15 +23,15 @@ from vision_reference import REPLY_TOKENS, VisionReference
 from vision_running import Conversation, Seeing, difference, load_seeing
 
 from engines import Asked, make_engine
+from mrs.architecture.config import Config
+from mrs.architecture.describe import describe
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.parameters import list_parameters
+from mrs.architecture.vision.describe_vision import see, text_of, vision_family
+from mrs.architecture.vision.dynamic_layout import DynamicLayout
+from mrs.architecture.vision_spec import PixelScale
 from mrs.engine.multimodal import sequence_input
 from mrs.errors import MrsError, NotReadable, Unsupported, UsageError
-from mrs.families.config import Config
-from mrs.families.find import describe
-from mrs.families.parameters import list_parameters
-from mrs.families.spec import ModelSpec
-from mrs.families.vision.dynamic import DynamicLayout
-from mrs.families.vision.find import see, text_of, vision_family
-from mrs.families.vision.spec import PixelScale
 from mrs.model.batch import forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.vision.qwen import window_order

@@ -12,8 +12,8 @@ from vision_reference import VisionReference, picture
 from vision_running import Seeing
 
 from engines import Asked, make_engine
-from mrs.cache import prefix_chain, prefix_folder
-from mrs.cache.prefix_folder import PrefixFolder
+from mrs.cache.prefix import chain, disk
+from mrs.cache.prefix.disk import PrefixFolder
 from mrs.engine.engine import Engine
 from mrs.engine.image_input import place_images
 from mrs.media.prepare import PreparedImage
@@ -57,8 +57,8 @@ def test_conversations_that_mix_pictures_are_answered_as_from_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They branch, rewind, and show other pictures in the same places."""
-    monkeypatch.setattr(prefix_chain, "BLOCK_TOKENS", 8)  # cuts pictures, too
-    monkeypatch.setattr(prefix_folder, "LEAST_TOKENS", 8)
+    monkeypatch.setattr(chain, "BLOCK_TOKENS", 8)  # cuts pictures, too
+    monkeypatch.setattr(disk, "LEAST_TOKENS", 8)
     chance = random.Random(truth.case.id)
     prepared = [
         replace(image, digest=100 + number) for number, image in enumerate(model.prepare(PICTURES))

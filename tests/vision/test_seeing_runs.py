@@ -22,8 +22,8 @@ from vision_reference import picture
 from mrs import ChatCompletionRequest, Runner, Which
 from mrs.errors import UsageError
 from mrs.loaded_model import LoadedModel
+from mrs.model_loader import ModelLoader
 from mrs.request import IMAGE_MARK, Message, ModelSource, RunRequest, Sampling, VisionRequest
-from mrs.runner import load
 from mrs_cli.app import main
 from mrs_cli.environment import Environment
 
@@ -122,7 +122,9 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 @pytest.fixture(scope="module")
 def loaded(reference: Reference) -> LoadedModel:
     source = ModelSource(str(reference.folder), "safetensors")
-    return load(RunRequest(source, cpu=True, dtype="f32", vision=VisionRequest(max_num_images=2)))
+    return ModelLoader(
+        RunRequest(source, cpu=True, dtype="f32", vision=VisionRequest(max_num_images=2))
+    ).load()
 
 
 def opened(paths: Sequence[str]) -> list[Image.Image]:
@@ -287,7 +289,7 @@ def test_plans_and_timings(reference: Reference) -> None:
 
 def test_plain_leaves_the_eyes_out(reference: Reference, pictures: list[str]) -> None:
     source = ModelSource(str(reference.folder), "safetensors")
-    model = load(RunRequest(source, cpu=True, dtype="f32"))
+    model = ModelLoader(RunRequest(source, cpu=True, dtype="f32")).load()
     expected = reference.reply([question("Hello")], [])
     assert whole(said_by(model, [question("Hello")])) == text_of(reference, expected)
     with pytest.raises(UsageError, match="load it with vision-plain"):

@@ -22,14 +22,14 @@ from vision_case import make_tokenizer
 from vision_reference import picture
 from vision_running import Conversation, difference, load_seeing
 
+from mrs.architecture.describe import describe
+from mrs.architecture.vision.image_layouts import limited
+from mrs.architecture.vision_spec import ImageLayout
 from mrs.errors import NotReadable, UsageError
-from mrs.families.find import describe
 from mrs.families.vision.idefics3 import SplitLayout
-from mrs.families.vision.layouts import limited
-from mrs.families.vision.spec import ImageLayout
 from mrs.media.gallery import Gallery
 from mrs.model.vision.siglip import nearest_places
-from mrs.plan.vision import pictures
+from mrs.plan.memory.vision_sizes import pictures
 from mrs.request import VisionRequest
 
 

@@ -13,10 +13,10 @@ from vision_reference import VisionReference
 from vision_running import Conversation, Seeing, load_seeing
 
 from engines import Asked, generate, make_engine
+from mrs.architecture.vision_spec import ImageShape
 from mrs.engine.engine import Engine
 from mrs.engine.image_input import ImageInput, chunk_end
 from mrs.engine.scheduler import ScheduledBatch, ScheduledSequence, Scheduler
-from mrs.families.vision.spec import ImageShape
 from mrs.media.prepare import PreparedImage
 from mrs.request import Sampling
 

@@ -9,12 +9,12 @@ import torch
 from vision_reference import VisionReference
 from vision_running import Seeing, load_seeing
 
+from mrs.architecture.describe import describe
+from mrs.devices.probe import probe_devices
 from mrs.engine.profile.peak_memory import peak_bytes
-from mrs.families.find import describe
-from mrs.plan.document import to_document
-from mrs.plan.kept import ModelFiles
-from mrs.plan.memory import probe_devices
+from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.plan import make_plan
+from mrs.plan.report.document import to_document
 from mrs.request import ModelSource, RunRequest, VisionRequest
 from mrs.source.find import open_checkpoint
 
@@ -75,15 +75,15 @@ def test_more_images_take_more(truth: VisionReference) -> None:
     plans = [
         make_plan(
             replace(request, vision=VisionRequest(None, count, 64)),
-            ModelFiles(checkpoint, description),
+            ModelWeightsInfo(checkpoint, description),
             devices,
         )
         for count in (1, 4)
     ]
-    held = [plan.terms[plan.home] for plan in plans]
+    held = [plan.terms[plan.primary_device] for plan in plans]
     assert held[0].weight_bytes == held[1].weight_bytes
     assert held[0].activations.expected < held[1].activations.expected
     document = to_document(plans[1])
     assert document["vision"]["images"] == 4
-    text = ModelFiles(checkpoint, describe(checkpoint))
+    text = ModelWeightsInfo(checkpoint, describe(checkpoint))
     assert make_plan(RunRequest(checkpoint.source), text, devices).vision is None

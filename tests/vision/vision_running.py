@@ -1,4 +1,4 @@
-"""Load a tiny model that sees as a run does, and show it pictures."""
+"""Workload a tiny model that sees as a run does, and show it pictures."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from PIL import Image
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from mrs.cache.space import CacheSpace
+from mrs.architecture.describe import Description, describe
+from mrs.architecture.vision_spec import Vision
+from mrs.cache.cache_space import CacheSpace
+from mrs.devices.probe import probe_devices
 from mrs.engine.image_input import ImageInput, chunk_end, place_images
 from mrs.engine.multimodal import sequence_input
-from mrs.families.find import Description, describe
-from mrs.families.vision.spec import Vision
 from mrs.load.load import load_weights
 from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.media.prepare import PreparedImage, prepare
 from mrs.model.batch import forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.weights import ModelWeights
-from mrs.plan.kept import ModelFiles
-from mrs.plan.memory import probe_devices
+from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.plan import Plan, make_plan
 from mrs.request import Dtype, ModelSource, RunRequest, VisionRequest
 from mrs.source.find import open_checkpoint
@@ -85,7 +85,7 @@ def load_seeing(
         vision=VisionRequest(max_num_images=2, max_image_length=128),
     )
     host = probe_devices(what_if=(), cpu_only=True)
-    made = make_plan(request, ModelFiles(checkpoint, description), host)
+    made = make_plan(request, ModelWeightsInfo(checkpoint, description), host)
     count = len(description.spec.layers)
     layer_devices = [devices[layer * len(devices) // count] for layer in range(count)]
     places = {

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from mrs.devices.bandwidth import learn_host_bandwidth
 from mrs.errors import ExitCode, UsageError
-from mrs.plan.advice import nearest_changes
-from mrs.plan.bandwidth import learn_host_bandwidth
-from mrs.plan.conversations import conversations_at_once
-from mrs.plan.document import dumps, to_document
-from mrs.plan.plan import Plan
-from mrs.plan.planner import Planner
-from mrs.plan.reconcile import Reconciliation
-from mrs.plan.solve import solve
+from mrs.model_loader import ModelLoader
+from mrs.plan.report.conversations import conversations_at_once
+from mrs.plan.report.document import dumps, to_document
+from mrs.plan.report.reconcile import Reconciliation
+from mrs.plan.report.solve import solve
+from mrs.plan.report.suggestions import nearest_changes
 from mrs.request import RunRequest
-from mrs.runner import open_planner, plan, rehearse
 from mrs.source.find import find_selector
 from mrs_cli.commands.loading import with_progress
 from mrs_cli.environment import Environment
@@ -76,10 +74,12 @@ def _show_plan(
     is_settled = request.plan_file is not None
     if not planned.dry_run:
         learn_host_bandwidth()
-    planner = open_planner(request)
+    loader = ModelLoader(request)
+    planner = loader.planner
     solution = solve(planner, request, planned.solve) if planned.solve else None
-    made = plan(request, planner) if solution is None else solution.plan
-    request = request if solution is None else solution.request
+    if solution is not None:
+        loader.settle(solution.request, solution.plan)
+    request, made = loader.request, loader.plan
     solved = solution is not None and solution.best is not None
     changes = [] if solved or is_settled else nearest_changes(planner, request, made)
     at_once = conversations_at_once(planner, request, made)
@@ -87,7 +87,7 @@ def _show_plan(
         render_plan(environment, made, changes, solution, at_once)
     result = None
     if made.fits and not planned.dry_run:
-        result = _measure(environment, output, request, planner, made)
+        result = _measure(environment, output, loader)
     if output.json:
         document = to_document(made, changes, solution, result, at_once)
         environment.stdout.write(dumps(document) + "\n")
@@ -103,16 +103,6 @@ def _check(planned: PlanFlags, request: RunRequest) -> None:
         raise UsageError("--solve and --plan are both given", hint="give one of the two")
 
 
-def _measure(
-    environment: Environment,
-    output: OutputFlags,
-    request: RunRequest,
-    planner: Planner,
-    plan: Plan,
-) -> Reconciliation:
-    return with_progress(
-        environment,
-        f"measuring {plan.model.model_id}",
-        lambda show: rehearse(request, planner, plan, show),
-        quiet=output.quiet,
-    )
+def _measure(environment: Environment, output: OutputFlags, loader: ModelLoader) -> Reconciliation:
+    title = f"measuring {loader.plan.model.model_id}"
+    return with_progress(environment, title, loader.measure, quiet=output.quiet)

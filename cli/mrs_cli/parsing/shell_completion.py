@@ -24,8 +24,8 @@ def truths(incomplete: str) -> list[str]:
 
 
 def architectures(incomplete: str) -> list[str]:
-    from mrs.families.registry import families
-    from mrs.families.vision.find import vision_families
+    from mrs.architecture.registry import families
+    from mrs.architecture.vision.describe_vision import vision_families
 
     return _beginning(incomplete.lower(), [*families(), *vision_families()])
 

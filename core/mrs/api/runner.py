@@ -32,9 +32,9 @@ from mrs.api.which import (
 )
 from mrs.errors import UsageError
 from mrs.events import OnProgress
+from mrs.model_loader import ModelLoader
 from mrs.plan.plan import Plan
 from mrs.request import Message, RunRequest, Sampling
-from mrs.runner import load
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -115,7 +115,7 @@ class Runner:
                 hint="leave one of them out",
             )
         arch = None if isinstance(which, Which.GGUF) else which.arch
-        self._model = load(
+        self._model = ModelLoader(
             RunRequest(
                 model_source(which, token_source),
                 arch=None if arch is None else arch.value,
@@ -134,9 +134,8 @@ class Runner:
                 chat_template=path_text(chat_template),
                 jinja_explicit=path_text(jinja_explicit),
                 vision=vision_request(which),
-            ),
-            on_progress,
-        )
+            )
+        ).load(on_progress)
         self._numbers = itertools.count()
 
     def __enter__(self) -> Self:

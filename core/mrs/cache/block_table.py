@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mrs.block_sizes import blocks_of
 from mrs.cache.block_pool import BlockPool
-from mrs.cache.layer import MemoryTally
+from mrs.cache.layer_cache import MemoryTally
 from mrs.interrupts import interrupts_held
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mrs.cache.layer import CacheRules, LayerSlice, TensorShape
+from mrs.cache.layer_cache import CacheRules, LayerSlice, TensorShape
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mrs.cache.block_table import BlockTable
-from mrs.cache.layer import LayerSlice, TensorShape
+from mrs.cache.layer_cache import LayerSlice, TensorShape
 from mrs.kernels.paged import PagedKV
 
 

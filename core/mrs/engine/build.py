@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from mrs.cache.prefix import PrefixCacheManager
-from mrs.cache.prefix_folder import PrefixFolder
+from mrs.cache.prefix.disk import PrefixFolder
+from mrs.cache.prefix.manager import PrefixCacheManager
 from mrs.engine.cache_manager import CacheManager
 from mrs.engine.engine import Engine
 from mrs.engine.scheduler import MAX_WAITING, Scheduler

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import abc
 
 from mrs.block_sizes import blocks_of
-from mrs.cache.prefix import PrefixCacheManager
-from mrs.cache.space import CacheSpace
+from mrs.cache.cache_space import CacheSpace
+from mrs.cache.prefix.manager import PrefixCacheManager
 from mrs.engine.image_input import chunk_end
 from mrs.engine.sequence import Sequence
 from mrs.model.decoder import Decoder

@@ -9,13 +9,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mrs.architecture.model_spec import ModelSpec
 from mrs.engine.cache_manager import CacheManager
 from mrs.engine.sampling.sampler import Sampler
 from mrs.engine.scheduler import ScheduledBatch, Scheduler
 from mrs.engine.sequence import DeadlineExceeded, Sequence, SequenceRequest, TokenOutput
 from mrs.engine.worker import StepAborted, Worker
 from mrs.errors import ContextFull, NotReadable, UsageError
-from mrs.families.spec import ModelSpec
 
 
 class EngineStats(NamedTuple):

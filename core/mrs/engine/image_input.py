@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mrs.architecture.vision_spec import Vision
 from mrs.errors import UsageError
-from mrs.families.vision.spec import Vision
 
 if TYPE_CHECKING:
     from torch import Tensor

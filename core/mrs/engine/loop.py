@@ -9,11 +9,11 @@ from collections.abc import Sequence as ReadOnlyList
 from queue import SimpleQueue
 from typing import NamedTuple
 
+from mrs.architecture.vision_spec import Vision
 from mrs.engine.engine import Engine, EngineStats
 from mrs.engine.image_input import ImageInput
 from mrs.engine.sequence import QueueFull, Sequence, SequenceRequest, TokenOutput
 from mrs.errors import MrsError
-from mrs.families.vision.spec import Vision
 from mrs.request import Sampling
 
 #: None stands for the end of the thread that fills the queue.

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from mrs.cache.sequence import SequenceCache
+from mrs.cache.sequence_cache import SequenceCache
 from mrs.engine.image_input import ImageInput
 from mrs.model.batch import ImageFeatures, SequenceInput
 from mrs.model.decoder import Decoder

@@ -12,8 +12,8 @@ from mrs.engine.loop import EngineLoop
 from mrs.engine.sampling.sampler import SampledToken
 from mrs.engine.sequence import SequenceRequest, TokenOutput
 from mrs.events import Event, Finished, FinishReason, PlannedRates, TextDelta, TokenLogprob, Usage
-from mrs.plan.learnt import LEAST_PROMPT_TOKENS, Pace
-from mrs.plan.speed import SpeedEstimate
+from mrs.plan.speed.learnt import LEAST_PROMPT_TOKENS, Pace
+from mrs.plan.speed.roofline import SpeedEstimate
 from mrs.request import Sampling
 from mrs.text.chat import TextSide
 

@@ -11,7 +11,7 @@ from mrs.events import FinishReason
 from mrs.request import Sampling
 
 if TYPE_CHECKING:
-    from mrs.cache.sequence import SequenceCache
+    from mrs.cache.sequence_cache import SequenceCache
     from mrs.engine.image_input import ImageInput
     from mrs.engine.sampling.sampler import SampledToken, Sampler
 

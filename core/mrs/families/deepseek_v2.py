@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mrs.families.config import Config
-from mrs.families.family import Family
-from mrs.families.latent import read_latent_attention
-from mrs.families.mixture import read_expert, read_router
-from mrs.families.parts import decoder, layer_count, read_mlp, read_norm
-from mrs.families.spec import Layer, ModelSpec, Moe
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import Layer, Moe
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_reader import decoder, layer_count, read_mlp, read_norm
+from mrs.architecture.readers.mla_reader import read_latent_attention
+from mrs.architecture.readers.moe_reader import read_expert, read_router
 
 #: How GGUF files spell the two ways of scoring experts.
 _SCORING = {1: "softmax", 2: "sigmoid"}
@@ -47,10 +48,10 @@ def read_moe(config: Config) -> Moe:
     router = read_router(
         config,
         scoring=scoring,
-        correction=is_sigmoid,
-        normalized=config.flag("norm_topk_prob", False),
+        score_correction_bias=is_sigmoid,
+        norm_topk_prob=config.flag("norm_topk_prob", False),
         scale=config.number("routed_scaling_factor", 1.0),
-        group_best=2 if is_sigmoid else 1,
+        group_score_experts=2 if is_sigmoid else 1,
         **_groups(config),
     )
     bias = config.flag("mlp_bias", False)
@@ -63,7 +64,7 @@ def _groups(config: Config) -> Mapping[str, int]:
         return {}
     groups = config.positive("n_group", 1)
     chosen = config.positive("topk_group", groups)
-    return {"groups": groups, "chosen_groups": chosen}
+    return {"n_group": groups, "topk_group": chosen}
 
 
 #: What versions 2 and 3 agree on where a config.json is silent.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mrs.families.config import Config
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.model_spec import ModelSpec
 from mrs.families.deepseek_v2 import DEFAULTS, NAMES, read_deepseek
-from mrs.families.family import Family
-from mrs.families.spec import ModelSpec
 
 
 def read(config: Config) -> ModelSpec:

@@ -5,12 +5,20 @@ Windowed layers turn with a rope of their own, which is never scaled.
 
 from __future__ import annotations
 
-from mrs.families.config import Config
-from mrs.families.family import Family
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import Layer, Rope
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_reader import (
+    decoder,
+    read_attention,
+    read_heads,
+    read_mlp,
+    read_norm,
+    windows,
+)
+from mrs.architecture.readers.rope_reader import read_rope
 from mrs.families.gemma2 import query_scale
-from mrs.families.parts import decoder, read_attention, read_heads, read_mlp, read_norm, windows
-from mrs.families.rope import read_rope
-from mrs.families.spec import Layer, ModelSpec, Rope
 
 LAYERS_OF_27B = 62
 

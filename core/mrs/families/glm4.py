@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from mrs.families.config import Config
-from mrs.families.family import Family
-from mrs.families.parts import decoder, layer_count, read_attention, read_heads, read_mlp, read_norm
-from mrs.families.rope import read_rope
-from mrs.families.spec import Layer, ModelSpec
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import Layer
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_reader import (
+    decoder,
+    layer_count,
+    read_attention,
+    read_heads,
+    read_mlp,
+    read_norm,
+)
+from mrs.architecture.readers.rope_reader import read_rope
 
 
 def read(config: Config) -> ModelSpec:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mrs.families.config import Config
-from mrs.families.family import Family
-from mrs.families.mixture import read_expert, read_router
-from mrs.families.parts import decoder, read_attention, read_heads, read_norm, windows
-from mrs.families.rope import read_rope
-from mrs.families.spec import Layer, ModelSpec, Moe, Rope
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import Layer, Moe, Rope
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_reader import (
+    decoder,
+    read_attention,
+    read_heads,
+    read_norm,
+    windows,
+)
+from mrs.architecture.readers.moe_reader import read_expert, read_router
+from mrs.architecture.readers.rope_reader import read_rope
 
 
 def read(config: Config) -> ModelSpec:
@@ -29,7 +36,7 @@ def read(config: Config) -> ModelSpec:
         clamp=config.positive_number("swiglu_limit", 7.0),
         bias=True,
     )
-    moe = Moe(read_router(config, bias=True, normalized=True), expert)
+    moe = Moe(read_router(config, bias=True, norm_topk_prob=True), expert)
     layers = [
         Layer(read_attention(config, window=window, **attention), moe, norm)
         for window in windows(config, period=2)

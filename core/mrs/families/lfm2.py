@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import Layer, Mixer, Mlp, ShortConvolution
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_reader import (
+    decoder,
+    layer_count,
+    layer_types,
+    read_attention,
+    read_norm,
+)
 from mrs.errors import NotReadable
-from mrs.families.config import Config
-from mrs.families.family import Family
-from mrs.families.parts import decoder, layer_count, layer_types, read_attention, read_norm
-from mrs.families.spec import Layer, Mixer, Mlp, ModelSpec, ShortConvolution
 
 
 def read(config: Config) -> ModelSpec:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from mrs.families.config import Config
-from mrs.families.family import Family
-from mrs.families.mixture import read_expert, read_router
-from mrs.families.parts import decoder, layer_count, read_attention, read_norm, read_window
-from mrs.families.spec import Layer, ModelSpec, Moe
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import Layer, Moe
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_reader import (
+    decoder,
+    layer_count,
+    read_attention,
+    read_norm,
+    read_window,
+)
+from mrs.architecture.readers.moe_reader import read_expert, read_router
 
 
 def read(config: Config) -> ModelSpec:
@@ -17,7 +24,7 @@ def read(config: Config) -> ModelSpec:
 
 
 def read_moe(config: Config) -> Moe:
-    return Moe(read_router(config, normalized=True), read_expert(config, "intermediate_size"))
+    return Moe(read_router(config, norm_topk_prob=True), read_expert(config, "intermediate_size"))
 
 
 MIXTRAL_NAMES = {

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from mrs.families.config import Config
-from mrs.families.family import Family
-from mrs.families.parts import decoder, layer_count, read_attention, read_mlp, read_norm
-from mrs.families.spec import CrossAttention, Layer, ModelSpec
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import CrossAttention, Layer
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_reader import (
+    decoder,
+    layer_count,
+    read_attention,
+    read_mlp,
+    read_norm,
+)
 
 #: Tokens behind the vocabulary: the one that stands for a picture, and spare ones.
 EXTRA_TOKENS = 8

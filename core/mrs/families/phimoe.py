@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from mrs.families.config import Config
-from mrs.families.family import Family
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import Layer, Moe
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_reader import (
+    decoder,
+    layer_count,
+    read_attention,
+    read_layer_norm,
+    read_window,
+)
+from mrs.architecture.readers.moe_reader import read_expert, read_router
 from mrs.families.mixtral import MIXTRAL_NAMES
-from mrs.families.mixture import read_expert, read_router
-from mrs.families.parts import decoder, layer_count, read_attention, read_layer_norm, read_window
-from mrs.families.spec import Layer, ModelSpec, Moe
 
 
 def read(config: Config) -> ModelSpec:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from mrs.families.config import Config
-from mrs.families.family import Family
-from mrs.families.mixture import expert_count, mixed_layers, read_expert, read_router
-from mrs.families.parts import (
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import Layer, Moe
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_reader import (
     decoder,
     layer_count,
     read_attention,
@@ -14,7 +15,7 @@ from mrs.families.parts import (
     read_window,
     windows,
 )
-from mrs.families.spec import Layer, ModelSpec, Moe
+from mrs.architecture.readers.moe_reader import expert_count, mixed_layers, read_expert, read_router
 
 
 def read(config: Config) -> ModelSpec:
@@ -29,15 +30,15 @@ def read(config: Config) -> ModelSpec:
     return decoder(config, "qwen2_moe", layers, norm)
 
 
-def read_moe(config: Config, normalized: bool = False) -> Moe | None:
+def read_moe(config: Config, norm_topk_prob: bool = False) -> Moe | None:
     """The mixture that Qwen 2 and Qwen 3 Next have, None in a model without experts.
 
-    `normalized` is what a config that is silent means.
+    `norm_topk_prob` is what a config that is silent means.
     """
     if not expert_count(config):
         return None
     return Moe(
-        read_router(config, normalized=config.flag("norm_topk_prob", normalized)),
+        read_router(config, norm_topk_prob=config.flag("norm_topk_prob", norm_topk_prob)),
         read_expert(config),
         shared=read_expert(config, "shared_expert_intermediate_size"),
         shared_gate=True,

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from mrs.families.config import Config
-from mrs.families.family import Family
-from mrs.families.parts import decoder, read_attention, read_mlp, read_norm, windows
-from mrs.families.spec import Layer, ModelSpec
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import Layer
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_reader import (
+    decoder,
+    read_attention,
+    read_mlp,
+    read_norm,
+    windows,
+)
 
 
 def read(config: Config) -> ModelSpec:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from mrs.families.config import Config
-from mrs.families.family import Family
-from mrs.families.mixture import expert_count, mixed_layers, read_expert, read_router
-from mrs.families.parts import decoder, read_attention, read_mlp, read_norm, read_window
-from mrs.families.spec import Layer, ModelSpec, Moe
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import Layer, Moe
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_reader import (
+    decoder,
+    read_attention,
+    read_mlp,
+    read_norm,
+    read_window,
+)
+from mrs.architecture.readers.moe_reader import expert_count, mixed_layers, read_expert, read_router
 
 
 def read(config: Config) -> ModelSpec:
@@ -17,7 +24,7 @@ def read(config: Config) -> ModelSpec:
     moe = None
     if expert_count(config):
         # Files that say nothing are GGUF ones, whose experts' weights always sum to one.
-        router = read_router(config, normalized=config.flag("norm_topk_prob", True))
+        router = read_router(config, norm_topk_prob=config.flag("norm_topk_prob", True))
         moe = Moe(router, read_expert(config))
     layers = [Layer(attention, part, norm) for part in mixed_layers(config, moe, read_mlp(config))]
     return decoder(config, "qwen3_moe", layers, norm)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mrs.errors import NotReadable
-from mrs.families.config import Config
-from mrs.families.family import Family
-from mrs.families.mixture import mixed_layers
-from mrs.families.parts import (
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import GatedDeltaNet, Layer, Mixer
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_reader import (
     decoder,
     layer_count,
     layer_types,
@@ -14,8 +14,9 @@ from mrs.families.parts import (
     read_mlp,
     read_norm,
 )
+from mrs.architecture.readers.moe_reader import mixed_layers
+from mrs.errors import NotReadable
 from mrs.families.qwen2_moe import read_moe
-from mrs.families.spec import GatedDeltaNet, Layer, Mixer, ModelSpec
 
 
 def read(config: Config) -> ModelSpec:
@@ -23,7 +24,7 @@ def read(config: Config) -> ModelSpec:
     bias = config.flag("attention_bias", False)
     attention = read_attention(config, qk_norm=norm, gated=True, qkv_bias=bias, out_bias=bias)
     delta = _read_delta_net(config)
-    parts = mixed_layers(config, read_moe(config, normalized=True), read_mlp(config))
+    parts = mixed_layers(config, read_moe(config, norm_topk_prob=True), read_mlp(config))
     mixers: list[Mixer] = [attention if attends else delta for attends in _attends(config)]
     layers = [Layer(mixer, part, norm) for mixer, part in zip(mixers, parts, strict=True)]
     return decoder(config, "qwen3_next", layers, norm)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from mrs.errors import NotReadable
-from mrs.families.config import Config
-from mrs.families.family import Family
-from mrs.families.parts import (
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import Layer
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_reader import (
     decoder,
     layer_count,
     read_attention,
@@ -15,8 +16,8 @@ from mrs.families.parts import (
     read_window,
     windows,
 )
-from mrs.families.rope import read_rope
-from mrs.families.spec import Layer, ModelSpec
+from mrs.architecture.readers.rope_reader import read_rope
+from mrs.errors import NotReadable
 
 
 def read(config: Config) -> ModelSpec:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from mrs.families.config import Config
-from mrs.families.family import Family
-from mrs.families.parts import (
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import Layer
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_reader import (
     decoder,
     layer_count,
     read_attention,
@@ -12,7 +14,6 @@ from mrs.families.parts import (
     read_mlp,
     read_window,
 )
-from mrs.families.spec import Layer, ModelSpec
 
 
 def read(config: Config) -> ModelSpec:

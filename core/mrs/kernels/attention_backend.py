@@ -7,10 +7,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from mrs.kernels import steps
-from mrs.kernels.attention import attend_with_torch
-from mrs.kernels.library import NativeLibrary, native_library
+from mrs.kernels.cpu import elementwise
+from mrs.kernels.cpu.library import NativeLibrary, native_library
 from mrs.kernels.paged import AttentionBatch, PagedKV
+from mrs.kernels.softmax_attention import attend_with_torch
 
 #: Where many heads share one head of keys, only a step through them bounds the scores in memory.
 SCORES_AT_ONCE = 1 << 24
@@ -47,7 +47,7 @@ class NativeAttention:
 
     def write(self, cache: PagedKV, batch: AttentionBatch, k: Tensor, v: Tensor | None) -> None:
         assert cache.native is not None
-        steps.write_kv(self.library, cache.native, batch.native, k, v)
+        elementwise.write_kv(self.library, cache.native, batch.native, k, v)
 
     def attend(
         self,
@@ -61,7 +61,7 @@ class NativeAttention:
         sinks: Tensor | None = None,
     ) -> Tensor:
         assert cache.native is not None
-        return steps.attend(
+        return elementwise.attend(
             self.library,
             q,
             cache.native,
@@ -118,7 +118,7 @@ class TorchAttention:
 def attention_backend(cache: PagedKV) -> AttentionBackend:
     """Who attends over such a cache: the native library on a CPU, where it takes the sizes."""
     library = native_library() if cache.device.type == "cpu" else None
-    if library is not None and steps.can_attend(cache.keys, cache.values):
+    if library is not None and elementwise.can_attend(cache.keys, cache.values):
         return NativeAttention(library)
     return TorchAttention()
 

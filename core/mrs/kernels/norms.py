@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mrs.kernels import steps
+from mrs.kernels.cpu import elementwise
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight; x (…, D), weight (D,) float32, result like x."""
-    if library := steps.library_for(x):
-        return steps.rms_norm(library, x, weight, eps)
+    if library := elementwise.library_for(x):
+        return elementwise.rms_norm(library, x, weight, eps)
     wide = x.float()
     scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return (scaled * weight).to(x.dtype)

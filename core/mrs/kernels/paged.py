@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mrs.kernels.steps import CACHE_TYPES, NativeBatch, NativeKV
+from mrs.kernels.native_structs import CACHE_TYPES, NativeBatch, NativeKV
 
 
 class PagedKV:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from mrs.formats import Format
-from mrs.kernels.plane_matrix import PlaneMatrix
-from mrs.kernels.triton_check import what_keeps_triton_from
-from mrs.model.matrix import BlockMatrix
+from mrs.kernels.triton.plane_matrix import PlaneMatrix
+from mrs.kernels.triton.self_test import triton_unavailable_reason
+from mrs.model.linear import BlockMatrix
 from mrs.quants import requantize
 from mrs.quants.fields import PLANE_LAYOUTS, split_blocks
 
@@ -51,7 +51,7 @@ def _multiplies_planes(device: torch.device) -> bool:
     """Whether the Triton kernels run on a device and give what they should."""
     if device.type != "cuda":
         return False
-    reason = what_keeps_triton_from(device)
+    reason = triton_unavailable_reason(device)
     if reason is not None:
         _logger.warning("%s decodes weights for every product: %s", device, reason)
     return reason is None

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 
-from mrs.kernels.library import path_name
+from mrs.kernels.cpu.library import path_name
 from mrs.plan.plan import Plan
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.weights import Weights

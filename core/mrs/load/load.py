@@ -7,23 +7,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from mrs.families.spec import Change, Parameter
+from mrs.architecture.binding import Parameter, WeightTransform
 from mrs.formats import Format
-from mrs.kernels.memory import WeightArena, freed_memory_returned
-from mrs.kernels.packed import GROUP_ROWS, PackedMatrix
+from mrs.kernels.cpu.packed import GROUP_ROWS, PackedMatrix
+from mrs.kernels.cpu.weight_memory import WeightArena, freed_memory_returned
 from mrs.load.blocks import BlockFiller
 from mrs.load.tensor_reader import TORCH_DTYPES, TensorReader
-from mrs.model.matrix import DenseMatrix, Matrix
+from mrs.model.linear import DenseMatrix, Matrix
 from mrs.model.weights import ModelWeights
-from mrs.plan.storage import Storage
 from mrs.quants import decode, requantize
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.weights import Weights
+from mrs.storage import Storage
 
 #: Called with a parameter's name and the bytes that it takes, when it is in place.
 OnBytes = Callable[[str, int], None]
 
-_CHANGES: dict[Change, Callable[[Tensor], Tensor]] = {
+_CHANGES: dict[WeightTransform, Callable[[Tensor], Tensor]] = {
     "plus_one": lambda numbers: numbers.add_(1),
     "negative_exp": lambda numbers: numbers.exp_().neg_(),
 }
@@ -73,13 +73,13 @@ def _cpu_arena(storage: Mapping[str, Storage], devices: Mapping[str, torch.devic
 
 
 #: Rows (uint8), their format, and what the numbers need.
-_Chunks = Iterator[tuple[Tensor, Format, Change | None]]
+_Chunks = Iterator[tuple[Tensor, Format, WeightTransform | None]]
 
 
 def _chunks(reader: TensorReader, parameter: Parameter) -> _Chunks:
     for piece in parameter.pieces:
         for rows, stored in reader.chunks(piece, parameter.columns):
-            yield rows, stored, piece.change
+            yield rows, stored, piece.transform
 
 
 class _Loader:

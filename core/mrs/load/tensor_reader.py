@@ -8,15 +8,15 @@ from math import prod
 import torch
 from torch import Tensor
 
-from mrs.families.spec import Piece, Scales
+from mrs.architecture.binding import Piece, Scales
 from mrs.formats import FORMATS, Format
-from mrs.kernels.packed import GROUP_ROWS
-from mrs.plan.storage import SCALED_CHUNK_WEIGHTS, load_chunk_weights
+from mrs.kernels.cpu.packed import GROUP_ROWS
 from mrs.quants import decode
 from mrs.quants.float8 import decode_float8_tiles
 from mrs.quants.fp4 import decode_mxfp4_pairs
 from mrs.source.checkpoint import TensorInfo
 from mrs.source.weights import Weights
+from mrs.storage import SCALED_CHUNK_WEIGHTS, load_chunk_weights
 
 #: How torch spells the plain formats.
 TORCH_DTYPES: dict[str, torch.dtype] = {

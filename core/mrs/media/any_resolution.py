@@ -6,8 +6,8 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 
+from mrs.architecture.vision_spec import ImageShape
 from mrs.families.vision.llava_next import AnyResolutionLayout
-from mrs.families.vision.spec import ImageShape
 from mrs.media.pixels import resize, to_numbers, to_rgb
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from PIL.Image import Image
 from torch import Tensor
 
-from mrs.families.vision.layouts import CropLayout
-from mrs.families.vision.spec import ImageShape
+from mrs.architecture.vision.image_layouts import CropLayout
+from mrs.architecture.vision_spec import ImageShape
 from mrs.media.pixels import crop_middle, resize, to_numbers, to_rgb
 
 

@@ -9,8 +9,8 @@ from PIL.Image import Image, Transpose
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from mrs.architecture.vision_spec import ImageShape
 from mrs.families.vision.phi3_v import CropsLayout
-from mrs.families.vision.spec import ImageShape
 from mrs.media.pixels import pad, resize, to_numbers, to_rgb
 
 

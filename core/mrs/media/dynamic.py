@@ -5,8 +5,8 @@ from __future__ import annotations
 from PIL.Image import Image
 from torch import Tensor
 
-from mrs.families.vision.dynamic import DynamicLayout
-from mrs.families.vision.spec import ImageShape
+from mrs.architecture.vision.dynamic_layout import DynamicLayout
+from mrs.architecture.vision_spec import ImageShape
 from mrs.media.pixels import resize, to_numbers, to_rgb
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from mrs.families.vision.spec import ImageLayout
+from mrs.architecture.vision_spec import ImageLayout
 from mrs.media.open import Picture, open_picture
 from mrs.media.prepare import PreparedImage, prepare
 from mrs.request import Message

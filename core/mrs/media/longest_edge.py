@@ -5,8 +5,8 @@ from __future__ import annotations
 from PIL.Image import Image
 from torch import Tensor
 
+from mrs.architecture.vision_spec import ImageShape
 from mrs.families.vision.mistral3 import LongestEdgeLayout
-from mrs.families.vision.spec import ImageShape
 from mrs.media.pixels import resize, to_numbers, to_rgb
 
 

@@ -7,7 +7,7 @@ import torch
 from PIL.Image import Image, Resampling, alpha_composite, new
 from torch import Tensor
 
-from mrs.families.vision.spec import PixelScale
+from mrs.architecture.vision_spec import PixelScale
 from mrs.media.strips import changed
 
 

@@ -12,15 +12,15 @@ from typing import Any
 from PIL.Image import Image
 from torch import Tensor
 
-from mrs.families.vision.dynamic import DynamicLayout
+from mrs.architecture.vision.dynamic_layout import DynamicLayout
+from mrs.architecture.vision.image_layouts import CropLayout
+from mrs.architecture.vision.towers.mllama_tower import TilesLayout
+from mrs.architecture.vision_spec import ImageLayout, ImageShape
 from mrs.families.vision.gemma3 import SquareLayout
 from mrs.families.vision.idefics3 import SplitLayout
-from mrs.families.vision.layouts import CropLayout
 from mrs.families.vision.llava_next import AnyResolutionLayout
 from mrs.families.vision.mistral3 import LongestEdgeLayout
 from mrs.families.vision.phi3_v import CropsLayout
-from mrs.families.vision.spec import ImageLayout, ImageShape
-from mrs.families.vision.tiles import TilesLayout
 from mrs.media.any_resolution import whole_and_tiles
 from mrs.media.crop import crop
 from mrs.media.crops import whole_and_crops

@@ -8,8 +8,8 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 
+from mrs.architecture.vision_spec import ImageShape
 from mrs.families.vision.gemma3 import SquareLayout
-from mrs.families.vision.spec import ImageShape
 from mrs.media.pixels import resize, to_numbers, to_rgb
 
 

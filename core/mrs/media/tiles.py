@@ -6,8 +6,8 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 
-from mrs.families.vision.spec import ImageShape
-from mrs.families.vision.tiles import TilesLayout
+from mrs.architecture.vision.towers.mllama_tower import TilesLayout
+from mrs.architecture.vision_spec import ImageShape
 from mrs.media.pixels import pad, resize, to_numbers, to_rgb
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mrs.architecture.layers import Attention
+from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.paged_kv import PagedKVCache
-from mrs.cache.space import CacheBuilder
-from mrs.families.spec import Attention
 from mrs.kernels.attention_backend import AttentionBackend, attention_backend
 from mrs.kernels.paged import PagedKV
 from mrs.model.batch import ForwardBatch
@@ -17,7 +17,7 @@ from mrs.model.rope import RopeTable
 from mrs.model.weights import ModelWeights
 
 
-class AttentionPart:
+class AttentionModule:
     """Projects to queries, keys and values, attends within each sequence, projects back."""
 
     _backend: AttentionBackend

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mrs.cache.block_table import BlockTable
-from mrs.cache.sequence import SequenceCache
+from mrs.cache.sequence_cache import SequenceCache
 from mrs.kernels.paged import AttentionBatch, Queries
 
 

@@ -9,18 +9,18 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from mrs.architecture.layers import CrossAttention, Layer
+from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.cross_attention_kv import CrossAttentionCache, ImageKeys
-from mrs.cache.space import CacheBuilder
-from mrs.families.spec import CrossAttention, Layer
-from mrs.kernels.cross_attention import attend_to_all
 from mrs.kernels.paged import Queries
+from mrs.kernels.softmax_attention import attend_to_all
 from mrs.model.batch import ForwardBatch, ImageFeatures
-from mrs.model.parts import build_feed_forward
+from mrs.model.modules import build_feed_forward
 from mrs.model.weights import ModelWeights
 
 
 @dataclass(frozen=True)
-class Look:
+class CrossAttentionSpan:
     """Adjacent rows of a batch, and the keys and values (KV, S, D) that they see."""
 
     rows: slice
@@ -38,11 +38,11 @@ class CrossAttentionPart:
         self._q_norm = weights.norm("cross.q_norm", part.norm)
         self._k_norm = weights.norm("cross.k_norm", part.norm)
 
-    def looks(
+    def spans(
         self, x: Tensor, batch: ForwardBatch, cache: Sequence[CrossAttentionCache]
-    ) -> list[Look]:
+    ) -> list[CrossAttentionSpan]:
         """Which of the rows x (N, hidden) see what; new images are kept."""
-        found: list[Look] = []
+        found: list[CrossAttentionSpan] = []
         for queries, each in zip(batch.queries, cache, strict=True):
             rows = queries.rows
             images = [i for i in batch.images if rows.start <= int(i.rows[0]) < rows.stop]
@@ -52,14 +52,14 @@ class CrossAttentionPart:
             found += _stretches(queries, images, each)
         return found
 
-    def __call__(self, x: Tensor, looks: list[Look]) -> Tensor:
-        """x (M, hidden) are the rows of all looks one after another; to (M, hidden)."""
+    def __call__(self, x: Tensor, spans: list[CrossAttentionSpan]) -> Tensor:
+        """x (M, hidden) are the rows of all spans one after another; to (M, hidden)."""
         part = self._part
         q = self._q_norm(self._q(x).view(-1, part.heads, part.head_dim))
-        counts = [look.rows.stop - look.rows.start for look in looks]
+        counts = [look.rows.stop - look.rows.start for look in spans]
         mixed = [
             attend_to_all(some, look.keys, look.values, scale=part.scale)
-            for some, look in zip(torch.split(q, counts), looks, strict=True)
+            for some, look in zip(torch.split(q, counts), spans, strict=True)
         ]
         return self._o(mixed[0] if len(mixed) == 1 else torch.cat(mixed))
 
@@ -79,14 +79,14 @@ class CrossAttentionPart:
 
 def _stretches(
     queries: Queries, images: Sequence[ImageFeatures], cache: CrossAttentionCache
-) -> Iterator[Look]:
+) -> Iterator[CrossAttentionSpan]:
     """Rows of a sequence that see the same."""
     rows, start = queries.rows, queries.context - queries.rows.stop
     shown = [int(image.rows[0]) for image in images]
     for first, end in pairwise([rows.start, *shown, rows.stop]):
         seen = cache.seen_at(first + start)
         if first < end and seen is not None:
-            yield Look(slice(first, end), *seen)
+            yield CrossAttentionSpan(slice(first, end), *seen)
 
 
 class CrossAttentionLayer:
@@ -108,12 +108,12 @@ class CrossAttentionLayer:
         self, x: Tensor, batch: ForwardBatch, cache: Sequence[CrossAttentionCache]
     ) -> Tensor:
         """x (N, hidden) to (N, hidden)."""
-        looks = self.mixer.looks(x, batch, cache)
-        if not looks:
+        spans = self.mixer.spans(x, batch, cache)
+        if not spans:
             return x
-        rows = torch.cat([torch.arange(look.rows.start, look.rows.stop) for look in looks])
+        rows = torch.cat([torch.arange(look.rows.start, look.rows.stop) for look in spans])
         rows = rows.to(x.device)
         some = x[rows]
-        some = some + self._mixer_gate * self.mixer(self._mixer_norm(some), looks)
+        some = some + self._mixer_gate * self.mixer(self._mixer_norm(some), spans)
         some = some + self._gate * self._feed_forward(self._norm(some))
         return x.index_copy(0, rows, some)

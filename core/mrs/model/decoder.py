@@ -8,16 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mrs.architecture.layers import CrossAttention, Layer, RopeScaling
+from mrs.architecture.model_spec import ModelSpec
 from mrs.block_sizes import BLOCK_TOKENS
-from mrs.cache.sequence import SequenceCache
-from mrs.cache.space import CacheBuilder, CacheConfig, CacheSpace
-from mrs.families.spec import CrossAttention, Layer, ModelSpec, RopeScaling
+from mrs.cache.cache_space import CacheBuilder, CacheConfig, CacheSpace
+from mrs.cache.sequence_cache import SequenceCache
 from mrs.model.batch import ForwardBatch
 from mrs.model.cross_attention import CrossAttentionLayer
-from mrs.model.halves import fuse_attention, fuse_feed_forward
-from mrs.model.layer_run import FusedLayer, find_runs
-from mrs.model.matrix import Linear
-from mrs.model.parts import build_feed_forward, build_mixer
+from mrs.model.fused_blocks import fuse_attention, fuse_feed_forward
+from mrs.model.fused_chain import FusedLayer, find_runs
+from mrs.model.linear import Linear
+from mrs.model.modules import build_feed_forward, build_mixer
 from mrs.model.rope import RopeTable, file_factors
 from mrs.model.vision.build import VisionPart
 from mrs.model.weights import ModelWeights
@@ -96,8 +97,10 @@ class Decoder:
         self._switches = _rope_switches(spec)
         self.vision = None
         if spec.vision is not None:
-            dtype = self._activation_dtype(self.home)
-            self.vision = VisionPart(spec.vision, weights.under("vision."), self.home, dtype)
+            dtype = self._activation_dtype(self.primary_device)
+            self.vision = VisionPart(
+                spec.vision, weights.under("vision."), self.primary_device, dtype
+            )
         tables: dict[object, RopeTable] = {}
         factors = file_factors(weights)
         self._layers: list[DecoderLayer | CrossAttentionLayer] = []
@@ -115,7 +118,7 @@ class Decoder:
         )
 
     @property
-    def home(self) -> torch.device:
+    def primary_device(self) -> torch.device:
         """Where tokens go in and logits come out."""
         return self._embedding.device
 
@@ -189,19 +192,21 @@ class Decoder:
             cache.advance(rows.stop - rows.start)
         if batch.logits_rows.shape[0] < x.shape[0]:
             x = x[batch.logits_rows.to(x.device)]
-        if x.device != self.home:
-            x = x.to(self.home, self._activation_dtype(self.home))
+        if x.device != self.primary_device:
+            x = x.to(self.primary_device, self._activation_dtype(self.primary_device))
         return self._logits(self._norm(x))
 
     def _embed(self, batch: ForwardBatch) -> Tensor:
         """(N, hidden), at home; with features of images in the place of tokens, where it is so."""
-        home = self.home
-        x = self._embedding.rows(batch.token_ids.to(home), self._activation_dtype(home))
+        primary_device = self.primary_device
+        x = self._embedding.rows(
+            batch.token_ids.to(primary_device), self._activation_dtype(primary_device)
+        )
         if self.spec.embedding_scale != 1.0:
             x = x * self.spec.embedding_scale
         if self.spec.vision is not None and self.spec.vision.enters == "embeddings":
             for image in batch.images:
-                x[image.rows.to(home)] = image.features.to(x.dtype)
+                x[image.rows.to(primary_device)] = image.features.to(x.dtype)
         return x
 
     def _logits(self, x: Tensor) -> Tensor:

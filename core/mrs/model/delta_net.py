@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrs.cache.recurrent import RecurrentStateCache
-from mrs.cache.space import CacheBuilder
-from mrs.families.spec import GatedDeltaNet
-from mrs.kernels.convolution import causal_convolution
-from mrs.kernels.delta import gated_delta_rule, unit_length
+from mrs.architecture.layers import GatedDeltaNet
+from mrs.cache.cache_space import CacheBuilder
+from mrs.cache.recurrent_state import RecurrentStateCache
+from mrs.kernels.causal_convolution import causal_convolution
+from mrs.kernels.delta_rule import gated_delta_rule, unit_length
 from mrs.model.batch import ForwardBatch
 from mrs.model.rope import RopeTable
 from mrs.model.weights import ModelWeights

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mrs.architecture.layers import LatentAttention
+from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.paged_kv import PagedKVCache
-from mrs.cache.space import CacheBuilder
-from mrs.families.spec import LatentAttention
 from mrs.kernels.attention_backend import AttentionBackend, attention_backend
 from mrs.kernels.paged import PagedKV
 from mrs.model.batch import ForwardBatch
@@ -17,7 +17,7 @@ from mrs.model.rope import RopeTable
 from mrs.model.weights import ModelWeights
 
 
-class LatentAttentionPart:
+class LatentAttentionModule:
     """Remembers one latent vector and one rotated key a token, shared by all heads.
 
     Keys and values are never made of the latent vectors: queries go through the keys' map instead,
@@ -32,7 +32,7 @@ class LatentAttentionPart:
         assert rope is not None
         self._part = part
         self._rope = rope
-        if part.query_latent_dim is None:
+        if part.q_lora_rank is None:
             self._q = weights.linear("mixer.q")
         else:
             self._q_a, self._q = weights.linear("mixer.q_a"), weights.linear("mixer.q_b")
@@ -48,24 +48,24 @@ class LatentAttentionPart:
     def __call__(self, x: Tensor, batch: ForwardBatch, cache: Sequence[PagedKVCache]) -> Tensor:
         part, kv = self._part, cache[0].kv
         group = batch.attention[cache[0].group]
-        q = self._queries(x).view(-1, part.heads, part.key_dim + part.rope.dim)
-        own, turned = q[..., : part.key_dim], q[..., part.key_dim :]
+        q = self._queries(x).view(-1, part.heads, part.qk_nope_head_dim + part.rope.dim)
+        own, turned = q[..., : part.qk_nope_head_dim], q[..., part.qk_nope_head_dim :]
         queries = self._rotated(_by_head(own, self._k_b), turned, batch)  # (N, H, latent + rope)
         compressed = self._kv_a(x)
-        latent = self._kv_norm(compressed[:, : part.latent_dim])
-        key = compressed[:, part.latent_dim :]
+        latent = self._kv_norm(compressed[:, : part.kv_lora_rank])
+        key = compressed[:, part.kv_lora_rank :]
         keys = self._rotated(latent[:, None], key[:, None], batch)
         self._backend.write(kv, group, keys, None)
         mixed = self._backend.attend(queries, kv, group, scale=part.scale)
-        mixed = mixed.view(x.shape[0], part.heads, part.latent_dim)
+        mixed = mixed.view(x.shape[0], part.heads, part.kv_lora_rank)
         return self._o(_by_head(mixed, self._v_b.transpose(1, 2)).flatten(1))
 
     def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
         part, config = self._part, builder.config
         kv = PagedKV(
             1,
-            part.latent_dim + part.rope.dim,
-            part.latent_dim,
+            part.kv_lora_rank + part.rope.dim,
+            part.kv_lora_rank,
             block_tokens=config.block_tokens,
             dtype=config.dtype,
             device=device,
@@ -75,7 +75,7 @@ class LatentAttentionPart:
         builder.add_paged(kv)
 
     def _queries(self, x: Tensor) -> Tensor:
-        if self._part.query_latent_dim is not None:
+        if self._part.q_lora_rank is not None:
             x = self._q_norm(self._q_a(x))
         return self._q(x)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mrs.families.spec import Moe, Router
-from mrs.kernels.routing import choose_experts, choose_sparsely
-from mrs.model.feed_forward import MlpPart
+from mrs.architecture.layers import Moe, Router
+from mrs.kernels.expert_routing import choose_experts, sparsemixer_top_k
+from mrs.model.mlp import MlpModule
 from mrs.model.weights import ModelWeights
 
 
@@ -25,32 +25,32 @@ class RouterPart:
         router = self._router
         logits = torch.nn.functional.linear(x.float(), self._weight, self._bias)  # (N, E)
         if router.scoring == "sparsemixer":
-            return choose_sparsely(logits, router.chosen, router.jitter)
+            return sparsemixer_top_k(logits, router.top_k, router.jitter)
         scores = logits.softmax(-1) if router.scoring == "softmax" else logits.sigmoid()
         chosen = choose_experts(
             scores,
-            router.chosen,
+            router.top_k,
             correction=self._correction,
-            groups=router.groups,
-            best=router.group_best,
-            kept=router.chosen_groups,
+            groups=router.n_group,
+            best=router.group_score_experts,
+            kept=router.topk_group,
         )
         chosen_scores = scores.gather(-1, chosen)
-        if router.normalized:
+        if router.norm_topk_prob:
             chosen_scores = chosen_scores / chosen_scores.sum(-1, keepdim=True)
         return chosen_scores * router.scale, chosen
 
 
-class MoePart:
+class MoeModule:
     """Runs the chosen experts alone, each once for all tokens that go to it."""
 
     def __init__(self, part: Moe, weights: ModelWeights) -> None:
         self._router = RouterPart(part.router, weights)
         self._experts = [
-            MlpPart(part.expert, weights, f"ffn.experts.{expert}")
+            MlpModule(part.expert, weights, f"ffn.experts.{expert}")
             for expert in range(part.router.experts)
         ]
-        self._shared = MlpPart(part.shared, weights, "ffn.shared") if part.shared else None
+        self._shared = MlpModule(part.shared, weights, "ffn.shared") if part.shared else None
         self._shared_gate = weights.vector("ffn.shared_gate.weight") if part.shared_gate else None
 
     def __call__(self, x: Tensor) -> Tensor:

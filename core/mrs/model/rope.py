@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from mrs.families.spec import Rope, RopeScaling
-from mrs.kernels.rope import rotate
+from mrs.architecture.layers import Rope, RopeScaling
+from mrs.kernels.rotate import rotate
 from mrs.model.batch import ForwardBatch
 from mrs.model.weights import ModelWeights
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from mrs.families.spec import Norm
+from mrs.architecture.layers import Norm
 from mrs.kernels.norms import layer_norm, rms_norm
-from mrs.model.matrix import Linear, Matrix
+from mrs.model.linear import Linear, Matrix
 
 
 class ModelWeights:

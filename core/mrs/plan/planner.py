@@ -1,22 +1,22 @@
-"""One model on one set of devices, planned again and again for other wishes."""
+"""Plan one model on one set of devices for different requests."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mrs.families.find import Description
-from mrs.plan.account import Correction
-from mrs.plan.bandwidth import with_bandwidth
-from mrs.plan.device import Device
-from mrs.plan.kept import ModelFiles
-from mrs.plan.placement import Placement
+from mrs.architecture.describe import Description
+from mrs.devices.bandwidth import with_bandwidth
+from mrs.devices.device import Device
+from mrs.plan.memory.breakdown import Correction
+from mrs.plan.memory.stored_weights import ModelWeightsInfo
+from mrs.plan.placement.placement import Placement
 from mrs.plan.plan import Plan, make_plan
 from mrs.request import RunRequest
 from mrs.source.checkpoint import Checkpoint
 
 
 class Planner:
-    """`make_plan` with everything but the request held fixed."""
+    """Makes plans of one model on one set of devices."""
 
     def __init__(
         self,
@@ -32,10 +32,10 @@ class Planner:
         self.devices = with_bandwidth(devices)
         self.corrections = corrections or {}
         self._cpu_packs = cpu_packs
-        self._files = ModelFiles(checkpoint, description)
+        self._files = ModelWeightsInfo(checkpoint, description)
 
     def plan(self, request: RunRequest, placement: Placement | None = None) -> Plan:
-        """The plan for a request; with a `placement`, that one."""
+        """The plan for a request, with a given `placement` if there is one."""
         return make_plan(
             request,
             self._files,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mrs.formats import Format
-from mrs.kernels.planes import Fields, PlaneLayout
+from mrs.kernels.triton.bit_planes import Fields, PlaneLayout
 from mrs.quants.bits import fields, planes, typed
 from mrs.quants.k_quants import unpack_q3_k_scales, unpack_scales_and_minima
 

@@ -12,9 +12,9 @@ import torch
 
 from mrs.errors import Unsupported
 from mrs.formats import Format
-from mrs.kernels.encode import native_encoder
-from mrs.plan.storage import CODED_WEIGHTS
+from mrs.kernels.cpu.encode import native_encoder
 from mrs.quants import fp4, iq, k_encode, k_quants, legacy, plain, ternary
+from mrs.storage import CODED_WEIGHTS
 
 _Blocks = Callable[[torch.Tensor], torch.Tensor]
 _Step = Callable[[torch.Tensor, torch.Tensor], object]

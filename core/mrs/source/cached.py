@@ -52,7 +52,9 @@ def cached_models(cache_path: Path) -> Iterator[CachedModel]:
 
 def runnable(model: CachedModel) -> CachedModel | None:
     """The model with a selector that runs it, found from its headers; None if there is none."""
-    from mrs.families.find import describe  # slow to import, and not needed to complete names
+    from mrs.architecture.describe import (  # slow to import, and not needed to complete names
+        describe,
+    )
 
     folder = LocalFolder(model.path, label=model.model_id)
     # The text part of a model that sees may run where its tower does not.

@@ -9,7 +9,7 @@ from mrs_cli.render.safe_text import rate_range, table
 
 if TYPE_CHECKING:
     from mrs.plan.plan import Plan
-    from mrs.plan.reconcile import Reconciliation
+    from mrs.plan.report.reconcile import Reconciliation
 
 
 def measured_table(plan: Plan, result: Reconciliation) -> list[str]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rich.padding import Padding
 from rich.text import Text
 
-from mrs.plan.binding import binding
-from mrs.plan.conversions import conversion_text
+from mrs.plan.report.bottleneck import binding
+from mrs.plan.report.conversions import conversion_text
 from mrs.units import human_bytes
 from mrs_cli.environment import Environment
 from mrs_cli.render.plan import plan_facts
@@ -20,11 +20,11 @@ from mrs_cli.render.theme import console
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from mrs.plan.account import DeviceTerms
-    from mrs.plan.advice import Change
-    from mrs.plan.device import Device
+    from mrs.devices.device import Device
+    from mrs.plan.memory.breakdown import MemoryBreakdown
     from mrs.plan.plan import Plan
-    from mrs.plan.solve import Solution
+    from mrs.plan.report.solve import Solution
+    from mrs.plan.report.suggestions import Suggestion
 
 MAX_COLUMNS = 120
 INDENT = "  "
@@ -35,7 +35,7 @@ RUN_STYLES = ("cyan", "magenta")
 def draw_plan(
     environment: Environment,
     plan: Plan,
-    changes: Sequence[Change],
+    changes: Sequence[Suggestion],
     solution: Solution | None,
     at_once: int,
 ) -> None:
@@ -68,7 +68,7 @@ def _print(screen: Console, lines: Sequence[Text]) -> None:
         screen.print(Padding(line[indent:], (0, 0, 0, len(INDENT) + indent)))
 
 
-def _device(device: Device, terms: DeviceTerms, width: int) -> list[Text]:
+def _device(device: Device, terms: MemoryBreakdown, width: int) -> list[Text]:
     """The name and the memory of a device, above its bar."""
     if not terms.is_used:
         free = f"not used, {human_bytes(terms.available_bytes)} free"
@@ -87,7 +87,7 @@ def _title(device: Device, right: str, width: int, style: str) -> Text:
     return Text.assemble((label, "bold"), (f"  {name}{gap}", "quiet"), (right, style))
 
 
-def _bar(terms: DeviceTerms, width: int) -> Text:
+def _bar(terms: MemoryBreakdown, width: int) -> Text:
     """The parts of the memory as cells; what exceeds it is red."""
     bar, sizes = Text(), part_bytes(terms)
     for (_, style, glyph), cells in zip(PARTS, _cells(sizes, width), strict=True):
@@ -179,7 +179,7 @@ def _tried(solution: Solution | None) -> list[Text]:
     return [*lines, Text()]
 
 
-def _changes(plan: Plan, changes: Sequence[Change]) -> list[Text]:
+def _changes(plan: Plan, changes: Sequence[Suggestion]) -> list[Text]:
     if not changes:
         return []
     has_room = plan.fits and not plan.spilled_layers

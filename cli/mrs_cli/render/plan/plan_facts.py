@@ -5,15 +5,15 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from mrs.plan.search import MOST_SEQUENCES
+from mrs.plan.report.search import MOST_SEQUENCES
 from mrs.units import human_bytes
 from mrs_cli.render.safe_text import rate_range
 
 if TYPE_CHECKING:
-    from mrs.plan.account import DeviceTerms
-    from mrs.plan.advice import Change
+    from mrs.plan.memory.breakdown import MemoryBreakdown
     from mrs.plan.plan import Plan
-    from mrs.plan.solve import Solution
+    from mrs.plan.report.solve import Solution
+    from mrs.plan.report.suggestions import Suggestion
 
 #: Name, style and glyph of each part of a device's memory, in the order of the bar.
 PARTS = (
@@ -30,7 +30,7 @@ USED_PARTS = 4
 MAX_NAMED_DEVICES = 2
 
 
-def part_bytes(terms: DeviceTerms) -> tuple[int, ...]:
+def part_bytes(terms: MemoryBreakdown) -> tuple[int, ...]:
     """The sizes of `PARTS`."""
     return (
         terms.weight_bytes,
@@ -135,7 +135,7 @@ def images(plan: Plan) -> str:
     return (
         f"{count} of up to {vision.image_edge} pixels, {each} each; "
         f"vision weights {human_bytes(vision.weight_bytes)}, vision activations {activations}, "
-        f"on {plan.devices[plan.home].label}"
+        f"on {plan.devices[plan.primary_device].label}"
     )
 
 
@@ -168,7 +168,7 @@ def prefix_cache(plan: Plan) -> str:
     return f"prefix cache: up to {', '.join(parts)}"
 
 
-def change_effect(change: Change) -> str:
+def change_effect(change: Suggestion) -> str:
     return f"{change.effect}, {rate_range(*change.plan.speed.decode)} tokens/s"
 
 

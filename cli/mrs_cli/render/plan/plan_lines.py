@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from mrs.plan.binding import binding
-from mrs.plan.conversions import conversion_text
+from mrs.plan.report.bottleneck import binding
+from mrs.plan.report.conversions import conversion_text
 from mrs.units import human_bytes
 from mrs_cli.environment import Environment
 from mrs_cli.render.plan import plan_facts
@@ -14,17 +14,17 @@ from mrs_cli.render.plan.plan_facts import PARTS, bytes_range, layer_ranges, par
 from mrs_cli.render.safe_text import one_line
 
 if TYPE_CHECKING:
-    from mrs.plan.account import DeviceTerms
-    from mrs.plan.advice import Change
-    from mrs.plan.device import Device
+    from mrs.devices.device import Device
+    from mrs.plan.memory.breakdown import MemoryBreakdown
     from mrs.plan.plan import Plan
-    from mrs.plan.solve import Solution
+    from mrs.plan.report.solve import Solution
+    from mrs.plan.report.suggestions import Suggestion
 
 
 def render_plan(
     environment: Environment,
     plan: Plan,
-    changes: Sequence[Change],
+    changes: Sequence[Suggestion],
     solution: Solution | None,
     at_once: int,
 ) -> None:
@@ -40,7 +40,7 @@ def render_plan(
 
 
 def plain_lines(
-    plan: Plan, changes: Sequence[Change], solution: Solution | None, at_once: int
+    plan: Plan, changes: Sequence[Suggestion], solution: Solution | None, at_once: int
 ) -> Iterator[str]:
     """The facts of the drawing, one per line."""
     yield f"model: {plan.model.model_id}"
@@ -69,7 +69,7 @@ def plain_lines(
         yield f"warning: {warning}"
 
 
-def _device_lines(device: Device, terms: DeviceTerms) -> Iterator[str]:
+def _device_lines(device: Device, terms: MemoryBreakdown) -> Iterator[str]:
     """Name, layers and memory of a device, then the parts of the memory."""
     available = human_bytes(terms.available_bytes)
     if not terms.is_used:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import torch
 
+from mrs.devices.host_memory import host_memory
 from mrs.events import HeldMemory
-from mrs.plan.host_memory import host_memory
 
 
 def held_memory(torch_devices: Iterable[str]) -> list[HeldMemory]:

@@ -10,7 +10,7 @@ import torch
 from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity, profile
 
-from mrs.kernels.library import native_library
+from mrs.kernels.cpu.library import native_library
 
 #: Those that take memory for themselves.
 NATIVE_CALLS = ("mrs_matmul", "mrs_feed_forward", "mrs_attention", "mrs_layers", "mrs_attend")

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mrs.cache.sequence import SequenceCache
-from mrs.cache.space import CacheSpace
+from mrs.cache.cache_space import CacheSpace
+from mrs.cache.sequence_cache import SequenceCache
+from mrs.devices.host_memory import peak_resident_bytes
 from mrs.engine.profile.peak_memory import peak_bytes
 from mrs.model.batch import ImageFeatures, SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.weights import ModelWeights
-from mrs.plan.host_memory import peak_resident_bytes
-from mrs.plan.reconcile import Measured
+from mrs.plan.report.reconcile import Measured
 
 #: Tokens that are decoded at the full length.
 DECODED_TOKENS = 8
@@ -69,7 +69,7 @@ def rehearse(
         _feed(decoder, full[0], last, _sights(decoder, seen))
         seen.clear()
 
-    devices = {layer.device for layer in sample.layers} | {decoder.home}
+    devices = {layer.device for layer in sample.layers} | {decoder.primary_device}
     worst_moment()  # unobserved: a profiler takes memory itself
     process_bytes = peak_resident_bytes()
     if process_bytes is not None:

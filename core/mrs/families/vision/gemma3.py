@@ -7,21 +7,22 @@ from dataclasses import dataclass
 from math import ceil, floor, isqrt
 from typing import Any
 
-from mrs.errors import NotReadable
-from mrs.families.config import Config
-from mrs.families.slots import Slot
-from mrs.families.spec import ModelSpec, Norm
-from mrs.families.vision.family import GgufProjector, VisionConfigs, VisionFamily
-from mrs.families.vision.layouts import read_resampling, read_scale, read_size
-from mrs.families.vision.siglip import (
+from mrs.architecture.config import Config
+from mrs.architecture.layers import Norm
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.slots import Slot
+from mrs.architecture.vision.image_layouts import read_resampling, read_scale, read_size
+from mrs.architecture.vision.towers.siglip_tower import (
     GGUF_SIGLIP,
     SIGLIP_DEFAULTS,
     SIGLIP_IMAGES,
     read_siglip,
     siglip_names,
 )
-from mrs.families.vision.slots import vision_slots
-from mrs.families.vision.spec import ImageShape, PixelScale, Vision
+from mrs.architecture.vision.vision_family import GgufProjector, VisionConfigs, VisionFamily
+from mrs.architecture.vision_slots import vision_slots
+from mrs.architecture.vision_spec import ImageShape, PixelScale, Vision
+from mrs.errors import NotReadable
 
 TOWER = "vision_tower.vision_model."
 BEGIN, TOKEN, END = "<start_of_image>", "<image_soft_token>", "<end_of_image>"

@@ -6,14 +6,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.slots import Slot
+from mrs.architecture.vision.image_layouts import (
+    read_resampling,
+    read_scale,
+    read_size,
+    scaled_within,
+)
+from mrs.architecture.vision.towers.siglip_tower import (
+    SIGLIP_DEFAULTS,
+    SIGLIP_IMAGES,
+    read_siglip,
+    siglip_names,
+)
+from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
+from mrs.architecture.vision_slots import vision_slots
+from mrs.architecture.vision_spec import ImageShape, PixelScale, Vision
 from mrs.errors import NotReadable
-from mrs.families.slots import Slot
-from mrs.families.spec import ModelSpec
-from mrs.families.vision.family import VisionConfigs, VisionFamily
-from mrs.families.vision.layouts import read_resampling, read_scale, read_size, scaled_within
-from mrs.families.vision.siglip import SIGLIP_DEFAULTS, SIGLIP_IMAGES, read_siglip, siglip_names
-from mrs.families.vision.slots import vision_slots
-from mrs.families.vision.spec import ImageShape, PixelScale, Vision
 
 #: No edge is scaled up beyond it, whatever a config says.
 MOST_EDGE = 4096

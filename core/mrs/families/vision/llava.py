@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from mrs.errors import NotReadable
-from mrs.families.config import Config
-from mrs.families.spec import ModelSpec
-from mrs.families.vision.clip import CLIP_DEFAULTS, clip_ignored, clip_names, read_clip
-from mrs.families.vision.family import VisionConfigs, VisionFamily
-from mrs.families.vision.layouts import (
+from mrs.architecture.config import Config
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.vision.image_layouts import (
     CLIP_IMAGES,
     CropLayout,
     read_resampling,
     read_scale,
     read_size,
 )
-from mrs.families.vision.projectors import MlpProjector
-from mrs.families.vision.spec import Vision
+from mrs.architecture.vision.shared_projectors import MlpProjector
+from mrs.architecture.vision.towers.clip_tower import (
+    CLIP_DEFAULTS,
+    clip_ignored,
+    clip_names,
+    read_clip,
+)
+from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
+from mrs.architecture.vision_spec import Vision
+from mrs.errors import NotReadable
 
 TOWER = "vision_tower.vision_model."
 #: As newer transformers write it.

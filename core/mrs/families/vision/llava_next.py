@@ -6,16 +6,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
-from mrs.families.config import Config
-from mrs.families.slots import Slot
-from mrs.families.spec import ModelSpec
-from mrs.families.vision.clip import CLIP_DEFAULTS, clip_ignored, clip_names, read_clip
-from mrs.families.vision.family import VisionConfigs, VisionFamily
-from mrs.families.vision.layouts import CLIP_IMAGES, read_resampling, read_scale, read_size
+from mrs.architecture.config import Config
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.slots import Slot
+from mrs.architecture.vision.image_layouts import (
+    CLIP_IMAGES,
+    read_resampling,
+    read_scale,
+    read_size,
+)
+from mrs.architecture.vision.shared_projectors import MlpProjector
+from mrs.architecture.vision.towers.clip_tower import (
+    CLIP_DEFAULTS,
+    clip_ignored,
+    clip_names,
+    read_clip,
+)
+from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
+from mrs.architecture.vision_slots import vision_slots
+from mrs.architecture.vision_spec import ImageShape, PixelScale, Vision
 from mrs.families.vision.llava import SPELLINGS, TOWER, read_layers
-from mrs.families.vision.projectors import MlpProjector
-from mrs.families.vision.slots import vision_slots
-from mrs.families.vision.spec import ImageShape, PixelScale, Vision
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import floor
 
+from mrs.architecture.config import Config
+from mrs.architecture.layers import Activation, Attention, Layer, Mlp, Norm
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_reader import layer_count
+from mrs.architecture.slots import Slot
+from mrs.architecture.vision.image_layouts import (
+    CLIP_IMAGES,
+    read_resampling,
+    read_scale,
+    read_size,
+)
+from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
+from mrs.architecture.vision_slots import norm_slot, patch_slot, vision_slots
+from mrs.architecture.vision_spec import ImageShape, Patches, PixelScale, Vision
 from mrs.errors import Unsupported
-from mrs.families.config import Config
-from mrs.families.parts import layer_count
-from mrs.families.slots import Slot
-from mrs.families.spec import Activation, Attention, Layer, Mlp, ModelSpec, Norm
-from mrs.families.vision.family import VisionConfigs, VisionFamily
-from mrs.families.vision.layouts import CLIP_IMAGES, read_resampling, read_scale, read_size
 from mrs.families.vision.llava import read_layers
-from mrs.families.vision.slots import norm_slot, patch_slot, vision_slots
-from mrs.families.vision.spec import ImageShape, Patches, PixelScale, Vision
 
 #: What the tower's norms are computed with, which no config says.
 TOWER_EPS = 1e-5

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.vision.image_layouts import read_resampling, read_scale, read_size
+from mrs.architecture.vision.shared_projectors import LinearProjector
+from mrs.architecture.vision.towers.mllama_tower import TilesLayout, TilesTower, read_tower
+from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
+from mrs.architecture.vision_spec import Vision
 from mrs.errors import NotReadable
-from mrs.families.spec import ModelSpec
-from mrs.families.vision.family import VisionConfigs, VisionFamily
-from mrs.families.vision.layouts import read_resampling, read_scale, read_size
-from mrs.families.vision.projectors import LinearProjector
-from mrs.families.vision.spec import Vision
-from mrs.families.vision.tiles import TilesLayout, TilesTower, read_tower
 
 TOWER = "vision_model."
 #: As newer transformers write it.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mrs.families.spec import Mlp, ModelSpec, Norm
-from mrs.families.vision.family import VisionConfigs, VisionFamily
-from mrs.families.vision.qwen_tower import (
+from mrs.architecture.layers import Mlp, Norm
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.vision.towers.qwen_tower import (
     IMAGE_DEFAULTS,
     NAMES,
     SPELLINGS,
@@ -13,7 +13,8 @@ from mrs.families.vision.qwen_tower import (
     read_qwen,
     read_tower,
 )
-from mrs.families.vision.spec import Vision
+from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
+from mrs.architecture.vision_spec import Vision
 
 
 def read(configs: VisionConfigs, text: ModelSpec) -> Vision:

@@ -8,29 +8,30 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from mrs.families.vision.clip import ClipTower
+from mrs.architecture.vision.shared_projectors import LinearProjector, MlpProjector
+from mrs.architecture.vision.towers.clip_tower import ClipTower
+from mrs.architecture.vision.towers.mllama_tower import TilesTower
+from mrs.architecture.vision.towers.qwen_tower import PatchMerger, QwenTower
+from mrs.architecture.vision.towers.siglip_tower import SiglipTower
+from mrs.architecture.vision_spec import ImageShape, Vision
 from mrs.families.vision.gemma3 import PooledProjector
 from mrs.families.vision.idefics3 import FoldedProjector
 from mrs.families.vision.llava_next import TilesProjector
 from mrs.families.vision.mistral3 import MergingProjector, PixtralTower
 from mrs.families.vision.phi3_v import CropsProjector
-from mrs.families.vision.projectors import LinearProjector, MlpProjector
-from mrs.families.vision.qwen_tower import PatchMerger, QwenTower
-from mrs.families.vision.siglip import SiglipTower
-from mrs.families.vision.spec import ImageShape, Vision
-from mrs.families.vision.tiles import TilesTower
 from mrs.model.vision.clip import ClipTowerPart
+from mrs.model.vision.mllama import TilesTowerPart
 from mrs.model.vision.pixtral import MergingProjectorPart, PixtralTowerPart
 from mrs.model.vision.projectors import (
     CropsProjectorPart,
+    FoldedProjectorPart,
     LinearProjectorPart,
     MlpProjectorPart,
+    PooledProjectorPart,
     TilesProjectorPart,
 )
 from mrs.model.vision.qwen import PatchMergerPart, QwenTowerPart
 from mrs.model.vision.siglip import SiglipTowerPart
-from mrs.model.vision.squares import FoldedProjectorPart, PooledProjectorPart
-from mrs.model.vision.tiles import TilesTowerPart
 from mrs.model.weights import ModelWeights
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mrs.families.vision.clip import ClipTower
-from mrs.families.vision.spec import ImageShape
+from mrs.architecture.vision.towers.clip_tower import ClipTower
+from mrs.architecture.vision_spec import ImageShape
 from mrs.model.vision.encoder import build_layers
 from mrs.model.vision.patches import PatchEmbedding
 from mrs.model.weights import ModelWeights

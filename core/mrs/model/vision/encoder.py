@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrs.families.spec import Attention, Layer, Mlp
-from mrs.model.feed_forward import MlpPart
+from mrs.architecture.layers import Attention, Layer, Mlp
+from mrs.model.mlp import MlpModule
 from mrs.model.weights import ModelWeights
 
 #: Turns queries or keys (T, heads, head_dim) by their place in the picture.
@@ -31,7 +31,7 @@ class EncoderLayer:
         self._q, self._k = weights.linear("mixer.q"), weights.linear("mixer.k")
         self._v, self._o = weights.linear("mixer.v"), weights.linear("mixer.o")
         self._norm = weights.norm("ffn.norm", layer.norm)
-        self._feed_forward = MlpPart(layer.feed_forward, weights)
+        self._feed_forward = MlpModule(layer.feed_forward, weights)
         self._mixer_gate = self._gate = 1.0
         if layer.style == "gated":
             self._mixer_gate = weights.residual_gate("mixer")

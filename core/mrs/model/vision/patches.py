@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrs.families.vision.spec import Patches
+from mrs.architecture.vision_spec import Patches
 from mrs.model.weights import ModelWeights
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mrs.families.spec import Attention
+from mrs.architecture.layers import Attention
+from mrs.architecture.vision.shared_projectors import MlpProjector
+from mrs.architecture.vision_spec import ImageShape
 from mrs.families.vision.mistral3 import MergingProjector, PixtralTower
-from mrs.families.vision.projectors import MlpProjector
-from mrs.families.vision.spec import ImageShape
-from mrs.kernels.rope import rotate
+from mrs.kernels.rotate import rotate
 from mrs.model.vision.encoder import build_layers
 from mrs.model.vision.patches import PatchEmbedding
 from mrs.model.vision.projectors import MlpProjectorPart

@@ -5,12 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mrs.families.spec import Mlp
+from mrs.architecture.layers import Mlp
+from mrs.architecture.vision.shared_projectors import LinearProjector, MlpProjector
+from mrs.architecture.vision_spec import ImageShape
+from mrs.families.vision.gemma3 import PooledProjector
+from mrs.families.vision.idefics3 import FoldedProjector
 from mrs.families.vision.llava_next import TilesProjector
 from mrs.families.vision.phi3_v import CropsProjector
-from mrs.families.vision.projectors import LinearProjector, MlpProjector
-from mrs.families.vision.spec import ImageShape
-from mrs.model.feed_forward import MlpPart
+from mrs.model.mlp import MlpModule
 from mrs.model.weights import ModelWeights
 
 
@@ -19,7 +21,7 @@ class MlpProjectorPart:
 
     def __init__(self, projector: MlpProjector, weights: ModelWeights) -> None:
         mlp = Mlp(0, projector.activation, gated=False, bias=projector.bias)
-        self._mlp = MlpPart(mlp, weights, "projector")
+        self._mlp = MlpModule(mlp, weights, "projector")
 
     def __call__(self, seen: Tensor, shape: ImageShape) -> Tensor:
         """seen (rows, tower's width) to (rows, hidden)."""
@@ -75,3 +77,32 @@ class CropsProjectorPart:
         table = squares.permute(0, 2, 1, 4, 3, 5, 6).reshape(rows * side, columns * side, -1)
         newline = self._newline.to(table.dtype).expand(len(table), 1, -1)
         return torch.cat((table, newline), dim=1).flatten(0, 1)
+
+
+class PooledProjectorPart:
+    """The mean of each square, normalized, times a matrix."""
+
+    def __init__(self, projector: PooledProjector, weights: ModelWeights) -> None:
+        self._side, self._pool = projector.side, projector.pool
+        self._norm = weights.norm("projector.norm", projector.norm)
+        self._project = weights.linear("projector")
+
+    def __call__(self, seen: Tensor, shape: ImageShape) -> Tensor:
+        """seen (V * side * side, tower's width) to (rows, hidden)."""
+        squares = self._side // self._pool
+        means = seen.view(-1, squares, self._pool, squares, self._pool, seen.shape[-1]).mean((2, 4))
+        return self._project(self._norm(means.flatten(0, 2)))
+
+
+class FoldedProjectorPart:
+    """The patches of each square side by side, row by row, times a matrix."""
+
+    def __init__(self, projector: FoldedProjector, weights: ModelWeights) -> None:
+        self._side, self._fold = projector.side, projector.fold
+        self._project = weights.linear("projector")
+
+    def __call__(self, seen: Tensor, shape: ImageShape) -> Tensor:
+        """seen (V * side * side, tower's width) to (rows, hidden)."""
+        squares, fold = self._side // self._fold, self._fold
+        cut = seen.view(-1, squares, fold, squares, fold, seen.shape[-1]).transpose(2, 3)
+        return self._project(cut.reshape(-1, fold * fold * seen.shape[-1]))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mrs.families.spec import Attention, Mlp
-from mrs.families.vision.qwen_tower import PatchMerger, QwenTower
-from mrs.families.vision.spec import ImageShape
-from mrs.kernels.rope import rotate
-from mrs.model.feed_forward import MlpPart
+from mrs.architecture.layers import Attention, Mlp
+from mrs.architecture.vision.towers.qwen_tower import PatchMerger, QwenTower
+from mrs.architecture.vision_spec import ImageShape
+from mrs.kernels.rotate import rotate
+from mrs.model.mlp import MlpModule
 from mrs.model.vision.encoder import build_layers
 from mrs.model.vision.patches import PatchEmbedding
 from mrs.model.weights import ModelWeights
@@ -71,7 +71,7 @@ class PatchMergerPart:
     def __init__(self, projector: PatchMerger, weights: ModelWeights) -> None:
         self._merge = projector.merge
         self._norm = weights.norm("projector.norm", projector.norm)
-        self._mlp = MlpPart(Mlp(0, "gelu", gated=False, bias=True), weights, "projector")
+        self._mlp = MlpModule(Mlp(0, "gelu", gated=False, bias=True), weights, "projector")
 
     def __call__(self, seen: Tensor, shape: ImageShape) -> Tensor:
         """seen (patches, width), row by row, to (rows, hidden)."""

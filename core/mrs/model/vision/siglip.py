@@ -7,8 +7,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from mrs.families.vision.siglip import SiglipTower
-from mrs.families.vision.spec import ImageShape
+from mrs.architecture.vision.towers.siglip_tower import SiglipTower
+from mrs.architecture.vision_spec import ImageShape
 from mrs.model.vision.encoder import build_layers
 from mrs.model.vision.patches import PatchEmbedding
 from mrs.model.weights import ModelWeights

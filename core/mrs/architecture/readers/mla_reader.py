@@ -1,0 +1,49 @@
+"""Read multi-head latent attention from its usual config keys."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from mrs.architecture.config import Config
+from mrs.architecture.layers import LatentAttention, Norm, Rope
+from mrs.architecture.readers.rope_reader import read_rope
+from mrs.errors import NotReadable
+
+
+def read_latent_attention(config: Config) -> LatentAttention:
+    heads, rope_dim = config.positive("num_attention_heads"), config.positive("qk_rope_head_dim")
+    # Older GGUF files have the sizes of a head where newer ones have those of the latent vector.
+    whole = config.whole("qk_head_dim", config.whole("head_dim", 0))
+    qk_nope_head_dim = config.whole("qk_nope_head_dim", whole - rope_dim)
+    if not qk_nope_head_dim:
+        raise NotReadable("heads of nothing but a rotated part", where=config.where)
+    rope = read_rope(config, rope_dim, interleaved=config.flag("rope_interleave", True))
+    return LatentAttention(
+        heads,
+        qk_nope_head_dim,
+        config.positive("v_head_dim", config.whole("value_length", 0)),
+        config.positive("kv_lora_rank"),
+        config.positive("q_lora_rank") if config.has("q_lora_rank") else None,
+        scale=(qk_nope_head_dim + rope_dim) ** -0.5 * _stretch_scale(rope),
+        rope=_without_magnitude(rope),
+        norm=Norm(1e-6),
+        bias=config.flag("attention_bias", False),
+    )
+
+
+def _stretch_scale(rope: Rope) -> float:
+    """What a stretched rope multiplies scores by, beside what it does to the rotated parts."""
+    if rope.scaling is None:
+        return 1.0
+    weight = rope.scaling.get("mscale_all_dim", 10 * rope.scaling.get("yarn_log_multiplier", 0))
+    factor = rope.scaling.get("factor", 1.0)
+    return (0.1 * weight * math.log(factor) + 1) ** 2 if factor > 1 else 1.0
+
+
+def _without_magnitude(rope: Rope) -> Rope:
+    """GGUF files give one number for both magnitudes, which then cancel."""
+    if rope.scaling is None or rope.scaling.get("yarn_log_multiplier", 0) == 0:
+        return rope
+    values = (*rope.scaling.values, ("attention_factor", 1.0))
+    return replace(rope, scaling=replace(rope.scaling, values=tuple(sorted(values))))

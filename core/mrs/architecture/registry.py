@@ -1,0 +1,44 @@
+"""Every family of text models, by what containers call them."""
+
+from __future__ import annotations
+
+import pkgutil
+from functools import cache
+from importlib import import_module
+
+from mrs.architecture.family import Family
+from mrs.errors import Unsupported
+
+
+@cache
+def families() -> dict[str, Family]:
+    """Every family by its name: one module of this package each, with a `FAMILY`."""
+    package = import_module("mrs.families")
+    modules = (
+        import_module(f"mrs.families.{m.name}") for m in pkgutil.iter_modules(package.__path__)
+    )
+    found = [module.FAMILY for module in modules if hasattr(module, "FAMILY")]
+    return {family.name: family for family in sorted(found, key=lambda f: f.name)}
+
+
+def family_by_name(name: str) -> Family:
+    """The family that transformers or a person calls so; Unsupported if there is none."""
+    wanted = name.lower().replace("-", "_")
+    for family in families().values():
+        if wanted in (family.name, *family.aliases):
+            return family
+    raise _unknown(name)
+
+
+def family_by_gguf_arch(arch: str) -> Family:
+    """The family of a GGUF file's `general.architecture`; Unsupported if there is none."""
+    for family in families().values():
+        if family.gguf_arch == arch:
+            return family
+    raise _unknown(arch)
+
+
+def _unknown(name: str) -> Unsupported:
+    return Unsupported(
+        f"the architecture {name!r} is not known", hint=f"known are {', '.join(families())}"
+    )

@@ -1,0 +1,137 @@
+"""What most checkpoints call the parts of a decoder: slot -> module name in the file.
+
+A slot is this project's name of a part. `.weight` or `.bias` is appended, unless a table
+has an entry for the slot with it; layer slots are prefixed with the table's `layer` entry.
+Where a file keeps several parts in one tensor, a table names the joint slot (`mixer.qkv`) and the
+parts are its rows. Experts have a tensor each where `{expert}` is in the name, and lie one after
+another in one tensor where it is not. A name that ends with `^T` is that of transposed matrices.
+"""
+
+from __future__ import annotations
+
+TRANSPOSED = "^T"
+
+SAFETENSORS: dict[str, str] = {
+    "embedding": "model.embed_tokens",
+    "norm": "model.norm",
+    "head": "lm_head",
+    "rope.factors": "rope_freqs",
+    "rope.short_factors": "rope_factors_short",
+    "rope.long_factors": "rope_factors_long",
+    "layer": "model.layers.{layer}.",
+    "mixer.norm": "input_layernorm",
+    "mixer.q": "self_attn.q_proj",
+    "mixer.k": "self_attn.k_proj",
+    "mixer.v": "self_attn.v_proj",
+    "mixer.o": "self_attn.o_proj",
+    "mixer.q_norm": "self_attn.q_norm",
+    "mixer.k_norm": "self_attn.k_norm",
+    "mixer.sinks": "self_attn.sinks",
+    "mixer.q_a": "self_attn.q_a_proj",
+    "mixer.q_a_norm": "self_attn.q_a_layernorm",
+    "mixer.q_b": "self_attn.q_b_proj",
+    "mixer.kv_a": "self_attn.kv_a_proj_with_mqa",
+    "mixer.kv_a_norm": "self_attn.kv_a_layernorm",
+    "mixer.kv_b": "self_attn.kv_b_proj",
+    "cross.q": "cross_attn.q_proj",
+    "cross.k": "cross_attn.k_proj",
+    "cross.v": "cross_attn.v_proj",
+    "cross.o": "cross_attn.o_proj",
+    "cross.q_norm": "cross_attn.q_norm",
+    "cross.k_norm": "cross_attn.k_norm",
+    "mixer.qkvz": "linear_attn.in_proj_qkvz",
+    "mixer.beta_step": "linear_attn.in_proj_ba",
+    "mixer.step_bias": "linear_attn.dt_bias",
+    "mixer.decay": "linear_attn.A_log",
+    "mixer.head_norm": "linear_attn.norm",
+    "mixer.in": "conv.in_proj",
+    "mixer.conv": "conv.conv",
+    "mixer.out": "conv.out_proj",
+    "mixer.post_norm": "post_attention_layernorm",
+    "ffn.norm": "post_attention_layernorm",
+    "ffn.gate": "mlp.gate_proj",
+    "ffn.up": "mlp.up_proj",
+    "ffn.down": "mlp.down_proj",
+    "ffn.post_norm": "post_feedforward_layernorm",
+    "ffn.router": "mlp.gate",
+    "ffn.router.correction": "mlp.gate.e_score_correction_bias",
+    "ffn.experts.{expert}.gate": "mlp.experts.{expert}.gate_proj",
+    "ffn.experts.{expert}.up": "mlp.experts.{expert}.up_proj",
+    "ffn.experts.{expert}.down": "mlp.experts.{expert}.down_proj",
+    "ffn.shared.gate": "mlp.shared_expert.gate_proj",
+    "ffn.shared.up": "mlp.shared_expert.up_proj",
+    "ffn.shared.down": "mlp.shared_expert.down_proj",
+    "ffn.shared_gate": "mlp.shared_expert_gate",
+}
+
+GGUF: dict[str, str] = {
+    "embedding": "token_embd",
+    "norm": "output_norm",
+    "head": "output",
+    "rope.factors": "rope_freqs",
+    "rope.short_factors": "rope_factors_short",
+    "rope.long_factors": "rope_factors_long",
+    "layer": "blk.{layer}.",
+    "mixer.norm": "attn_norm",
+    "mixer.q": "attn_q",
+    "mixer.qkv": "attn_qkv",
+    "mixer.k": "attn_k",
+    "mixer.v": "attn_v",
+    "mixer.o": "attn_output",
+    "mixer.q_norm": "attn_q_norm",
+    "mixer.k_norm": "attn_k_norm",
+    "mixer.sinks": "attn_sinks.weight",
+    "mixer.q_a": "attn_q_a",
+    "mixer.q_a_norm": "attn_q_a_norm",
+    "mixer.q_b": "attn_q_b",
+    "mixer.kv_a": "attn_kv_a_mqa",
+    "mixer.kv_a_norm": "attn_kv_a_norm",
+    "mixer.kv_b": "attn_kv_b",
+    "mixer.k_b": "attn_k_b^T",
+    "mixer.v_b": "attn_v_b",
+    "mixer.qkvz": "ssm_in",
+    "mixer.z": "attn_gate",
+    "mixer.beta_step": "ssm_ba",
+    "mixer.step_bias": "ssm_dt.bias",
+    "mixer.decay": "ssm_a",
+    "mixer.head_norm": "ssm_norm",
+    "mixer.in": "shortconv.in_proj",
+    "mixer.conv": "shortconv.conv",
+    "mixer.out": "shortconv.out_proj",
+    "mixer.post_norm": "post_attention_norm",
+    "ffn.norm": "ffn_norm",
+    "ffn.gate": "ffn_gate",
+    "ffn.up": "ffn_up",
+    "ffn.down": "ffn_down",
+    "ffn.post_norm": "post_ffw_norm",
+    "ffn.router": "ffn_gate_inp",
+    "ffn.router.correction": "exp_probs_b.bias",
+    "ffn.experts.{expert}.gate": "ffn_gate_exps",
+    "ffn.experts.{expert}.up": "ffn_up_exps",
+    "ffn.experts.{expert}.down": "ffn_down_exps",
+    "ffn.experts.{expert}.gate_up": "ffn_gate_up_exps",
+    "ffn.shared.gate": "ffn_gate_shexp",
+    "ffn.shared.up": "ffn_up_shexp",
+    "ffn.shared.down": "ffn_down_shexp",
+    "ffn.shared_gate": "ffn_gate_inp_shexp",
+}
+
+#: Slots that a file may keep as one tensor: joint slot -> its parts, in row order.
+JOINT: dict[str, tuple[str, ...]] = {
+    "mixer.qkv": ("mixer.q", "mixer.k", "mixer.v"),
+    "mixer.qkvz": ("mixer.q", "mixer.k", "mixer.v", "mixer.z"),
+    "mixer.beta_step": ("mixer.beta", "mixer.step"),
+    "mixer.kv_b": ("mixer.k_b", "mixer.v_b"),
+    "ffn.gate_up": ("ffn.gate", "ffn.up"),
+    "ffn.experts.{expert}.gate_up": ("ffn.experts.{expert}.gate", "ffn.experts.{expert}.up"),
+    "ffn.experts.{expert}.gate_up_pairs": ("ffn.experts.{expert}.gate", "ffn.experts.{expert}.up"),
+}
+
+#: Joint slots whose parts take turns, instead of each being one stretch of rows.
+INTERLEAVED = frozenset(
+    {"mixer.kv_b", "mixer.qkvz", "mixer.beta_step", "ffn.experts.{expert}.gate_up_pairs"}
+)
+
+#: Tensors that files carry and no run needs: buffers that are computed from the config, and the
+#: head of a model that says its head is its embedding.
+IGNORED_SUFFIXES = (".rotary_emb.inv_freq", ".attn.masked_bias", ".attn.bias", "lm_head.weight")

@@ -1,0 +1,86 @@
+"""What sees for a GGUF model: tower and projector in a file of their own (mmproj)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mrs.architecture.binding import Parameter
+from mrs.architecture.config import Config
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.parameters import list_vision_parameters
+from mrs.architecture.vision.describe_vision import vision_families
+from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
+from mrs.errors import NotReadable, Unsupported
+
+#: config key -> GGUF key after `clip.vision.`
+TOWER_KEYS = {
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "image_size": "image_size",
+    "patch_size": "patch_size",
+    "layer_norm_eps": "attention.layer_norm_epsilon",
+}
+IMAGE_KEYS = {"image_mean": "image_mean", "image_std": "image_std"}
+
+
+def describe_mmproj(
+    metadata: Mapping[str, Any],
+    vocabulary: Sequence[str],
+    text: ModelSpec,
+    tensors: Collection[str],
+    where: str,
+) -> tuple[ModelSpec, list[Parameter]]:
+    """The text model's spec with what sees for it, and the parameters of that.
+
+    `metadata` is that of the projector's file, `vocabulary` the tokens of the model's. Raises Unsupported for one of another family than
+    the text model, NotReadable for a file that is none.
+    """
+    family = _family(metadata, where)
+    gguf = family.gguf
+    assert gguf is not None
+    if text.family != family.text:
+        raise Unsupported(
+            f"the projector is that of {family.name}, the model {text.family}", where=where
+        )
+    tower, images = _under(metadata, TOWER_KEYS), _under(metadata, IMAGE_KEYS)
+    model, more_images = gguf.configs(Config(_under(metadata, None), where))
+    token = {}
+    if gguf.token in vocabulary:
+        token["image_token_index"] = vocabulary.index(gguf.token)
+    configs = VisionConfigs(
+        model=Config({**family.defaults, **model, **token}, where),
+        tower=Config({**family.tower_defaults, **tower}, where),
+        images=Config({**family.image_defaults, **images, **more_images}, where),
+    )
+    vision = family.read(configs, text)
+    parameters = list_vision_parameters(vision, text.hidden_size, gguf.names, tensors, changes={})
+    return replace(text, vision=vision), parameters
+
+
+def _under(metadata: Mapping[str, Any], keys: Mapping[str, str] | None) -> dict[str, Any]:
+    """The values of `clip.vision.` under the names that `keys` give them, or under their own."""
+    prefix = "clip.vision."
+    own = {name.removeprefix(prefix): name for name in metadata if name.startswith(prefix)}
+    wanted = {name: name for name in own} if keys is None else keys
+    return {key: metadata[own[name]] for key, name in wanted.items() if name in own}
+
+
+def _family(metadata: Mapping[str, Any], where: str) -> VisionFamily:
+    if metadata.get("general.architecture") != "clip":
+        raise NotReadable(
+            "not the file of a projector", where=where, hint="name the mmproj file with --mmproj"
+        )
+    kinds = (metadata.get(f"clip.{key}projector_type") for key in ("", "vision."))
+    kind = next((kind for kind in kinds if kind), None)
+    known = {f.gguf.projector: f for f in vision_families().values() if f.gguf is not None}
+    if kind not in known:
+        raise Unsupported(
+            f"projectors of type {kind!r} are not supported in GGUF files",
+            where=where,
+            hint=f"known are {', '.join(known)}; others run from safetensors as vision-plain",
+        )
+    return known[kind]

@@ -1,0 +1,38 @@
+"""Projectors that several families share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mrs.architecture.layers import Activation
+from mrs.architecture.slots import Slot
+from mrs.architecture.vision_slots import vision_slots
+
+
+@dataclass(frozen=True)
+class MlpProjector:
+    """down(activation(up(x))) from a tower's width to the language model's."""
+
+    input_size: int
+    activation: Activation = "gelu"
+    bias: bool = True
+
+
+@vision_slots.register
+def _(part: MlpProjector, hidden_size: int) -> Iterator[Slot]:
+    yield Slot("projector.up", (hidden_size, part.input_size), bias=part.bias)
+    yield Slot("projector.down", (hidden_size, hidden_size), bias=part.bias)
+
+
+@dataclass(frozen=True)
+class LinearProjector:
+    """One map from a tower's width to the language model's."""
+
+    input_size: int
+    bias: bool = True
+
+
+@vision_slots.register
+def _(part: LinearProjector, hidden_size: int) -> Iterator[Slot]:
+    yield Slot("projector", (hidden_size, part.input_size), bias=part.bias)

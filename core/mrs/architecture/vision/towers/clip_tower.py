@@ -1,0 +1,127 @@
+"""CLIP's tower: its parts, their names in files, and how configs describe it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from mrs.architecture.config import Config
+from mrs.architecture.layers import Attention, Layer, Mlp, Norm
+from mrs.architecture.readers.layer_reader import layer_count
+from mrs.architecture.slots import Slot
+from mrs.architecture.vision_slots import norm_slot, patch_slot, vision_slots
+from mrs.architecture.vision_spec import Patches
+from mrs.errors import NotReadable
+
+#: What transformers assumes where a `clip_vision_model` config is silent.
+CLIP_DEFAULTS = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "num_channels": 3,
+    "image_size": 224,
+    "patch_size": 32,
+    "hidden_act": "quick_gelu",
+    "layer_norm_eps": 1e-5,
+}
+
+#: Module names of a CLIP tower and its layers, after the tower's own prefix.
+CLIP_NAMES = {
+    "patches": "embeddings.patch_embedding",
+    "class": "embeddings.class_embedding",
+    "positions": "embeddings.position_embedding",
+    "pre_norm": "pre_layrnorm",
+    "layer": "encoder.layers.{layer}.",
+    "mixer.norm": "layer_norm1",
+    "mixer.q": "self_attn.q_proj",
+    "mixer.k": "self_attn.k_proj",
+    "mixer.v": "self_attn.v_proj",
+    "mixer.o": "self_attn.out_proj",
+    "ffn.norm": "layer_norm2",
+    "ffn.up": "mlp.fc1",
+    "ffn.down": "mlp.fc2",
+}
+
+
+@dataclass(frozen=True)
+class ClipTower:
+    """CLIP's vision transformer (arXiv 2103.00020) on square pictures of `image_size`.
+
+    A class vector goes before the patches, and a learned vector is added at each position.
+    `selected` are the numbers of the layers whose results are taken, side by side: 0 is what
+    goes into the first layer. `layers` ends with the last one of them. The class vector's
+    result is left out unless `keeps_class`.
+    """
+
+    hidden_size: int
+    image_size: int
+    patches: Patches
+    layers: tuple[Layer, ...]
+    norm: Norm
+    selected: tuple[int, ...]
+    keeps_class: bool = False
+
+    @property
+    def positions(self) -> int:
+        return (self.image_size // self.patches.size) ** 2 + 1
+
+    @property
+    def output_size(self) -> int:
+        return self.hidden_size * len(self.selected)
+
+    @property
+    def stacks(self) -> Mapping[str, tuple[Layer, ...]]:
+        return {"layer": self.layers}
+
+
+@vision_slots.register
+def _(part: ClipTower, hidden_size: int) -> Iterator[Slot]:
+    yield patch_slot(part.patches, part.hidden_size)
+    yield Slot("class", (part.hidden_size,), "vector", suffix="")
+    yield Slot("positions", (part.positions, part.hidden_size), "dense")
+    yield norm_slot("pre_norm", part.hidden_size, part.norm)
+
+
+def read_encoder_layer(tower: Config) -> Layer:
+    """A layer of the usual vision transformer: biases everywhere, no gate."""
+    hidden, heads = tower.positive("hidden_size"), tower.positive("num_attention_heads")
+    head_dim = tower.head_dim(hidden, heads)
+    return Layer(
+        Attention(heads, heads, head_dim, head_dim**-0.5, None, qkv_bias=True, out_bias=True),
+        Mlp(tower.positive("intermediate_size"), tower.activation(), gated=False, bias=True),
+        Norm(tower.number("layer_norm_eps"), "layer", bias=True),
+    )
+
+
+def read_clip(tower: Config, selected: Sequence[int], *, keeps_class: bool = False) -> ClipTower:
+    """The tower up to the last of the layers `selected`, which may be counted from the end."""
+    count = layer_count(tower)
+    counted = tuple(number + count + 1 if number < 0 else number for number in selected)
+    if not counted or not all(0 <= number <= count for number in counted):
+        raise NotReadable(f"there is no layer {selected} of {count}", where=tower.where)
+    layer = read_encoder_layer(tower)
+    return ClipTower(
+        hidden_size=tower.positive("hidden_size"),
+        image_size=tower.positive("image_size"),
+        patches=Patches(tower.positive("patch_size"), tower.positive("num_channels")),
+        layers=(layer,) * max(counted),
+        norm=layer.norm,
+        selected=counted,
+        keeps_class=keeps_class,
+    )
+
+
+def clip_names(prefix: str) -> dict[str, str]:
+    """Where the parts of a tower are whose names start with `prefix` in a file."""
+    return {
+        slot: name if slot.startswith(("mixer", "ffn")) else prefix + name
+        for slot, name in CLIP_NAMES.items()
+    }
+
+
+def clip_ignored(prefix: str) -> tuple[str, ...]:
+    """What a CLIP tower has that its features do not pass through: its last layers, above all."""
+    starts = (prefix, f"{prefix}vision_model.")
+    unused = ("post_layernorm.", "embeddings.position_ids", "encoder.layers.")
+    return tuple(start + name for start in starts for name in unused)

@@ -1,0 +1,165 @@
+"""A tower that sees a picture in tiles all at once, and the tiles that pictures are cut into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import floor
+
+from mrs.architecture.config import Config
+from mrs.architecture.layers import Attention, Layer, Mlp, Norm
+from mrs.architecture.readers.layer_reader import layer_count
+from mrs.architecture.slots import Slot
+from mrs.architecture.vision_slots import norm_slot, patch_slot, vision_slots
+from mrs.architecture.vision_spec import ImageShape, Patches, PixelScale
+from mrs.errors import NotReadable
+
+#: Rows of a tile are filled up to a multiple of it.
+ROWS_MULTIPLE = 8
+
+
+def tile_grids(most_tiles: int) -> list[tuple[int, int]]:
+    """(rows, columns) of every way to lay out so many tiles or fewer, in the order of their ids."""
+    return [
+        (rows, columns)
+        for rows in range(1, most_tiles + 1)
+        for columns in range(1, most_tiles // rows + 1)
+    ]
+
+
+@dataclass(frozen=True)
+class TilesTower:
+    """Llama 3.2's vision transformer on `most_tiles` square tiles of `image_size`, used or not.
+
+    A class vector goes before the patches of each tile. Learned vectors are added at each
+    position and, gated, for each tile of a grid. All tiles go through `layers` together and then,
+    with other vectors for the tiles, through `global_layers`. What comes out stands beside what
+    went into the layers `selected`, whose numbers take turns.
+    """
+
+    hidden_size: int
+    image_size: int
+    patches: Patches
+    layers: tuple[Layer, ...]
+    global_layers: tuple[Layer, ...]
+    norm: Norm
+    selected: tuple[int, ...]
+    most_tiles: int
+
+    @property
+    def positions(self) -> int:
+        return (self.image_size // self.patches.size) ** 2 + 1
+
+    @property
+    def output_size(self) -> int:
+        return self.hidden_size * (1 + len(self.selected))
+
+    @property
+    def stacks(self) -> Mapping[str, tuple[Layer, ...]]:
+        return {"layer": self.layers, "global": self.global_layers}
+
+
+@vision_slots.register
+def _(part: TilesTower, hidden_size: int) -> Iterator[Slot]:
+    hidden = part.hidden_size
+    # Number 0 stands for no picture.
+    grids = len(tile_grids(part.most_tiles)) + 1
+    yield patch_slot(part.patches, hidden)
+    yield Slot("class", (hidden,), "vector", suffix="")
+    yield Slot("positions", (part.positions, hidden), "dense", suffix="")
+    yield Slot("positions.gate", (1,), "vector", suffix="")
+    yield Slot("positions.tiles", (grids, part.most_tiles * part.positions * hidden), "dense")
+    for name in ("tiles_before", "tiles_after"):
+        yield Slot(name, (grids, part.most_tiles * hidden), "dense")
+        yield Slot(f"{name}.gate", (1,), "vector", suffix="")
+    yield norm_slot("pre_norm", hidden, part.norm)
+    yield norm_slot("post_norm", hidden, part.norm)
+
+
+def read_tower(tower: Config) -> TilesTower:
+    hidden, heads = tower.positive("hidden_size"), tower.positive("attention_heads")
+    head_dim = tower.head_dim(hidden, heads)
+    attention = Attention(heads, heads, head_dim, head_dim**-0.5, None)
+    mlp = Mlp(tower.positive("intermediate_size"), tower.activation(), gated=False, bias=True)
+    norm = Norm(tower.number("norm_eps"), "layer", bias=True)
+    count = layer_count(tower)
+    selected = tuple(tower.sequence("intermediate_layers_indices"))
+    if not all(isinstance(number, int) and 0 <= number < count for number in selected):
+        raise NotReadable(f"there is no layer {selected} of {count}", where=tower.where)
+    most_tiles = tower.positive("max_num_tiles")
+    if tower.has("supported_aspect_ratios"):
+        tower.refuse("supported_aspect_ratios", [list(grid) for grid in tile_grids(most_tiles)])
+    return TilesTower(
+        hidden_size=hidden,
+        image_size=tower.positive("image_size"),
+        patches=Patches(tower.positive("patch_size"), tower.positive("num_channels")),
+        layers=(Layer(attention, mlp, norm),) * count,
+        global_layers=(Layer(attention, mlp, norm, "gated"),) * tower.positive("num_global_layers"),
+        norm=Norm(1e-5, "layer", bias=True),
+        selected=selected,
+        most_tiles=most_tiles,
+    )
+
+
+@dataclass(frozen=True)
+class TilesLayout:
+    """The grid of tiles of `edge` pixels that a picture fills best, with black right and below.
+
+    A shape's `grid` are rows and columns of tiles. The tower sees `positions` patches of each of
+    `most_tiles` tiles, but only those of the grid are looked at.
+    """
+
+    edge: int
+    most_tiles: int
+    positions: int
+    scale: PixelScale
+    resampling: str
+    token: str
+    is_resizable: bool = True
+
+    def shape(self, height: int, width: int) -> ImageShape:
+        return self._shape(*self.grid(height, width))
+
+    def largest(self, edge: int) -> ImageShape:
+        """A picture can fill the grids that are no higher or wider than the tiles that it needs."""
+        most = -(-edge // self.edge)
+        grids = [grid for grid in tile_grids(self.most_tiles) if max(grid) <= most]
+        return max((self._shape(*grid) for grid in grids), key=lambda shape: shape.keys)
+
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        """Rows and columns of tiles: those that enlarge the picture least, or else shrink it least.
+
+        Of several that do, those with the fewest tiles.
+        """
+
+        def scale(grid: tuple[int, int]) -> float:
+            return min(grid[0] * self.edge / height, grid[1] * self.edge / width)
+
+        grids = tile_grids(self.most_tiles)
+        scales = [scale(grid) for grid in grids]
+        enlarging = [each for each in scales if each >= 1]
+        best = min(enlarging) if enlarging else max(scales)
+        equal = [grid for grid, each in zip(grids, scales, strict=True) if each == best]
+        return min(equal, key=lambda grid: grid[0] * grid[1])
+
+    def scaled(self, height: int, width: int) -> tuple[int, int]:
+        """(height, width) of the picture inside its grid: no edge exceeds that or is enlarged,
+        unless both are shorter than a tile's."""
+        rows, columns = self.grid(height, width)
+        most_height = min(max(height, self.edge), rows * self.edge)
+        most_width = min(max(width, self.edge), columns * self.edge)
+        by_height, by_width = most_height / height, most_width / width
+        if by_width < by_height:
+            return min(floor(height * by_width) or 1, most_height), most_width
+        return most_height, min(floor(width * by_height) or 1, most_width)
+
+    def _shape(self, rows: int, columns: int) -> ImageShape:
+        padded = -(-self.positions // ROWS_MULTIPLE) * ROWS_MULTIPLE
+        return ImageShape(
+            pixels=(self.most_tiles, 3, self.edge, self.edge),
+            patches=self.most_tiles * padded,
+            rows=1,
+            text=self.token,
+            grid=(rows, columns),
+            keys=rows * columns * self.positions,
+        )

@@ -1,0 +1,144 @@
+"""The tower of Qwen2-VL and Qwen2.5-VL, and how their patches become rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from mrs.architecture.config import Config
+from mrs.architecture.layers import Attention, Layer, Mlp, Norm
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_reader import layer_count
+from mrs.architecture.slots import Slot
+from mrs.architecture.vision.dynamic_layout import read_dynamic
+from mrs.architecture.vision.image_layouts import CLIP_IMAGES
+from mrs.architecture.vision.vision_family import VisionConfigs
+from mrs.architecture.vision_slots import norm_slot, patch_slot, vision_slots
+from mrs.architecture.vision_spec import Patches, Vision
+from mrs.errors import NotReadable
+
+TOKEN = "<|image_pad|>"
+TOWER = "model.visual."
+#: As older transformers write them.
+SPELLINGS = {TOWER: "visual.", "model.language_model.": "model."}
+
+#: What the parts are called that both towers have.
+NAMES = {
+    "patches": f"{TOWER}patch_embed.proj",
+    "layer": f"{TOWER}blocks.{{layer}}.",
+    "mixer.norm": "norm1",
+    "mixer.qkv": "attn.qkv",
+    "mixer.o": "attn.proj",
+    "ffn.norm": "norm2",
+    "projector.norm": f"{TOWER}merger.ln_q",
+    "projector.up": f"{TOWER}merger.mlp.0",
+    "projector.down": f"{TOWER}merger.mlp.2",
+}
+#: What transformers assumes where the configs are silent.
+TEXT_DEFAULTS = {
+    "vocab_size": 152_064,
+    "max_position_embeddings": 32_768,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1e6,
+    "max_window_layers": 80,
+}
+TOWER_DEFAULTS = {
+    "depth": 32,
+    "num_heads": 16,
+    "in_channels": 3,
+    "patch_size": 14,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+}
+IMAGE_DEFAULTS = {
+    **CLIP_IMAGES,
+    "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
+}
+
+
+@dataclass(frozen=True)
+class QwenTower:
+    """A vision transformer over pictures of any size, whose heads turn by rows and columns.
+
+    One half of the rotary pairs turns by a patch's row, the other by its column, with `rope_base`.
+    Patches see those in their own window, a square with `window` patches on each side, and in the
+    layers `full`, or where there is no window, all of the picture.
+    """
+
+    hidden_size: int
+    patches: Patches
+    layers: tuple[Layer, ...]
+    rope_base: float
+    window: int | None = None
+    full: tuple[int, ...] = ()
+
+    @property
+    def output_size(self) -> int:
+        return self.hidden_size
+
+    @property
+    def stacks(self) -> Mapping[str, tuple[Layer, ...]]:
+        return {"layer": self.layers}
+
+
+@dataclass(frozen=True)
+class PatchMerger:
+    """down(gelu(up(x))) of `merge` by `merge` patches side by side, each of them normalized."""
+
+    input_size: int
+    merge: int
+    norm: Norm
+
+
+@vision_slots.register
+def _(part: QwenTower, hidden_size: int) -> Iterator[Slot]:
+    yield patch_slot(part.patches, part.hidden_size)
+
+
+@vision_slots.register
+def _(part: PatchMerger, hidden_size: int) -> Iterator[Slot]:
+    merged = part.input_size * part.merge**2
+    yield norm_slot("projector.norm", part.input_size, part.norm)
+    yield Slot("projector.up", (merged, merged), bias=True)
+    yield Slot("projector.down", (hidden_size, merged), bias=True)
+
+
+def read_tower(
+    tower: Config, hidden_size: int, mlp: Mlp, norm: Norm, window: int | None, full: tuple[int, ...]
+) -> QwenTower:
+    tower.refuse("in_channels", 3)
+    heads = tower.positive("num_heads")
+    head_dim = tower.head_dim(hidden_size, heads)
+    if head_dim % 4:
+        raise NotReadable(
+            f"heads of {head_dim} numbers cannot turn by rows and columns", where=tower.where
+        )
+    rope = Config(tower.mapping("rope_parameters"), tower.where)
+    attention = Attention(
+        heads, heads, head_dim, head_dim**-0.5, None, qkv_bias=True, out_bias=True
+    )
+    count = layer_count(Config({"num_hidden_layers": tower.positive("depth")}, tower.where))
+    return QwenTower(
+        hidden_size,
+        Patches(tower.positive("patch_size"), frames=tower.positive("temporal_patch_size")),
+        layers=(Layer(attention, mlp, norm),) * count,
+        rope_base=rope.positive_number("rope_theta", 1e4, above=1),
+        window=window,
+        full=full,
+    )
+
+
+def read_qwen(configs: VisionConfigs, text: ModelSpec, tower: QwenTower) -> Vision:
+    """What both families have around their towers."""
+    if not all(layer.mixer.rope and layer.mixer.rope.sections for layer in text.layers):
+        raise NotReadable("the configuration lacks 'mrope_section'", where=configs.model.where)
+    merge = configs.tower.positive("spatial_merge_size")
+    return Vision(
+        tower,
+        PatchMerger(tower.hidden_size, merge, tower.layers[0].norm),
+        read_dynamic(configs.images, tower.patches.size, merge, TOKEN),
+        placeholder=TOKEN,
+        image_token_id=configs.model.whole("image_token_id", 151_655),
+        positions="multimodal",
+    )

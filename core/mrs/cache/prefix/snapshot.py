@@ -1,0 +1,86 @@
+"""What a prefix tree keeps of a stretch of tokens, and what a file does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from mrs.cache.layer_cache import CacheRules, LayerSlice, SharedPart
+from mrs.cache.sequence_cache import SequenceCache
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What the parts of a cache keep of the tokens `start` to `end`, None where it is nothing."""
+
+    start: int
+    end: int
+    parts: tuple[SharedPart | None, ...] = ()
+
+    @staticmethod
+    def of(cache: SequenceCache, start: int, end: int) -> Holding:
+        """What `cache` has of these tokens, shared with it."""
+        return Holding(start, end, tuple(part.share(start, end) for part in cache.parts))
+
+    def split(self, at: int) -> tuple[Holding, Holding]:
+        halves = [(None, None) if part is None else part.split(at) for part in self.parts]
+        return (
+            Holding(self.start, at, tuple(left for left, _ in halves)),
+            Holding(at, self.end, tuple(right for _, right in halves)),
+        )
+
+    def or_wider(self, other: Holding) -> Holding:
+        """Of each part what begins earlier, of two alike this one's; the other is released."""
+        if not self.parts:
+            return other
+        kept: list[SharedPart | None] = []
+        for own, new in zip(self.parts, other.parts, strict=True):
+            is_wider = new is not None and (own is None or new.first < own.first)
+            best, rest = (new, own) if is_wider else (own, new)
+            kept.append(best)
+            if rest is not None:
+                rest.release()
+        return replace(self, parts=tuple(kept))
+
+    def without(self, drops: Callable[[int], bool]) -> Holding:
+        """The same without the parts whose numbers `drops` says."""
+        kept = []
+        for number, part in enumerate(self.parts):
+            gone = part is not None and drops(number)
+            if part is not None and gone:
+                part.release()
+            kept.append(None if gone else part)
+        return replace(self, parts=tuple(kept))
+
+    def release(self) -> None:
+        """Nothing is referred to any longer."""
+        self.without(lambda number: True)
+
+    def serves(self, rules: Sequence[CacheRules], length: int) -> bool:
+        """Whether this is all of these tokens that a sequence needs to go on from `length`."""
+        return bool(self.parts) and all(
+            part.serves(self.start, self.end, own.first if own else None, length)
+            for part, own in zip(rules, self.parts, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What all layers keep of the tokens `start` to `end`, in memory of its own."""
+
+    start: int
+    end: int
+    slices: tuple[LayerSlice | None, ...]
+
+    @staticmethod
+    def of(cache: SequenceCache, start: int, end: int, device: torch.device) -> Exported:
+        slices = (layer.export(start, end) for layer in cache.layers)
+        return Exported(start, end, tuple(piece and piece.on(device) for piece in slices))
+
+
+def restore(cache: SequenceCache, exported: Sequence[Exported], length: int) -> None:
+    """Make an empty cache what adjacent stretches from token 0 on say of `length` tokens."""
+    slices = zip(*(each.slices for each in exported), strict=True)
+    cache.restore(length, list(slices))

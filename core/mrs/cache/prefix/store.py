@@ -1,0 +1,134 @@
+"""Stored sequences in radix trees: which there are, and in which order they were used."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+
+from mrs.cache.layer_cache import CacheRules, MemoryTally
+from mrs.cache.prefix.radix_tree import Node, path_of
+from mrs.cache.prefix.snapshot import Holding
+from mrs.cache.sequence_cache import SequenceCache
+
+
+class Stored(NamedTuple):
+    """A sequence that ends at `node`, in the tree of `root`."""
+
+    root: Hashable
+    node: Node
+
+
+class PrefixStore:
+    """Trees by key; sequences of different keys share nothing.
+
+    A *tail* is a node from whose end a sequence can go on although none is stored that ends there,
+    because of layers that keep a window, or one state. `rules` are those of all parts of a cache.
+    """
+
+    def __init__(self, tail_capacity: int, rules: Sequence[CacheRules]) -> None:
+        self.roots: dict[Hashable, Node] = {}
+        self.sequences: OrderedDict[Node, Stored] = OrderedDict()
+        self._tails: OrderedDict[Node, Hashable] = OrderedDict()
+        self._tail_capacity = tail_capacity
+        self._rules = rules
+
+    def nodes(self) -> Iterator[Node]:
+        for root in self.roots.values():
+            yield from root.below()
+
+    def own_bytes(self) -> Counter[torch.device]:
+        """Bytes by device, without those of blocks that a sequence refers to, too."""
+        tally = MemoryTally()
+        for node in self.nodes():
+            for part in filter(None, node.holding.parts):
+                part.count(tally)
+        return tally.total_bytes()
+
+    def add(self, key: Hashable, tokens: Sequence[int], cache: SequenceCache) -> None:
+        """Store a sequence as the one used last; those that it extends become part of it."""
+        path = path_of(self.roots.setdefault(key, Node([], 0, None)), tokens)
+        for node in path:
+            node.holding = node.holding.or_wider(Holding.of(cache, node.start, node.end))
+        self._count(Stored(key, path[-1]))
+        for node in path[:-1]:
+            if node in self.sequences:
+                self._uncount(self.sequences.pop(node))
+                self._keep_tail(node, key)
+
+    def touch(self, node: Node) -> None:
+        """A sequence went on from the end of `node`."""
+        for order in (self.sequences, self._tails):
+            if node in order:
+                order.move_to_end(node)
+
+    def drop_oldest(self) -> bool:
+        """Forget the tail or else the sequence that was used longest ago; False if none is left."""
+        if self._tails:
+            self._drop_tail()
+        elif self.sequences:
+            self._drop_sequence()
+        else:
+            return False
+        return True
+
+    def clear(self) -> int:
+        """Forget everything; returns how many sequences there were."""
+        count = len(self.sequences)
+        for root in self.roots.values():
+            root.detach()
+        self.roots.clear()
+        self.sequences.clear()
+        self._tails.clear()
+        return count
+
+    def _count(self, stored: Stored) -> None:
+        before = self.sequences.pop(stored.node, None)
+        if before is not None:
+            self._uncount(before)
+        self._tails.pop(stored.node, None)
+        self.sequences[stored.node] = stored
+        for node in stored.node.lineage():
+            node.users += 1
+
+    def _uncount(self, stored: Stored) -> None:
+        for node in stored.node.lineage():
+            node.users -= 1
+
+    def _keep_tail(self, node: Node, key: Hashable) -> None:
+        parts = zip(self._rules, node.holding.parts, strict=True)
+        if any(own is not None and not part.keeps_all for part, own in parts):
+            self._tails[node] = key
+            self._tails.move_to_end(node)
+            if len(self._tails) > self._tail_capacity:
+                self._drop_tail()
+
+    def _drop_tail(self) -> None:
+        """Forget what only a sequence going on from the oldest tail would need."""
+        node, _ = self._tails.popitem(last=False)
+        below = [child.holding for child in node.children.values()]
+
+        def is_needed(number: int) -> bool:
+            """A child that keeps its first token may need those before it for its window."""
+            own = (holding.parts[number] for holding in below)
+            return any(part is not None and part.first == node.end for part in own)
+
+        def is_dropped(number: int) -> bool:
+            part = self._rules[number]
+            return part.is_state or not (part.keeps_all or is_needed(number))
+
+        node.holding = node.holding.without(is_dropped)
+
+    def _drop_sequence(self) -> None:
+        _, stored = self.sequences.popitem(last=False)
+        self._uncount(stored)
+        unused = [node for node in stored.node.lineage() if not node.users]
+        if not unused:
+            return
+        unused[-1].detach()
+        for node in unused:
+            self._tails.pop(node, None)
+        if not self.roots[stored.root].children:
+            del self.roots[stored.root]

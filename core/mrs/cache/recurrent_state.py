@@ -1,0 +1,79 @@
+"""One state of fixed size, for layers that keep a sequence as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from mrs.cache.layer_cache import CacheRules, LayerSlice, TensorShape
+
+
+class RecurrentStateCache:
+    """Tensors that a layer updates in place; zeros stand for no token.
+
+    What they were before the last tokens is lost: only the beginning can be had again, and states
+    that were exported.
+    """
+
+    is_state = True
+    keeps_all = False
+
+    def __init__(
+        self, *shapes: Sequence[int], dtypes: Sequence[torch.dtype], device: torch.device
+    ) -> None:
+        self.length = 0
+        self.device = device
+        self.tensors = tuple(
+            torch.zeros(*shape, dtype=dtype, device=device)
+            for shape, dtype in zip(shapes, dtypes, strict=True)
+        )
+
+    @property
+    def rules(self) -> CacheRules:
+        return type(self)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    def advance(self, tokens: int) -> None:
+        self.length += tokens
+
+    def can_rewind_to(self, length: int) -> bool:
+        return length in (0, self.length)
+
+    def rewind(self, length: int) -> None:
+        if not self.can_rewind_to(length):
+            raise ValueError(
+                f"cannot rewind {self.length} tokens to {length}: only the state is kept"
+            )
+        if length == 0:
+            for tensor in self.tensors:
+                tensor.zero_()
+            self.length = 0
+
+    def export(self, start: int, end: int) -> LayerSlice | None:
+        if not start < end == self.length:
+            return None
+        return LayerSlice(end - 1, {str(n): x.clone() for n, x in enumerate(self.tensors)})
+
+    def restore(self, length: int, slices: Sequence[LayerSlice | None]) -> None:
+        saved = slices[-1]
+        assert saved is not None
+        for number, tensor in enumerate(self.tensors):
+            tensor.copy_(saved.tensors[str(number)])
+        self.length = length
+
+    share, adopt = export, restore
+
+    @staticmethod
+    def serves(start: int, end: int, first: int | None, length: int) -> bool:
+        return end < length or (end == length and first is not None)
+
+    def fits(self, first: int, end: int, shapes: Mapping[str, TensorShape]) -> bool:
+        wanted = {
+            str(number): TensorShape(x.dtype, tuple(x.shape))
+            for number, x in enumerate(self.tensors)
+        }
+        return first == end - 1 and wanted == shapes

@@ -1,0 +1,149 @@
+"""Read devices from text: `cuda:0=24GiB`, `cuda:0=RTX 4090`, and logical devices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from mrs.devices.apple import working_set_bytes
+from mrs.devices.device import Device, DeviceKind
+from mrs.devices.host_memory import HostMemory
+from mrs.devices.published_bandwidth import Card, find_card, near_names
+from mrs.errors import UsageError
+from mrs.units import parse_bytes
+
+FLAG = "--device"
+LOGICAL_VARIABLE = "MRS_LOGICAL_DEVICES"
+EXPECTED = (
+    'expected such as cuda:0=24GiB, "cuda:0=RTX 4090", cuda:1=16GiB,bandwidth=448GB/s or cpu=64GiB'
+)
+#: A number of at least so many digits may be the name of a card: 4090.
+DIGITS_OF_A_NAME = 4
+_DEVICE = re.compile(r"(cuda|metal|cpu)(?::([0-9]{1,4}))?")
+_BARE_NUMBER = re.compile(r"[0-9.]+")
+
+
+def what_if_devices(texts: Sequence[str]) -> list[Device]:
+    """The devices that `--device` describes, with all memory free: accelerators, then the CPU.
+
+    UsageError quotes the wrong text.
+    """
+    devices: list[Device] = []
+    for text in texts:
+        device = _what_if_device(text)
+        if device.label in (known.label for known in devices):
+            raise UsageError(
+                f"{device.label} is given twice", where=FLAG, hint="give each device once"
+            )
+        devices.append(device)
+    return sorted(devices, key=lambda device: device.kind == "cpu")
+
+
+def _what_if_device(text: str) -> Device:
+    label, equals, values = text.partition("=")
+    match = _DEVICE.fullmatch(label.strip())
+    if match is None or not equals or (match[1] == "cpu" and match[2]):
+        raise UsageError(f"{text!r} is not a device", where=FLAG, hint=EXPECTED)
+    kind: DeviceKind = "cuda" if match[1] == "cuda" else "metal" if match[1] == "metal" else "cpu"
+    ordinal = int(match[2] or 0)
+    memory, *options = (value.strip() for value in values.split(","))
+    card = _card(memory, kind, text)
+    size = _card_bytes(card) if card else _bytes(memory, "GiB", FLAG)
+    given = _bandwidth(options, text)
+    published = card.bytes_per_s if card else None
+    return Device(
+        kind=kind,
+        ordinal=ordinal,
+        name=f"{card.name}, imagined" if card else "imagined",
+        total_bytes=size,
+        available_bytes=size,
+        torch_device={"cuda": f"cuda:{ordinal}", "metal": "mps", "cpu": "cpu"}[kind],
+        bandwidth_bytes_per_s=given or published,
+        bandwidth_source="given" if given else "published" if published else None,
+        shares_host_memory=kind == "metal" or (card is not None and card.is_unified),
+    )
+
+
+def _card(name: str, kind: DeviceKind, text: str) -> Card | None:
+    """The card of that name; None if it is a size. UsageError lists cards with similar names."""
+    card = find_card(name)
+    if card is None:
+        if name[:1].isdigit():
+            return None
+        near = near_names(name)
+        hint = f"cards with similar names: {', '.join(near)}" if near else EXPECTED
+        raise UsageError(
+            f"{name!r} in {text!r} is neither a size nor a known card", where=FLAG, hint=hint
+        )
+    if kind != ("metal" if card.is_apple else "cuda"):
+        raise UsageError(
+            f"{card.name} in {text!r} is not a {kind} device", where=FLAG, hint=EXPECTED
+        )
+    return card
+
+
+def _card_bytes(card: Card) -> int:
+    """How much of its memory a process may use; on Apple computers that is a part of it."""
+    return working_set_bytes(card.memory_bytes) if card.is_apple else card.memory_bytes
+
+
+def _bandwidth(options: Sequence[str], text: str) -> float | None:
+    """Bytes a second from `bandwidth=448GB/s`, which is the only option."""
+    if not options:
+        return None
+    key, _, value = options[0].partition("=")
+    if key.strip() != "bandwidth" or len(options) > 1:
+        raise UsageError(f"{options[-1]!r} in {text!r} is unknown", where=FLAG, hint=EXPECTED)
+    return float(_bytes(value.strip().removesuffix("/s"), "GB", FLAG, "/s"))
+
+
+def _bytes(text: str, unit: str, where: str, suffix: str = "") -> int:
+    """The size that a text with a unit gives, above 0; `unit` is the one that the hint proposes."""
+    if _BARE_NUMBER.fullmatch(text):
+        hint = f"write {text}{unit}{suffix}"
+        if len(text) >= DIGITS_OF_A_NAME and (near := near_names(text)):
+            hint += f", or the name of a card such as {near[0]}"
+        raise UsageError(f"{text!r} has no unit", where=where, hint=hint)
+    try:
+        size = parse_bytes(text)
+    except ValueError as error:
+        raise UsageError(str(error), where=where) from None
+    if size <= 0:
+        raise UsageError(
+            f"{text!r} is not above 0", where=where, hint=f"write such as 24{unit}{suffix}"
+        )
+    return size
+
+
+def logical_devices(text: str, host: HostMemory) -> list[Device]:
+    """Accelerators that stand for the CPU, from `cpu,cpu` or `cpu=2GiB,cpu=4GiB`.
+
+    They have the ordinals 0, 1, … and their tensors are in host memory, so a split placement can
+    run on a machine without a GPU. Available memory of the host that no device has by its size is
+    shared equally between the devices without a size and the CPU, so that no byte counts twice.
+    UsageError quotes the wrong part.
+    """
+    sizes: list[int | None] = []
+    for part in text.split(","):
+        kind, equals, size = part.strip().partition("=")
+        if kind != "cpu":
+            raise UsageError(
+                f"{part.strip()!r} is not a logical device",
+                where=LOGICAL_VARIABLE,
+                hint="expected such as cpu,cpu or cpu=2GiB,cpu=4GiB",
+            )
+        sizes.append(_bytes(size, "GiB", LOGICAL_VARIABLE) if equals else None)
+    unsized = sum(size is None for size in sizes)
+    left = max(0, host.available_bytes - sum(size or 0 for size in sizes))
+    share = left // (unsized + 1)
+    return [
+        Device(
+            kind="cuda",
+            ordinal=ordinal,
+            name="logical device on the CPU",
+            total_bytes=share if size is None else size,
+            available_bytes=share if size is None else size,
+            torch_device="cpu",
+        )
+        for ordinal, size in enumerate(sizes)
+    ]

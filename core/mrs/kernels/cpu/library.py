@@ -1,0 +1,98 @@
+"""The native library: finding it, choosing its path, and the types that cross into it."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from mrs.devices.cpu_path import PATH_NAMES, cpu_path, cpu_paths
+
+#: The paths that differ outside the library only, and theirs in it.
+_SAME_CODE = {"amx": "avx512_bf16"}
+
+_LIBRARY = (
+    Path(__file__).parent / "native" / ("libmrs.dylib" if sys.platform == "darwin" else "libmrs.so")
+)
+
+
+class NativeMatrix(ctypes.Structure):
+    """One packed matrix as the library sees it."""
+
+    _fields_ = (
+        ("path", ctypes.c_void_p),
+        ("format", ctypes.c_int64),
+        ("rows", ctypes.c_int64),
+        ("columns", ctypes.c_int64),
+        ("packed", ctypes.c_void_p),
+        ("subnormal", ctypes.c_void_p),
+    )
+
+
+@dataclass(frozen=True)
+class NativeLibrary:
+    """The loaded library and the path of it that is used: its name and its address."""
+
+    functions: ctypes.CDLL
+    path: str
+    path_address: int
+
+
+_POINTER, _INT, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
+_SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
+    "mrs_path": (_POINTER, (ctypes.c_char_p,)),
+    "mrs_row_bytes": (_LONG, (_INT, _LONG)),
+    "mrs_packed_bytes": (_LONG, (_INT, _LONG, _LONG)),
+    "mrs_pack": (None, (_POINTER, _POINTER, _LONG, _LONG, _LONG, _INT)),
+    "mrs_mark_subnormal": (None, (_POINTER, _INT)),
+    "mrs_decode": (ctypes.c_bool, (_POINTER, _POINTER, _LONG, _LONG, _INT, _POINTER, _INT)),
+    "mrs_matmul": (ctypes.c_bool, (_POINTER, _POINTER, _INT, _LONG, _POINTER, _INT)),
+    "mrs_read": (None, (_POINTER, _POINTER, _LONG, _INT)),
+    "mrs_rms_norm": (None, (_POINTER, _POINTER, _POINTER, _FLOAT, _LONG, _LONG, _POINTER, _INT)),
+    "mrs_gate": (None, (_POINTER, _INT, _POINTER, _POINTER, _LONG, _INT)),
+    "mrs_rotate": (None, (*(_POINTER,) * 4, *(_LONG,) * 4, _INT, _POINTER, _INT)),
+    "mrs_attend": (ctypes.c_bool, (_POINTER, _POINTER, _INT)),
+    "mrs_feed_forward": (
+        ctypes.c_bool,
+        (_POINTER, _POINTER, _LONG, _LONG, _POINTER, _POINTER, _INT),
+    ),
+    "mrs_write_kv": (None, (*(_POINTER,) * 4, _LONG, _INT)),
+    "mrs_attention": (ctypes.c_bool, (*(_POINTER,) * 7, _INT)),
+    "mrs_layers": (ctypes.c_bool, (_POINTER, _LONG, *(_POINTER,) * 6, _INT)),
+    "mrs_encode": (None, (_POINTER, _INT, _POINTER, _INT, _LONG, _POINTER, _INT)),
+}
+
+
+def is_available() -> bool:
+    """Whether the library was built and is not switched off; loads nothing."""
+    return cpu_path() != "torch" and _LIBRARY.exists()
+
+
+@cache
+def native_library() -> NativeLibrary | None:
+    """The library, or None where it was not built or the environment asks for torch."""
+    if not is_available():
+        return None
+    path, functions = cpu_path(), _open_library()
+    return NativeLibrary(functions, path, functions.mrs_path(_SAME_CODE.get(path, path).encode()))
+
+
+def native_paths() -> list[str]:
+    """The native paths that this processor can run, best first; empty where none was built."""
+    return [path for path in cpu_paths() if path != "torch"] if _LIBRARY.exists() else []
+
+
+def path_name() -> str:
+    """How matrix products run on this CPU, for people: "native AVX-512 VNNI", …, "torch"."""
+    library = native_library()
+    return PATH_NAMES["torch" if library is None else library.path]
+
+
+def _open_library() -> ctypes.CDLL:
+    functions = ctypes.CDLL(str(_LIBRARY))
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(functions, name)
+        function.restype, function.argtypes = result, arguments
+    return functions

@@ -1,0 +1,32 @@
+"""The build hook that puts the native library into wheels and editable installs."""
+
+from __future__ import annotations
+
+import runpy
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+_FOLDER = Path("core/mrs/kernels/cpu/native")
+
+
+class NativeLibraryHook(BuildHookInterface[Any]):
+    """Compiles before the wheel is made. Without a compiler the wheel is pure Python."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if self.target_name != "wheel":
+            return
+        native = runpy.run_path(str(Path(self.root, _FOLDER, "compile.py")))
+        try:
+            library = native["compile_library"]()
+        except native["CannotCompile"] as problem:
+            self.app.display_warning(
+                f"mrs: native kernels left out, the slower torch kernels will be used: {problem}"
+            )
+            return
+        build_data["artifacts"].append(str(_FOLDER / library.name))
+        build_data["pure_python"] = False
+        system = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["tag"] = f"py3-none-{system}"

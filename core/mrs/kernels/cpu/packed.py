@@ -1,0 +1,227 @@
+"""Quantized matrices on the CPU, re-laid for the native kernels."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from mrs.kernels.cpu.library import NativeLibrary, NativeMatrix, native_library
+
+#: Formats of GGUF that the native kernels multiply, in the library's order.
+PACKED_FORMATS = (
+    "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "F16", "BF16",
+)  # fmt: skip
+
+#: Columns of a block; a row is whole blocks.
+_BLOCK_COLUMNS = {
+    **dict.fromkeys(PACKED_FORMATS[:5], 32),
+    **dict.fromkeys(PACKED_FORMATS[5:10], 256),
+    **dict.fromkeys(PACKED_FORMATS[10:], 1),
+}
+
+#: Rows that are stored together; a matrix is padded to a multiple of them.
+GROUP_ROWS = 16
+
+#: Decoded weights that stay in the second- or third-level cache until they are used.
+_TILE_BYTES = 4 << 20
+
+_TYPES = {torch.float32: 0, torch.bfloat16: 1}
+
+
+class PackedMatrix:
+    """A (rows, columns) weight whose blocks are kept in groups of 16 interleaved rows.
+
+    It takes as many bytes as in the file, rows rounded up to a multiple of 16. Products quantize
+    the activations to 8 bits in groups of 32 columns, except with F16 and BF16 weights. With
+    AVX-512 and more than 16 tokens, weights below 8 bits and the activations are both brought to
+    8 bits in groups of 128 columns. Subnormal activations may count as 0, weights never do.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, format_name: str, rows: int, columns: int) -> None:
+        """Memory for the weight, to be filled by `fill`; ValueError where rows cut a block."""
+        data = torch.empty(_packed_bytes(format_name, rows, columns), dtype=torch.uint8)
+        self._hold(data, format_name, rows, columns)
+
+    @classmethod
+    def wrap(cls, data: Tensor, format_name: str, rows: int, columns: int) -> PackedMatrix:
+        """The matrix whose packed bytes are `data`, which is shared."""
+        size_bytes = _packed_bytes(format_name, rows, columns)
+        if data.numel() != size_bytes or data.dtype is not torch.uint8 or not data.is_cpu:
+            raise ValueError(f"{data.numel()} packed bytes instead of {size_bytes}")
+        matrix = cls.__new__(cls)
+        matrix._hold(data.contiguous(), format_name, rows, columns)
+        if matrix._subnormal is not None:
+            matrix._library.functions.mrs_mark_subnormal(matrix.address, torch.get_num_threads())
+        return matrix
+
+    def _hold(self, data: Tensor, format_name: str, rows: int, columns: int) -> None:
+        library, number = _required_library(), PACKED_FORMATS.index(format_name)
+        self.format_name = format_name
+        self._library = library
+        self._data = data
+        groups = -(-rows // GROUP_ROWS)
+        self._subnormal = torch.zeros(groups).bool() if format_name == "BF16" else None
+        self._matrix = NativeMatrix(
+            library.path_address,
+            number,
+            rows,
+            columns,
+            data.data_ptr(),
+            None if self._subnormal is None else self._subnormal.data_ptr(),
+        )
+        self._address = ctypes.addressof(self._matrix)
+        self._row_bytes: int = library.functions.mrs_row_bytes(number, columns)
+        self._dense_tokens, self._dense_dtype = _dense(library.path)
+        self.shape = (rows, columns)
+
+    @property
+    def data(self) -> Tensor:
+        """The packed bytes, uint8."""
+        return self._data
+
+    @property
+    def address(self) -> int:
+        """Where the library finds the matrix, as long as this object lives."""
+        return self._address
+
+    @property
+    def nbytes(self) -> int:
+        return self._data.nbytes
+
+    @property
+    def dequantize_above_tokens(self) -> int:
+        """From so many rows on they are multiplied by torch, with decoded weights.
+
+        Torch's units for bf16 take subnormal weights for 0, so those are left to the library.
+        """
+        if self._dense_dtype is torch.bfloat16 and self._has_subnormal():
+            return sys.maxsize
+        return self._dense_tokens
+
+    def _has_subnormal(self) -> bool:
+        return self._subnormal is not None and bool(self._subnormal.any())
+
+    def fill(self, blocks: Tensor, first_row: int = 0) -> None:
+        """Take rows of a file's blocks, uint8 (R, row_bytes), as rows `first_row` and after.
+
+        `first_row` must be a multiple of 16, and so must R unless these are the last rows.
+        """
+        count, row_bytes = blocks.shape
+        if row_bytes != self._row_bytes or blocks.dtype is not torch.uint8 or not blocks.is_cpu:
+            raise ValueError(f"rows of {row_bytes} bytes instead of {self._row_bytes}")
+        whole = count % GROUP_ROWS == 0 or first_row + count == self.shape[0]
+        if first_row % GROUP_ROWS or not whole or first_row + count > self.shape[0]:
+            raise ValueError(f"{count} rows from {first_row} do not fill groups of {GROUP_ROWS}")
+        self._library.functions.mrs_pack(
+            self._address,
+            blocks.contiguous().data_ptr(),
+            row_bytes,
+            first_row,
+            count,
+            torch.get_num_threads(),
+        )
+
+    def matmul(self, x: Tensor) -> Tensor:
+        """x (N, columns) times the transposed weight: (N, rows), in x's dtype."""
+        if x.shape[1] != self.shape[1] or not x.is_cpu:
+            raise ValueError(
+                f"x has {x.shape[1]} columns on {x.device}, the matrix {self.shape[1]}"
+            )
+        if x.dtype not in _TYPES:
+            return self.matmul(x.float()).to(x.dtype)
+        x = x.contiguous()
+        if x.shape[0] >= self.dequantize_above_tokens:
+            return self._matmul_decoded(x)
+        return self._matmul_packed(x)
+
+    def _matmul_packed(self, x: Tensor) -> Tensor:
+        tokens = x.shape[0]
+        out = torch.empty(tokens, self.shape[0], dtype=x.dtype)
+        done = not tokens or self._library.functions.mrs_matmul(
+            self._address,
+            x.data_ptr(),
+            _TYPES[x.dtype],
+            tokens,
+            out.data_ptr(),
+            torch.get_num_threads(),
+        )
+        if not done:
+            raise MemoryError(f"no memory for {tokens} rows of activations")
+        return out
+
+    def _matmul_decoded(self, x: Tensor) -> Tensor:
+        """The product by torch's own kernels, on tiles of rows decoded one after another."""
+        rows, columns = self.shape
+        dtype = self._dense_dtype
+        same_x = x.to(dtype)
+        out = torch.empty(x.shape[0], rows, dtype=x.dtype)
+        tile_rows = max(_TILE_BYTES // (dtype.itemsize * columns) // GROUP_ROWS, 1) * GROUP_ROWS
+        for first in range(0, rows, tile_rows):
+            count = min(tile_rows, rows - first)
+            tile = torch.empty(count, columns, dtype=dtype)
+            self._decode_into(tile, first=first)
+            out[:, first : first + count] = torch.nn.functional.linear(same_x, tile)
+        return out
+
+    def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+        """The values of the rows `ids` (N,), as (N, columns)."""
+        ids = ids.to(torch.int64).contiguous()
+        out = torch.empty(
+            ids.numel(), self.shape[1], dtype=dtype if dtype in _TYPES else torch.float32
+        )
+        self._decode_into(out, ids=ids)
+        return out.to(dtype)
+
+    def decode(self) -> Tensor:
+        """The exact values, float32 (rows, columns)."""
+        out = torch.empty(self.shape)
+        self._decode_into(out)
+        return out
+
+    def _decode_into(self, out: Tensor, *, ids: Tensor | None = None, first: int = 0) -> None:
+        """Write the rows `ids`, or those from `first` on, into out (N, columns)."""
+        is_inside = self._library.functions.mrs_decode(
+            self._address,
+            None if ids is None else ids.data_ptr(),
+            first,
+            out.shape[0],
+            _TYPES[out.dtype],
+            out.data_ptr(),
+            torch.get_num_threads(),
+        )
+        if not is_inside:
+            raise IndexError(f"row numbers outside 0 to {self.shape[0] - 1}")
+
+
+def _packed_bytes(format_name: str, rows: int, columns: int) -> int:
+    if rows < 1 or columns < 1 or columns % _BLOCK_COLUMNS[format_name]:
+        raise ValueError(f"{rows} rows of {columns} are no whole {format_name} blocks")
+    number = PACKED_FORMATS.index(format_name)
+    size_bytes: int = _required_library().functions.mrs_packed_bytes(number, rows, columns)
+    return size_bytes
+
+
+def _required_library() -> NativeLibrary:
+    library = native_library()
+    if library is None:
+        raise RuntimeError("the native kernels are not available")
+    return library
+
+
+@cache
+def _dense(path: str) -> tuple[int, torch.dtype]:
+    """From how many tokens on decoding and torch's own product are faster, and in which type.
+
+    Measured: only matrix units (AMX) beat this library's products, and anything beats portable C.
+    """
+    if path == "amx":
+        return 32, torch.bfloat16
+    if path == "portable":
+        return 4, torch.float32
+    return sys.maxsize, torch.float32

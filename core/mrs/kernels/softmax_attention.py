@@ -1,0 +1,112 @@
+"""Softmax attention with grouped heads: of tokens to tokens, and of tokens to images."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mrs.kernels.cpu import elementwise
+
+
+def attend_with_torch(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    attention_ends: Tensor | None = None,
+) -> Tensor:
+    """Causal attention of the last T tokens over all S tokens, in q's dtype.
+
+    q is (T, H, D); k is (KV, S, D) and v (KV, S, Dv) with H a multiple of KV; the queries are the
+    last T of the S positions. `window` hides keys `window` or more positions back, `softcap`
+    replaces a score s by softcap * tanh(s / softcap), `sinks` (H,) adds a score without a value.
+    `attention_ends` (T,) are the last keys that queries attend to, where those are not their own
+    positions. Returns (T, H * Dv).
+    """
+    mask = _mask(q.shape[0], k.shape[1], window, attention_ends, q.device)
+    return _attend(q.to(k.dtype), k, v, mask, scale, softcap, sinks).to(q.dtype)
+
+
+def attend_to_all(q: Tensor, k: Tensor, v: Tensor, *, scale: float) -> Tensor:
+    """Attention of T queries to all S keys, in q's dtype.
+
+    q is (T, H, D); k and v are (KV, S, D) with H a multiple of KV. Returns (T, H * D).
+    """
+    library = elementwise.library_for(q)
+    if q.shape[0] == 1 and library and elementwise.can_attend(k, v):
+        return elementwise.attend_one(library, q, k, v, scale)
+    return _attend(q.to(k.dtype), k, v, None, scale, None, None).to(q.dtype)
+
+
+def _attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    tokens, heads, _ = q.shape
+    kv_heads, keys, _ = k.shape
+    group = heads // kv_heads
+    # Queries of one group share keys: fold them into one axis and no key is ever repeated.
+    grouped = q.view(tokens, kv_heads, group, -1).permute(1, 2, 0, 3)  # (KV, G, T, D)
+    if softcap is None and sinks is None:
+        if mask is not None:
+            mask = mask.expand(group, tokens, keys).reshape(group * tokens, keys)
+        folded = grouped.reshape(1, kv_heads, group * tokens, -1)
+        out = F.scaled_dot_product_attention(
+            folded, k.unsqueeze(0), v.unsqueeze(0), attn_mask=mask, scale=scale
+        ).view(kv_heads, group, tokens, -1)
+    else:
+        grouped_sinks = None if sinks is None else sinks.view(kv_heads, group, 1, 1)
+        out = _attend_explicitly(grouped, k, v, mask, scale, softcap, grouped_sinks)
+    return out.permute(2, 0, 1, 3).reshape(tokens, -1)
+
+
+def _mask(
+    tokens: int,
+    keys: int,
+    window: int | None,
+    attention_ends: Tensor | None,
+    device: torch.device,
+) -> Tensor | None:
+    """(T, S) with True where a query sees a key; None where every query sees every key."""
+    if tokens == 1 and (window is None or keys <= window):
+        return None
+    query = torch.arange(keys - tokens, keys, device=device)[:, None]
+    key = torch.arange(keys, device=device)[None, :]
+    mask = key <= (query if attention_ends is None else attention_ends.to(device)[:, None])
+    return mask if window is None else mask & (key > query - window)
+
+
+def _attend_explicitly(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """What torch's fused kernel has no option for; one group of heads at a time bounds scores."""
+    outputs = []
+    for head in range(k.shape[0]):
+        scores = (q[head] @ k[head].T).float() * scale  # (G, T, S)
+        if softcap is not None:
+            scores = torch.tanh(scores / softcap) * softcap
+        if mask is not None:
+            scores = scores.masked_fill(~mask, float("-inf"))
+        if sinks is not None:
+            sink = sinks[head].expand(*scores.shape[:2], 1).float()
+            probabilities = torch.cat((scores, sink), dim=-1).softmax(-1)[..., :-1]
+        else:
+            probabilities = scores.softmax(-1)
+        outputs.append(probabilities.to(v.dtype) @ v[head])
+    return torch.stack(outputs)  # (KV, G, T, Dv)

@@ -1,0 +1,135 @@
+"""What forward passes read of the weights and of the cache of each layer, and how much they multiply."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from mrs.architecture.binding import Parameter
+from mrs.architecture.layers import Attention, CrossAttention, LatentAttention, Mixer, Moe
+from mrs.architecture.model_spec import ModelSpec
+from mrs.storage import Storage
+
+
+@dataclass(frozen=True)
+class Work:
+    """What forward passes ask of a device, or of a part of what it holds.
+
+    Every pass reads `weight_bytes` of `tensors` tensors and of those of experts (`expert_bytes`,
+    `expert_tensors`) the ones that are chosen; `cache_bytes` are a full cache of one sequence.
+    Each token is multiplied with `weights` numbers, `expert_weights` of the experts that it goes
+    to and `past_numbers` of a full cache, the last one of a pass with `head_weights` too.
+    """
+
+    weight_bytes: int = 0
+    expert_bytes: int = 0
+    cache_bytes: int = 0
+    tensors: int = 0
+    expert_tensors: int = 0
+    weights: int = 0
+    expert_weights: int = 0
+    past_numbers: int = 0
+    head_weights: int = 0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            self.weight_bytes + other.weight_bytes,
+            self.expert_bytes + other.expert_bytes,
+            self.cache_bytes + other.cache_bytes,
+            self.tensors + other.tensors,
+            self.expert_tensors + other.expert_tensors,
+            self.weights + other.weights,
+            self.expert_weights + other.expert_weights,
+            self.past_numbers + other.past_numbers,
+            self.head_weights + other.head_weights,
+        )
+
+
+def weights_work(
+    parameters: Sequence[Parameter], spec: ModelSpec, storage: Mapping[str, Storage]
+) -> tuple[list[Work], Work]:
+    """Of the weights of each layer, and of the non-mapped ones."""
+    found: dict[int | None, Counter[tuple[tuple[int, ...], int, float]]] = defaultdict(Counter)
+    for parameter in parameters:
+        if share := decoded_share(parameter, spec):
+            kind = parameter.shape, storage[parameter.name].size_bytes, share
+            found[parameter.layer][kind] += 1
+    works = {
+        layer: sum((_work(layer, *kind, count) for kind, count in kinds.items()), Work())
+        for layer, kinds in found.items()
+    }
+    return [works.get(layer, Work()) for layer in range(len(spec.layers))], works.get(None, Work())
+
+
+def _work(
+    layer: int | None, shape: tuple[int, ...], size_bytes: int, share: float, count: int
+) -> Work:
+    """Of `count` parameters alike, of which `share` takes part in a token."""
+    numbers = count * prod(shape) if len(shape) > 1 else 0
+    if layer is None:
+        return Work(weight_bytes=count * size_bytes, tensors=count, head_weights=numbers)
+    if share < 1:
+        return Work(
+            expert_bytes=count * size_bytes,
+            expert_tensors=count,
+            expert_weights=round(share * numbers),
+        )
+    return Work(weight_bytes=count * size_bytes, tensors=count, weights=numbers)
+
+
+def past_numbers(mixer: Mixer, context_tokens: int, image_keys: int) -> int:
+    """Numbers of a full cache that one token is multiplied with; a state is small beside weights."""
+    if isinstance(mixer, Attention):
+        seen = min(context_tokens, mixer.window or context_tokens)
+        return 2 * mixer.heads * mixer.head_dim * seen
+    if isinstance(mixer, LatentAttention):
+        return mixer.heads * (2 * mixer.kv_lora_rank + mixer.rope.dim) * context_tokens
+    if isinstance(mixer, CrossAttention):
+        return 2 * mixer.heads * mixer.head_dim * image_keys
+    return 0
+
+
+def chosen_share(spec: ModelSpec) -> float:
+    """The part of all experts that one token goes to."""
+    routers = [
+        layer.feed_forward.router for layer in spec.layers if isinstance(layer.feed_forward, Moe)
+    ]
+    return min((router.top_k / router.experts for router in routers), default=1.0)
+
+
+def decoded_share(parameter: Parameter, spec: ModelSpec) -> float:
+    """The part of a parameter that takes part in one token, on average.
+
+    An embedding gives one row, next to nothing, unless it is the head too. What sees is done
+    before a token is decoded.
+    """
+    if parameter.name.startswith("vision."):
+        return 0.0
+    if parameter.layer is None:
+        return 0.0 if parameter.role == "embedding" and not spec.tied_head else 1.0
+    feed_forward = spec.layers[parameter.layer].feed_forward
+    if isinstance(feed_forward, Moe) and ".ffn.experts." in parameter.name:
+        return feed_forward.router.top_k / feed_forward.router.experts
+    return 1.0
+
+
+def decoded_layer_bytes(
+    parameters: Sequence[Parameter], spec: ModelSpec, storage: Mapping[str, Storage]
+) -> list[int]:
+    """Bytes of weights that one decoded token reads in each layer."""
+    totals = [0.0] * len(spec.layers)
+    for parameter in parameters:
+        if parameter.layer is not None:
+            share = decoded_share(parameter, spec)
+            totals[parameter.layer] += share * storage[parameter.name].size_bytes
+    return [round(total) for total in totals]
+
+
+def decoded_weight_bytes(
+    parameters: Sequence[Parameter], spec: ModelSpec, storage: Mapping[str, Storage]
+) -> int:
+    """Bytes of weights that one decoded token reads in all."""
+    sizes = (decoded_share(p, spec) * storage[p.name].size_bytes for p in parameters)
+    return round(sum(sizes))

@@ -1,0 +1,203 @@
+"""What each device holds under a placement, term by term, and whether it can."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mrs.devices.device import Device
+from mrs.devices.processor import cpu_threads
+from mrs.plan.memory.device_sizes import DeviceSizes, ModelSizes
+from mrs.plan.memory.overhead import (
+    FRAGMENTATION,
+    NOTHING,
+    Estimate,
+    heap_bytes,
+    program_bytes,
+    runtime_bytes,
+)
+
+#: Our formula bounds the measured activations from above, by at most this part of them.
+ACTIVATION_SLACK = 0.15
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What was measured on this machine: activations over predicted ones, runtime in bytes."""
+
+    activation_ratio: float = 1.0
+    runtime_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class MemoryBreakdown:
+    """The bytes of one device. `reserve_bytes` are kept free beside the runtime's.
+
+    `runtime` is what an accelerator's driver takes, and on the CPU the program itself, wherever
+    the layers are. `allocator` is what is lost to gaps between blocks of memory. `loading_bytes`
+    is the most that is held while weights are loaded, before there is a cache. A device must have
+    what is expected, and a CPU the upper bound: a process that exceeds its memory is killed.
+    """
+
+    layers: int
+    available_bytes: int
+    weight_bytes: int
+    kv_bytes: int
+    activations: Estimate
+    runtime: Estimate
+    allocator: Estimate
+    reserve_bytes: int
+    loading_bytes: int
+    is_cpu: bool = False
+
+    @property
+    def total(self) -> Estimate:
+        """What is held at the worst moment: while the model runs, or while it is loaded."""
+        held = Estimate.exact(self.weight_bytes + self.kv_bytes)
+        running = held + self.activations + self.runtime + self.allocator
+        return running._replace(high=max(running.high, self.loading_bytes if self.is_cpu else 0))
+
+    @property
+    def is_used(self) -> bool:
+        """Whether any part of the model is there."""
+        return self.layers > 0 or self.weight_bytes > 0
+
+    @property
+    def needed_bytes(self) -> int:
+        """What must be there for the plan to be kept."""
+        total = self.total.high if self.is_cpu else self.total.expected
+        return max(total, self.loading_bytes)
+
+    @property
+    def free_bytes(self) -> int:
+        """What is left beside everything and the reserve; negative if something is missing."""
+        total = self.total.high if self.is_cpu else self.total.expected
+        return self.available_bytes - total - self.reserve_bytes
+
+    @property
+    def missing_bytes(self) -> int:
+        return max(0, self.needed_bytes - self.available_bytes)
+
+
+def memory_breakdowns(
+    sizes: ModelSizes,
+    devices: Sequence[Device],
+    layer_devices: Sequence[int],
+    primary_device: int,
+    corrections: Mapping[str, Correction],
+) -> tuple[MemoryBreakdown, ...]:
+    """The terms of every device; those that hold nothing have zeros, but for the program's."""
+    indices = range(len(devices))
+    layers = [[n for n, place in enumerate(layer_devices) if place == index] for index in indices]
+    bounds = [
+        _activation_bound(sizes.on(devices[i]), layers[i], i == primary_device) for i in indices
+    ]
+    on_cpu = [i for i in indices if devices[i].torch_device == "cpu"]
+    in_heap = max((bounds[i] for i in on_cpu), default=0)
+    cached = sum(sizes.kv_bytes[layer] for i in on_cpu for layer in layers[i])
+    host = host_index(devices)
+    found = []
+    for index, device in enumerate(devices):
+        if not layers[index] and index not in (primary_device, host):
+            found.append(_empty(device))
+            continue
+        correction = corrections.get(device.label)
+        runtime = _runtime(device, correction)
+        allocator = _allocator(device, bounds[index])
+        if index == host:
+            runtime += _program(sizes)
+            allocator += heap_bytes(in_heap, cached)
+        found.append(
+            _terms(
+                sizes.on(device),
+                device,
+                layers[index],
+                index == primary_device,
+                _activations(bounds[index], correction),
+                runtime,
+                allocator,
+            )
+        )
+    return tuple(found)
+
+
+def _empty(device: Device) -> MemoryBreakdown:
+    is_cpu = device.kind == "cpu"
+    none = NOTHING
+    return MemoryBreakdown(0, device.available_bytes, 0, 0, none, none, none, 0, 0, is_cpu)
+
+
+def host_index(devices: Sequence[Device]) -> int:
+    """The device whose memory the program itself is in: the CPU, or one that shares its memory."""
+    shared = (index for index, device in enumerate(devices) if device.shares_host_memory)
+    return next(shared, len(devices) - 1)
+
+
+def _activation_bound(sizes: DeviceSizes, layers: Sequence[int], is_primary: bool) -> int:
+    """The most that is alive at once on a device with these layers."""
+    if not layers and not is_primary:
+        return 0
+    largest = max((sizes.layer_act_bytes[layer] for layer in layers), default=0)
+    if is_primary:
+        largest = max(largest, sizes.head_act_bytes) + sizes.feature_bytes
+    return largest + sizes.persistent_bytes
+
+
+def _terms(
+    sizes: DeviceSizes,
+    device: Device,
+    layers: Sequence[int],
+    is_primary: bool,
+    activations: Estimate,
+    runtime: Estimate,
+    allocator: Estimate,
+) -> MemoryBreakdown:
+    is_cpu = device.kind == "cpu"
+    weights = sum(sizes.layer_bytes[layer] for layer in layers)
+    weights += sizes.non_mapped_bytes if is_primary else 0
+    reserve = device.available_bytes - device.memory.usable_bytes
+    scratch = sizes.kept.load_scratch_bytes if weights else 0
+    return MemoryBreakdown(
+        layers=len(layers),
+        available_bytes=device.available_bytes,
+        weight_bytes=weights,
+        kv_bytes=sum(sizes.kv_bytes[layer] for layer in layers),
+        activations=activations,
+        runtime=runtime,
+        allocator=allocator,
+        reserve_bytes=max(0, reserve - runtime.expected),
+        loading_bytes=weights + (runtime.high if is_cpu else runtime.expected) + scratch,
+        is_cpu=is_cpu,
+    )
+
+
+def _activations(bound: int, correction: Correction | None) -> Estimate:
+    """Between the least that the bound can mean and the bound; or what was measured."""
+    low = int(bound / (1 + ACTIVATION_SLACK))
+    if correction is None:
+        return Estimate(low, bound, bound)
+    expected = int(bound * correction.activation_ratio)
+    return Estimate(min(low, expected), expected, max(bound, expected))
+
+
+def _runtime(device: Device, correction: Correction | None) -> Estimate:
+    estimate = runtime_bytes(device)
+    if correction is None or correction.runtime_bytes is None:
+        return estimate
+    measured = correction.runtime_bytes
+    return Estimate(min(estimate.low, measured), measured, max(estimate.high, measured))
+
+
+def _program(model: ModelSizes) -> Estimate:
+    return program_bytes(model.spec.vocab_size, len(model.parameters), cpu_threads())
+
+
+def _allocator(device: Device, bound: int) -> Estimate:
+    """What an accelerator loses of its own activations; those of CPUs lie in the heap."""
+    return NOTHING if device.torch_device == "cpu" else Estimate(0, 0, int(bound * FRAGMENTATION))
+
+
+def host_bytes(model: ModelSizes, device: Device) -> int:
+    """The most that the process takes of the host's memory besides what layers there take."""
+    heap = heap_bytes(model.on(device).mapped_act_bytes, sum(model.kv_bytes))
+    return _program(model).high + heap.high

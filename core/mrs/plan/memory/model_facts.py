@@ -1,0 +1,60 @@
+"""What a plan says of the model itself."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from mrs.architecture.describe import Description
+from mrs.source.checkpoint import Checkpoint
+from mrs.storage import Storage
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """A model in numbers.
+
+    `fingerprint` identifies the table of tensors: names, shapes, formats and sizes.
+    """
+
+    model_id: str
+    container: str
+    family: str
+    parameters: int
+    layers: int
+    context_tokens: int
+    file_bytes: int
+    fingerprint: str
+
+
+def model_facts(checkpoint: Checkpoint, description: Description) -> ModelFacts:
+    return ModelFacts(
+        model_id=checkpoint.model_id,
+        container=checkpoint.container,
+        family=description.spec.family,
+        parameters=sum(prod(parameter.shape) for parameter in description.parameters),
+        layers=len(description.spec.layers),
+        context_tokens=description.spec.context_tokens,
+        file_bytes=checkpoint.total_bytes,
+        fingerprint=_fingerprint(checkpoint),
+    )
+
+
+def _fingerprint(checkpoint: Checkpoint) -> str:
+    table = hashlib.sha256()
+    for name, tensor in sorted(checkpoint.tensors.items()):
+        row = f"{name} {tensor.format.name} {tensor.shape} {tensor.size_bytes}\n"
+        table.update(row.encode())
+    return table.hexdigest()
+
+
+def weights_format(storage: Mapping[str, Storage]) -> str:
+    """The formats of the matrices, the one with most bytes first: `Q4_K + Q6_K`."""
+    totals: dict[str, int] = {}
+    for name, kept in storage.items():
+        if name.endswith(".weight") and "norm" not in name:
+            totals[kept.format.name] = totals.get(kept.format.name, 0) + kept.size_bytes
+    ordered = sorted(totals, key=lambda format: -totals[format])
+    return " + ".join(ordered[:2]) + (" + \u2026" if len(ordered) > 2 else "")

@@ -1,0 +1,81 @@
+"""The manual layer map of `--num-device-layers`: `16`, or `0:16;1:16`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from mrs.devices.device import DeviceMemory
+from mrs.errors import UsageError
+from mrs.plan.placement.placement import Placement
+
+FLAG = "--num-device-layers"
+EXPECTED = "expected a count such as 16, or ordinal:count pairs such as 0:16;1:16"
+_NUMBER = re.compile(r"[0-9]{1,9}")
+
+
+def parse_layer_map(text: str) -> list[tuple[int, int]]:
+    """`(ordinal, layer_count)` pairs in the order given; a lone count means accelerator 0.
+
+    UsageError quotes the part that is not understood or the ordinal that comes twice.
+    """
+    if _NUMBER.fullmatch(text.strip()):
+        return [(0, int(text))]
+    pairs: list[tuple[int, int]] = []
+    for part in text.split(";"):
+        ordinal, colon, count = (piece.strip() for piece in part.partition(":"))
+        if not (colon and _NUMBER.fullmatch(ordinal) and _NUMBER.fullmatch(count)):
+            raise UsageError(f"{part.strip()!r} is no layer count", where=FLAG, hint=EXPECTED)
+        if int(ordinal) in dict(pairs):
+            raise UsageError(
+                f"ordinal {int(ordinal)} comes twice, again in {part.strip()!r}",
+                where=FLAG,
+                hint="name each ordinal once",
+            )
+        pairs.append((int(ordinal), int(count)))
+    return pairs
+
+
+def place_by_hand(
+    pairs: Sequence[tuple[int, int]], layer_count: int, devices: Sequence[DeviceMemory]
+) -> Placement:
+    """The placement that the pairs ask for; layers not named go to the CPU.
+
+    UsageError if an ordinal names no accelerator, if more layers are named than there are, or if
+    layers are left over and no CPU is listed. Whether the devices hold them is not checked here.
+    """
+    accelerators = {d.ordinal: index for index, d in enumerate(devices) if d.kind != "cpu"}
+    layers: list[tuple[int, int]] = []
+    left = layer_count
+    for ordinal, count in pairs:
+        if ordinal not in accelerators:
+            known = ", ".join(map(str, sorted(accelerators)))
+            raise UsageError(
+                f"{f'{ordinal}:{count}'!r} names an accelerator that is not there",
+                where=FLAG,
+                hint=f"the ordinals here are {known}" if known else "there is no accelerator here",
+            )
+        if count > left:
+            named = sum(count for _, count in pairs)
+            raise UsageError(
+                f"{f'{ordinal}:{count}'!r} is too much: {named} layers named of {layer_count}",
+                where=FLAG,
+                hint=f"expected at most {layer_count} in all",
+            )
+        if count:
+            layers.append((accelerators[ordinal], count))
+        left -= count
+    return Placement(layers + _on_cpu(left, layer_count, devices))
+
+
+def _on_cpu(left: int, layer_count: int, devices: Sequence[DeviceMemory]) -> list[tuple[int, int]]:
+    if not left:
+        return []
+    cpu = next((index for index, device in enumerate(devices) if device.kind == "cpu"), None)
+    if cpu is None:
+        raise UsageError(
+            f"{left} of {layer_count} layers have no device",
+            where=FLAG,
+            hint=f"there is no CPU to take the rest; name all {layer_count} layers",
+        )
+    return [(cpu, left)]

@@ -1,0 +1,50 @@
+"""The device that limits a plan, and the largest use of its memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mrs.plan.memory.breakdown import MemoryBreakdown
+from mrs.plan.plan import Plan
+from mrs.units import human_bytes
+
+
+@dataclass(frozen=True)
+class Binding:
+    """The device with the least free memory, and the term that needs most of its memory."""
+
+    device: str
+    term: str
+    term_bytes: int
+    free_bytes: int
+
+    @property
+    def text(self) -> str:
+        size = human_bytes(abs(self.free_bytes))
+        room = f"lacks {size}" if self.free_bytes < 0 else f"has {size} to spare"
+        size = human_bytes(self.term_bytes)
+        return f"{self.device} {room}; its largest part: {self.term}, {size}"
+
+
+def binding(plan: Plan) -> Binding:
+    """The limit of a plan: an accelerator with layers, or the CPU if no accelerator has any.
+
+    If the plan lacks memory, it is the device that lacks most.
+    """
+    used = [index for index, terms in enumerate(plan.terms) if terms.is_used]
+    lacking = [index for index in used if plan.terms[index].missing_bytes]
+    accelerators = [index for index in used if plan.devices[index].kind != "cpu"]
+    index = min(lacking or accelerators or used, key=lambda i: _spare_bytes(plan.terms[i]))
+    terms = plan.terms[index]
+    sizes = {
+        "weights": terms.weight_bytes,
+        "KV cache": terms.kv_bytes,
+        "activations": terms.activations.expected,
+    }
+    largest = max(sizes, key=lambda name: sizes[name])
+    return Binding(plan.devices[index].label, largest, sizes[largest], _spare_bytes(terms))
+
+
+def _spare_bytes(terms: MemoryBreakdown) -> int:
+    """Free bytes; below 0 for missing ones. Bytes of the reserve are not missing."""
+    return -terms.missing_bytes or max(0, terms.free_bytes)

@@ -1,0 +1,54 @@
+"""How many conversations fit at once with the placement of a plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mrs.isq import isq_name
+from mrs.plan.placement.placement import Placement
+from mrs.plan.plan import Plan
+from mrs.plan.planner import Planner
+from mrs.plan.report.search import MOST_SEQUENCES, largest
+from mrs.request import RunRequest
+from mrs.storage import DTYPE_NAMES
+
+
+def conversations_at_once(planner: Planner, request: RunRequest, plan: Plan) -> int:
+    """The largest number of sequences of the planned length that fit without any device's reserve.
+
+    It is at least the planned batch, and 0 if the plan does not fit. `plan` was made for `request`
+    or is a saved plan that overrides it.
+    """
+    if not plan.fits:
+        return 0
+    settled = replace(
+        request,
+        max_seq_len=plan.load.context_tokens,
+        dtype=DTYPE_NAMES[plan.dense.name],
+        isq=None if plan.isq is None else isq_name(plan.isq),
+    )
+
+    def with_batch(count: int) -> Plan:
+        return planner.plan(replace(settled, max_batch_size=count), Placement(plan.runs))
+
+    planned = plan.load.batch
+    most = max(planned, min(_bound(plan), MOST_SEQUENCES))
+    least = max(planned, min(most, _bound(with_batch(most))))
+    return largest(lambda count: _has_room(with_batch(count)), least, most) or planned
+
+
+def _has_room(plan: Plan) -> bool:
+    return plan.fits and all(terms.free_bytes >= 0 for terms in plan.terms)
+
+
+def _bound(plan: Plan) -> int:
+    """An upper bound: how many KV caches fit in the memory that the other terms leave free.
+
+    The other terms may grow with the number of sequences, so the bound may be too high.
+    """
+    rooms = [
+        (terms.free_bytes + terms.kv_bytes) * plan.load.batch // terms.kv_bytes
+        for terms in plan.terms
+        if terms.kv_bytes
+    ]
+    return max(1, min(rooms, default=MOST_SEQUENCES))

@@ -1,0 +1,68 @@
+"""How weights change from the files to memory: widened, narrowed, quantized, or not used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mrs.formats import FORMATS
+from mrs.plan.plan import Plan
+from mrs.units import human_bytes
+
+#: Differences below this share of the files are not reported.
+SMALLEST_SHARE = 0.01
+#: Better known names of formats.
+_NAMES = {"F8_E4M3": "FP8"}
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """Weights that are in another format in memory than in the files."""
+
+    stored: str
+    kept: str
+    file_bytes: int
+    memory_bytes: int
+
+    @property
+    def verb(self) -> str:
+        if FORMATS[self.kept].is_quantized:
+            return "quantized"
+        return "widened" if self.memory_bytes > self.file_bytes else "narrowed"
+
+
+def memory_bytes(plan: Plan) -> int:
+    """Bytes of weights on all devices."""
+    return sum(terms.weight_bytes for terms in plan.terms)
+
+
+def conversions(plan: Plan) -> list[Conversion]:
+    """The conversions of at least `SMALLEST_SHARE`, those of most bytes in the files first."""
+    sums: dict[tuple[str, str], tuple[int, int]] = {}
+    for name, kept in plan.storage.items():
+        stored = plan.stored[name]
+        if stored.format.name != kept.format.name:
+            key = stored.format.name, kept.format.name
+            file_bytes, kept_bytes = sums.get(key, (0, 0))
+            sums[key] = file_bytes + stored.size_bytes, kept_bytes + kept.size_bytes
+    found = [Conversion(*names, *sizes) for names, sizes in sums.items()]
+    least = SMALLEST_SHARE * plan.model.file_bytes
+    found = [each for each in found if max(each.file_bytes, each.memory_bytes) >= least]
+    return sorted(found, key=lambda each: -each.file_bytes)
+
+
+def conversion_text(plan: Plan) -> str:
+    """One line if the sizes in memory and in the files differ, else an empty text."""
+    file_bytes, in_memory = plan.model.file_bytes, memory_bytes(plan)
+    least = SMALLEST_SHARE * file_bytes
+    if abs(in_memory - file_bytes) < least:
+        return ""
+    becomes: dict[str, list[str]] = {}
+    for each in conversions(plan):
+        name = _NAMES.get(each.stored, each.stored)
+        becomes.setdefault(f"{name} is {each.verb} to", []).append(each.kept)
+    reasons = [f"{what} {' and '.join(kept)}" for what, kept in becomes.items()]
+    unused = file_bytes - sum(stored.size_bytes for stored in plan.stored.values())
+    if unused >= least:
+        reasons.append(f"{human_bytes(unused)} are not used")
+    why = f": {', '.join(reasons)}" if reasons else ""
+    return f"{human_bytes(file_bytes)} in the files, {human_bytes(in_memory)} in memory{why}"

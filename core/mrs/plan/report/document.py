@@ -1,0 +1,143 @@
+"""The plan as a JSON document: versioned, in bytes, described by `plan.schema.json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mrs.devices.device import Device
+from mrs.plan.memory.breakdown import MemoryBreakdown
+from mrs.plan.memory.overhead import Estimate
+from mrs.plan.plan import Plan
+from mrs.plan.report.bottleneck import binding
+from mrs.plan.report.conversions import conversion_text, conversions, memory_bytes
+from mrs.plan.report.reconcile import Reconciliation
+from mrs.plan.report.solve import Solution
+from mrs.plan.report.suggestions import Suggestion
+
+VERSION = 4
+SCHEMA = Path(__file__).with_name("plan.schema.json")
+
+
+def to_document(
+    plan: Plan,
+    changes: Sequence[Suggestion] = (),
+    solution: Solution | None = None,
+    result: Reconciliation | None = None,
+    at_once: int = 0,
+) -> dict[str, Any]:
+    """Every fact of a plan; `SCHEMA` says what each means.
+
+    `at_once` counts the conversations that fit, as `conversations_at_once` does; 0 if not known.
+    """
+    bound = binding(plan)
+    return {
+        "version": VERSION,
+        "summary": plan.summary,
+        "verdict": plan.verdict,
+        "weights": {
+            "file_bytes": plan.model.file_bytes,
+            "memory_bytes": memory_bytes(plan),
+            "conversions": [asdict(each) for each in conversions(plan)],
+            "text": conversion_text(plan),
+        },
+        "model": {
+            **{key: fact for key, fact in asdict(plan.model).items() if key != "file_bytes"},
+            "weights_format": plan.weights_format,
+            "kv_bytes_per_token": plan.kv_bytes_per_token,
+            "kv_bytes_per_further_token": plan.kv_bytes_per_further_token,
+        },
+        "planned": {
+            **asdict(plan.load),
+            "dtype": plan.dense.name,
+            "isq": plan.isq,
+            "strategy": plan.strategy,
+            "conversations_at_once": at_once or None,
+        },
+        "fits": plan.fits,
+        "missing_bytes": plan.missing_bytes,
+        "spilled_layers": plan.spilled_layers,
+        "devices": [
+            _device(plan.devices[index], plan.terms[index], plan.prefix_bytes[index])
+            for index in plan.visible_devices
+        ],
+        "home": plan.devices[plan.primary_device].label,
+        "vision": None if plan.vision is None else asdict(plan.vision),
+        "layers": [
+            {"device": plan.devices[index].label, "weight_bytes": weights, "kv_bytes": kv}
+            for index, weights, kv in zip(
+                plan.layer_devices, plan.layer_bytes, plan.kv_bytes, strict=True
+            )
+        ],
+        "binding": {**asdict(bound), "text": bound.text},
+        "speed": {
+            "decode_tokens_per_s": plan.speed.decode._asdict(),
+            "prompt_tokens_per_s": plan.speed.prompt._asdict(),
+        },
+        "corrected": plan.corrected,
+        "warnings": list(plan.warnings),
+        "changes": [
+            {"flags": change.flags, "effect": change.effect, **_outcome(change.plan)}
+            for change in changes
+        ],
+        "solved": None if solution is None else _solved(solution),
+        "measured": None if result is None else _measured(result),
+    }
+
+
+def dumps(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False)
+
+
+def _device(device: Device, terms: MemoryBreakdown, prefix_bytes: int) -> dict[str, Any]:
+    return {
+        "label": device.label,
+        **asdict(device),
+        "layers": terms.layers,
+        "bytes": {
+            "weights": terms.weight_bytes,
+            "kv_cache": terms.kv_bytes,
+            "activations": _range(terms.activations),
+            "runtime": _range(terms.runtime),
+            "allocator": _range(terms.allocator),
+            "reserve": terms.reserve_bytes,
+            "free": terms.free_bytes,
+            "prefix_cache": prefix_bytes,
+            "loading": terms.loading_bytes,
+            "total": _range(terms.total),
+        },
+        "missing_bytes": terms.missing_bytes,
+    }
+
+
+def _range(estimate: Estimate) -> dict[str, int]:
+    return estimate._asdict()
+
+
+def _outcome(plan: Plan) -> dict[str, Any]:
+    return {
+        "fits": plan.fits,
+        "missing_bytes": plan.missing_bytes,
+        "spilled_layers": plan.spilled_layers,
+        "total_bytes": sum(terms.total.expected for terms in plan.terms),
+        "decode_tokens_per_s": plan.speed.decode._asdict(),
+    }
+
+
+def _solved(solution: Solution) -> dict[str, Any]:
+    return {
+        "goal": solution.goal,
+        "best": solution.best,
+        "tried": [{"value": value, **_outcome(plan)} for value, plan in solution.tried],
+    }
+
+
+def _measured(result: Reconciliation) -> dict[str, Any]:
+    return {
+        "terms": [asdict(row) for row in result.rows],
+        "prompt_tokens_per_s": result.prompt_tokens_per_s,
+        "decode_tokens_per_s": result.decode_tokens_per_s,
+    }

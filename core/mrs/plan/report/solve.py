@@ -1,0 +1,98 @@
+"""Find the largest length, the largest batch or the best quantization that fits (`--solve`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import get_args
+
+from mrs.plan.plan import Plan
+from mrs.plan.planner import Planner
+from mrs.plan.report.search import ISQ_LEVELS, LENGTH_STEP, MOST_SEQUENCES, best_level, largest
+from mrs.request import RunRequest, SolveGoal
+
+GOALS: tuple[SolveGoal, ...] = get_args(SolveGoal)
+UNQUANTIZED = "none"
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The best value (None if nothing fits), its plan, and all values that were tried.
+
+    `tried` is in the order of the values: the smallest lengths and batches first, the finest
+    levels first. Without a best value, `plan` is the one that lacks least.
+    """
+
+    goal: SolveGoal
+    best: str | None
+    plan: Plan
+    request: RunRequest
+    tried: tuple[tuple[str, Plan], ...]
+
+
+def solve(planner: Planner, request: RunRequest, goal: SolveGoal) -> Solution:
+    """The largest length or batch that fits, or the best `--isq` level (`best_level`).
+
+    Layers may go to the CPU unless the request forbids it.
+    """
+    if goal == "isq":
+        return _best_level(planner, request)
+    if goal == "max-seq-len":
+        limit = planner.description.spec.context_tokens
+        low = min(LENGTH_STEP, limit)
+        return _most(planner, request, goal, "max_seq_len", low, limit, LENGTH_STEP)
+    return _most(planner, request, goal, "max_batch_size", 1, MOST_SEQUENCES, 1)
+
+
+def _most(
+    planner: Planner,
+    request: RunRequest,
+    goal: SolveGoal,
+    field: str,
+    low: int,
+    high: int,
+    step: int,
+) -> Solution:
+    tried: dict[int, Plan] = {}
+
+    def fits(value: int) -> bool:
+        tried[value] = planner.plan(_with(request, field, value))
+        return tried[value].fits
+
+    best = largest(fits, low, high, step)
+    nearest = low if best is None else best
+    return Solution(
+        goal=goal,
+        best=None if best is None else str(best),
+        plan=tried[nearest],
+        request=_with(request, field, nearest),
+        tried=tuple((str(value), plan) for value, plan in sorted(tried.items())),
+    )
+
+
+def _best_level(planner: Planner, request: RunRequest) -> Solution:
+    """The best `--isq` level; levels that do not make the weights smaller are left out."""
+    tried: list[tuple[str, Plan]] = []
+    for level in (UNQUANTIZED, *ISQ_LEVELS):
+        plan = planner.plan(_with(request, "isq", None if level == UNQUANTIZED else level))
+        if not tried or _weights(plan) < _weights(tried[-1][1]):
+            tried.append((level, plan))
+    best = best_level(tried)
+    level, plan = best or tried[-1]
+    return Solution(
+        goal="isq",
+        best=level if best else None,
+        plan=plan,
+        request=_with(request, "isq", None if level == UNQUANTIZED else level),
+        tried=tuple(tried),
+    )
+
+
+def _weights(plan: Plan) -> int:
+    return sum(terms.weight_bytes for terms in plan.terms)
+
+
+def _with(request: RunRequest, field: str, value: object) -> RunRequest:
+    changed: dict[str, object] = {field: value}
+    make: Callable[..., RunRequest] = replace
+    return make(request, **changed)

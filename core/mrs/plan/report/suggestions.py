@@ -1,0 +1,178 @@
+"""Suggest changes of a request with which its plan fits, or fits better."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from mrs.plan.plan import Plan
+from mrs.plan.planner import Planner
+from mrs.plan.report.search import ISQ_LEVELS, LENGTH_STEP, best_level, largest
+from mrs.request import RunRequest
+from mrs.units import human_bytes
+
+MOST_CHANGES = 3
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """Flags, and the plan that results from them."""
+
+    flags: str
+    effect: str
+    plan: Plan
+
+
+def nearest_changes(planner: Planner, request: RunRequest, plan: Plan) -> list[Suggestion]:
+    """At most three changes. Each alone is enough to need no layer on the CPU, or else to fit.
+
+    Changes without layers on the CPU come first, then those with the fastest replies. A plan that
+    fits on its accelerators gets one suggestion: how far its length can grow. If no change frees a
+    plan that fits from the CPU, quantization that makes it faster is suggested.
+    """
+    if plan.fits and not plan.spilled_layers:
+        return list(_longer(planner, request, plan))[:1]
+    kinds: tuple[ChangeMaker, ...] = (_shorter, _fewer, _narrower, _quantized, _by_itself)
+    goals: tuple[Reaches, ...] = (_no_spill,) if plan.fits else (_no_spill, _fits)
+    found = [change for kind in kinds for change in _reaching(goals, kind, planner, request, plan)]
+    if plan.fits and not found:
+        faster = (_narrower, _quantized)
+        found = [change for kind in faster for change in kind(planner, request, plan, _fits)]
+    with_cpu = list(_with_cpu(planner, request, plan, _fits))
+    return [*sorted(found, key=_rank)[: MOST_CHANGES - len(with_cpu)], *with_cpu]
+
+
+Reaches = Callable[[Plan], bool]
+ChangeMaker = Callable[[Planner, RunRequest, Plan, Reaches], "Iterator[Suggestion]"]
+
+
+def _reaching(
+    goals: Sequence[Reaches], kind: ChangeMaker, planner: Planner, request: RunRequest, plan: Plan
+) -> list[Suggestion]:
+    """The change of a kind for the first goal that such a change reaches."""
+    for goal in goals:
+        if found := list(kind(planner, request, plan, goal)):
+            return found
+    return []
+
+
+def _rank(change: Suggestion) -> tuple[bool, float]:
+    """Changes without layers on the CPU come first, then those with faster replies."""
+    return change.plan.spilled_layers > 0, -change.plan.speed.decode.low
+
+
+def _fits(plan: Plan) -> bool:
+    return plan.fits
+
+
+def _no_spill(plan: Plan) -> bool:
+    return plan.fits and not plan.spilled_layers
+
+
+def _longer(planner: Planner, request: RunRequest, plan: Plan) -> Iterator[Suggestion]:
+    limit = plan.model.context_tokens
+
+    def fits(tokens: int) -> bool:
+        return _no_spill(planner.plan(replace(request, max_seq_len=tokens)))
+
+    start = plan.load.context_tokens
+    tokens = largest(fits, start, limit, LENGTH_STEP) if start < limit else None
+    if tokens is not None and tokens > start:
+        longer = planner.plan(replace(request, max_seq_len=tokens))
+        what = "the model's whole context" if tokens == limit else "the longest that fits"
+        yield Suggestion(f"--max-seq-len {tokens}", f"{what}, KV {_kv(longer)}", longer)
+
+
+def _shorter(
+    planner: Planner, request: RunRequest, plan: Plan, goal: Reaches
+) -> Iterator[Suggestion]:
+    start = plan.load.context_tokens
+    low = min(LENGTH_STEP, start)
+    tokens = largest(
+        lambda n: goal(planner.plan(replace(request, max_seq_len=n))), low, start - 1, LENGTH_STEP
+    )
+    if tokens is not None and tokens >= low and start > low:
+        shorter = planner.plan(replace(request, max_seq_len=tokens))
+        yield Suggestion(
+            f"--max-seq-len {tokens}",
+            f"KV {_kv(shorter)} instead of {_kv(plan)}, {_where(shorter)}",
+            shorter,
+        )
+
+
+def _fewer(
+    planner: Planner, request: RunRequest, plan: Plan, goal: Reaches
+) -> Iterator[Suggestion]:
+    if plan.load.batch == 1:
+        return
+    batch = largest(
+        lambda n: goal(planner.plan(replace(request, max_batch_size=n))), 1, plan.load.batch - 1
+    )
+    if batch is not None:
+        fewer = planner.plan(replace(request, max_batch_size=batch))
+        effect = f"KV {_kv(fewer)} instead of {_kv(plan)}, {_where(fewer)}"
+        yield Suggestion(f"--max-batch-size {batch}", effect, fewer)
+
+
+def _narrower(
+    planner: Planner, request: RunRequest, plan: Plan, goal: Reaches
+) -> Iterator[Suggestion]:
+    if plan.dense.name == "F32":
+        narrower = planner.plan(replace(request, dtype="bf16"))
+        if goal(narrower):
+            yield Suggestion("-d bf16", _smaller(plan, narrower), narrower)
+
+
+def _quantized(
+    planner: Planner, request: RunRequest, plan: Plan, goal: Reaches
+) -> Iterator[Suggestion]:
+    """The best level that is smaller than the weights are now and reaches the goal."""
+    reaching: list[tuple[str, Plan]] = []
+    for level in ISQ_LEVELS:
+        smaller = planner.plan(replace(request, isq=level))
+        if _weight_bytes(smaller) < _weight_bytes(plan) and goal(smaller):
+            reaching.append((level, smaller))
+            if not smaller.spilled_layers:
+                break
+    if best := best_level(reaching):
+        level, smaller = best
+        yield Suggestion(f"--isq {level}", _smaller(plan, smaller), smaller)
+
+
+def _by_itself(
+    planner: Planner, request: RunRequest, plan: Plan, goal: Reaches
+) -> Iterator[Suggestion]:
+    if request.layer_map is not None:
+        automatic = planner.plan(replace(request, layer_map=None))
+        if goal(automatic):
+            yield Suggestion("without -n", _where(automatic), automatic)
+
+
+def _with_cpu(
+    planner: Planner, request: RunRequest, plan: Plan, goal: Reaches
+) -> Iterator[Suggestion]:
+    if not request.cpu_spill:
+        spilling = planner.plan(replace(request, cpu_spill=True))
+        if goal(spilling):
+            yield Suggestion("without --no-cpu-spill", _where(spilling), spilling)
+
+
+def _weight_bytes(plan: Plan) -> int:
+    return sum(terms.weight_bytes for terms in plan.terms)
+
+
+def _smaller(plan: Plan, smaller: Plan) -> str:
+    now, then = human_bytes(_weight_bytes(plan)), human_bytes(_weight_bytes(smaller))
+    return f"weights {then} instead of {now}, {_where(smaller)}"
+
+
+def _kv(plan: Plan) -> str:
+    return human_bytes(sum(plan.kv_bytes))
+
+
+def _where(plan: Plan) -> str:
+    """The devices of the layers in a few words."""
+    if plan.spilled_layers:
+        return f"{plan.spilled_layers} of {plan.model.layers} layers on the CPU"
+    used = list(dict.fromkeys(plan.devices[index].label for index in plan.layer_devices))
+    return f"all on {used[0]}" if len(used) == 1 else f"all on {len(used)} devices"

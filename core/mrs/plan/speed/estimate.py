@@ -1,0 +1,61 @@
+"""Estimate the speed of a placement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mrs.architecture.layers import Moe
+from mrs.devices.device import Device
+from mrs.plan.cost import Work, chosen_share, past_numbers
+from mrs.plan.memory.device_sizes import ModelSizes
+from mrs.plan.memory.model_facts import weights_format
+from mrs.plan.placement.placement import Placement
+from mrs.plan.speed.rates import device_speed
+from mrs.plan.speed.roofline import MOST_CACHED_BYTES, SpeedEstimate
+
+#: Steps that a layer needs to choose experts and to sort tokens by expert.
+ROUTING_STEPS = 6
+
+
+def estimate_speed(
+    sizes: ModelSizes, placement: Placement, devices: Sequence[Device]
+) -> SpeedEstimate:
+    """The planned speed of a placement on `devices`."""
+    works = [Work()] * len(devices)
+    works[placement.first_device] = sizes.on(devices[placement.first_device]).kept.non_mapped_work
+    for layer, index in enumerate(placement.layer_devices):
+        mixer = sizes.spec.layers[layer].mixer
+        past = Work(
+            cache_bytes=sizes.kv_bytes[layer] // sizes.load.batch,
+            past_numbers=past_numbers(mixer, sizes.load.context_tokens, sizes.image_keys),
+        )
+        if isinstance(sizes.spec.layers[layer].feed_forward, Moe):
+            past += Work(tensors=ROUTING_STEPS)
+        works[index] += sizes.on(devices[index]).kept.layer_work[layer] + past
+    format_name, kind = _weights_kind(sizes, works, devices[placement.first_device])
+    return SpeedEstimate(
+        work=tuple(works),
+        devices=tuple(device_speed(device, format_name, kind) for device in devices),
+        chunk_tokens=sizes.load.chunk_tokens,
+        context_tokens=sizes.load.context_tokens,
+        chosen_share=chosen_share(sizes.spec),
+        weights_kind=kind,
+    )
+
+
+def _weights_kind(sizes: ModelSizes, works: Sequence[Work], device: Device) -> tuple[str, str]:
+    """The format of most weights, and the key under which their measured rates are stored.
+
+    Rates differ, so keys differ, for weights that fit in the processor's caches, for mixtures of
+    experts, and for weights without native kernels.
+    """
+    storage = sizes.on(device).storage
+    format_name = weights_format(storage).split(" ")[0]
+    words = [format_name]
+    if sum(work.weight_bytes + work.expert_bytes for work in works) < MOST_CACHED_BYTES:
+        words.append("cached")
+    if any(isinstance(layer.feed_forward, Moe) for layer in sizes.spec.layers):
+        words.append("mixture")
+    if all(kept.form != "packed" for kept in storage.values()):
+        words.append("without native kernels")
+    return format_name, " ".join(words)

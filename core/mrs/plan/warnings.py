@@ -1,0 +1,51 @@
+"""Warnings about a plan, one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mrs.architecture.model_spec import ModelSpec
+from mrs.devices.device import Device
+from mrs.plan.memory.breakdown import MemoryBreakdown
+from mrs.plan.memory.vision_sizes import VisionSizes
+from mrs.plan.placement.placement import Placement
+from mrs.request import RunRequest
+from mrs.units import human_bytes
+
+
+def plan_warnings(
+    request: RunRequest,
+    spec: ModelSpec,
+    placement: Placement,
+    devices: Sequence[Device],
+    terms: Sequence[MemoryBreakdown],
+    vision: VisionSizes | None,
+    context_tokens: int,
+) -> tuple[str, ...]:
+    lines = list(placement.warnings)
+    if request.max_seq_len is not None and request.max_seq_len > spec.context_tokens:
+        lines.append(
+            f"--max-seq-len {request.max_seq_len} is beyond the model's {spec.context_tokens} "
+            f"tokens: planned for {spec.context_tokens}"
+        )
+    if vision is not None and vision.images * vision.image_rows >= context_tokens:
+        lines.append(
+            f"{vision.images} images of {vision.image_edge} pixels take "
+            f"{vision.images * vision.image_rows} of the {context_tokens} tokens planned for: "
+            "raise --max-seq-len"
+        )
+    for device, held in zip(devices, terms, strict=True):
+        if held.layers and device.kind == "cpu" and devices[0].shares_host_memory:
+            lines.append(_shared(devices, terms))
+        if held.total.high > held.available_bytes >= held.needed_bytes:
+            beyond = human_bytes(held.total.high - held.available_bytes)
+            lines.append(f"{device.label} may lack {beyond}, if every estimate is at its upper end")
+    return tuple(lines)
+
+
+def _shared(devices: Sequence[Device], terms: Sequence[MemoryBreakdown]) -> str:
+    """The warning that an accelerator and the CPU use the same memory."""
+    labels = " and ".join(device.label for device in devices)
+    needed = human_bytes(sum(held.needed_bytes for held in terms))
+    most = human_bytes(max(held.available_bytes for held in terms))
+    return f"{labels} share one memory: together they need {needed} of {most}"
