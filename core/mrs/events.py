@@ -70,7 +70,7 @@ def _rate(tokens: int, seconds: float) -> float:
 
 
 @dataclass(frozen=True)
-class HeldMemory:
+class DeviceMemoryUsage:
     """What this process holds on a device now, and what is free there.
 
     `device` is its torch name; on the CPU all memory of the process counts.

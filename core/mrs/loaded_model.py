@@ -15,7 +15,7 @@ from mrs.devices.bandwidth import (
 )
 from mrs.devices.processor import is_busy
 from mrs.errors import UsageError
-from mrs.events import HeldMemory
+from mrs.events import DeviceMemoryUsage
 from mrs.plan.plan import Plan
 from mrs.plan.speed.learnt import Pace, learn
 from mrs.request import Message, RunRequest, Sampling
@@ -119,12 +119,12 @@ class LoadedModel:
         """Tokens that a conversation takes of the context."""
         return len(self._read(messages, self._thinking)[0])
 
-    def memory(self) -> list[HeldMemory]:
+    def memory(self) -> list[DeviceMemoryUsage]:
         """What this process holds on the plan's devices now, and what is free there."""
-        from mrs.engine.profile.memory_in_use import held_memory
+        from mrs.engine.profile.memory_in_use import device_memory_usage
 
         used = zip(self.plan.devices, self.plan.terms, strict=True)
-        return held_memory(device.torch_device for device, terms in used if terms.is_used)
+        return device_memory_usage(device.torch_device for device, terms in used if terms.is_used)
 
     def close(self) -> None:
         """Give the memory back, once what is to be kept of it is in files. Twice is harmless."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mrs.events import HeldMemory
+from mrs.events import DeviceMemoryUsage
 from mrs.units import human_bytes
 from mrs_cli.render.plan.plan_facts import PARTS, USED_PARTS, layer_ranges, part_bytes
 from mrs_cli.render.safe_text import table
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mrs.plan.plan import Plan
 
 
-def memory_tables(plan: Plan, memory: Sequence[HeldMemory]) -> str:
+def memory_tables(plan: Plan, memory: Sequence[DeviceMemoryUsage]) -> str:
     """The planned memory of each device in use, then what the process uses now."""
     rows: list[tuple[str, ...]] = [
         ("planned", "layers", *(name for name, _, _ in PARTS[:USED_PARTS]))
