@@ -1,4 +1,4 @@
-"""`python -m mrs_cli`, and where the installed `mrs` begins."""
+"""The entry point of `mrs` and of `python -m mrs_cli`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> int:
-    """Runs the command line; Ctrl-C while it is still being imported ends it like any other."""
+    """Runs the command line; handles Ctrl-C while modules are imported, too."""
     try:
         from mrs_cli.app import main
     except KeyboardInterrupt:

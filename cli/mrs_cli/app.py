@@ -1,4 +1,4 @@
-"""The commands, wiring only: `mrs [global flags] SELECTOR [selector flags]`."""
+"""The command line `mrs [global flags] SELECTOR [selector flags]`: only the wiring of commands."""
 
 from __future__ import annotations
 
@@ -8,29 +8,19 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
-from typer import Option
 
 from mrs.errors import ExitCode, UsageError
-from mrs_cli import ask
-from mrs_cli.ending import ended, ending_on_sigterm
 from mrs_cli.environment import Environment
-from mrs_cli.flags import (
-    AskFlags,
-    BenchFlags,
-    BenchGlobalFlags,
-    CacheFlags,
-    GlobalFlags,
-    OutputFlags,
-    PlanFlags,
-    PlanGlobalFlags,
-    PlanningFlags,
-    StdinFlags,
-    merged,
-)
-from mrs_cli.render.errors import usage_error
-from mrs_cli.render.text import either
-from mrs_cli.selectors import SELECTORS, Call, Selector
-from mrs_cli.tree import Command, Group, takes
+from mrs_cli.exit import exit_code_of, exit_on_sigterm
+from mrs_cli.parsing.command_tree import FlagCommand, FlagGroup, takes
+from mrs_cli.parsing.flags.command_flags import BenchFlags, CacheFlags, OutputFlags, PlanFlags
+from mrs_cli.parsing.flags.global_flags import BenchGlobalFlags, GlobalFlags, PlanGlobalFlags
+from mrs_cli.parsing.flags.merge import merged
+from mrs_cli.parsing.flags.option import general_option
+from mrs_cli.parsing.flags.planning_flags import PlanningFlags
+from mrs_cli.parsing.flags.prompt_flags import StdinFlags
+from mrs_cli.parsing.flags.sampling_flags import AskFlags
+from mrs_cli.parsing.selectors import SELECTORS, Invocation, Selector
 
 EXAMPLES = """\b
 Examples:
@@ -41,13 +31,13 @@ Examples:
   mrs plan --dry-run -m meta-llama/Llama-3.3-70B-Instruct
 """
 
-PLAN_HELP = "Show where every byte of a model would go; without --dry-run, load it and measure."
+PLAN_HELP = "Show how a model will use memory; without --dry-run, load it and measure."
 
-BENCH_HELP = "Time a model: prompt, reply, and the share of memory's speed that decoding reaches."
+BENCH_HELP = "Measure how fast a model is, and how much of the memory bandwidth it uses."
 
-CACHE_HELP = "Show what was downloaded: mrs cache list."
+CACHE_HELP = "Show downloaded models: mrs cache list."
 
-LIST_HELP = "List the models in the hub's cache that can be run, and their sizes."
+LIST_HELP = "List the models in the hub cache that mrs can run, with their sizes."
 
 PLAN_EXAMPLES = """\b
 Examples:
@@ -73,12 +63,8 @@ class RootFlags:
 
     version: Annotated[
         bool,
-        Option(
-            "--version",
-            help="Show the version and exit.",
-            is_eager=True,
-            callback=_show_version,
-            rich_help_panel="Program",
+        general_option(
+            "--version", help="Show the version and exit.", is_eager=True, callback=_show_version
         ),
     ] = False
 
@@ -89,12 +75,14 @@ def root(
 ) -> None:
     """Plan, load and run large language models on whatever devices you have."""
     if ctx.invoked_subcommand is None:
+        from mrs_cli.parsing.usage_errors import either
+
         names = either([selector.name for selector in SELECTORS])
-        raise UsageError("no model is named", hint=f"add {names}, such as: mrs -i plain -m demo")
-    ctx.obj = Call(ctx.obj, flags, asked, output)
+        raise UsageError("no model is given", hint=f"add {names}, such as: mrs -i plain -m demo")
+    ctx.obj = Invocation(ctx.obj, flags, asked, output)
 
 
-def _runner(selector: Selector) -> Callable[..., None]:
+def _run_command(selector: Selector) -> Callable[..., None]:
     @takes(selector.flags, PlanningFlags, AskFlags, OutputFlags, StdinFlags)
     def command(
         ctx: typer.Context,
@@ -104,22 +92,23 @@ def _runner(selector: Selector) -> Callable[..., None]:
         output: OutputFlags,
         stdin: StdinFlags,
     ) -> None:
-        call: Call = ctx.obj
+        before: Invocation = ctx.obj
         if stdin.source not in (None, "-"):
             raise UsageError(
-                f"{selector.name} takes no {stdin.source!r}",
-                hint='ask with --prompt "TEXT", or - to read prompts from standard input',
+                f"unexpected argument {stdin.source!r} after {selector.name}",
+                hint='ask with --prompt "TEXT", or use - to read prompts from standard input',
             )
-        task = ask.task(
-            call.flags,
-            merged(call.ask, asked),
-            merged(call.output, output),
-            selector.request(call.flags, model, planning),
+        from mrs_cli.commands.run import run
+        from mrs_cli.commands.run_task import run_task
+
+        task = run_task(
+            before.flags,
+            merged(before.ask, asked),
+            merged(before.output, output),
+            selector.request(before.flags, model, planning),
             stdin=stdin.source == "-",
         )
-        from mrs_cli.run import run
-
-        raise typer.Exit(run(call.environment, task, stdin=stdin.source == "-"))
+        raise typer.Exit(run(before.environment, task))
 
     return command
 
@@ -128,78 +117,74 @@ def _runner(selector: Selector) -> Callable[..., None]:
 def plan(
     ctx: typer.Context,
     planned: PlanFlags,
-    flags: PlanGlobalFlags,
+    given: PlanGlobalFlags,
     planning: PlanningFlags,
     output: OutputFlags,
 ) -> None:
-    call: Call = ctx.obj
-    call = replace(
-        call, flags=merged(call.flags, flags), output=merged(call.output, output), plan=planned
-    )
+    before: Invocation = ctx.obj
+    flags, output = merged(before.flags, given), merged(before.output, output)
     if ctx.invoked_subcommand is not None:
-        ctx.obj = replace(call, planning=planning)
+        ctx.obj = replace(before, flags=flags, output=output, plan=planned, planning=planning)
         return
-    from mrs_cli.plan import find_request, show_plan
+    from mrs_cli.commands.plan import find_request, show_plan
 
-    request = find_request(call.flags, planned, planning)
-    raise typer.Exit(show_plan(call.environment, call.output, planned, request))
+    request = find_request(flags, planned, planning)
+    raise typer.Exit(show_plan(before.environment, output, planned, request))
 
 
-def _planner(selector: Selector) -> Callable[..., None]:
+def _plan_command(selector: Selector) -> Callable[..., None]:
     @takes(selector.flags, PlanningFlags, OutputFlags)
     def command(
         ctx: typer.Context, model: Any, planning: PlanningFlags, output: OutputFlags
     ) -> None:
-        call: Call = ctx.obj
-        from mrs_cli.plan import refuse_shorthand, show_plan
+        before: Invocation = ctx.obj
+        from mrs_cli.commands.plan import refuse_shorthand, show_plan
 
-        refuse_shorthand(call.plan, selector.name)
-        request = selector.request(call.flags, model, merged(call.planning, planning))
-        output = merged(call.output, output)
-        raise typer.Exit(show_plan(call.environment, output, call.plan, request))
+        refuse_shorthand(before.plan, selector.name)
+        request = selector.request(before.flags, model, merged(before.planning, planning))
+        output = merged(before.output, output)
+        raise typer.Exit(show_plan(before.environment, output, before.plan, request))
 
     return command
 
 
 @takes(BenchFlags, BenchGlobalFlags, OutputFlags)
 def bench(
-    ctx: typer.Context, bench: BenchFlags, flags: BenchGlobalFlags, output: OutputFlags
+    ctx: typer.Context, bench: BenchFlags, given: BenchGlobalFlags, output: OutputFlags
 ) -> None:
-    call: Call = ctx.obj
-    ctx.obj = replace(
-        call, flags=merged(call.flags, flags), output=merged(call.output, output), bench=bench
-    )
+    before: Invocation = ctx.obj
+    flags, output = merged(before.flags, given), merged(before.output, output)
+    ctx.obj = replace(before, flags=flags, output=output, bench=bench)
 
 
-def _bencher(selector: Selector) -> Callable[..., None]:
+def _bench_command(selector: Selector) -> Callable[..., None]:
     @takes(selector.flags, PlanningFlags, OutputFlags)
     def command(
         ctx: typer.Context, model: Any, planning: PlanningFlags, output: OutputFlags
     ) -> None:
-        call: Call = ctx.obj
-        from mrs_cli.bench import run_bench
+        before: Invocation = ctx.obj
+        from mrs_cli.commands.bench import run_bench
 
-        request = selector.request(call.flags, model, planning)
-        raise typer.Exit(
-            run_bench(call.environment, merged(call.output, output), call.bench, request)
-        )
+        request = selector.request(before.flags, model, planning)
+        output = merged(before.output, output)
+        raise typer.Exit(run_bench(before.environment, output, before.bench, request))
 
     return command
 
 
 @takes(CacheFlags, OutputFlags)
 def list_cache(ctx: typer.Context, flags: CacheFlags, output: OutputFlags) -> None:
-    call: Call = ctx.obj
-    from mrs_cli import cache
+    before: Invocation = ctx.obj
+    from mrs_cli.commands import cache
 
-    flags = merged(CacheFlags(prefix_cache_dir=call.flags.prefix_cache_dir), flags)
-    raise typer.Exit(cache.list_cache(call.environment, merged(call.output, output), flags))
+    flags = merged(CacheFlags(prefix_cache_dir=before.flags.prefix_cache_dir), flags)
+    raise typer.Exit(cache.list_cache(before.environment, merged(before.output, output), flags))
 
 
 def command_tree() -> Any:
-    """The whole command line, as the object that parses, helps and documents."""
+    """All commands, as the object that parses, helps and documents."""
     app = typer.Typer(
-        cls=Group,
+        cls=FlagGroup,
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -210,13 +195,13 @@ def command_tree() -> Any:
         epilog=EXAMPLES,
         subcommand_metavar="COMMAND [FLAGS]",
     )(root)
-    _add_selectors(app, _runner)
-    plans = _with_selectors(plan, _planner, may_stand_alone=True)
+    _add_selectors(app, _run_command)
+    plans = _with_selectors(plan, _plan_command, may_stand_alone=True)
     app.add_typer(plans, name="plan", help=PLAN_HELP, epilog=PLAN_EXAMPLES)
-    app.add_typer(_with_selectors(bench, _bencher), name="bench", help=BENCH_HELP)
-    caches = typer.Typer(cls=Group, rich_markup_mode=None)
+    app.add_typer(_with_selectors(bench, _bench_command), name="bench", help=BENCH_HELP)
+    caches = typer.Typer(cls=FlagGroup, rich_markup_mode=None)
     caches.callback(subcommand_metavar="list [FLAGS]")(lambda: None)
-    caches.command("list", help=LIST_HELP, cls=Command, options_metavar="[FLAGS]")(list_cache)
+    caches.command("list", help=LIST_HELP, cls=FlagCommand, options_metavar="[FLAGS]")(list_cache)
     app.add_typer(caches, name="cache", help=CACHE_HELP)
     return typer.main.get_command(app)
 
@@ -227,11 +212,8 @@ def _with_selectors(
     *,
     may_stand_alone: bool = False,
 ) -> typer.Typer:
-    """A command that takes flags of its own and then a selector."""
-    group = typer.Typer(
-        cls=Group,
-        rich_markup_mode=None,
-    )
+    """A command with flags of its own and then a selector."""
+    group = typer.Typer(cls=FlagGroup, rich_markup_mode=None)
     group.callback(
         invoke_without_command=may_stand_alone,
         subcommand_metavar="[SELECTOR [FLAGS]]" if may_stand_alone else "SELECTOR [FLAGS]",
@@ -242,17 +224,18 @@ def _with_selectors(
 
 def _add_selectors(group: typer.Typer, command: Callable[[Selector], Callable[..., None]]) -> None:
     for selector in SELECTORS:
-        group.command(selector.name, help=selector.help, cls=Command, options_metavar="[FLAGS]")(
-            command(selector)
+        add = group.command(
+            selector.name, help=selector.help, cls=FlagCommand, options_metavar="[FLAGS]"
         )
+        add(command(selector))
 
 
 def main(arguments: Sequence[str] | None = None, environment: Environment | None = None) -> int:
     """Runs the command line and returns its exit code; see `ExitCode`."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     environment = environment or Environment.of_process()
-    with ending_on_sigterm():
-        return ended(environment, words, lambda: _dispatch(words, environment))
+    with exit_on_sigterm():
+        return exit_code_of(environment, words, lambda: _dispatch(words, environment))
 
 
 def _dispatch(words: list[str], environment: Environment) -> int:
@@ -268,5 +251,7 @@ def _dispatch(words: list[str], environment: Environment) -> int:
     except typer.Exit as end:
         return end.exit_code
     except typer.TyperException as error:
+        from mrs_cli.parsing.usage_errors import usage_error
+
         raise usage_error(error, tree) from error
     return ExitCode.DONE

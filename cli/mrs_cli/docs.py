@@ -10,29 +10,29 @@ from typing import Any
 
 from mrs.errors import ExitCode
 from mrs_cli.app import command_tree
-from mrs_cli.commands import COMMANDS
-from mrs_cli.tree import names_and_help, panels
+from mrs_cli.chat.command_table import COMMANDS
+from mrs_cli.parsing.command_tree import names_and_help, panels
 
 EXIT_MEANINGS = {
-    ExitCode.DONE: "done, also when the reader of a pipe leaves early",
+    ExitCode.DONE: "done, also if the reader of a pipe closes it early",
     ExitCode.INTERNAL: "internal error (-vv shows where)",
     ExitCode.USAGE: "wrong usage",
     ExitCode.NOT_READABLE: "model or image not found or not readable",
     ExitCode.DOES_NOT_FIT: "the model does not fit the devices",
-    ExitCode.UNSUPPORTED: "model, format or feature that is known but not supported",
+    ExitCode.UNSUPPORTED: "model, format or feature not supported",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C or SIGTERM",
 }
 VARIABLES = {
     "HF_HOME, HF_HUB_CACHE, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE": "as the hub library reads them",
     "CUDA_VISIBLE_DEVICES": "as CUDA reads it",
-    "MRS_LOGICAL_DEVICES": "accelerators that stand for the CPU, such as cpu,cpu or cpu=2GiB",
-    "NO_COLOR": "when set and not empty, no colour is used",
-    "TERM": "dumb means a terminal without colour and without cursor movement",
+    "MRS_LOGICAL_DEVICES": "accelerators simulated on the CPU, such as cpu,cpu or cpu=2GiB",
+    "NO_COLOR": "if set and not empty, no colours are used",
+    "TERM": "if dumb, no colours and no cursor movement are used",
 }
 FILES = {
-    "~/.local/state/mrs/history": "what was typed in chats, readable by its owner alone; other "
-    "platforms have their own folder for state",
-    "~/.local/state/mrs/chats/": "the last chats, kept when they end for --continue, likewise",
+    "~/.local/state/mrs/history": "the messages typed in chats, readable by their owner only; "
+    "other platforms have their own folder for state",
+    "~/.local/state/mrs/chats/": "the last chats, for --continue; readable by their owner only",
 }
 COMPLETIONS = {"bash": "mrs.bash", "zsh": "_mrs", "fish": "mrs.fish"}
 _ZSH_FIRST_USE = '[[ $funcstack[1] == _mrs ]] && _mrs_completion "$@"\n'
@@ -45,11 +45,11 @@ def documents() -> dict[str, str]:
 
 
 def completion(shell: str) -> str:
-    """The script that lets `shell` ask `mrs` itself for completions."""
+    """The script with which `shell` asks `mrs` itself for completions."""
     from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
     script = get_completion_script(prog_name="mrs", complete_var="_MRS_COMPLETE", shell=shell)
-    # zsh loads the file as a function at the first use, which must complete too.
+    # zsh loads the file as a function at its first use, which must complete, too.
     return f"{script}\n{_ZSH_FIRST_USE if shell == 'zsh' else ''}"
 
 
@@ -82,7 +82,7 @@ def man_page() -> str:
 
 
 def _commands(tree: Any) -> Iterator[tuple[str, Any]]:
-    """Every command with the words that call it; a selector after another command is left out."""
+    """Every command with its words, without the selectors after another command."""
     for name, command in tree.commands.items():
         below = getattr(command, "commands", {})
         own = {f"{name} {sub}": each for sub, each in below.items() if sub not in tree.commands}
@@ -91,11 +91,11 @@ def _commands(tree: Any) -> Iterator[tuple[str, Any]]:
 
 def _description() -> str:
     return (
-        "Global flags stand before the selector (plain for safetensors, vision-plain for those "
-        "that see, gguf for GGUF), the selector's flags after it; flags about asking, sampling and "
-        "output may stand in either place. Replies go to standard output, everything else to "
-        "standard error. Without --prompt, each line of standard input is a prompt; with -i the "
-        "lines are a conversation."
+        "Global flags go before the selector (plain for text models in safetensors format, "
+        "vision-plain for vision models, gguf for GGUF models), and the selector's flags after "
+        "it. Flags about prompts, sampling and output may go before or after it. Replies go to "
+        "standard output, everything else to standard error. Without --prompt, each line of "
+        "standard input is a prompt; with -i, the lines are a conversation."
     )
 
 
@@ -116,7 +116,7 @@ def _section(title: str, body: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """`text` for roff: its backslash, its minus, and no line that looks like a request."""
+    """`text` for roff, with backslashes, minus signs and leading dots escaped."""
     text = text.replace("\\", "\\e").replace("-", "\\-")
     return re.sub(r"^([.'])", r"\\&\1", text, flags=re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""What surrounds a command: its streams, its variables, and where its models come from."""
+"""The environment of a command: streams, variables, and the function that loads models."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Model(Protocol):
-    """A loaded model, as the commands use it.
+    """A loaded model, as commands use it.
 
-    A stream ends with one `Finished`. Closing it, or a KeyboardInterrupt inside it, stops the
-    reply and leaves the model usable.
+    A stream of events ends with one `Finished`. Closing it, or a KeyboardInterrupt in it, stops the
+    reply; the model stays usable.
     """
 
     @property
@@ -33,11 +33,11 @@ class Model(Protocol):
     @property
     def plan(self) -> Plan: ...
     def memory(self) -> Sequence[DeviceMemoryUsage]:
-        """What is held and free on each of the plan's devices now."""
+        """The memory in use and free on each of the plan's devices."""
         ...
 
     def prompt_tokens(self, messages: Sequence[Message]) -> int:
-        """Tokens that a conversation takes of the context."""
+        """The tokens of a conversation."""
         ...
 
     def stream_chat(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[Event]: ...
@@ -45,7 +45,7 @@ class Model(Protocol):
     def close(self) -> None: ...
 
 
-class Load(Protocol):
+class LoadFunction(Protocol):
     def __call__(self, request: RunRequest, on_progress: OnProgress | None = None) -> Model: ...
 
 
@@ -57,17 +57,17 @@ def _load(request: RunRequest, on_progress: OnProgress | None = None) -> Model:
 
 @dataclass(frozen=True)
 class Environment:
-    """Everything outside of the program that a command touches, so that tests can stand in."""
+    """Everything outside the program that a command uses; tests replace it."""
 
     stdin: TextIO
     stdout: TextIO
     stderr: TextIO
     variables: Mapping[str, str] = field(default_factory=dict)
-    load: Load = _load
+    load: LoadFunction = _load
 
     @classmethod
-    def of_process(cls, load: Load = _load) -> Environment:
-        """The process's own streams; a closed one reads or writes nothing."""
+    def of_process(cls, load: LoadFunction = _load) -> Environment:
+        """The streams of the process; a closed one reads or writes nothing."""
         return cls(
             stdin=_tolerant(sys.stdin or Path(os.devnull).open(encoding="utf-8")),
             stdout=_tolerant(sys.stdout or Path(os.devnull).open("w", encoding="utf-8")),
@@ -78,11 +78,11 @@ class Environment:
 
     @property
     def can_chat(self) -> bool:
-        """Whether a person sits there with a terminal that moves its cursor."""
+        """Whether a person uses a terminal that can move its cursor."""
         return self.stdin.isatty() and self.can_animate(self.stdout)
 
     def can_animate(self, stream: TextIO) -> bool:
-        """Whether `stream` is a terminal that moves its cursor."""
+        """Whether `stream` is a terminal that can move its cursor."""
         return stream.isatty() and self.variables.get("TERM", "dumb") != "dumb"
 
     def has_colour(self, stream: TextIO) -> bool:
@@ -90,7 +90,7 @@ class Environment:
 
 
 def _tolerant(stream: TextIO) -> TextIO:
-    """`stream`, which now replaces what its encoding cannot say instead of failing."""
+    """`stream`, which now replaces characters that its encoding lacks instead of failing."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="replace")
     return stream

@@ -14,6 +14,8 @@ Dtype = Literal["auto", "bf16", "f16", "f32"]
 Strategy = Literal["fill", "spread", "fastest"]
 CacheType = Literal["auto", "f16", "bf16", "f32"]
 CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
+#: What `mrs plan --solve` looks for.
+SolveGoal = Literal["max-seq-len", "max-batch-size", "isq"]
 
 #: Most prompt tokens in one forward pass: bounds activations, and is what a plan counts with.
 PREFILL_CHUNK_TOKENS = 512

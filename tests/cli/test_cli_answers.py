@@ -40,7 +40,7 @@ def test_each_line_of_standard_input_is_a_prompt_of_its_own(run_mrs, dash):
 def test_an_empty_pipe_is_an_error(run_mrs):
     ran = run_mrs("plain", "-m", "x", stdin="\n \n")
     assert ran.code == 2
-    assert "standard input held no prompt" in ran.err
+    assert "standard input has no prompt" in ran.err
 
 
 def test_a_prompt_leaves_standard_input_alone(run_mrs):

@@ -81,7 +81,7 @@ def test_the_same_as_json(cache, capsys):
 def test_a_folder_of_past_sequences_is_counted(cache, tmp_path_factory, capsys):
     folder = tmp_path_factory.mktemp("prefixes")
     (folder / "prefix-0-1-2.safetensors").write_bytes(bytes(2048))
-    assert "1 file of past sequences, 2.00 KiB" in listed(capsys, "--prefix-cache-dir", str(folder))
+    assert "prefix cache: 1 file, 2.00 KiB" in listed(capsys, "--prefix-cache-dir", str(folder))
     kept = json.loads(listed(capsys, "--json", "--prefix-cache-dir", str(folder)))["prefix_cache"]
     assert kept == {"path": str(folder), "files": 1, "size_bytes": 2048}
 

@@ -8,8 +8,8 @@ import pytest
 from mrs_runs import Terminal
 
 from mrs.request import Sampling
-from mrs_cli.chat_settings import setting_names
-from mrs_cli.commands import COMMANDS, parse
+from mrs_cli.chat.chat_settings import setting_names
+from mrs_cli.chat.command_table import COMMANDS, parse_command
 
 
 def lines(run_mrs, *said: str, flags=()):
@@ -69,15 +69,15 @@ def test_help_lists_every_command(run_mrs):
 @pytest.mark.parametrize(
     ("said", "hint"),
     [
-        ("\\hepl", "no command \\hepl: did you mean \\help?"),
-        ("/zzz", "no command \\zzz: \\help lists the commands"),
-        ("\\temperature 2.5", "temperature 2.5 is out of range: give a number from 0 up to 2"),
-        ("\\topk -1", "top-k -1 is out of range: give a whole number from 0 up"),
-        ("\\topk 1.5", "top-k 1.5 is no number"),
+        ("\\hepl", "unknown command \\hepl: did you mean \\help?"),
+        ("/zzz", "unknown command \\zzz: \\help lists the commands"),
+        ("\\temperature 2.5", "temperature 2.5 is out of range: give a number from 0 to 2"),
+        ("\\topk -1", "top-k -1 is out of range: give a whole number, at least 0"),
+        ("\\topk 1.5", "top-k 1.5 is not a whole number"),
         ("\\topp 1.1", "top-p 1.1 is out of range"),
         ("\\topp nan", "top-p nan is out of range"),
         ("\\min-p 2", "min-p 2 is out of range"),
-        ("\\clear all", "\\clear takes nothing after it"),
+        ("\\clear all", "\\clear takes no argument"),
     ],
 )
 def test_a_wrong_command_gets_a_hint_and_the_chat_goes_on(run_mrs, said, hint):
@@ -138,11 +138,11 @@ def test_three_quotes_after_a_command(run_mrs):
     ["\\min-x 1", "/usr-bin", "/usr/bin/env", "\\frac{1}{2}", " \\exit", "a /exit", "\\", "//"],
 )
 def test_messages_that_only_look_like_commands(text):
-    assert parse(text) is None
+    assert parse_command(text) is None
 
 
 def test_a_command_may_hold_many_lines():
-    assert parse("\\system one\ntwo") == ("system", "one\ntwo")
+    assert parse_command("\\system one\ntwo") == ("system", "one\ntwo")
 
 
 def test_json_in_a_chat(run_mrs):

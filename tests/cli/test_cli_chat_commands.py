@@ -11,7 +11,7 @@ from mrs_runs import Ran, Terminal
 
 from mrs.events import Finished, TextDelta, Usage
 from mrs.request import Sampling
-from mrs_cli.chat_settings import setting_names
+from mrs_cli.chat.chat_settings import setting_names
 
 HELLO = "Hello! I am a **fake** model."
 SNOW = "\u2603 snow, d\u00e9j\u00e0 vu"
@@ -43,10 +43,10 @@ def test_undo_takes_back_turn_after_turn(chat):
         "You said: none",
     ]
     assert notes(ran) == [
-        "taken back: snow",
-        "taken back: history",
-        "taken back: hello",
-        "mrs: error: nothing was said yet",
+        "removed: snow",
+        "removed: history",
+        "removed: hello",
+        "mrs: error: there is no message yet",
     ]
 
 
@@ -64,23 +64,23 @@ def test_edit_replaces_the_last_message(chat):
 @pytest.mark.parametrize(
     ("said", "error"),
     [
-        ("\\retry", "nothing was asked yet"),
-        ("\\edit x", "nothing was asked yet"),
-        ("\\undo", "nothing was said yet"),
-        ("\\save", "\\save needs a file: such as \\save chat.json"),
-        ("\\load", "\\load needs a file: such as \\load chat.json"),
+        ("\\retry", "there is no message yet"),
+        ("\\edit x", "there is no message yet"),
+        ("\\undo", "there is no message yet"),
+        ("\\save", "\\save needs a file name: such as \\save chat.json"),
+        ("\\load", "\\load needs a file name: such as \\load chat.json"),
         ("\\load /none/such", "/none/such cannot be read (No such file or directory)"),
         ("\\save /none/such", "/none/such cannot be written (No such file or directory)"),
-        ("\\set temprature 1", "no setting temprature: did you mean temperature?"),
-        ("\\set zzz", "no setting zzz: \\set lists the settings"),
+        ("\\set temprature 1", "unknown setting temprature: did you mean temperature?"),
+        ("\\set zzz", "unknown setting zzz: \\set lists the settings"),
         (
             "\\set temperature 3",
-            "error: temperature 3 is out of range: give a number from 0 up to 2",
+            "error: temperature 3 is out of range: give a number from 0 to 2",
         ),
         ("\\set max-tokens 0", "error: max-tokens 0 is out of range"),
-        ('\\set stop ["a"', 'stop ["a" is no list of texts: give texts as ["A", "B"]'),
-        ('\\set stop [""]', "is no list"),
-        ("\\set logit-bias 3", "logit-bias 3 is no bias: give TOKEN=X, such as 13=-5"),
+        ('\\set stop ["a"', 'stop ["a" is not a list of texts: give texts as ["A", "B"]'),
+        ('\\set stop [""]', "is not a list"),
+        ("\\set logit-bias 3", "logit-bias 3 is not a bias: give TOKEN=X, such as 13=-5"),
     ],
 )
 def test_what_cannot_be_is_said_and_the_chat_goes_on(chat, said, error):
@@ -106,20 +106,20 @@ def test_tokens_counts_the_context_and_the_cache(chat, monkeypatch):
     assert notes(ran) == [
         "context: 0 of 4,096 tokens used, 4,096 left",
         "context: 5 of 4,096 tokens used, 4,091 left",
-        "last reply: 3 tokens, after a prompt of 1,200, 1,100 of them from the cache",
-        "taken back: one two",
+        "last reply: 3 tokens, its prompt 1,200 tokens (1,100 cached)",
+        "removed: one two",
         "context: 0 of 4,096 tokens used, 4,096 left",
     ]
 
 
-def test_plan_says_what_sits_where_and_what_is_held(chat):
-    planned, cpu, empty, now, held = notes(chat("\\plan"))
+def test_plan_says_layers_and_memory(chat):
+    planned, cpu, empty, now, used = notes(chat("\\plan"))
     assert planned.split() == [
         *["planned", "layers", "weights", "KV", "cache", "activations", "runtime"]
     ]
     assert cpu.split()[:2] == ["cpu", "0\u20134"]
-    assert (empty, now.split()) == ("", ["now", "held", "free"])
-    assert held == "cpu  512 MiB  4.00 GiB"
+    assert (empty, now.split()) == ("", ["now", "used", "free"])
+    assert used == "cpu  512 MiB  4.00 GiB"
 
 
 def test_set_reaches_the_model(chat):
@@ -177,7 +177,7 @@ def test_a_saved_chat_goes_on_elsewhere(chat, tmp_path):
     ran = chat("hello", f"\\load {file}", "history")
     assert ran.out.splitlines()[1] == f"You said: system=Be brief. user=snow assistant={SNOW}"
     assert ran.models[0].asked[-1][1].top_k == 5
-    assert notes(ran) == ["1 turn loaded, held with x", "last message: snow"]
+    assert notes(ran) == ["1 turn loaded, from a chat with x", "last message: snow"]
 
 
 def test_a_file_that_cannot_be_loaded_changes_nothing(chat, tmp_path):
@@ -188,7 +188,9 @@ def test_a_file_that_cannot_be_loaded_changes_nothing(chat, tmp_path):
     file.write_text(json.dumps({**value, "system": "other"}), encoding="utf-8")
     ran = chat("hello", f"\\load {file}", "history")
     assert contents(ran) == ["hello", HELLO, "history"]
-    assert notes(ran) == [f"mrs: error: {file} is a damaged chat (its last message has no reply)"]
+    assert notes(ran) == [
+        f"mrs: error: {file} is a damaged chat file (its last message has no reply)"
+    ]
 
 
 def test_thoughts_stay_in_a_pipe_and_in_the_conversation(chat):
@@ -234,7 +236,7 @@ def test_old_turns_are_dropped_only_with_consent(attended):
     assert asked[2] == ["one", "You said: one", "two", "You said: two", "four"]
     assert asked[3] == ["four", "You said: four", "five six"]
     assert "context holds 12.\nDrop the 2 oldest turns? (y/n) " in ran.err
-    assert "the message was not asked: \\edit shortens it" in ran.err
+    assert "the message was not sent: \\edit changes it" in ran.err
 
 
 def test_a_question_without_an_answer_can_be_asked_again(attended):
@@ -251,5 +253,5 @@ def test_a_reply_that_fills_the_context_says_so(run_mrs, monkeypatch):
     monkeypatch.setattr(fake_model.FakeModel, "_reply", reply)
     ran = run_mrs("-i", "plain", "-m", "small", stdin="hello\n")
     assert ran.err.splitlines()[-1] == (
-        "the context of 12 tokens is full: \\clear starts over, \\undo takes the last turn back"
+        "the context of 12 tokens is full: \\clear starts a new conversation, \\undo removes the last turn"
     )

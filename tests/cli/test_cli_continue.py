@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from mrs_runs import PROMPT, Ran, Terminal
 
-from mrs_cli import last_chat
+from mrs_cli.chat import last_chat
 
 pexpect = pytest.importorskip("pexpect")
 
@@ -43,11 +43,11 @@ def test_a_chat_goes_on(talk):
     ran = talk("more", flags=["--continue"], model="/a/folder/second")
     assert asked(ran) == ["Be brief.", "hello", "Hello! I am a **fake** model.", "more"]
     assert ran.models[0].asked[-1][1].temperature == 0.5
-    assert "1 turn loaded, held with first" in ran.err
+    assert "1 turn loaded, from a chat with first" in ran.err
     assert "last message: hello" in ran.err
     ran = talk("again", flags=["--continue"])
     assert len(asked(ran)) == 6
-    assert "2 turns loaded, held with second" in ran.err
+    assert "2 turns loaded, from a chat with second" in ran.err
 
 
 def test_flags_go_before_what_was_kept(talk):
@@ -77,8 +77,8 @@ def test_nothing_to_keep(talk, run_mrs):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["-i", "--continue"], "there is no chat to go on with: leave out --continue"),
-        (["--continue"], "--continue goes on with a chat: add -i"),
+        (["-i", "--continue"], "there is no chat to continue: leave out --continue"),
+        (["--continue"], "--continue resumes a chat: add -i"),
     ],
 )
 def test_no_chat_to_go_on_with(run_mrs, words, said):
@@ -92,18 +92,18 @@ def test_a_damaged_one_is_said(talk):
     chats()[0].write_text("{")
     ran = talk("more", flags=["--continue"])
     assert (ran.code, ran.models) == (2, [])
-    assert "is no saved chat, or a damaged one" in ran.err
+    assert "is damaged, or not a saved chat" in ran.err
 
 
 def test_they_are_bounded(talk, monkeypatch):
-    monkeypatch.setattr(last_chat, "MOST_CHATS", 2)
+    monkeypatch.setattr(last_chat, "MAX_CHATS", 2)
     for word in ("one", "two", "three"):
         talk(word)
     assert [json.loads(p.read_text())["messages"][0]["content"] for p in chats()] == [
         "two",
         "three",
     ]
-    monkeypatch.setattr(last_chat, "MOST_BYTES", 10)
+    monkeypatch.setattr(last_chat, "MAX_CHAT_BYTES", 10)
     talk("far too long to be kept")
     assert len(chats()) == 2
 

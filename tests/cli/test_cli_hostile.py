@@ -13,9 +13,9 @@ import pytest
 from mrs_runs import FAKE_MRS, REAL_MRS
 
 from mrs.errors import MrsError, UsageError
-from mrs_cli import saved_chat
-from mrs_cli.ending import ended
+from mrs_cli.chat import saved_chat
 from mrs_cli.environment import Environment
+from mrs_cli.exit import exit_code_of
 
 LONG = "x" * 5000
 FULL = Path("/dev/full")
@@ -63,9 +63,9 @@ def test_too_little_address_space_for_torch(process_env):
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
-        (MemoryError(), 4, "the memory ran out"),
+        (MemoryError(), 4, "out of memory"),
         (ImportError("libtorch_cpu.so: failed to map segment from shared object"), 4, "memory"),
-        (OSError(errno.ENOMEM, "Cannot allocate memory"), 4, "the memory ran out"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), 4, "out of memory"),
         (PermissionError(errno.EACCES, "Permission denied", "/x"), 3, "cannot use /x (Permission"),
         (ValueError(LONG * 20), 1, "internal error: ValueError: xxx"),
         (UsageError(f"{LONG}\r\n{LONG}\ud800"), 2, "xxx"),
@@ -76,7 +76,7 @@ def test_every_error_is_one_short_line(error, code, line, capsys):
     def fail() -> int:
         raise error
 
-    assert ended(Environment.of_process(), [], fail) == code
+    assert exit_code_of(Environment.of_process(), [], fail) == code
     said = capsys.readouterr().err
     assert line in said
     assert said.count("\n") == 1

@@ -22,12 +22,11 @@ from mrs_cli.environment import Environment
 
 NOBODY = "http://127.0.0.1:1/a.png"
 THREE_PLANNED_AS_ONE = (
-    "the plan counts with 1 image and the conversation has 3: "
-    "--max-num-images 3 makes room for them"
+    "the conversation has 3 images, but the plan counted on 1: add --max-num-images 3"
 )
 
 
-def picture(path: Path, seed: int = 0, size: tuple[int, int] = (12, 7)) -> Path:
+def make_image(path: Path, seed: int = 0, size: tuple[int, int] = (12, 7)) -> Path:
     values = np.random.default_rng(seed).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
     Image.fromarray(values).save(path)
     return path
@@ -37,8 +36,8 @@ def picture(path: Path, seed: int = 0, size: tuple[int, int] = (12, 7)) -> Path:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with a cat and a dog in it."""
     monkeypatch.chdir(tmp_path)
-    picture(tmp_path / "cat.png", 1)
-    picture(tmp_path / "my dog.bmp", 2, (30, 20))
+    make_image(tmp_path / "cat.png", 1)
+    make_image(tmp_path / "my dog.bmp", 2, (30, 20))
     return tmp_path
 
 
@@ -104,7 +103,7 @@ def test_vision_plain_is_plain_that_sees(run_mrs):
         ran = run_mrs("vision-plain", "-m", "x", flag, "0", "-P", "a")
         assert ran.code == 2
         assert "out of range" in ran.err
-        assert "it belongs after vision-plain" in run_mrs("plain", "-m", "x", flag, "9").err
+        assert "it is a flag of vision-plain" in run_mrs("plain", "-m", "x", flag, "9").err
 
 
 def test_images_go_with_the_prompt(run_mrs, folder):
@@ -124,6 +123,19 @@ def test_images_go_with_the_prompt(run_mrs, folder):
     assert ran.err.splitlines()[-1] == THREE_PLANNED_AS_ONE
 
 
+def test_images_of_one_name_stay_apart(run_mrs, folder):
+    """Images of flags go into the question as they are: nobody looks them up by their names."""
+    uris = [
+        "data:;name=a.png;base64," + base64.b64encode((folder / name).read_bytes()).decode()
+        for name in ("cat.png", "my dog.bmp")
+    ]
+    ran = run_mrs(
+        *("vision-plain", "-m", "x", "--image", uris[0], "--image", uris[1], "-P", "Which is it?")
+    )
+    both = [digest(folder / "cat.png"), digest(folder / "my dog.bmp")]
+    assert conversation(ran) == [(IMAGE_MARK * 2 + "Which is it?", both)]
+
+
 def test_a_chat_begins_with_images(talk, folder):
     ran = talk("history", flags=("--image", "cat.png", "-P", "What is it?"))
     cat = digest(folder / "cat.png")
@@ -134,15 +146,15 @@ def test_a_chat_begins_with_images(talk, folder):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["vision-plain", "-m", "x", "--image", "cat.png"], 2, "--image goes with a question"),
+        (["vision-plain", "-m", "x", "--image", "cat.png"], 2, "--image needs a prompt"),
         (["-i", "vision-plain", "-m", "x", "--image", "cat.png"], 2, "add --prompt TEXT"),
-        (["plain", "-m", "x", "-P", "a", "--image", "cat.png"], 2, "name the model with vision-"),
+        (["plain", "-m", "x", "-P", "a", "--image", "cat.png"], 2, "use vision-"),
         (["vision-plain", "-m", "x", "-P", "a", "--image", "none.png"], 3, "image none.png cannot"),
         (["vision-plain", "-m", "x", "-P", "a", "--image", "bad.png"], 3, "it is not a png, jpg"),
     ],
 )
 def test_a_wrong_image_is_said_before_the_model_is_loaded(run_mrs, folder, words, code, said):
-    (folder / "bad.png").write_text("no picture")
+    (folder / "bad.png").write_text("not an image")
     ran = run_mrs(*words)
     assert (ran.code, len(ran.err.splitlines()), ran.models) == (code, 1, [])
     assert said in ran.err
@@ -172,8 +184,8 @@ def test_a_bad_image_in_a_pipe_is_said_in_its_turn(run_mrs, folder):
 @pytest.mark.parametrize("selector", ["plain", "gguf"])
 def test_a_path_stays_text_for_models_that_do_not_see(run_mrs, folder, selector):
     source = ["-m", "x", "-f", "a.gguf"] if selector == "gguf" else ["-m", "x"]
-    ran = run_mrs(selector, *source, "-P", "CrossAttentionSpan at cat.png!")
-    assert conversation(ran) == [("CrossAttentionSpan at cat.png!", [])]
+    ran = run_mrs(selector, *source, "-P", "Look at cat.png!")
+    assert conversation(ran) == [("Look at cat.png!", [])]
 
 
 def test_a_chat_shows_its_images(talk, folder):
@@ -184,14 +196,14 @@ def test_a_chat_shows_its_images(talk, folder):
         (IMAGE_MARK * 2, [cat, dog]),
         ("history", []),
     ]
-    notes = [line for line in ran.err.splitlines() if "\u25a3" in line or "plan counts" in line]
+    notes = [line for line in ran.err.splitlines() if "\u25a3" in line or "plan counted" in line]
     assert notes == [
         "> \u25a3 cat.png 12\u00d77",
         "> \u25a3 cat.png 12\u00d77",
         "\u25a3 my dog.bmp 30\u00d720",
         THREE_PLANNED_AS_ONE,
     ]
-    assert "plan counts" not in talk("cat.png", "cat.png", flags=("--max-num-images", "2")).err
+    assert "plan counted" not in talk("cat.png", "cat.png", flags=("--max-num-images", "2")).err
 
 
 def test_a_bad_image_loses_nothing(talk, folder, monkeypatch):
@@ -236,7 +248,7 @@ def test_commands_keep_images_whatever_becomes_of_the_files(talk, folder):
         *("\\edit cat.png five", "five", "\\undo", "\\undo", "six"),
     )
     assert 'last message: "my dog.bmp" two' in ran.err
-    assert 'taken back: "my dog.bmp" four' in ran.err
+    assert 'removed: "my dog.bmp" four' in ran.err
     assert "image cat.png cannot be read" in ran.err
     asked = [messages[-1] for messages, _ in ran.models[0].asked]
     assert [message["content"].replace(IMAGE_MARK, "#") for message in asked] == [
@@ -256,7 +268,7 @@ def test_a_file_that_changes_is_another_image(talk, folder, monkeypatch):
     answer = fake_model.FakeModel.stream_chat
 
     def stream_chat(self, messages, sampling):
-        picture(folder / "cat.png", 9)
+        make_image(folder / "cat.png", 9)
         return answer(self, messages, sampling)
 
     monkeypatch.setattr(fake_model.FakeModel, "stream_chat", stream_chat)
@@ -271,7 +283,7 @@ def test_a_saved_chat_goes_on_with_a_model_that_does_not_see(talk, folder):
     talk("cat.png one", f"\\save {saved}")
     ran = talk(f"\\load {saved}", "history", f"\\save {again}", selector="plain")
     assert conversation(ran) == [("one", []), ("history", [])]
-    assert "this model sees no images; they stay with the conversation" in ran.err
+    assert "this model has no vision support: it gets the text without the images" in ran.err
     first = json.loads(again.read_text())["messages"][0]
     assert first == json.loads(saved.read_text())["messages"][0]
     assert open_image(first["images"][0]).digest == digest(folder / "cat.png")
@@ -280,10 +292,10 @@ def test_a_saved_chat_goes_on_with_a_model_that_does_not_see(talk, folder):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"images": "cat.png"}, "images of message 1 are no list of texts"),
-        ({"images": [1]}, "images of message 1 are no list of texts"),
-        ({"images": ["a.png", "b.png"]}, "images of message 1 have other places"),
-        ({"content": "one"}, "images of message 1 have other places"),
+        ({"images": "cat.png"}, "images of message 1 are not a list of texts"),
+        ({"images": [1]}, "images of message 1 are not a list of texts"),
+        ({"images": ["a.png", "b.png"]}, "images of message 1 do not match its text"),
+        ({"content": "one"}, "images of message 1 do not match its text"),
     ],
 )
 def test_damaged_images_of_a_saved_chat(talk, folder, change, why):
@@ -327,7 +339,7 @@ def test_a_chat_in_a_terminal(chat, folder):
     child.expect_exact("You said: three")
     child.expect_exact(PROMPT)
     child.send("\\undo\r")
-    child.expect_exact("taken back: three")
+    child.expect_exact("removed: three")
     child.expect_exact(PROMPT)
     child.send("\\edit\r")
     child.expect_exact("cat.png What is in?")
@@ -346,10 +358,10 @@ def test_a_chat_in_a_terminal(chat, folder):
         ("See sub/de\t", "ep/", "pig.png now?"),
     ],
 )
-def test_tab_completes_the_paths_of_pictures(chat, folder, typed, completed, rest):
+def test_tab_completes_the_paths_of_images(chat, folder, typed, completed, rest):
     (folder / "cat.txt").touch()
     (folder / "sub" / "deep").mkdir(parents=True)
-    picture(folder / "sub" / "deep" / "pig.png")
+    make_image(folder / "sub" / "deep" / "pig.png")
     child = chat(selector="vision-plain", cwd=folder)
     child.send(typed)
     child.expect_exact(completed)

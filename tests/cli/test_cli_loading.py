@@ -11,8 +11,8 @@ from mrs_runs import Terminal
 from mrs.events import DISK, LoadProgress
 from mrs.request import ModelSource, RunRequest
 from mrs_cli.app import main
+from mrs_cli.commands.loading import load_model, with_progress
 from mrs_cli.environment import Environment
-from mrs_cli.render.progress import load_model, with_progress
 
 SUMMARY = "Llama-3.3-70B-Instruct: llama, Q4_K_M, 39.59 GiB on cuda:0 (40 layers), cpu (40 layers)"
 

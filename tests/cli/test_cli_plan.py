@@ -53,14 +53,14 @@ def test_plain_text_in_a_pipe(run_mrs, big: str) -> None:
     lines = ran.out.splitlines()
     assert lines[0] == f"model: {big}"
     assert "70.6 B parameters" in lines[1]
-    assert "320 KiB of KV a token" in lines[1]
+    assert "KV cache of 320 KiB per token" in lines[1]
     assert "layers: 0\u201345 cuda:0, 46\u201379 cuda:1" in lines
     assert "result: fits" in lines
-    past = next(line for line in lines if line.startswith("past conversations: "))
-    assert re.search(r"may take [\d.]+ MiB on cuda:0, [\d.]+ GiB on cuda:1$", past)
-    assert "conversations: 1 of 4,096 tokens fits at once" in lines
+    past = next(line for line in lines if line.startswith("prefix cache: "))
+    assert re.search(r"up to [\d.]+ MiB on cuda:0, [\d.]+ GiB on cuda:1$", past)
+    assert "conversations: 1 of 4,096 tokens fits" in lines
     ran = run_mrs("--prefix-cache-n", "0", "plan", "--dry-run", *TWO_GPUS, "plain", "-m", big)
-    assert "past conversations" not in ran.out
+    assert "prefix cache:" not in ran.out
 
 
 @pytest.mark.parametrize(
@@ -137,10 +137,10 @@ def test_what_does_not_fit(run_mrs, big: str) -> None:
     [
         ("plan --device cpu=4GiB plain -m x", "--device needs --dry-run"),
         ("plan --dry-run --device gpu=4GiB -m {}", "'gpu=4GiB' is not a device"),
-        ("plan --dry-run -m x plain -m {}", "-m x stands before plain"),
-        ("plan --dry-run -f x.gguf", "-f x.gguf names a file of no model"),
+        ("plan --dry-run -m x plain -m {}", "-m x is before plain"),
+        ("plan --dry-run -f x.gguf", "-f x.gguf needs a model"),
         ("plan --dry-run --solve speed -m {}", "max-batch-size"),
-        ("plan --dry-run --plan x.json --solve isq -m {}", "--solve looks for what --plan has"),
+        ("plan --dry-run --plan x.json --solve isq -m {}", "--solve and --plan are both given"),
         ("plan --dry-run --strategy random -m {}", "fastest"),
         ("plan --dry-run -n 9:4 -m {}", "names an accelerator that is not there"),
         ("plan --dry-run plain -m {} --max-seq-len 0", "--max-seq-len 0 is out of range"),
@@ -160,9 +160,9 @@ def test_predicted_beside_measured(run_mrs, small: str) -> None:
     assert re.search(r"^cpu +KV cache .* exact$", ran.out, re.MULTILINE)
     assert re.search(r"^cpu +activations .*%$", ran.out, re.MULTILINE)
     again = run_mrs("plan", "--dry-run", "plain", "-m", small)
-    assert "corrected by what was measured on this machine" in again.out
+    assert "calibrated on this machine" in again.out
     without = run_mrs("plan", "--dry-run", "--no-calibration", "plain", "-m", small)
-    assert "corrected" not in without.out
+    assert "calibrated" not in without.out
 
 
 def test_what_was_measured_as_json(run_mrs, small: str) -> None:
@@ -180,19 +180,21 @@ def test_what_was_measured_as_json(run_mrs, small: str) -> None:
 def test_searched_levels_and_their_speed(run_mrs, big: str) -> None:
     devices = ("--device", "cuda:0=RTX PRO 6000", "--device", "cpu=128GiB")
     ran = run_mrs("plan", "--dry-run", *devices, "--solve", "isq", "-m", big)
-    rows = [line for line in ran.out.splitlines() if line.startswith("searched: ")]
+    rows = [line for line in ran.out.splitlines() if line.startswith("tried: ")]
     assert re.fullmatch(
-        r"searched: --isq none: 134 GiB, [\d.]+\u2013[\d.]+ tokens/s, \d+ of 80 layers on the CPU",
+        r"tried: --isq none: 134 GiB, [\d.]+\u2013[\d.]+ tokens/s, \d+ of 80 layers on the CPU",
         rows[0],
     )
-    assert re.fullmatch(r"searched: --isq q8_0: .* tokens/s, fits \u2190", rows[1])
+    assert re.fullmatch(r"tried: --isq q8_0: .* tokens/s, fits \u2190", rows[1])
 
 
 def test_weights_that_are_widened_and_kv_that_stops_growing(run_mrs, tmp_path: Path) -> None:
     folder = write_few_bits(tmp_path / "gpt-oss", GPT_OSS)
     command = ("plan", "--dry-run", "--device", "cpu=64GiB", "-m", str(folder))
     lines = run_mrs(*command).out.splitlines()
-    assert lines[1].endswith("4.62 KiB of KV a token on average, 4.00 KiB for each further one")
+    assert lines[1].endswith(
+        "KV cache of 4.62 KiB per token on average, 4.00 KiB per further token"
+    )
     assert lines[2] == (
         "weights: 3.06 GiB in the files, 5.24 GiB in memory: MXFP4 is widened to BF16"
     )
@@ -200,6 +202,12 @@ def test_weights_that_are_widened_and_kv_that_stops_growing(run_mrs, tmp_path: P
     assert list(document)[:4] == ["version", "summary", "verdict", "weights"]
     assert document["weights"]["text"] == lines[2].removeprefix("weights: ")
     assert document["model"]["kv_bytes_per_further_token"] == 4096
+
+
+def test_a_single_layer_is_one_number(run_mrs, small: str) -> None:
+    devices = ("--device", "cuda:0=4GiB", "--device", "cpu=4GiB")
+    ran = run_mrs("plan", "--dry-run", *devices, "-n", "1", "-m", small)
+    assert "layers: 0 cuda:0, 1\u20135 cpu" in ran.out.splitlines()
 
 
 def test_unified_memory_is_shown_once(run_mrs, small: str) -> None:
@@ -245,7 +253,7 @@ def test_the_picture_keeps_to_the_screen(
     for part in ("weights", "KV cache", "activations", "runtime", "reserve", "free"):
         assert part in text
     assert "on the CPU" in text
-    assert "past conversations: " in text
+    assert "prefix cache: " in text
 
 
 def test_a_long_line_goes_on_below_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,11 +270,11 @@ def test_facts_of_four_gpus(run_mrs, big: str) -> None:
     gpus = [f"--device=cuda:{i}=40GiB" for i in range(4)]
     ran = run_mrs("plan", "--dry-run", *gpus, "--device", "cpu=8GiB", "-m", big)
     assert re.search(
-        r"^past conversations: may take \d+ MiB to [\d.]+ GiB on each of 4 devices$",
+        r"^prefix cache: up to \d+ MiB to [\d.]+ GiB on each of 4 devices$",
         ran.out,
         re.MULTILINE,
     )
-    assert "of prompt (assuming memory at 200 GB/s)" in ran.out
+    assert "tokens/s (assuming a memory bandwidth of 200 GB/s)" in ran.out
     given = [f"{gpu},bandwidth=900GB/s" for gpu in gpus]
     ran = run_mrs("plan", "--dry-run", *given, "--device", "cpu=8GiB", "-m", big)
     assert "assuming" not in ran.out
@@ -274,16 +282,16 @@ def test_facts_of_four_gpus(run_mrs, big: str) -> None:
 
 def test_what_does_not_fit_remembers_nothing(run_mrs, big: str) -> None:
     ran = run_mrs("plan", "--dry-run", "--device", "cpu=16GiB", "-m", big)
-    assert "past conversations" not in ran.out
+    assert "prefix cache:" not in ran.out
 
 
 def test_a_pool_of_blocks(run_mrs, small: str) -> None:
     flags = ("--pa-ctxt-len", "3000", "--pa-blk-size", "16", "--pa-cache-type", "f32")
     ran = run_mrs("plan", "--dry-run", *flags, "plain", "-m", small)
     assert ran.code == 0
-    assert "F32 cache of 188 blocks of 16 tokens (3,008 tokens)" in ran.out
-    assert "conversations: 2 of 1,024 tokens fit at once" in ran.out
-    assert "past conversations: stay in blocks that no other needs" in ran.out
+    assert "F32 KV cache of 188 blocks of 16 tokens (3,008 tokens)" in ran.out
+    assert "conversations: 2 of 1,024 tokens each fit at the same time" in ran.out
+    assert "prefix cache: uses free blocks of the KV cache" in ran.out
     ran = run_mrs("--pa-gpu-mem", "2", "plan", "--dry-run", "--json", "plain", "-m", small)
     document = json.loads(ran.out)
     cache = document["planned"]["kv_cache"]

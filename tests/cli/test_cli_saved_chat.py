@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from mrs import files
 from mrs.errors import UsageError
 from mrs.request import Sampling
-from mrs_cli import saved_chat
-from mrs_cli.saved_chat import SavedChat, load, save
+from mrs_cli.chat.saved_chat import SavedChat, load, save
 
 TURNS = [
     {"role": "user", "content": "Gr\u00f6\u00dfe \u2603?\nline \x1b[2J\x9b"},
@@ -74,20 +74,20 @@ def test_every_truncation_is_refused(file):
     content = file.read_bytes().rstrip()
     for length in range(0, len(content), 7):
         file.write_bytes(content[:length])
-        with pytest.raises(UsageError, match="no saved chat, or a damaged one"):
+        with pytest.raises(UsageError, match="is damaged, or not a saved chat"):
             load(str(file))
 
 
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"\xff\xfe\xfd\x00", "no saved chat"),
-        (b"GGUF\x03\x00\x00\x00", "no saved chat"),
-        (b"[" * 100_000, "no saved chat"),
-        (b"1" * 10_000, "no saved chat"),
-        (b'{"model_type": "llama"}', "no saved chat"),
-        (b'[{"role": "user", "content": "Hi"}]', "no saved chat"),
-        (b"null", "no saved chat"),
+        (b"\xff\xfe\xfd\x00", "not a saved chat"),
+        (b"GGUF\x03\x00\x00\x00", "not a saved chat"),
+        (b"[" * 100_000, "not a saved chat"),
+        (b"1" * 10_000, "not a saved chat"),
+        (b'{"model_type": "llama"}', "not a saved chat"),
+        (b'[{"role": "user", "content": "Hi"}]', "not a saved chat"),
+        (b"null", "not a saved chat"),
         (b'{"format": "mrs-chat"}', "no version"),
         (b'{"format": "mrs-chat", "version": true}', "no version"),
         (b'{"format": "mrs-chat", "version": 2}', "up to 1: load it with a newer mrs"),
@@ -103,24 +103,24 @@ def test_foreign_and_newer_files(file, content, why):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"system": 3}, "system prompt is no text"),
-        ({"sampling": []}, "sampling is no object"),
+        ({"system": 3}, "system prompt is not a text"),
+        ({"sampling": []}, "sampling is not an object"),
         ({"sampling": {"temperature": 9}}, "temperature 9 is out of range"),
-        ({"sampling": {"temperature": None}}, "temperature None is no number"),
-        ({"sampling": {"temperature": True}}, "temperature  is no number"),
+        ({"sampling": {"temperature": None}}, "temperature None is not a number"),
+        ({"sampling": {"temperature": True}}, "temperature  is not a number"),
         ({"sampling": {"top_p": float("nan")}}, "top-p nan is out of range"),
         ({"sampling": {"max_tokens": [1]}}, "max-tokens"),
-        ({"sampling": {"stop": "x"}}, "stop is no list of texts"),
-        ({"sampling": {"stop": [""]}}, "stop is no list of texts"),
-        ({"sampling": {"logit_bias": {"3": 1}}}, "logit-bias is no list of pairs"),
-        ({"sampling": {"logit_bias": [[3, None]]}}, "logit-bias is no bias"),
-        ({"messages": {}}, "messages are no list"),
-        ({"messages": [{"role": "assistant", "content": "x"}]}, "message 1 is not the user's"),
-        ({"messages": ["x"]}, "message 1 is not the user's"),
-        ({"messages": [{"role": "user"}]}, "message 1 holds no text"),
-        ({"messages": [{"role": "user", "content": "\ud800"}]}, "message 1 holds no text"),
+        ({"sampling": {"stop": "x"}}, "stop is not a list of texts"),
+        ({"sampling": {"stop": [""]}}, "stop is not a list of texts"),
+        ({"sampling": {"logit_bias": {"3": 1}}}, "logit-bias is not a list of pairs"),
+        ({"sampling": {"logit_bias": [[3, None]]}}, "logit-bias is not a bias"),
+        ({"messages": {}}, "messages are not a list"),
+        ({"messages": [{"role": "assistant", "content": "x"}]}, "message 1 is not from the user"),
+        ({"messages": ["x"]}, "message 1 is not from the user"),
+        ({"messages": [{"role": "user"}]}, "message 1 has no text"),
+        ({"messages": [{"role": "user", "content": "\ud800"}]}, "message 1 has no text"),
         ({"messages": TURNS[:1]}, "last message has no reply"),
-        ({"messages": [TURNS[0], TURNS[0]]}, "message 2 is not the assistant's"),
+        ({"messages": [TURNS[0], TURNS[0]]}, "message 2 is not from the assistant"),
     ],
 )
 def test_damaged_files(file, change, why):
@@ -148,7 +148,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path):
 
 def test_only_a_saved_chat_is_replaced(file):
     file.write_text("my notes", encoding="utf-8")
-    with pytest.raises(UsageError, match="exists and is no saved chat"):
+    with pytest.raises(UsageError, match="exists and is not a saved chat"):
         save(CHAT, str(file))
     assert file.read_text(encoding="utf-8") == "my notes"
     file.write_text(VERSION_1, encoding="utf-8")
@@ -164,13 +164,19 @@ def test_a_link_stays_a_link(file):
     assert load(str(file)) == CHAT
 
 
+def test_a_name_may_be_as_long_as_the_file_system_allows(file):
+    long = file.with_name("c" * 250 + ".json")
+    save(CHAT, str(long))
+    assert load(str(long)) == CHAT
+
+
 def test_a_write_that_fails_leaves_the_file_as_it_was(file, monkeypatch):
     file.write_text(VERSION_1, encoding="utf-8")
 
     def fails(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(saved_chat.os, "fsync", fails)
+    monkeypatch.setattr(files.os, "fsync", fails)
     with pytest.raises(UsageError, match="cannot be written \\(No space left on device\\)"):
         save(CHAT, str(file))
     assert file.read_text(encoding="utf-8") == VERSION_1

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from mrs_runs import PROMPT, REAL_MRS
 
-from mrs_cli.commands import COMMANDS
+from mrs_cli.chat.command_table import COMMANDS
 
 pytest.importorskip("pexpect")
 
@@ -30,12 +30,12 @@ SCRIPT: tuple[tuple[str, str | None], ...] = (
     ("What is a KV cache?", None),
     ("\\edit What is a GPU?", None),
     ("\\save {file}", "3 turns saved to"),
-    ("\\undo", r"taken back: What is a GPU\?"),
+    ("\\undo", r"removed: What is a GPU\?"),
     ("Name a colour.", None),
     ("And another one?", None),
     ("\\clear", "conversation cleared"),
-    ("\\load {file}", r"3 turns loaded, held with demo.*last message: What is a GPU\?"),
-    ("\\plan", r"planned +layers.*cpu +0\u2013\d.*now +held +free"),
+    ("\\load {file}", r"3 turns loaded, from a chat with demo.*last message: What is a GPU\?"),
+    ("\\plan", r"planned +layers.*cpu +0\u2013\d.*now +used +free"),
     ("What did I ask?", None),
     ("Thank you.", None),
     ("Bye.", None),
@@ -43,7 +43,7 @@ SCRIPT: tuple[tuple[str, str | None], ...] = (
 )
 
 
-def held(child, script, file: Path) -> None:
+def chat_through(child, script, file: Path) -> None:
     for said, shown in script:
         child.send(said.format(file=file) + "\r")
         child.expect(STATISTICS if shown is None else f"(?s){shown}")
@@ -51,7 +51,7 @@ def held(child, script, file: Path) -> None:
             child.expect_exact(PROMPT)
 
 
-def ended(child) -> int:
+def exit_code_of(child) -> int:
     from pexpect import EOF
 
     child.expect(EOF)
@@ -67,8 +67,8 @@ def test_ten_turns_with_every_command(chat, model, tmp_path):
     file = tmp_path / "a chat.json"
     flags = {"command": REAL_MRS, "timeout": 60} if model == "demo" else {}
     child = chat("--max-tokens", "40", **flags)
-    held(child, SCRIPT, file)
-    assert ended(child) == 0
+    chat_through(child, SCRIPT, file)
+    assert exit_code_of(child) == 0
     saved = json.loads(file.read_text(encoding="utf-8"))
     asked = [m["content"] for m in saved["messages"] if m["role"] == "user"]
     assert asked == ["Who are you?", "What is 3 + 4?", "What is a GPU?"]
@@ -98,7 +98,7 @@ def test_tab_completes_commands_settings_and_files(chat, tmp_path):
     (tmp_path / "chats of mine").mkdir()
     child = chat(cwd=tmp_path)
     for typed, completion, rest, shown in (
-        ("\\und", "o", "", "nothing was said yet"),
+        ("\\und", "o", "", "there is no message yet"),
         ("/set min", "-p", "", "min-p is 0.05"),
         ("\\save ./chats", "mine", "/a.json", "0 turns"),
     ):
@@ -146,7 +146,7 @@ def test_a_full_context_asks_before_it_drops(chat):
     child.send("four five six seven\r")
     child.expect_exact("Drop the oldest turn? (y/n)")
     child.send("n")
-    child.expect_exact("the message was not asked")
+    child.expect_exact("the message was not sent")
     child.expect_exact(PROMPT)
     child.send("\\retry\r")
     child.expect_exact("Drop the oldest turn? (y/n)")

@@ -5,44 +5,44 @@ from __future__ import annotations
 import pytest
 
 WRONG = [
-    ("-i", "no model is named: add plain, vision-plain or gguf"),
+    ("-i", "no model is given: add plain, vision-plain or gguf"),
     ("--bogus", "no flag --bogus: see mrs --help"),
     ("--isqq q4k plain -m x", "no flag --isqq: did you mean --isq?"),
-    ("-m x", "no flag -m: it belongs after plain, vision-plain, gguf or plan"),
-    ("plain", "missing option '-m' / '--model-id'"),
-    ("plain -m", "option '-m' requires an argument"),
+    ("-m x", "no flag -m: it is a flag of plain, vision-plain, gguf or plan"),
+    ("plain", "missing flag '-m' / '--model-id'"),
+    ("plain -m", "flag '-m' requires an argument"),
     ("--isq q4k bench plain -m x --isq q4k", "no flag --isq: it is a global flag, put it before"),
     ("plain -m x --isq q4k", "no flag --isq: it is a global flag, put it before plain"),
     ("plain -m x --model_id y", "no flag --model_id: did you mean --model-id?"),
-    ("plain -m x -f y", "no flag -f: it belongs after gguf"),
+    ("plain -m x -f y", "no flag -f: it is a flag of gguf"),
     ("plian -m x", "no such command 'plian': did you mean 'plan', 'plain'?"),
-    ("plain -m x hello", "plain takes no 'hello': ask with --prompt"),
+    ("plain -m x hello", "unexpected argument 'hello' after plain: ask with --prompt"),
     ("plain -m x -P a -", "both --prompt and - are given"),
-    ("--thinking=maybe plain -m x", "--thinking maybe is no choice: give true or false"),
-    ("--thinking maybe plain -m x", "--thinking maybe is no choice: give true or false"),
+    ("--thinking=maybe plain -m x", "--thinking maybe is not valid: give true or false"),
+    ("--thinking maybe plain -m x", "--thinking maybe is not valid: give true or false"),
     ("plain -m x -P a -P b", "--prompt is given 2 times: give one"),
     ("-P a plain -m x -P b", "--prompt is given 2 times: give one"),
-    ("bench -i plain -m x", "no flag -i: it means nothing to bench"),
+    ("bench -i plain -m x", "mrs bench has no flag -i: see mrs bench --help"),
     ("--seed -1 plain -m x", "--seed -1 is out of range"),
     ("--seed 18446744073709551616 plain -m x", "--seed 18446744073709551616 is out of range"),
-    ("--max-seqs 0 plain -m x", "--max-seqs 0 is out of range: give a whole number from 1 up"),
-    ("--max-seqs 1.5 plain -m x", "--max-seqs 1.5 is no number"),
+    ("--max-seqs 0 plain -m x", "--max-seqs 0 is out of range: give a whole number, at least 1"),
+    ("--max-seqs 1.5 plain -m x", "--max-seqs 1.5 is not a whole number"),
     ("--paged-attn --no-paged-attn plain -m x", "--no-paged-attn exclude each other: give one"),
     ("--paged-attn bench --no-paged-attn plain -m x", "exclude each other: give one"),
     ("--pa-ctxt-len 0 plain -m x", "--pa-ctxt-len 0 is out of range"),
-    ("--pa-gpu-mem 1.5 plain -m x", "--pa-gpu-mem 1.5 is no number"),
-    ("--pa-gpu-mem-usage 0 plain -m x", "is out of range: give a number above 0 and up to 1"),
+    ("--pa-gpu-mem 1.5 plain -m x", "--pa-gpu-mem 1.5 is not a whole number"),
+    ("--pa-gpu-mem-usage 0 plain -m x", "is out of range: give a number above 0, at most 1"),
     (
         "--pa-blk-size 48 plain -m x",
         "no blocks of 48 tokens (--pa-blk-size): give 8, 16, 32 or 64",
     ),
     (
         "--temperature hot plain -m x",
-        "--temperature hot is no number: give a number from 0 up to 2",
+        "--temperature hot is not a number: give a number from 0 to 2",
     ),
     ("plain -m x --temperature nan", "--temperature nan is out of range"),
     ("plain -m x --temperature 2.1", "--temperature 2.1 is out of range"),
-    ("plain -m x --top-p 0", "--top-p 0 is out of range: give a number above 0 and up to 1"),
+    ("plain -m x --top-p 0", "--top-p 0 is out of range: give a number above 0, at most 1"),
     ("plain -m x --top-k -1", "--top-k -1 is out of range"),
     ("plain -m x --min-p 1.5", "--min-p 1.5 is out of range"),
     ("plain -m x --repetition-penalty inf", "--repetition-penalty inf is out of range"),
@@ -50,10 +50,10 @@ WRONG = [
     ("plain -m x --max-tokens 0", "--max-tokens 0 is out of range"),
     ("plain -m x --max-seq-len 0", "--max-seq-len 0 is out of range"),
     ("plain -m x -d f64", "'f64' is not one of 'auto', 'bf16', 'f16', 'f32'"),
-    ("-c t.txt plain -m x", "--chat-template t.txt is no .jinja or .json file"),
-    ("-j t.json plain -m x", "--jinja-explicit t.json is no .jinja file"),
-    ("--token-source vault plain -m x", "--token-source vault is not a source"),
-    ("--token-source env: plain -m x", "--token-source env: is not a source"),
+    ("-c t.txt plain -m x", "--chat-template t.txt is not a .jinja or .json file"),
+    ("-j t.json plain -m x", "--jinja-explicit t.json is not a .jinja file"),
+    ("--token-source vault plain -m x", "--token-source vault is not valid"),
+    ("--token-source env: plain -m x", "--token-source env: is not valid"),
     ("-l /no/such/folder/log plain -m x -P a", "--log /no/such/folder/log cannot be written"),
 ]
 
@@ -84,7 +84,7 @@ def test_a_literal_token_is_never_shown(run_mrs):
 def test_nothing_to_answer(run_mrs):
     ran = run_mrs("plain", "-m", "x", stdin=None)
     assert ran.code == 2
-    assert "there is nothing to answer: add -i" in ran.err
+    assert "no prompt is given: add -i" in ran.err
     assert ran.models == []
 
 

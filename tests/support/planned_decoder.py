@@ -10,7 +10,7 @@ from mrs.architecture.describe import Description
 from mrs.load.load import load_weights
 from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.decoder import Decoder
-from mrs.model.weights import ModelWeights
+from mrs.model.model_weights import ModelWeights
 from mrs.plan.plan import Plan
 from mrs.source import Checkpoint
 

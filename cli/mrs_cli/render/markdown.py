@@ -30,7 +30,7 @@ class _LeftHeading(Heading):
 
 
 class _BareCode(CodeBlock):
-    """Code without frame, margin or background, so that it can be copied as it is."""
+    """Code without frame, margin or background, which can be copied unchanged."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         code = str(self.text).rstrip()
@@ -40,7 +40,7 @@ class _BareCode(CodeBlock):
 
 
 class ReplyMarkdown(Markdown):
-    """Markdown as models write it: line breaks count, and HTML is text like any other."""
+    """Markdown as models write it: line breaks are kept, and HTML is ordinary text."""
 
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
@@ -61,12 +61,12 @@ class ReplyMarkdown(Markdown):
 
 def _parse(text: str) -> list[Any]:
     parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
-    # A definition of a link shows nothing: no text of a reply may vanish.
+    # Link definitions would be invisible, but a reply must be shown completely.
     return parser.disable("reference").parse(text)
 
 
 def split_finished(text: str) -> tuple[list[str], str]:
-    """The blocks that further text cannot change, and the open rest."""
+    """The blocks that further text cannot change, and the rest."""
     starts = [
         token.map[0]
         for token in _parse(text)
@@ -83,9 +83,9 @@ def split_finished(text: str) -> tuple[list[str], str]:
 class MarkdownStream:
     """Shows a reply while it arrives.
 
-    Finished blocks are printed for good; only the open one is redrawn, and of that no more than
-    the screen holds, so that nothing is lost from or doubled in the scrollback. `has_shown` says
-    whether anything was printed for good.
+    Finished blocks are printed once. Only the open block is redrawn, and only as many lines of it
+    as fit on the screen, so that the scrollback neither loses nor repeats lines. `has_shown` says
+    whether a block was printed.
     """
 
     def __init__(self, console: Console) -> None:
@@ -97,7 +97,7 @@ class MarkdownStream:
         self._drawn_cells: list[int] = []
 
     def restyle(self, style: str) -> None:
-        """What is fed from now on begins a new block, in this style of the console's theme."""
+        """Further text begins a new block, in this style of the console's theme."""
         if style != self._style:
             self.finish()
             self._style = style
@@ -110,7 +110,7 @@ class MarkdownStream:
             return
         self._drawn_at = now
         finished, self._open_text = split_finished(self._open_text)
-        with self._console:  # one write, so that nothing flickers
+        with self._console:  # a single write avoids flicker
             self._console.show_cursor(False)
             self._erase()
             for block in finished:
@@ -118,7 +118,7 @@ class MarkdownStream:
             self._draw()
 
     def finish(self) -> None:
-        """Prints the last block for good."""
+        """Prints the last block."""
         with self._console:
             self._erase()
             if self._open_text.strip():
@@ -138,7 +138,7 @@ class MarkdownStream:
         self._drawn_cells = [sum(part.cell_length for part in line) for line in lines]
 
     def _lines(self, text: str) -> list[Line]:
-        """`text` rendered, after an empty line where something stands above it."""
+        """`text` rendered, after an empty line unless it is the first block."""
         options = self._console.options.update(width=min(self._console.width, TEXT_COLUMNS))
         style = self._console.get_style(self._style)
         rendered = self._console.render_lines(ReplyMarkdown(text), options, style=style, pad=False)
@@ -154,7 +154,7 @@ class MarkdownStream:
         self._console.print(Segments(parts[1:]), end="")
 
     def _erase(self) -> None:
-        """Takes the open block away; terminals that were made narrower have wrapped its lines."""
+        """Erases the open block; a terminal made narrower meanwhile has wrapped its lines."""
         width = max(1, self._console.width)
         rows = sum(max(1, -(-cells // width)) for cells in self._drawn_cells)
         erase = (ControlType.ERASE_IN_LINE, 2)
@@ -165,7 +165,7 @@ class MarkdownStream:
 
 
 def _trimmed(line: Line) -> Line:
-    """`line` without the spaces that only fill it up."""
+    """`line` without trailing spaces."""
     while line and not line[-1].text.strip():
         line = line[:-1]
     return [*line[:-1], Segment(line[-1].text.rstrip(), line[-1].style)] if line else []

@@ -1,19 +1,19 @@
-"""The line after a reply, and the object that says the same to a program."""
+"""The statistics of a reply: a line for a person, an object for a program."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Any
 
-from mrs_cli.render.text import rate_range
-from mrs_cli.session import Reply
+from mrs_cli.render.reply_events import CompleteReply
+from mrs_cli.render.safe_text import rate_range
 
 
-def statistics_line(reply: Reply, columns: int | None = None) -> str:
+def statistics_line(reply: CompleteReply, columns: int | None = None) -> str:
     """Time to first token, then tokens and tokens a second of prompt and reply.
 
-    What was planned stands beside the reply's rate, and beside the prompt's where that is another.
-    Where the line is longer than `columns` it goes on in the next one, between two facts.
+    The planned rate follows the reply's rate, and the prompt's rate if that is out of range. A line
+    that is longer than `columns` is broken between two facts.
     """
     lines = [""]
     for fact in _facts(reply):
@@ -25,7 +25,7 @@ def statistics_line(reply: Reply, columns: int | None = None) -> str:
     return "\n".join(lines)
 
 
-def _facts(reply: Reply) -> list[str]:
+def _facts(reply: CompleteReply) -> list[str]:
     if reply.usage is None:
         return ["stopped"]
     usage = reply.usage
@@ -44,16 +44,16 @@ def _facts(reply: Reply) -> list[str]:
         f"reply {usage.completion_tokens} tokens{_rate(reply_rate)}{planned_reply}",
     ]
     if reply.reason == "length":
-        facts.append("cut at the length limit")
+        facts.append("stopped at the length limit")
     elif reply.reason == "cancelled":
         facts.append("stopped")
     return facts
 
 
-def reply_object(reply: Reply) -> dict[str, Any]:
-    """The facts of `--json`; counts and times are null when the model gave none.
+def reply_object(reply: CompleteReply) -> dict[str, Any]:
+    """The object of `--json`; counts and times are null if the model gave none.
 
-    So is what was planned of a reply that was made together with others.
+    Planned rates are null for replies that were computed at the same time as others.
     """
     usage = reply.usage
     planned = None if usage is None or usage.planned is None else asdict(usage.planned)

@@ -1,4 +1,4 @@
-"""Colours: the terminal's own sixteen, so that they fit light and dark screens alike."""
+"""Colours: the sixteen of the terminal, which fit both light and dark screens."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _THEME = Theme(
 
 
 def console(environment: Environment, stream: TextIO, **options: object) -> Console:
-    """A Rich console on `stream` that takes every string as it is."""
+    """A Rich console on `stream` that does not interpret strings."""
     return Console(
         file=stream,
         force_terminal=environment.can_animate(stream),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from mrs.devices.device import Device
 from mrs.devices.processor import cpu_name
+from mrs.files import replace_file
 
 
 def device_key(device: Device) -> str:
@@ -40,10 +42,6 @@ def read_entries(path: Path) -> dict[str, Any]:
 
 def write_entries(path: Path, entries: Mapping[str, Any]) -> None:
     """Replace the whole file; a folder that cannot be written is not an error."""
-    scratch = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_text(json.dumps(entries, indent=1))
-        scratch.replace(path)
-    except OSError:
-        return
+        replace_file(path, [json.dumps(entries, indent=1).encode()])

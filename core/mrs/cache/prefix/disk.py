@@ -21,6 +21,7 @@ from mrs.cache.prefix.chain import DAMAGED, BlockChain, block_ranges
 from mrs.cache.prefix.snapshot import Exported
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.errors import UsageError
+from mrs.files import TEMPORARY_SUFFIX, replace_file
 from mrs.interrupts import interrupts_held
 
 #: Shorter sequences are computed as fast as they are read.
@@ -28,7 +29,6 @@ LEAST_TOKENS = 32
 #: A temporary file that nobody has written to for so long was left by a process that died.
 STALE_S = 600.0
 _NAME = re.compile(r"prefix-([0-9a-f]{16})-([0-9]{1,9})-[0-9a-f]{32}\.safetensors")
-_TEMPORARY = ".prefix-", ".tmp"
 _HOST = torch.device("cpu")
 _logger = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ class DiskPrefixCache:
             for path, exported, tokens in fresh:
                 if self._is_stopped:
                     return
-                _write_whole(path, encode(path.name, exported, tokens, self._model, self._key))
+                replace_file(path, encode(path.name, exported, tokens, self._model, self._key))
             _touch(paths)
             self._shrink()
         except OSError as error:
@@ -241,22 +241,4 @@ def _touch(paths: Sequence[Path]) -> None:
 
 
 def _is_temporary(name: str) -> bool:
-    start, end = _TEMPORARY
-    return name.startswith(start) and name.endswith(end)
-
-
-def _write_whole(path: Path, parts: Sequence[bytes | memoryview]) -> None:
-    """A file that only the owner may read, whole or not at all."""
-    start, end = _TEMPORARY
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=start, suffix=end)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            for part in parts:
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        with suppress(OSError):
-            Path(temporary).unlink()
-        raise
+    return name.startswith(".prefix-") and name.endswith(TEMPORARY_SUFFIX)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import get_args
 
 from mrs.plan.largest import largest
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
 from mrs.plan.report.search import ISQ_LEVELS, LENGTH_STEP, MOST_SEQUENCES, best_level
-from mrs.request import RunRequest
+from mrs.request import RunRequest, SolveGoal
 
-Goal = Literal["max-seq-len", "max-batch-size", "isq"]
-GOALS: tuple[Goal, ...] = ("max-seq-len", "max-batch-size", "isq")
+GOALS: tuple[SolveGoal, ...] = get_args(SolveGoal)
 UNQUANTIZED = "none"
 
 
@@ -25,14 +24,14 @@ class Solution:
     levels first. Without a best value, `plan` is the one that lacks least.
     """
 
-    goal: Goal
+    goal: SolveGoal
     best: str | None
     plan: Plan
     request: RunRequest
     tried: tuple[tuple[str, Plan], ...]
 
 
-def solve(planner: Planner, request: RunRequest, goal: Goal) -> Solution:
+def solve(planner: Planner, request: RunRequest, goal: SolveGoal) -> Solution:
     """The largest length or batch that fits, or the best `--isq` level (`best_level`).
 
     Layers may go to the CPU unless the request forbids it.
@@ -47,7 +46,13 @@ def solve(planner: Planner, request: RunRequest, goal: Goal) -> Solution:
 
 
 def _most(
-    planner: Planner, request: RunRequest, goal: Goal, field: str, low: int, high: int, step: int
+    planner: Planner,
+    request: RunRequest,
+    goal: SolveGoal,
+    field: str,
+    low: int,
+    high: int,
+    step: int,
 ) -> Solution:
     tried: dict[int, Plan] = {}
 

@@ -1,0 +1,109 @@
+"""The sampling settings of a chat: set by name, listed, saved and loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import Field, fields, replace
+from difflib import get_close_matches
+from typing import Any
+
+from mrs.errors import UsageError
+from mrs.request import Sampling
+from mrs_cli.parsing.setting_kinds import NUMBERS, BiasesSetting, SettingKind, TextsSetting
+
+DEFAULT = "default"
+#: Fields of `Sampling` that a chat may set.
+KINDS: dict[str, SettingKind] = {
+    **NUMBERS,
+    "stop": TextsSetting(),
+    "dry_sequence_breakers": TextsSetting(),
+    "logit_bias": BiasesSetting(),
+}
+
+
+def setting_names() -> list[str]:
+    """Every setting, spelled like its flag."""
+    return [_spelled(field) for field in _settable()]
+
+
+def is_setting(name: str) -> bool:
+    return any(_key(field.name) == _key(name) for field in _settable())
+
+
+def changed(sampling: Sampling, name: str, text: str) -> Sampling:
+    """`sampling` with one setting changed; UsageError for a wrong name or value."""
+    field = _find(name)
+    value: Any = field.default
+    if text != DEFAULT:
+        value = KINDS[field.name].parse(text, spelled=f"{_spelled(field)} {text}")
+    return replace(sampling, **{field.name: value})
+
+
+def described(sampling: Sampling, name: str, verb: str = "is") -> str:
+    """`top-k is 32`: a setting with its value in the form that `\\set` reads."""
+    field = _find(name)
+    return f"{_spelled(field)} {verb} {_text(field, sampling)}"
+
+
+def listed(sampling: Sampling) -> str:
+    """A line for each setting: its name, its value, and which values it may have."""
+    rows = [
+        (_spelled(field), _text(field, sampling), KINDS[field.name].description)
+        for field in _settable()
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        f"{name:<{widths[0]}}  {value:<{widths[1]}}  {allowed}" for name, value, allowed in rows
+    ]
+    return "\n".join([*lines, "", "\\set NAME default resets a setting."])
+
+
+def to_json(sampling: Sampling) -> dict[str, Any]:
+    """Every setting, for a file."""
+    return {field.name: getattr(sampling, field.name) for field in _settable()}
+
+
+def restored(saved: Mapping[str, Any]) -> tuple[Sampling, list[str]]:
+    """The settings in a file, and the names of settings that this version does not know.
+
+    Settings that the file lacks have their default. UsageError for a wrong value.
+    """
+    known = {field.name: field for field in _settable()}
+    values = {
+        name: _from_json(known[name], value) for name, value in saved.items() if name in known
+    }
+    return Sampling(**values), [name for name in saved if name not in known]
+
+
+def _settable() -> list[Field[Any]]:
+    return [field for field in fields(Sampling) if field.name in KINDS]
+
+
+def _find(name: str) -> Field[Any]:
+    for field in _settable():
+        if _key(field.name) == _key(name):
+            return field
+    near = get_close_matches(name.lower(), setting_names(), n=1)
+    hint = f"did you mean {near[0]}?" if near else "\\set lists the settings"
+    raise UsageError(f"unknown setting {name}", hint=hint)
+
+
+def _key(name: str) -> str:
+    """A name for comparison: `topk`, `top_k` and `top-k` are equal."""
+    return name.lower().replace("_", "").replace("-", "")
+
+
+def _spelled(field: Field[Any]) -> str:
+    return field.name.replace("_", "-")
+
+
+def _text(field: Field[Any], sampling: Sampling) -> str:
+    value = getattr(sampling, field.name)
+    return "none" if value is None or value == () else KINDS[field.name].show(value)
+
+
+def _from_json(field: Field[Any], value: Any) -> Any:
+    """The value of a setting from JSON; UsageError for a wrong one."""
+    if value is None and "None" in str(field.type):
+        return None
+    return KINDS[field.name].from_json(value, spelled=_spelled(field))

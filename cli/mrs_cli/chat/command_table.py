@@ -1,0 +1,94 @@
+"""The commands of a chat: their names, their arguments, and what they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from re import DOTALL, fullmatch
+
+from mrs.errors import UsageError
+from mrs_cli.chat import chat_commands
+from mrs_cli.chat.chat_commands import ChatState, setter
+from mrs_cli.chat.chat_settings import is_setting
+from mrs_cli.chat.multiline_text import unquoted
+
+
+@dataclass(frozen=True)
+class ChatCommand:
+    """`run` takes the argument and returns what to tell the person."""
+
+    name: str
+    argument: str
+    help: str
+    run: Callable[[ChatState, str], str]
+
+
+def parse_command(text: str) -> tuple[str, str] | None:
+    r"""Name and argument of `\name argument` or `/name argument`; None for a message.
+
+    A name has only letters, so that `/usr/bin` and `\frac{1}{2}` are messages; names of settings
+    may have dashes.
+    """
+    match = fullmatch(r"[\\/]([A-Za-z_-]+)(?:\s+(.*))?\s*", text, flags=DOTALL)
+    if match is None or not (match[1].isalpha() or is_setting(match[1])):
+        return None
+    return match[1].lower(), unquoted((match[2] or "").strip())
+
+
+def run_command(chat: ChatState, name: str, argument: str) -> str:
+    """Runs a command; UsageError if it is unknown or its argument is wrong."""
+    command = next((command for command in COMMANDS if command.name == name), None)
+    if command is None and is_setting(name):
+        return setter(name)(chat, argument)
+    if command is None:
+        raise UsageError(f"unknown command \\{name}", hint=_similar(name))
+    if argument and not command.argument:
+        raise UsageError(f"\\{name} takes no argument")
+    return command.run(chat, argument)
+
+
+def _similar(name: str) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, [command.name for command in COMMANDS], n=1)
+    return f"did you mean \\{near[0]}?" if near else "\\help lists the commands"
+
+
+def _help(chat: ChatState, _: str) -> str:
+    names = [f"\\{command.name} {command.argument}".rstrip() for command in COMMANDS]
+    width = max(map(len, names))
+    rows = [
+        f"{name:<{width}}  {command.help}" for name, command in zip(names, COMMANDS, strict=True)
+    ]
+    return "\n".join([*rows, "", *_HINTS])
+
+
+_HINTS = (
+    "A command may also begin with /. A leading space turns a command into a message.",
+    "Every setting is also a command: \\min-p 0.1 does the same as \\set min-p 0.1.",
+    'Put """ before and after a text of several lines.',
+    "In a terminal, Tab completes, Alt-Enter starts a new line, Ctrl-C stops a reply, and",
+    "Ctrl-X Ctrl-E opens the message in your editor (VISUAL or EDITOR).",
+    "With a vision model, paths and web addresses in a message attach images.",
+    "mrs -i --continue continues the last chat.",
+)
+
+COMMANDS: tuple[ChatCommand, ...] = (
+    ChatCommand("help", "", "show this list", _help),
+    ChatCommand("exit", "", "leave the chat", chat_commands.leave),
+    ChatCommand("system", "[TEXT]", "set or show the system prompt", chat_commands.system),
+    ChatCommand("clear", "", "start a new conversation", chat_commands.clear),
+    ChatCommand("edit", "[TEXT]", "change the last message and ask again", chat_commands.edit),
+    ChatCommand("retry", "", "ask the last message again", chat_commands.retry),
+    ChatCommand("undo", "", "remove the last message and its reply", chat_commands.undo),
+    ChatCommand("save", "FILE", "save the conversation and its settings", chat_commands.save),
+    ChatCommand("load", "FILE", "continue a saved conversation", chat_commands.load),
+    ChatCommand("tokens", "", "show how much of the context is used", chat_commands.tokens),
+    ChatCommand("plan", "", "show layers and memory of each device", chat_commands.plan),
+    ChatCommand(
+        "set", "[NAME VALUE]", "change a sampling setting, or list all", chat_commands.set_sampling
+    ),
+    ChatCommand("temperature", "[X]", "randomness, from 0 to 2", setter("temperature")),
+    ChatCommand("topk", "[N]", "sample from the N most likely tokens", setter("top-k")),
+    ChatCommand("topp", "[X]", "sample from tokens with this total probability", setter("top-p")),
+)

@@ -1,0 +1,49 @@
+"""The log of `--log`: every request and reply as a JSON line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, TextIO
+
+from mrs.errors import UsageError
+from mrs.events import Usage
+from mrs.request import Message, Sampling
+from mrs_cli.render.safe_text import json_text
+
+
+class RequestLog:
+    """Appends whole lines to a file."""
+
+    def __init__(self, file: TextIO, model_id: str) -> None:
+        self._file = file
+        self._model_id = model_id
+
+    @classmethod
+    def open(cls, path: str, model_id: str) -> RequestLog:
+        """UsageError if the file cannot be written."""
+        try:
+            return cls(Path(path).open("a", encoding="utf-8", buffering=1), model_id)
+        except OSError as error:
+            raise UsageError(
+                f"--log {path} cannot be written", where=error.strerror or ""
+            ) from error
+
+    def request(self, asked: str | Sequence[Message], sampling: Sampling) -> None:
+        """`asked` is a prompt as text, or a conversation as messages."""
+        kind = "prompt" if isinstance(asked, str) else "messages"
+        self._write("request", {kind: asked, "sampling": asdict(sampling)})
+
+    def response(self, text: str, reason: str, usage: Usage | None) -> None:
+        counts = usage and asdict(usage)
+        self._write("response", {"text": text, "finish_reason": reason, "usage": counts})
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write(self, kind: str, facts: dict[str, Any]) -> None:
+        time = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        line = {"time": time, "kind": kind, "model": self._model_id, **facts}
+        self._file.write(json_text(line) + "\n")

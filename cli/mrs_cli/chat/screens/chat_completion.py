@@ -1,0 +1,83 @@
+"""Completion in a chat: commands, files, names of settings, and paths of images in messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from re import DOTALL, fullmatch
+from typing import TYPE_CHECKING
+
+from mrs_cli.chat.chat_settings import setting_names
+from mrs_cli.chat.command_table import COMMANDS
+from mrs_cli.chat.image_paths import completed, incomplete_path, is_image_path
+
+if TYPE_CHECKING:
+    from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+    from prompt_toolkit.document import Document
+
+
+def chat_completer(*, images: bool) -> Completer:
+    """Completes commands and their arguments, and with `images` paths of images in messages."""
+    from prompt_toolkit.completion import Completer
+
+    class ChatCompleter(Completer):
+        def get_completions(
+            self, document: Document, complete_event: CompleteEvent
+        ) -> Iterator[Completion]:
+            text = document.text_before_cursor
+            typed = fullmatch(r"([\\/])([A-Za-z]*)( +)?(.*)", text, DOTALL)
+            if typed is not None and not (images and typed[1] == "/" and "/" in text[1:]):
+                yield from _in_command(*typed.groups())
+            elif images:
+                yield from _images(text)
+
+    return ChatCompleter()
+
+
+def _in_command(mark: str, name: str, space: str | None, argument: str) -> Iterator[Completion]:
+    from prompt_toolkit.completion import Completion
+
+    if space is None:
+        for command in COMMANDS:
+            if not argument and command.name.startswith(name.lower()):
+                yield Completion(
+                    mark + command.name, start_position=-len(name) - 1, display_meta=command.help
+                )
+        return
+    takes = {command.name: command.argument for command in COMMANDS}.get(name.lower())
+    if takes == "FILE":
+        for path, shown in _paths(argument):
+            yield Completion(path, start_position=-len(argument), display=shown)
+    elif takes == "[NAME VALUE]":
+        for setting in setting_names():
+            if setting.startswith(argument.replace("_", "-")):
+                yield Completion(setting, start_position=-len(argument))
+
+
+def _images(text: str) -> Iterator[Completion]:
+    """Folders and images for the last word, which may be quoted or have escaped spaces."""
+    from prompt_toolkit.completion import Completion
+
+    last = incomplete_path(text)
+    if not last.name:
+        return
+    for path, shown in _paths(last.name, is_image_path):
+        spelled = completed(last, path, is_file=not shown.endswith("/"))
+        yield Completion(spelled, start_position=-len(last.typed), display=shown)
+
+
+def _paths(
+    incomplete: str, wanted: Callable[[str], bool] = lambda name: True
+) -> Iterator[tuple[str, str]]:
+    """The paths that begin with `incomplete`, each with its name to show; folders end with a slash."""
+    start, slash, name = incomplete.rpartition("/")
+    try:
+        entries = sorted(Path(f"{start}{slash}" or ".").expanduser().iterdir())
+    except (OSError, RuntimeError, ValueError):  # an unknown user's ~name, a zero byte
+        return
+    for entry in entries:
+        hidden = entry.name.startswith(".") and not name.startswith(".")
+        if entry.name.startswith(name) and not hidden and entry.name.isprintable():
+            end = "/" if entry.is_dir() else ""
+            if end or wanted(entry.name):
+                yield f"{start}{slash}{entry.name}{end}", f"{entry.name}{end}"

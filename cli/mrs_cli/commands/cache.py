@@ -1,0 +1,102 @@
+"""`mrs cache list`: the downloaded models, and the size of the prefix cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mrs.errors import ExitCode, UsageError
+from mrs.source.cached import CachedModel, cached_models, runnable
+from mrs.source.hub_settings import default_cache_path
+from mrs.units import human_bytes
+from mrs_cli.environment import Environment
+from mrs_cli.parsing.flags.command_flags import CacheFlags, OutputFlags
+from mrs_cli.render.safe_text import json_text, printable, table
+
+
+@dataclass(frozen=True)
+class PrefixFiles:
+    """The files of a prefix cache."""
+
+    path: Path
+    count: int
+    size_bytes: int
+
+
+def list_cache(environment: Environment, output: OutputFlags, flags: CacheFlags) -> ExitCode:
+    """Prints the models in the hub cache that mrs can run, and the size of the prefix cache."""
+    path = Path(flags.hf_cache_path or default_cache_path()).expanduser()
+    models = [model for found in cached_models(path) if (model := runnable(found))]
+    prefixes = _prefix_files(flags.prefix_cache_dir) if flags.prefix_cache_dir else None
+    text = _json(path, models, prefixes) if output.json else _text(path, models, prefixes)
+    environment.stdout.write(text + "\n")
+    return ExitCode.DONE
+
+
+def _prefix_files(folder: str) -> PrefixFiles:
+    path = Path(folder).expanduser()
+    try:
+        sizes = [file.stat().st_size for file in path.iterdir() if file.name.startswith("prefix-")]
+    except OSError as error:
+        raise UsageError(
+            f"--prefix-cache-dir {folder} cannot be read", where=error.strerror or ""
+        ) from error
+    return PrefixFiles(path, len(sizes), sum(sizes))
+
+
+def _text(path: Path, models: list[CachedModel], prefixes: PrefixFiles | None) -> str:
+    rows = [("model", "revision", "size", "selector", "file")]
+    rows += [
+        (
+            model.model_id,
+            model.revision[:12],
+            human_bytes(model.size_bytes),
+            model.selector,
+            _files(model) if model.selector == "gguf" else "",
+        )
+        for model in models
+    ]
+    count = "1 model" if len(models) == 1 else f"{len(models)} models"
+    total = f"{count}, {human_bytes(_bytes(models))} in {path}"
+    lines = [*table(rows, right={2}), "", total] if models else [f"no models in {path}"]
+    if prefixes is not None:
+        files = "1 file" if prefixes.count == 1 else f"{prefixes.count} files"
+        size = human_bytes(prefixes.size_bytes)
+        lines.append(f"prefix cache: {files}, {size} in {prefixes.path}")
+    return "\n".join(map(printable, lines))
+
+
+def _files(model: CachedModel) -> str:
+    more = len(model.files) - 1
+    return f"{model.files[0]} and {more} more" if more else model.files[0]
+
+
+def _json(path: Path, models: list[CachedModel], prefixes: PrefixFiles | None) -> str:
+    listed = [
+        {
+            "model_id": model.model_id,
+            "revision": model.revision,
+            "selector": model.selector,
+            "files": list(model.files),
+            "size_bytes": model.size_bytes,
+            "path": str(model.path),
+        }
+        for model in models
+    ]
+    prefix_cache = prefixes and {
+        "path": str(prefixes.path),
+        "files": prefixes.count,
+        "size_bytes": prefixes.size_bytes,
+    }
+    return json_text(
+        {
+            "path": str(path),
+            "size_bytes": _bytes(models),
+            "models": listed,
+            "prefix_cache": prefix_cache,
+        }
+    )
+
+
+def _bytes(models: list[CachedModel]) -> int:
+    return sum(model.size_bytes for model in models)

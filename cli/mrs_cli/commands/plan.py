@@ -1,0 +1,108 @@
+"""`mrs plan`: show a plan, search for what fits, or load the model and measure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mrs.devices.bandwidth import learn_host_bandwidth
+from mrs.errors import ExitCode, UsageError
+from mrs.model_loader import ModelLoader
+from mrs.plan.report.conversations import conversations_at_once
+from mrs.plan.report.document import dumps, to_document
+from mrs.plan.report.reconcile import Reconciliation
+from mrs.plan.report.solve import solve
+from mrs.plan.report.suggestions import nearest_changes
+from mrs.request import RunRequest
+from mrs.source.find import find_selector
+from mrs_cli.commands.loading import with_progress
+from mrs_cli.environment import Environment
+from mrs_cli.parsing.flags.command_flags import OutputFlags, PlanFlags
+from mrs_cli.parsing.flags.global_flags import GlobalFlags
+from mrs_cli.parsing.flags.model_flags import GgufFlags, PlainFlags, VisionFlags
+from mrs_cli.parsing.flags.planning_flags import PlanningFlags
+from mrs_cli.parsing.model_requests import gguf_request, plain_request, vision_request
+from mrs_cli.render.log_lines import log_to_stderr
+from mrs_cli.render.plan.measured_table import measured_table
+from mrs_cli.render.plan.plan_lines import render_plan
+
+DEMO = "demo"
+
+
+def find_request(flags: GlobalFlags, planned: PlanFlags, planning: PlanningFlags) -> RunRequest:
+    """The request of `mrs plan -m ID [-f FILE]`; the model's files tell the selector."""
+    model_id, filename = planned.model_id or DEMO, planned.filename
+    if filename is not None and planned.model_id is None:
+        raise UsageError(f"-f {filename} needs a model", hint="add -m ID")
+    plain = plain_request(flags, PlainFlags(model_id), planning)
+    names = tuple((filename or "").split())
+    selector = find_selector(replace(plain.source, filenames=names))
+    if selector == "plain":
+        return plain
+    if selector == "vision-plain":
+        return vision_request(flags, VisionFlags(model_id), planning)
+    source = replace(plain.source, container="gguf", filenames=names)
+    if filename is None:
+        return replace(plain, source=source)
+    return gguf_request(flags, GgufFlags(model_id, [filename]), planning)
+
+
+def refuse_shorthand(planned: PlanFlags, selector: str) -> None:
+    """With a selector, -m and -f come after it."""
+    for flag, value in (("-m", planned.model_id), ("-f", planned.filename)):
+        if value is not None:
+            raise UsageError(
+                f"{flag} {value} is before {selector}", hint=f"put it after {selector}"
+            )
+
+
+def show_plan(
+    environment: Environment, output: OutputFlags, planned: PlanFlags, request: RunRequest
+) -> ExitCode:
+    """Shows the plan of `request`; without --dry-run, loads the model and shows measurements.
+
+    The exit code of a plan that does not fit is DOES_NOT_FIT.
+    """
+    with log_to_stderr(environment, quiet=output.quiet, verbose=output.verbose):
+        return _show_plan(environment, output, planned, request)
+
+
+def _show_plan(
+    environment: Environment, output: OutputFlags, planned: PlanFlags, request: RunRequest
+) -> ExitCode:
+    request = replace(request, devices=tuple(planned.device or ()))
+    _check(planned, request)
+    is_settled = request.plan_file is not None
+    if not planned.dry_run:
+        learn_host_bandwidth()
+    loader = ModelLoader(request)
+    planner = loader.planner
+    solution = solve(planner, request, planned.solve) if planned.solve else None
+    if solution is not None:
+        loader.settle(solution.request, solution.plan)
+    request, made = loader.request, loader.plan
+    solved = solution is not None and solution.best is not None
+    changes = [] if solved or is_settled else nearest_changes(planner, request, made)
+    at_once = conversations_at_once(planner, request, made)
+    if not output.json:
+        render_plan(environment, made, changes, solution, at_once)
+    result = None
+    if made.fits and not planned.dry_run:
+        result = _measure(environment, output, loader)
+    if output.json:
+        document = to_document(made, changes, solution, result, at_once)
+        environment.stdout.write(dumps(document) + "\n")
+    elif result is not None:
+        environment.stdout.write("\n".join(["", *measured_table(made, result)]) + "\n")
+    return ExitCode.DONE if made.fits else ExitCode.DOES_NOT_FIT
+
+
+def _check(planned: PlanFlags, request: RunRequest) -> None:
+    if request.devices and not planned.dry_run:
+        raise UsageError("--device needs --dry-run", hint="this machine may lack the device")
+    if request.plan_file is not None and planned.solve:
+        raise UsageError("--solve and --plan are both given", hint="give one of the two")
+
+
+def _measure(environment: Environment, output: OutputFlags, loader: ModelLoader) -> Reconciliation:
+    title = f"measuring {loader.plan.model.model_id}"
+    return with_progress(environment, title, loader.measure, quiet=output.quiet)

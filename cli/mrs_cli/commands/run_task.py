@@ -1,0 +1,92 @@
+"""What one run of the program is to do, made from flags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from mrs.errors import UsageError
+from mrs.request import RunRequest, Sampling
+from mrs_cli.chat.saved_chat import SavedChat
+from mrs_cli.parsing.flags.command_flags import OutputFlags
+from mrs_cli.parsing.flags.global_flags import GlobalFlags
+from mrs_cli.parsing.flags.sampling_flags import AskFlags
+from mrs_cli.parsing.model_requests import sampling, valid_text
+
+
+@dataclass(frozen=True)
+class RunTask:
+    """Without a `prompt`, prompts come from standard input; `-` asks for that (`stdin`).
+
+    `images` are paths or web addresses of the prompt's images; `resumed` is the chat to continue.
+    """
+
+    request: RunRequest
+    sampling: Sampling
+    output: OutputFlags
+    prompt: str | None = None
+    images: tuple[str, ...] = ()
+    system: str | None = None
+    interactive: bool = False
+    stdin: bool = False
+    log: str | None = None
+    resumed: SavedChat | None = None
+
+
+def run_task(
+    flags: GlobalFlags, ask: AskFlags, output: OutputFlags, request: RunRequest, *, stdin: bool
+) -> RunTask:
+    """The task that flags describe; UsageError if they contradict each other."""
+    prompt = _prompt(ask.prompt or ())
+    if prompt is not None and stdin:
+        raise UsageError("both --prompt and - are given", hint="give one of the two")
+    if ask.image:
+        _check_images(prompt, request)
+    if flags.log == "":
+        raise UsageError("--log is empty", hint="give a file name")
+    resumed = _resumed(flags)
+    chosen = sampling(ask, resumed.sampling if resumed else Sampling())
+    system = None if ask.system is None else valid_text(ask.system)
+    return RunTask(
+        request=request,
+        sampling=chosen if flags.seed is None else replace(chosen, seed=flags.seed),
+        output=output,
+        prompt=prompt,
+        images=tuple(ask.image or ()),
+        system=resumed.system if resumed and system is None else system,
+        interactive=flags.interactive_mode,
+        stdin=stdin,
+        log=flags.log,
+        resumed=resumed,
+    )
+
+
+def _prompt(given: Sequence[str]) -> str | None:
+    if len(given) > 1:
+        raise UsageError(
+            f"--prompt is given {len(given)} times",
+            hint="give one prompt, or pipe several in, one per line",
+        )
+    if given and not given[0].strip():
+        raise UsageError("--prompt is empty", hint="give it a text")
+    return valid_text(given[0]) if given else None
+
+
+def _check_images(prompt: str | None, request: RunRequest) -> None:
+    if prompt is None:
+        raise UsageError("--image needs a prompt", hint="add --prompt TEXT")
+    if request.vision is None:
+        raise UsageError(
+            "--image needs a vision model", hint="use vision-plain, or gguf with --mmproj FILE"
+        )
+
+
+def _resumed(flags: GlobalFlags) -> SavedChat | None:
+    """The last chat, if `--continue` is given."""
+    if not flags.resume:
+        return None
+    if not flags.interactive_mode:
+        raise UsageError("--continue resumes a chat", hint="add -i")
+    from mrs_cli.chat.last_chat import last_chat
+
+    return last_chat()

@@ -1,0 +1,128 @@
+"""From groups of flags to commands of the parser, and the help of the commands."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Collection
+from dataclasses import MISSING, fields
+from itertools import zip_longest
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+
+def takes(*groups: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command the flags of `groups`, and calls it with one instance of each, in order."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        def command(ctx: typer.Context, **values: Any) -> None:
+            function(
+                ctx, *(group(**{f.name: values[f.name] for f in fields(group)}) for group in groups)
+            )
+
+        # Typer reads the flags from the signature.
+        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [
+                inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
+                *(parameter for group in groups for parameter in _parameters(group)),
+            ]
+        )
+        command.__doc__ = function.__doc__
+        return command
+
+    return decorate
+
+
+def _parameters(group: type) -> list[inspect.Parameter]:
+    hints = typing.get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            each.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            annotation=hints[each.name],
+            default=inspect.Parameter.empty if each.default is MISSING else each.default,
+        )
+        for each in fields(group)
+    ]
+
+
+def panels(command: Any, ctx: Any) -> dict[str, list[Any]]:
+    """The visible parameters of `command` by heading, in the order of declaration."""
+    found: dict[str, list[Any]] = {}
+    for parameter in command.get_params(ctx):
+        if not getattr(parameter, "hidden", False):
+            heading = getattr(parameter, "rich_help_panel", None) or "General"
+            found.setdefault(heading, []).append(parameter)
+    return found
+
+
+def names_and_help(parameter: Any) -> tuple[str, str]:
+    """`-s, --seed N`, and its help with the default, or with `[required]`."""
+    metavar = parameter.metavar or ""
+    if parameter.param_type_name == "argument":
+        return metavar, parameter.help
+    # The names of the parser's own help option have no fixed order.
+    names = ", ".join(sorted(parameter.opts, key=len)) + (f" {metavar}" if metavar else "")
+    if parameter.required:
+        return names, f"{parameter.help} [required]"
+    default = parameter.show_default
+    if default and type(parameter.default) is int:  # not a bool
+        default = str(parameter.default)
+    if isinstance(default, str):
+        return names, f"{parameter.help} [default: {default}]"
+    return names, parameter.help
+
+
+def _format_options(command: Any, ctx: Any, formatter: Any) -> None:
+    found = {
+        heading: [names_and_help(parameter) for parameter in parameters]
+        for heading, parameters in panels(command, ctx).items()
+    }
+    # One width for all panels aligns their columns; longer names get a line of their own.
+    longest = max(len(names) for records in found.values() for names, _ in records)
+    width = min(longest, formatter.width // 2 - 4)
+    for heading, records in found.items():
+        with formatter.section(heading):
+            formatter.write_dl([(names.ljust(width), text) for names, text in records], width)
+
+
+class FlagCommand(TyperCommand):
+    """A command whose help shows its flags under headings."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        _format_options(self, ctx, formatter)
+
+    def get_short_help_str(self, limit: int = 0) -> str:
+        return self.help or ""  # not cut, because the help wraps it
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [self.options_metavar or ""]  # the help lists arguments with the flags
+
+
+class FlagGroup(TyperGroup):
+    """Several commands; the help lists them first, and `--thinking` needs no value."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        self.format_commands(ctx, formatter)
+        _format_options(self, ctx, formatter)
+
+    def get_short_help_str(self, limit: int = 0) -> str:
+        return self.help or ""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [*(["[FLAGS]"] if self.params else []), self.subcommand_metavar]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, _with_thinking_value(args, self.commands))
+
+
+def _with_thinking_value(args: list[str], commands: Collection[str]) -> list[str]:
+    """`args` with a value for each `--thinking` that precedes a flag, a command or the end."""
+    return [
+        "--thinking=true"
+        if word == "--thinking" and (after is None or after in commands or after.startswith("-"))
+        else word
+        for word, after in zip_longest(args, args[1:])
+    ]

@@ -1,0 +1,117 @@
+"""Flags of the commands `plan`, `bench` and `cache` themselves, and of every command's output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, get_args
+
+from mrs.request import SolveGoal
+from mrs_cli.parsing import shell_completion
+from mrs_cli.parsing.flags.model_flags import HUB_CACHE_DEFAULT
+from mrs_cli.parsing.flags.option import general_option, planning_option, timing_option
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OutputFlags:
+    """What is printed, and in which form; these flags go before or after the selector."""
+
+    json: Annotated[
+        bool, general_option("--json", help="Print one JSON object per reply, plan or table.")
+    ] = False
+    quiet: Annotated[
+        bool, general_option("-q", "--quiet", help="Print replies and errors only.")
+    ] = False
+    verbose: Annotated[
+        int,
+        general_option(
+            "-v",
+            "--verbose",
+            count=True,
+            help="Print more on standard error; -vv adds tracebacks.",
+            show_default=False,
+        ),
+    ] = 0
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PlanFlags:
+    """Flags of `mrs plan`."""
+
+    dry_run: Annotated[
+        bool,
+        planning_option(
+            "--dry-run", help="Read file headers only: no download, no loading, no measuring."
+        ),
+    ] = False
+    device: Annotated[
+        list[str] | None,
+        planning_option(
+            "--device",
+            metavar="DEVICE",
+            help="Plan for this device, even if this machine lacks it. Give its memory "
+            "(cuda:0=24GiB, cpu=64GiB or cuda:1=16GiB,bandwidth=448GB/s) or its name "
+            '("cuda:0=RTX 4090" or "metal:0=M4 Max 64GB"). May be given several times.',
+        ),
+    ] = None
+    solve: Annotated[
+        SolveGoal | None,
+        planning_option(
+            "--solve",
+            metavar="|".join(get_args(SolveGoal)),
+            help="Find the longest sequence, the largest batch or the best quantization that fits. "
+            "isq looks for a level without layers on the CPU; if there is none, for the fastest.",
+        ),
+    ] = None
+    model_id: Annotated[
+        str | None,
+        planning_option(
+            "-m",
+            "--model-id",
+            metavar="ID",
+            autocompletion=shell_completion.all_models,
+            help="Model to plan without a selector: hub id, local folder, .gguf file, or demo.",
+            show_default="demo",
+        ),
+    ] = None
+    filename: Annotated[
+        str | None,
+        planning_option("-f", "--filename", metavar="FILE", help="GGUF file of this model."),
+    ] = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CacheFlags:
+    """Flags of `mrs cache`."""
+
+    hf_cache_path: Annotated[
+        str | None,
+        general_option(
+            "--hf-cache-path", metavar="FOLDER", help="Hub cache.", show_default=HUB_CACHE_DEFAULT
+        ),
+    ] = None
+    prefix_cache_dir: Annotated[
+        str | None,
+        general_option(
+            "--prefix-cache-dir", metavar="FOLDER", help="Prefix cache.", show_default="none"
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BenchFlags:
+    """Flags of `mrs bench`."""
+
+    prompt_tokens: Annotated[
+        int,
+        timing_option("-p", "--prompt-tokens", metavar="N", min=1, help="Tokens of the prompt."),
+    ] = 512
+    new_tokens: Annotated[
+        int,
+        timing_option("-n", "--new-tokens", metavar="N", min=2, help="Tokens of the reply."),
+    ] = 64
+    rounds: Annotated[
+        int,
+        timing_option(
+            "-r", "--rounds", metavar="N", min=1, help="Number of rounds after a warm-up."
+        ),
+    ] = 3

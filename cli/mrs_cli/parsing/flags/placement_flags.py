@@ -1,0 +1,83 @@
+"""Flags for placement and precision, which every command that loads or plans a model has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, get_args
+
+from mrs.request import Strategy
+from mrs_cli.parsing import shell_completion
+from mrs_cli.parsing.flags.option import DEFAULTS, device_option, model_option
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PlacementFlags:
+    """Where layers go, in which precision, and what the plan may use."""
+
+    num_device_layers: Annotated[
+        str | None,
+        device_option(
+            "-n",
+            "--num-device-layers",
+            metavar="LAYERS",
+            help="Number of layers on each accelerator; the rest go to the CPU. "
+            '"16": on the first accelerator; "0:16;1:16": on accelerators 0 and 1.',
+            show_default="automatic",
+        ),
+    ] = None
+    isq: Annotated[
+        str | None,
+        device_option(
+            "--isq",
+            metavar="LEVEL",
+            autocompletion=shell_completion.isq_levels,
+            help="Quantize the weights while loading: q4_0 q4_1 q5_0 q5_1 q8_0 q2k q3k q4k q5k "
+            "q6k, or a number of bits: 2 3 4 5 6 8.",
+        ),
+    ] = None
+    cpu: Annotated[bool, device_option("--cpu", help="Use the CPU only.")] = False
+    strategy: Annotated[
+        Strategy | None,
+        device_option(
+            "--strategy",
+            metavar="|".join(get_args(Strategy)),
+            case_sensitive=False,
+            help="Fill one device after another, spread layers evenly, or place them for speed.",
+            show_default=DEFAULTS["strategy"],
+        ),
+    ] = None
+    no_cpu_spill: Annotated[
+        bool,
+        device_option(
+            "--no-cpu-spill",
+            help="Fail if the accelerators cannot hold all layers, instead of using the CPU.",
+        ),
+    ] = False
+    no_calibration: Annotated[
+        bool,
+        device_option(
+            "--no-calibration", help="Ignore what earlier runs measured on this machine."
+        ),
+    ] = False
+    plan_file: Annotated[
+        str | None,
+        device_option(
+            "--plan",
+            metavar="FILE",
+            help="Run exactly the plan saved by mrs plan --json. Flags that contradict it are "
+            "ignored with a warning.",
+        ),
+    ] = None
+    no_kv_cache: Annotated[
+        bool,
+        device_option("--no-kv-cache", help="Compute the whole sequence again for every token."),
+    ] = False
+    token_source: Annotated[
+        str | None,
+        model_option(
+            "--token-source",
+            metavar="SOURCE",
+            help="Source of the hub token: literal:VALUE, env:NAME, path:FILE, cache or none.",
+            show_default=DEFAULTS["token_source"],
+        ),
+    ] = None

@@ -1,0 +1,70 @@
+"""Flags for the workload to plan for; they go after the selector."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, get_args
+
+from mrs.request import DEFAULT_SEQ_TOKENS, Dtype
+from mrs_cli.parsing.flags.option import DEFAULTS, device_option, number
+
+_number = partial(number, device_option)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PlanningFlags:
+    """The precision and the workload that a plan counts with."""
+
+    dtype: Annotated[
+        Dtype | None,
+        device_option(
+            "-d",
+            "--dtype",
+            metavar="|".join(get_args(Dtype)),
+            case_sensitive=False,
+            help="Data type of weights that are not quantized.",
+            show_default=DEFAULTS["dtype"],
+        ),
+    ] = None
+    max_seq_len: Annotated[
+        int | None,
+        _number(
+            "max_seq_len",
+            "TOKENS",
+            "Sequence length to plan for (a hint, not a limit).",
+            default=str(DEFAULT_SEQ_TOKENS),
+        ),
+    ] = None
+    max_batch_size: Annotated[
+        int | None,
+        _number("max_batch_size", "N", "Batch size to plan for (a hint, not a limit)."),
+    ] = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ImageFlags:
+    """The images that a plan counts with."""
+
+    max_edge: Annotated[
+        int | None,
+        _number(
+            "max_edge",
+            "PIXELS",
+            "Shrink images with a longer edge, for models that take images of any size.",
+            "-e",
+            "never shrink",
+        ),
+    ] = None
+    max_num_images: Annotated[
+        int | None,
+        _number("max_num_images", "N", "Images per sequence to plan for (a hint, not a limit)."),
+    ] = None
+    max_image_length: Annotated[
+        int | None,
+        _number(
+            "max_image_length",
+            "PIXELS",
+            "Edge length of images to plan for (a hint, not a limit).",
+        ),
+    ] = None

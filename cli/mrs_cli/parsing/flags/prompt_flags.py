@@ -1,0 +1,75 @@
+"""Flags that say what to ask the model, and where prompts come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from typer import Argument
+
+from mrs_cli.parsing import shell_completion
+from mrs_cli.parsing.flags.option import prompt_option
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ChatFlags:
+    """Flags of a chat; they go before the selector."""
+
+    interactive_mode: Annotated[
+        bool, prompt_option("-i", "--interactive-mode", help="Chat in the terminal.")
+    ] = False
+    resume: Annotated[
+        bool, prompt_option("--continue", help="Continue the last chat (with -i).")
+    ] = False
+    thinking: Annotated[
+        str | None,
+        prompt_option(
+            "--thinking",
+            metavar="[true|false]",
+            autocompletion=shell_completion.truths,
+            help="Turn thinking on or off, if the chat template supports it.",
+            show_default="the template decides",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PromptFlags:
+    """The prompt; these flags go before or after the selector."""
+
+    prompt: Annotated[
+        list[str] | None,
+        prompt_option(
+            "-P",
+            "--prompt",
+            metavar="TEXT",
+            help="Answer TEXT and exit; with -i, ask it first, then chat.",
+        ),
+    ] = None
+    image: Annotated[
+        list[str] | None,
+        prompt_option(
+            "--image",
+            metavar="PATH",
+            help="Add an image to --prompt, from a file or a web address (vision models only). "
+            "May be given several times.",
+        ),
+    ] = None
+    system: Annotated[
+        str | None, prompt_option("--system", metavar="TEXT", help="System prompt.")
+    ] = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StdinFlags:
+    """Whether prompts come from standard input."""
+
+    source: Annotated[
+        str | None,
+        Argument(
+            rich_help_panel="Prompt",
+            metavar="-",
+            help="Read prompts from standard input, one per line. A pipe is read without this, "
+            "too.",
+        ),
+    ] = None

@@ -1,0 +1,166 @@
+"""From flags to a request: which model is loaded, on which devices, and how tokens are chosen."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import PurePath
+from typing import Any
+
+from mrs.errors import UsageError
+from mrs.request import ModelSource, PagedRequest, RunRequest, Sampling, VisionRequest
+from mrs_cli.parsing.flags.global_flags import GlobalFlags
+from mrs_cli.parsing.flags.model_flags import GgufFlags, PlainFlags, VisionFlags
+from mrs_cli.parsing.flags.paged_flags import PagedFlags
+from mrs_cli.parsing.flags.planning_flags import ImageFlags, PlanningFlags
+from mrs_cli.parsing.flags.sampling_flags import SamplingFlags
+from mrs_cli.parsing.setting_kinds import BiasesSetting
+
+
+def plain_request(flags: GlobalFlags, model: PlainFlags, planning: PlanningFlags) -> RunRequest:
+    """The request of `plain`."""
+    source = ModelSource(
+        model_id=_model_id(model.model_id),
+        container="safetensors",
+        token_source=_token_source(flags.token_source),
+        cache_path=model.hf_cache_path,
+        tokenizer_json=model.tokenizer_json,
+    )
+    return RunRequest(source, arch=model.arch, **_common(flags, planning))
+
+
+def vision_request(flags: GlobalFlags, model: VisionFlags, planning: PlanningFlags) -> RunRequest:
+    """The request of `vision-plain`."""
+    return replace(plain_request(flags, model, planning), vision=_vision(model))
+
+
+def gguf_request(flags: GlobalFlags, model: GgufFlags, planning: PlanningFlags) -> RunRequest:
+    """The request of `gguf`, for a vision model if a projector is named."""
+    source = ModelSource(
+        model_id=_model_id(model.quantized_model_id),
+        container="gguf",
+        filenames=tuple(" ".join(model.quantized_filename or ()).split()),
+        token_source=_token_source(flags.token_source),
+        tokenizer_model_id=model.tok_model_id,
+        mmproj=model.mmproj,
+    )
+    vision = _vision(model)
+    if model.mmproj is None and vision != VisionRequest():
+        raise UsageError(
+            "image flags need a vision model", hint="name its projector with --mmproj FILE"
+        )
+    return RunRequest(source, vision=vision if model.mmproj else None, **_common(flags, planning))
+
+
+def _vision(flags: ImageFlags) -> VisionRequest:
+    given = {
+        each.name: value
+        for each in fields(VisionRequest)
+        if (value := getattr(flags, each.name)) is not None
+    }
+    return VisionRequest(**given)
+
+
+def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
+    """The fields of a request that do not depend on the selector, without those not given."""
+    given = {
+        "isq": flags.isq,
+        "layer_map": flags.num_device_layers,
+        "max_seqs": flags.max_seqs,
+        "prefix_cache_n": flags.prefix_cache_n,
+        "prefix_cache_dir": flags.prefix_cache_dir,
+        "prefix_cache_dir_size": flags.prefix_cache_dir_size,
+        "strategy": flags.strategy,
+        "plan_file": flags.plan_file,
+        "chat_template": _template("--chat-template", flags.chat_template, ".jinja", ".json"),
+        "jinja_explicit": _template("--jinja-explicit", flags.jinja_explicit, ".jinja"),
+        "thinking": _thinking(flags.thinking),
+        "dtype": planning.dtype,
+        "max_seq_len": planning.max_seq_len,
+        "max_batch_size": planning.max_batch_size,
+    }
+    return {
+        "cpu": flags.cpu,
+        "kv_cache": not flags.no_kv_cache,
+        "cpu_spill": not flags.no_cpu_spill,
+        "calibration": not flags.no_calibration,
+        "paged": paged_request(flags),
+        **{name: value for name, value in given.items() if value is not None},
+    }
+
+
+def paged_request(flags: PagedFlags) -> PagedRequest:
+    """The KV cache that the flags ask for. Raises UsageError and Unsupported."""
+    if flags.paged_attn and flags.no_paged_attn:
+        raise UsageError("--paged-attn and --no-paged-attn exclude each other", hint="give one")
+    given: dict[str, Any] = {
+        "block_tokens": flags.pa_blk_size,
+        "cache_type": flags.pa_cache_type and flags.pa_cache_type.lower(),
+    }
+    return PagedRequest(
+        pool=True if flags.paged_attn else False if flags.no_paged_attn else None,
+        context_tokens=flags.pa_ctxt_len,
+        memory_fraction=flags.pa_gpu_mem_usage,
+        memory_mib=flags.pa_gpu_mem,
+        **{name: value for name, value in given.items() if value is not None},
+    )
+
+
+def sampling(flags: SamplingFlags, otherwise: Sampling) -> Sampling:
+    """The settings that flags give, and those of `otherwise` for the rest."""
+    given: dict[str, Any] = {
+        each.name: value
+        for each in fields(Sampling)
+        if (value := getattr(flags, each.name, None)) is not None
+    }
+    for name, flag in (("stop", "--stop"), ("dry_sequence_breakers", "--dry-sequence-breaker")):
+        if name in given:
+            given[name] = tuple(valid_text(text) for text in given[name])
+            if "" in given[name]:
+                raise UsageError(f"{flag} is empty", hint="give it a text")
+    if "logit_bias" in given:
+        given["logit_bias"] = tuple(
+            BiasesSetting().pair(text, spelled=f"--logit-bias {text}")
+            for text in given["logit_bias"]
+        )
+    return replace(otherwise, **given)
+
+
+def valid_text(argument: str) -> str:
+    """`argument` with bytes that are not UTF-8 replaced, so that it can be encoded again."""
+    return argument.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _model_id(text: str) -> str:
+    if not text.strip():
+        raise UsageError("-m is empty", hint="give a hub id, a local folder or demo")
+    return text
+
+
+def _template(flag: str, path: str | None, *suffixes: str) -> str | None:
+    if path is not None and PurePath(path).suffix.lower() not in suffixes:
+        raise UsageError(f"{flag} {path} is not a {' or '.join(suffixes)} file")
+    return path
+
+
+def _thinking(text: str | None) -> bool | None:
+    if text is None:
+        return None
+    if text.lower() not in ("true", "false"):
+        raise UsageError(
+            f"--thinking {text} is not valid", hint="give true or false; without a value it is true"
+        )
+    return text.lower() == "true"
+
+
+def _token_source(text: str | None) -> str:
+    """`text` if it is valid. An error never quotes a literal token."""
+    if text is None or text in ("cache", "none"):
+        return text or "cache"
+    kind, colon, value = text.partition(":")
+    if kind not in ("literal", "env", "path") or not (colon and value):
+        quoted = f"{kind}{colon}" if colon else kind
+        raise UsageError(
+            f"--token-source {quoted} is not valid",
+            hint="give literal:VALUE, env:NAME, path:FILE, cache or none",
+        )
+    return text

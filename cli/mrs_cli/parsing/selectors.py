@@ -1,0 +1,46 @@
+"""The selectors, which name a model: `plain`, `vision-plain` and `gguf`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mrs.request import RunRequest
+from mrs_cli.environment import Environment
+from mrs_cli.parsing.flags.command_flags import BenchFlags, OutputFlags, PlanFlags
+from mrs_cli.parsing.flags.global_flags import GlobalFlags
+from mrs_cli.parsing.flags.model_flags import GgufFlags, PlainFlags, VisionFlags
+from mrs_cli.parsing.flags.planning_flags import PlanningFlags
+from mrs_cli.parsing.flags.sampling_flags import AskFlags
+from mrs_cli.parsing.model_requests import gguf_request, plain_request, vision_request
+
+
+@dataclass(frozen=True)
+class Selector:
+    """A command that names a model, its flags, and the request made from them."""
+
+    name: str
+    help: str
+    flags: type
+    request: Callable[[GlobalFlags, Any, PlanningFlags], RunRequest]
+
+
+SELECTORS = (
+    Selector("plain", "A text model in safetensors format.", PlainFlags, plain_request),
+    Selector("vision-plain", "A vision model in safetensors format.", VisionFlags, vision_request),
+    Selector("gguf", "A model in GGUF format.", GgufFlags, gguf_request),
+)
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """The environment and the flags before the selector; it is the parser context's `obj`."""
+
+    environment: Environment
+    flags: GlobalFlags
+    ask: AskFlags
+    output: OutputFlags
+    plan: PlanFlags = field(default_factory=PlanFlags)
+    planning: PlanningFlags = field(default_factory=PlanningFlags)
+    bench: BenchFlags = field(default_factory=BenchFlags)

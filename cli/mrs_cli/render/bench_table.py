@@ -1,0 +1,47 @@
+"""The result of `mrs bench` as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mrs.bench import Report, Spread
+from mrs.units import human_bytes
+from mrs_cli.render.safe_text import one_line
+
+
+def bench_lines(report: Report) -> Iterator[str]:
+    """A heading, a row for each figure (median, lowest to highest), then load time and memory."""
+    work = report.work
+    yield one_line(report.summary)
+    rounds = "1 round" if work.rounds == 1 else f"{work.rounds} rounds"
+    yield f"{report.kernels} kernels · {rounds} after a warm-up"
+    yield ""
+    rows = [
+        (f"prompt, {work.prompt_tokens} tokens", *_rate(report.prompt_tokens_per_s), "tokens/s"),
+        (f"reply, {work.new_tokens} tokens", *_rate(report.decode_tokens_per_s), "tokens/s"),
+        ("reading of weights", *_gigabytes(report.decode_bytes_per_s), "GB/s"),
+    ]
+    if report.read_bytes_per_s is not None and report.read_share is not None:
+        rows.append(("memory bandwidth", *_gigabytes(report.read_bytes_per_s), "GB/s"))
+        share = report.read_share
+        median, low, high = (f"{100 * s:.0f}" for s in (share.median, share.low, share.high))
+        rows.append(("bandwidth used", median, low, high, "%"))
+    for name, median, low, high, unit in rows:
+        yield f"{name:<20}{median:>8}  ({low} to {high}) {unit}"
+    yield ""
+    yield f"{'load time':<20}{report.load_s:>8.1f}  s"
+    if report.peak_bytes:
+        yield f"{'peak memory':<20}{human_bytes(report.peak_bytes):>8}"
+
+
+def _rate(rates: Spread) -> tuple[str, str, str]:
+    low, median, high = (
+        f"{rate:.1f}" if rate < 99.95 else f"{rate:.0f}"
+        for rate in (rates.low, rates.median, rates.high)
+    )
+    return median, low, high
+
+
+def _gigabytes(rates: Spread) -> tuple[str, str, str]:
+    low, median, high = (f"{rate / 1e9:.1f}" for rate in (rates.low, rates.median, rates.high))
+    return median, low, high

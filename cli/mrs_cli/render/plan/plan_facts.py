@@ -1,0 +1,203 @@
+"""The facts of a plan as short texts, for the drawing on a terminal and for plain lines alike."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from mrs.plan.report.search import MOST_SEQUENCES
+from mrs.units import human_bytes
+from mrs_cli.render.safe_text import rate_range
+
+if TYPE_CHECKING:
+    from mrs.plan.memory.breakdown import MemoryBreakdown
+    from mrs.plan.plan import Plan
+    from mrs.plan.report.solve import Solution
+    from mrs.plan.report.suggestions import Suggestion
+
+#: Name, style and glyph of each part of a device's memory, in the order of the bar.
+PARTS = (
+    ("weights", "cyan", "\u2588"),
+    ("KV cache", "blue", "\u2588"),
+    ("activations", "magenta", "\u2588"),
+    ("runtime", "green", "\u2588"),
+    ("reserve", "quiet", "\u2592"),
+    ("free", "quiet", "\u2591"),
+)
+#: So many of them are used by the model; the others stay free.
+USED_PARTS = 4
+#: More devices than this are summed up instead of named in a line.
+MAX_NAMED_DEVICES = 2
+
+
+def part_bytes(terms: MemoryBreakdown) -> tuple[int, ...]:
+    """The sizes of `PARTS`."""
+    return (
+        terms.weight_bytes,
+        terms.kv_bytes,
+        terms.activations.expected,
+        terms.runtime.expected + terms.allocator.expected,
+        terms.reserve_bytes,
+        max(0, terms.free_bytes),
+    )
+
+
+def model_facts(plan: Plan) -> str:
+    facts = [
+        plan.model.family,
+        f"{_count(plan.model.parameters)} parameters",
+        plan.weights_format,
+        f"{plan.model.layers} layers",
+        _kv_per_token(plan),
+    ]
+    return " \u00b7 ".join(facts)
+
+
+def _kv_per_token(plan: Plan) -> str:
+    average = f"KV cache of {human_bytes(plan.kv_bytes_per_token)} per token"
+    if plan.kv_bytes_per_token == plan.kv_bytes_per_further_token:
+        return average
+    further = human_bytes(plan.kv_bytes_per_further_token)
+    return f"{average} on average, {further} per further token"
+
+
+def _count(number: int) -> str:
+    """`70.6 B`, `494 M`."""
+    return f"{number / 1e9:.3g} B" if number >= 999.5e6 else f"{number / 1e6:.3g} M"
+
+
+def workload(plan: Plan) -> str:
+    """What the plan was made for."""
+    load = plan.load
+    batch = "" if load.batch == 1 else f"{load.batch} sequences of "
+    parts = [f"{batch}{load.context_tokens:,} tokens"]
+    if plan.isq is not None:
+        parts.append(f"quantized to {plan.isq}")
+    parts.append(f"{plan.cache_format.name} KV cache{_pool(plan)}")
+    if plan.strategy != "fill":
+        parts.append(f"strategy {plan.strategy}")
+    if plan.corrected:
+        parts.append("calibrated on this machine")
+    return ", ".join(parts)
+
+
+def _pool(plan: Plan) -> str:
+    """The number and size of the blocks of a pool; empty without a pool."""
+    size = plan.load.cache
+    if not size.is_pool:
+        return ""
+    tokens = f"{size.block_tokens} tokens ({size.total_tokens:,} tokens)"
+    return f" of {size.blocks():,} blocks of {tokens}"
+
+
+def bytes_range(low: int, expected: int, high: int) -> str:
+    """The expected size and its bounds: `1.25 GiB (1.20\u20131.31)`."""
+    ends = [_in_unit_of(expected, size) for size in (low, high)]
+    if ends[0] == ends[1]:
+        return human_bytes(expected)
+    return f"{human_bytes(expected)} ({ends[0]}\u2013{ends[1]})"
+
+
+def _in_unit_of(shown: int, size: int) -> str:
+    """`size` with the unit and the digits of `human_bytes(shown)`."""
+    text = human_bytes(shown).split()[0]
+    digits = len(text.partition(".")[2])
+    factor = shown / float(text) if float(text) else 1
+    return f"{size / factor:.{digits}f}"
+
+
+def layer_ranges(plan: Plan) -> list[tuple[int, str]]:
+    """The index of a device and the layers it has, such as `0\u201345`, in the order of layers."""
+    ends = accumulate(count for _, count in plan.runs)
+    return [
+        (index, f"{end - count}\u2013{end - 1}" if count > 1 else str(end - 1))
+        for (index, count), end in zip(plan.runs, ends, strict=True)
+    ]
+
+
+def speed(plan: Plan) -> str:
+    """Tokens per second, with assumed bandwidths; empty if the plan does not fit."""
+    if not plan.fits:
+        return ""
+    decode, prompt = rate_range(*plan.speed.decode), rate_range(*plan.speed.prompt)
+    used = zip(plan.devices, plan.speed.devices, plan.terms, strict=True)
+    assumed = {
+        speed.bandwidth_bytes_per_s
+        for device, speed, terms in used
+        if terms.is_used and device.bandwidth_source == "assumed"
+    }
+    numbers = " and ".join(f"{bytes_per_s / 1e9:.0f}" for bytes_per_s in sorted(assumed))
+    basis = f" (assuming a memory bandwidth of {numbers} GB/s)" if assumed else ""
+    return f"reply {decode} tokens/s, prompt {prompt} tokens/s{basis}"
+
+
+def images(plan: Plan) -> str:
+    """The tokens and the memory of images; empty for a text model."""
+    vision = plan.vision
+    if vision is None:
+        return ""
+    count = "1 image" if vision.images == 1 else f"{vision.images} images"
+    activations = human_bytes(vision.activation_bytes + vision.feature_bytes)
+    each = f"{vision.image_rows:,} tokens"
+    if vision.image_keys:
+        each = f"{vision.image_keys:,} cross-attention keys"
+    return (
+        f"{count} of up to {vision.image_edge} pixels, {each} each; "
+        f"vision weights {human_bytes(vision.weight_bytes)}, vision activations {activations}, "
+        f"on {plan.devices[plan.primary_device].label}"
+    )
+
+
+def conversations(plan: Plan, at_once: int) -> str:
+    """How many of the planned length fit at the same time; empty if the plan does not fit."""
+    if not at_once:
+        return ""
+    tokens = f"{plan.load.cache.tokens:,} tokens"
+    if at_once == 1:
+        return f"conversations: 1 of {tokens} fits"
+    more = " or more" if at_once >= MOST_SEQUENCES else ""
+    return f"conversations: {at_once:,}{more} of {tokens} each fit at the same time"
+
+
+def prefix_cache(plan: Plan) -> str:
+    """How much free memory the prefix cache may use; empty if the plan does not fit."""
+    sizes = {
+        device.label: size_bytes
+        for device, size_bytes in zip(plan.devices, plan.prefix_bytes, strict=True)
+        if size_bytes
+    }
+    if not (plan.fits and sizes):
+        return ""
+    if plan.load.cache.is_pool:
+        return "prefix cache: uses free blocks of the KV cache"
+    if len(sizes) > MAX_NAMED_DEVICES:
+        least, most = human_bytes(min(sizes.values())), human_bytes(max(sizes.values()))
+        size = least if least == most else f"{least} to {most}"
+        parts = [f"{size} on each of {len(sizes)} devices"]
+    else:
+        parts = [f"{human_bytes(size_bytes)} on {label}" for label, size_bytes in sizes.items()]
+    return f"prefix cache: up to {', '.join(parts)}"
+
+
+def change_effect(change: Suggestion) -> str:
+    return f"{change.effect}, {rate_range(*change.plan.speed.decode)} tokens/s"
+
+
+def solved_rows(solution: Solution | None) -> list[tuple[str, str, str, str]]:
+    """For each value tried: its flag, memory, speed and result; an arrow marks the best."""
+    if solution is None:
+        return []
+    rows = []
+    for value, plan in solution.tried:
+        total = human_bytes(sum(terms.total.expected for terms in plan.terms))
+        mark = " \u2190" if value == solution.best else ""
+        rate = f"{rate_range(*plan.speed.decode)} tokens/s" if plan.fits else ""
+        rows.append((f"--{solution.goal} {value}", total, rate, f"{_result(plan)}{mark}"))
+    return rows
+
+
+def _result(plan: Plan) -> str:
+    """A short verdict."""
+    if plan.fits and plan.spilled_layers:
+        return f"{plan.spilled_layers} of {plan.model.layers} layers on the CPU"
+    return plan.verdict

@@ -1,0 +1,47 @@
+"""Progress bars, one for each device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.progress import BarColumn, DownloadColumn, Progress, Task, TaskID, TextColumn
+from rich.table import Column
+from rich.text import Text
+
+from mrs.events import DISK, LoadProgress, OnProgress
+from mrs_cli.environment import Environment
+from mrs_cli.render.safe_text import one_line
+from mrs_cli.render.theme import console
+
+
+class _SizeColumn(DownloadColumn):
+    """The loaded and the total bytes, once the total is known."""
+
+    def render(self, task: Task) -> Text:
+        return Text() if task.total is None else super().render(task)
+
+
+@contextmanager
+def progress_bars(environment: Environment, title: str) -> Iterator[OnProgress]:
+    """Shows `title`, then bars, on standard error; gives the function that moves the bars."""
+    screen = console(environment, environment.stderr)
+    progress = Progress(
+        TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+        BarColumn(bar_width=max(4, min(32, screen.width - 40))),
+        _SizeColumn(binary_units=True, table_column=Column(no_wrap=True)),
+        console=screen,
+        transient=True,
+    )
+    bars: dict[str, TaskID] = {}
+    with progress:
+        waiting = progress.add_task(one_line(title), total=None)
+
+        def show(state: LoadProgress) -> None:
+            progress.update(waiting, visible=False)
+            if state.device not in bars:
+                name = "download" if state.device == DISK else one_line(state.device)
+                bars[state.device] = progress.add_task(name)
+            progress.update(bars[state.device], completed=state.done_bytes, total=state.total_bytes)
+
+        yield show

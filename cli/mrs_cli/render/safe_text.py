@@ -1,0 +1,51 @@
+"""Text that is safe to show: text of models and files must not control the terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Sequence
+
+# Everything of Unicode category Cc except tab and newline: C0, DEL and C1.
+_CONTROLS = dict.fromkeys(
+    [*(code for code in range(0x20) if chr(code) not in "\t\n"), *range(0x7F, 0xA0)]
+)
+_CONTROL_IN_JSON = re.compile("[\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    """`text` without control characters, except newline and tab; so it has no escape codes."""
+    return text.translate(_CONTROLS)
+
+
+def one_line(text: str) -> str:
+    """`printable(text)` in one line, with single spaces."""
+    return " ".join(printable(text).split())
+
+
+def table(rows: Sequence[Sequence[str]], right: Container[int]) -> list[str]:
+    """Lines of aligned columns; columns with an index in `right` are aligned to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if index in right else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def json_text(value: object, indent: int | None = None) -> str:
+    """`value` as JSON, one line without `indent`: readable letters, escaped control characters."""
+    import json
+
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return _CONTROL_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def rate_range(low: float, high: float) -> str:
+    """A range of tokens per second, with two digits each: `38\u201345`."""
+    return f"{_rate(low)}\u2013{_rate(high)}"
+
+
+def _rate(value: float) -> str:
+    return f"{value:.2g}" if value < 9.95 else f"{float(f'{value:.2g}'):,.0f}"
