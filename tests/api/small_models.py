@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 
 import mrs.demo
 from mrs.architecture.config import Config
+from mrs.architecture.family_registry import families
 from mrs.architecture.parameters import list_parameters
-from mrs.architecture.registry import families
 from mrs.architecture.tensor_names import SAFETENSORS
 
 DEMO = Path(mrs.demo.__file__).parent / "model"

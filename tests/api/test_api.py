@@ -20,7 +20,7 @@ from mrs import (
     VisionArchitecture,
     Which,
 )
-from mrs.architecture.registry import families
+from mrs.architecture.family_registry import families
 from mrs.architecture.vision.describe_vision import vision_families
 from mrs.engine.loop import TokenStream
 from mrs.engine.sequence import TokenOutput

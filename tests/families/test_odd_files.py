@@ -27,7 +27,7 @@ def seeing(tmp_path: Path) -> Path:
 
 def refusal(folder: Path) -> str:
     with pytest.raises(MrsError) as caught:
-        describe(open_checkpoint(ModelSource(str(folder), "safetensors")), sees=True)
+        describe(open_checkpoint(ModelSource(str(folder), "safetensors")), with_vision=True)
     said = str(caught.value)
     assert "\n" not in said
     return said
@@ -43,9 +43,9 @@ def changed(file: Path, *keys: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [3, ["llama"], {}])
-def test_a_text_model_type_that_is_no_text(seeing: Path, value: object) -> None:
+def test_a_model_type_must_be_a_string(seeing: Path, value: object) -> None:
     changed(seeing / "config.json", "text_config", "model_type", value=value)
-    assert refusal(seeing).startswith(f"model_type = {value!r} is not a text (")
+    assert refusal(seeing).startswith(f"model_type = {value!r} is not a string (")
 
 
 ODD_LISTS = ["x", 1, [1], [0.5] * 4, ["a"] * 3, [None] * 3, [[1]] * 3, [float("nan")] * 3, {"a": 1}]
@@ -72,7 +72,7 @@ def test_a_deviation_of_nothing(seeing: Path) -> None:
 
 def test_more_heads_than_numbers(seeing: Path) -> None:
     changed(seeing / "config.json", "vision_config", "num_attention_heads", value=10**6)
-    assert "too few" in refusal(seeing)
+    assert "smaller than the number of heads" in refusal(seeing)
 
 
 def gguf_demo(path: Path, name: str, data: np.ndarray, kind: gguf.GGMLQuantizationType) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from mrs.architecture.config import Config
+from mrs.architecture.family_registry import families
 from mrs.architecture.parameters import list_parameters
-from mrs.architecture.registry import families
 from mrs.architecture.tensor_names import SAFETENSORS
 from mrs.formats import FORMATS
 

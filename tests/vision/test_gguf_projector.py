@@ -189,7 +189,7 @@ def test_refuses_what_is_no_projector(truth: VisionReference) -> None:
     other.add_string("clip.projector_type", "resampler")
     write_tensors(other, {"v.x": torch.zeros(4)})
     with pytest.raises(Unsupported, match="resampler"):
-        describe(open_checkpoint(source(truth.folder, "mmproj-x.gguf")), sees=True)
+        describe(open_checkpoint(source(truth.folder, "mmproj-x.gguf")), with_vision=True)
 
 
 def test_answers_on_the_command_line(tmp_path: Path) -> None:

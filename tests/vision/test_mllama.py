@@ -25,14 +25,14 @@ from mrs.architecture.config import Config
 from mrs.architecture.describe import describe
 from mrs.architecture.parameters import list_parameters
 from mrs.architecture.tensor_names import SAFETENSORS
-from mrs.architecture.vision.describe_vision import see
+from mrs.architecture.vision.describe_vision import describe_vision
 from mrs.architecture.vision.vision_family import VisionConfigs
 from mrs.engine.engine import Engine
 from mrs.engine.image_input import ImageInput
 from mrs.engine.multimodal import sequence_input
 from mrs.engine.profile.run import rehearse
 from mrs.errors import MrsError
-from mrs.families.mllama import FAMILY as TEXT_FAMILY
+from mrs.families.mllama_text import FAMILY as TEXT_FAMILY
 from mrs.families.vision.mllama import FAMILY, SPELLINGS
 from mrs.model.batch import forward_batch
 from mrs.request import ModelSource, Sampling
@@ -257,7 +257,7 @@ def test_the_planned_cache_is_what_the_largest_pictures_take(
     allocated = conversation.space.allocated_bytes(conversation.cache)
     assert allocated.total() == sum(model.plan.kv_bytes)
     seen = rehearse(model.decoder, PLANNED_TOKENS, 512, planned.images, edge)
-    cpu = model.decoder.home
+    cpu = model.decoder.primary_device
     assert seen.kv_bytes[cpu] == sum(model.plan.kv_bytes)
     assert seen.activation_bytes[cpu] <= model.plan.terms[0].activations.expected
 
@@ -308,13 +308,13 @@ def test_penalties_pass_over_tokens_that_no_reply_has(seeing: Seeing) -> None:
 
 
 WRONG = {
-    "otherwise than for 4 tiles of 24": ("preprocessor_config.json", {"max_image_tiles": 5}),
-    "otherwise than for 4 tiles of 24 pixels": (
+    "does not match the tower, which has 4 tiles of 24": ("preprocessor_config.json", {"max_image_tiles": 5}),
+    "does not match the tower, which has 4 tiles of 24 pixels": (
         "preprocessor_config.json",
         {"size": {"height": 20, "width": 20}},
     ),
     "supported_aspect_ratios": ("config.json", {"supported_aspect_ratios": [[1, 1], [2, 2]]}),
-    "there is no layer": ("config.json", {"intermediate_layers_indices": [3]}),
+    "intermediate_layers_indices": ("config.json", {"intermediate_layers_indices": [3]}),
 }
 
 
@@ -329,7 +329,7 @@ def test_bad_configurations_are_refused(vision_references, tmp_path: Path, messa
     inner.update(changes)
     (tmp_path / name).write_text(json.dumps(config))
     with pytest.raises(MrsError, match=message):
-        describe(open_checkpoint(ModelSource(str(tmp_path), "safetensors")), sees=True)
+        describe(open_checkpoint(ModelSource(str(tmp_path), "safetensors")), with_vision=True)
 
 
 #: Of the model cards' files: parameters, and what differs from transformers' defaults.
@@ -354,8 +354,9 @@ def test_the_published_models(name: str) -> None:
     count, changes = PUBLISHED[name]
     text = TEXT_FAMILY.read(Config({**TEXT_FAMILY.defaults, **changes}, name))
     model = Config({"vision_config": {"image_size": 560}}, name)
-    spec, seeing = see(FAMILY, model, _IMAGES, text, ())
-    parameters = list_parameters(text, {**SAFETENSORS, **TEXT_FAMILY.safetensors}) + seeing
+    spec, vision_parameters = describe_vision(FAMILY, model, _IMAGES, text, ())
+    parameters = list_parameters(text, {**SAFETENSORS, **TEXT_FAMILY.safetensors})
+    parameters += vision_parameters
     assert sum(prod(p.shape) for p in parameters) == count
     assert spec.vision is not None
     layout = spec.vision.layout

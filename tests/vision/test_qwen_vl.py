@@ -27,7 +27,11 @@ from mrs.architecture.config import Config
 from mrs.architecture.describe import describe
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.parameters import list_parameters
-from mrs.architecture.vision.describe_vision import see, text_of, vision_family
+from mrs.architecture.vision.describe_vision import (
+    describe_vision,
+    language_model_of,
+    vision_family,
+)
 from mrs.architecture.vision.dynamic_layout import DynamicLayout
 from mrs.architecture.vision_spec import PixelScale
 from mrs.engine.multimodal import sequence_input
@@ -340,11 +344,11 @@ def described(
     family = vision_family(config["model_type"], name)
     model = Config({**family.defaults, **config}, name)
     tensors = () if config.get("tie_word_embeddings") else ("lm_head.weight",)
-    text = text_of(family, model, tensors)
+    text = language_model_of(family, model, tensors)
     spec = text.family.read(text.config)
     parameters = list_parameters(spec, text.names)
-    spec, seeing = see(family, model, images, spec, tensors)
-    return spec, sum(prod(parameter.shape) for parameter in parameters + seeing)
+    spec, vision_parameters = describe_vision(family, model, images, spec, tensors)
+    return spec, sum(prod(parameter.shape) for parameter in parameters + vision_parameters)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -371,8 +375,8 @@ def test_published(name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "told"),
     [
-        ({"rope_scaling": {"mrope_section": [16, 24, 25]}}, NotReadable, "64 pairs in three"),
-        ({"rope_scaling": {"mrope_section": [32, 32]}}, NotReadable, "64 pairs in three"),
+        ({"rope_scaling": {"mrope_section": [16, 24, 25]}}, NotReadable, "with the sum 64"),
+        ({"rope_scaling": {"mrope_section": [32, 32]}}, NotReadable, "with the sum 64"),
         ({"rope_scaling": {"mrope_section": 64}}, NotReadable, "not a list"),
         ({"rope_scaling": {"mrope_section": [64, 0, 0]}}, NotReadable, "at least 1"),
         ({"rope_scaling": {"type": "mrope"}}, NotReadable, "lacks 'mrope_section'"),
@@ -384,12 +388,12 @@ def test_published(name: str) -> None:
         (
             {"rope_scaling": {"mrope_section": [16, 24, 24], "type": "dynamic", "factor": 2.0}},
             Unsupported,
-            "dynamic rope",
+            "rope scaling 'dynamic'",
         ),
-        ({"vision_config": {**_TOWER_25, "num_heads": 640}}, NotReadable, "rows and columns"),
-        ({"vision_config": {**_TOWER_25, "window_size": 27}}, NotReadable, "no room"),
+        ({"vision_config": {**_TOWER_25, "num_heads": 640}}, NotReadable, "two-dimensional rope"),
+        ({"vision_config": {**_TOWER_25, "window_size": 27}}, NotReadable, "window_size"),
         ({"vision_config": {**_TOWER_25, "fullatt_block_indexes": 7}}, NotReadable, "not a list"),
-        ({"vision_config": {**_TOWER_25, "fullatt_block_indexes": ["7"]}}, NotReadable, "layer"),
+        ({"vision_config": {**_TOWER_25, "fullatt_block_indexes": ["7"]}}, NotReadable, "fullatt_block_indexes"),
         ({"vision_config": {**_TOWER_25, "in_channels": 4}}, Unsupported, "in_channels"),
     ],
 )

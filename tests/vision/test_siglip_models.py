@@ -23,7 +23,7 @@ from vision_reference import picture
 from vision_running import Conversation, difference, load_seeing
 
 from mrs.architecture.describe import describe
-from mrs.architecture.vision.image_layouts import limited
+from mrs.architecture.vision.image_layouts import limit_edge
 from mrs.architecture.vision_spec import ImageLayout
 from mrs.errors import NotReadable, UsageError
 from mrs.families.vision.idefics3 import SplitLayout
@@ -155,7 +155,7 @@ def test_a_longest_edge_means_nothing_to_others() -> None:
     square = published_layout("gemma-3-4b-it")
     for layout in (square, split_layout(72, 24, is_split=False), split_layout(24, 24)):
         with pytest.raises(UsageError, match="--max-edge changes nothing"):
-            limited(layout, 500)
+            limit_edge(layout, 500)
     with pytest.raises(UsageError, match="--max-edge changes nothing"):
         published("gemma-3-4b-it", 500)
 
@@ -166,22 +166,22 @@ _TILES_OF_64 = {"max_image_size": {"longest_edge": 64}}
 @pytest.mark.parametrize(
     ("name", "model", "images", "told"),
     [
-        ("gemma-3-4b-it", {"mm_tokens_per_image": 250}, {}, "250 tokens"),
-        ("gemma-3-4b-it", {"mm_tokens_per_image": 25}, {}, "make no 25 tokens"),
+        ("gemma-3-4b-it", {"mm_tokens_per_image": 250}, {}, "mm_tokens_per_image = 250"),
+        ("gemma-3-4b-it", {"mm_tokens_per_image": 25}, {}, "cannot be pooled to mm_tokens_per_image = 25"),
         ("gemma-3-4b-it", {}, {"size": {"height": 448, "width": 896}}, "448 x 896"),
         (
             "gemma-3-4b-it",
             {},
             {"do_pan_and_scan": True, "pan_and_scan_min_crop_size": 1},
-            "stretches of 1 pixels",
+            "crops of 1 pixels",
         ),
-        ("SmolVLM-256M-Instruct", {"scale_factor": 5}, {}, "squares of 5"),
+        ("SmolVLM-256M-Instruct", {"scale_factor": 5}, {}, "scale_factor = 5"),
         ("SmolVLM-256M-Instruct", {}, {"max_image_size": {"longest_edge": 9}}, "0 patches"),
         (
             "SmolVLM-256M-Instruct",
             {},
             {"size": {"longest_edge": 10**9}, **_TILES_OF_64},
-            "more than any",
+            "out of range",
         ),
         ("SmolVLM-256M-Instruct", {}, {"do_resize": False}, "do_resize"),
         ("SmolVLM-256M-Instruct", {}, {"size": {"height": 5, "width": 5}}, "longest_edge"),
@@ -191,5 +191,5 @@ def test_broken_configs(name: str, model: Any, images: Any, told: str) -> None:
     values, settings, _, _ = PUBLISHED[name]
     header = Header(name, {**values, **model}, {**settings, **images}, {})
     with pytest.raises(Exception, match=told) as caught:
-        describe(header, sees=True)
+        describe(header, with_vision=True)
     assert type(caught.value).__module__ == NotReadable.__module__

@@ -69,7 +69,7 @@ def test_isq_leaves_the_tower(truth: VisionReference) -> None:
 
 def test_more_images_take_more(truth: VisionReference) -> None:
     checkpoint = open_checkpoint(ModelSource(str(truth.folder), "safetensors"))
-    description = describe(checkpoint, sees=True)
+    description = describe(checkpoint, with_vision=True)
     devices = probe_devices(what_if=("cuda:0=8GiB", "cpu=8GiB"), cpu_only=False)
     request = RunRequest(checkpoint.source, max_seq_len=1000)
     plans = [

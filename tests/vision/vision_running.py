@@ -75,7 +75,7 @@ def load_seeing(
     """The layers are spread over `devices` in equal runs; the rest sits on the first."""
     source = source or ModelSource(str(folder), "safetensors")
     checkpoint = open_checkpoint(source)
-    description = describe(checkpoint, sees=sees)
+    description = describe(checkpoint, with_vision=sees)
     request = RunRequest(
         source,
         dtype=dtype,

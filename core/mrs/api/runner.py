@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypedDict
 
 from mrs.api.checks import check, check_arguments, of_type, one_of, require
+from mrs.api.chunk_stream import Chunk, ChunkStream, Collected, Events, collect, total_usage
 from mrs.api.requests import ChatCompletionRequest, CompletionRequest
 from mrs.api.responses import (
     ChatCompletionChunkResponse,
@@ -20,7 +21,6 @@ from mrs.api.responses import (
     Logprobs,
     ResponseMessage,
 )
-from mrs.api.stream import Chunk, ChunkStream, Collected, Events, collect, total_usage
 from mrs.api.which import (
     AnyWhich,
     Which,

@@ -1,4 +1,4 @@
-"""What sees for a GGUF model: tower and projector in a file of their own (mmproj)."""
+"""Describe an mmproj file: the vision tower and projector of a GGUF model."""
 
 from __future__ import annotations
 
@@ -34,17 +34,20 @@ def describe_mmproj(
     tensors: Collection[str],
     where: str,
 ) -> tuple[ModelSpec, list[Parameter]]:
-    """The text model's spec with what sees for it, and the parameters of that.
+    """(spec of `text` with its vision part, parameters of the tower and projector).
 
-    `metadata` is that of the projector's file, `vocabulary` the tokens of the model's. Raises Unsupported for one of another family than
-    the text model, NotReadable for a file that is none.
+    `metadata` is that of the mmproj file, `vocabulary` are the tokens of the language model.
+    Raises Unsupported for a projector of another family than the language model, NotReadable for a
+    file that is not a projector.
     """
     family = _family(metadata, where)
     gguf = family.gguf
     assert gguf is not None
     if text.family != family.text:
         raise Unsupported(
-            f"the projector is that of {family.name}, the model {text.family}", where=where
+            f"the projector is for {family.name} models, but the model is {text.family}",
+            where=where,
+            hint="name the mmproj file that belongs to the model",
         )
     tower, images = _under(metadata, TOWER_KEYS), _under(metadata, IMAGE_KEYS)
     model, more_images = gguf.configs(Config(_under(metadata, None), where))
@@ -57,12 +60,14 @@ def describe_mmproj(
         images=Config({**family.image_defaults, **images, **more_images}, where),
     )
     vision = family.read(configs, text)
-    parameters = list_vision_parameters(vision, text.hidden_size, gguf.names, tensors, changes={})
+    parameters = list_vision_parameters(
+        vision, text.hidden_size, gguf.names, tensors, transforms={}
+    )
     return replace(text, vision=vision), parameters
 
 
 def _under(metadata: Mapping[str, Any], keys: Mapping[str, str] | None) -> dict[str, Any]:
-    """The values of `clip.vision.` under the names that `keys` give them, or under their own."""
+    """The metadata under `clip.vision.`, renamed by `keys` (all of it, as it is, without)."""
     prefix = "clip.vision."
     own = {name.removeprefix(prefix): name for name in metadata if name.startswith(prefix)}
     wanted = {name: name for name in own} if keys is None else keys
@@ -72,7 +77,7 @@ def _under(metadata: Mapping[str, Any], keys: Mapping[str, str] | None) -> dict[
 def _family(metadata: Mapping[str, Any], where: str) -> VisionFamily:
     if metadata.get("general.architecture") != "clip":
         raise NotReadable(
-            "not the file of a projector", where=where, hint="name the mmproj file with --mmproj"
+            "this is not an mmproj file", where=where, hint="name the projector with --mmproj"
         )
     kinds = (metadata.get(f"clip.{key}projector_type") for key in ("", "vision."))
     kind = next((kind for kind in kinds if kind), None)
@@ -81,6 +86,6 @@ def _family(metadata: Mapping[str, Any], where: str) -> VisionFamily:
         raise Unsupported(
             f"projectors of type {kind!r} are not supported in GGUF files",
             where=where,
-            hint=f"known are {', '.join(known)}; others run from safetensors as vision-plain",
+            hint=f"{', '.join(known)} are; others run from safetensors with `vision-plain`",
         )
     return known[kind]

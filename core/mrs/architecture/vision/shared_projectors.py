@@ -12,7 +12,7 @@ from mrs.architecture.vision_slots import vision_slots
 
 @dataclass(frozen=True)
 class MlpProjector:
-    """down(activation(up(x))) from a tower's width to the language model's."""
+    """down(activation(up(x))), from `input_size` values of the tower to the hidden size."""
 
     input_size: int
     activation: Activation = "gelu"
@@ -27,7 +27,7 @@ def _(part: MlpProjector, hidden_size: int) -> Iterator[Slot]:
 
 @dataclass(frozen=True)
 class LinearProjector:
-    """One map from a tower's width to the language model's."""
+    """One linear map from `input_size` values of the tower to the hidden size."""
 
     input_size: int
     bias: bool = True

@@ -37,7 +37,7 @@ class SiglipTowerPart:
 
     def _places(self, view: Tensor) -> Tensor:
         """What was learned for the place of each patch, (patches, hidden)."""
-        if not self._tower.fractional_places:
+        if not self._tower.fractional_positions:
             return self._positions
         size = self._tower.patches.size
         rows, columns = view.shape[1] // size, view.shape[2] // size

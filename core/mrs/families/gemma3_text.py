@@ -1,6 +1,6 @@
-"""Gemma 3, text: Gemma 2 with five windowed layers for each full one, and normalized q and k.
+"""Gemma 3, text: Gemma 2 with QK norm, and five sliding-window layers per full-attention layer.
 
-Windowed layers turn with a rope of their own, which is never scaled.
+Sliding-window layers have a separate rope, which is never scaled.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LAYERS_OF_27B = 62
 
 
 def read(config: Config) -> ModelSpec:
-    config.refuse("use_bidirectional_attention", False)
+    config.allow_only("use_bidirectional_attention", False)
     norm = read_norm(config)
     bias = config.flag("attention_bias", False)
     mlp = read_mlp(config, activation=config.activation("gelu_pytorch_tanh", "hidden_activation"))
