@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from mrs.events import Event, HeldMemory, OnProgress
+from mrs.events import DeviceMemoryUsage, Event, OnProgress
 from mrs.request import Message, RunRequest, Sampling
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Model(Protocol):
     def context_tokens(self) -> int: ...
     @property
     def plan(self) -> Plan: ...
-    def memory(self) -> Sequence[HeldMemory]:
+    def memory(self) -> Sequence[DeviceMemoryUsage]:
         """What is held and free on each of the plan's devices now."""
         ...
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from mrs.errors import UsageError
-from mrs.events import Event, Finished, FinishReason, TextDelta, Usage
+from mrs.events import Event, Finished, FinishReason, ReplyUsage, TextDelta
 from mrs.request import Message, Sampling, VisionRequest
 from mrs_cli.environment import Model
 from mrs_cli.log import RequestLog
@@ -21,7 +21,7 @@ class Reply:
 
     text: str
     reason: FinishReason
-    usage: Usage | None
+    usage: ReplyUsage | None
 
 
 Show = Callable[[Iterator[Event]], Reply]
@@ -101,7 +101,7 @@ class Session:
     log: RequestLog | None = None
     model_id: str = ""
     turns: list[Message] = field(default_factory=list)
-    usage: Usage | None = None
+    usage: ReplyUsage | None = None
     unanswered: Question | None = None
     vision: VisionRequest | None = None
 

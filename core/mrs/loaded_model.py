@@ -15,7 +15,7 @@ from mrs.devices.bandwidth import (
 )
 from mrs.devices.processor import is_busy
 from mrs.errors import UsageError
-from mrs.events import HeldMemory
+from mrs.events import DeviceMemoryUsage
 from mrs.plan.plan import Plan
 from mrs.plan.speed.learnt import Pace, learn
 from mrs.request import Message, RunRequest, Sampling
@@ -119,7 +119,7 @@ class LoadedModel:
         """Tokens that a conversation takes of the context."""
         return len(self._read(messages, self._thinking)[0])
 
-    def memory(self) -> list[HeldMemory]:
+    def memory(self) -> list[DeviceMemoryUsage]:
         """What this process holds on the plan's devices now, and what is free there."""
         from mrs.engine.profile.memory_in_use import held_memory
 

@@ -13,7 +13,15 @@ import time
 from collections.abc import Iterator, Sequence
 
 from mrs.errors import ContextFull, NotReadable
-from mrs.events import Event, Finished, HeldMemory, LoadProgress, OnProgress, TextDelta, Usage
+from mrs.events import (
+    DeviceMemoryUsage,
+    Event,
+    Finished,
+    LoadProgress,
+    OnProgress,
+    ReplyUsage,
+    TextDelta,
+)
 from mrs.plan.plan import Plan
 from mrs.request import Message, ModelSource, RunRequest, Sampling
 
@@ -54,8 +62,8 @@ class FakeModel:
 
         return ModelLoader(RunRequest(ModelSource("demo", "safetensors"), cpu=True)).plan
 
-    def memory(self) -> list[HeldMemory]:
-        return [HeldMemory("cpu", 512 << 20, 4 << 30)]
+    def memory(self) -> list[DeviceMemoryUsage]:
+        return [DeviceMemoryUsage("cpu", 512 << 20, 4 << 30)]
 
     def prompt_tokens(self, messages: Sequence[Message]) -> int:
         return sum(len(message["content"].split()) for message in messages)
@@ -85,7 +93,7 @@ class FakeModel:
             time.sleep(self._delay_s)
             said += 1
             yield TextDelta(word)
-        yield Finished("stop", Usage(10, said, 0, 0.05, 0.5))
+        yield Finished("stop", ReplyUsage(10, said, 0, 0.05, 0.5))
 
     def _words(self, text: str, messages: Sequence[Message]) -> Iterator[str]:
         if text == "forever":

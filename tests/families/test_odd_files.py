@@ -101,7 +101,7 @@ def test_a_vector_in_blocks(tmp_path: Path) -> None:
     block = np.zeros(74, np.uint8)
     kind = gguf.GGMLQuantizationType.IQ2_XS
     path = gguf_demo(tmp_path / "m.gguf", "output_norm.weight", block, kind)
-    with pytest.raises(NotReadable, match=r"the vector 'output_norm\.weight' is stored in blocks"):
+    with pytest.raises(NotReadable, match=r"the vector 'output_norm\.weight' is quantized"):
         ModelLoader(RunRequest(ModelSource(path, "gguf"))).load()
 
 

@@ -308,7 +308,10 @@ def test_penalties_pass_over_tokens_that_no_reply_has(seeing: Seeing) -> None:
 
 
 WRONG = {
-    "does not match the tower, which has 4 tiles of 24": ("preprocessor_config.json", {"max_image_tiles": 5}),
+    "does not match the tower, which has 4 tiles of 24": (
+        "preprocessor_config.json",
+        {"max_image_tiles": 5},
+    ),
     "does not match the tower, which has 4 tiles of 24 pixels": (
         "preprocessor_config.json",
         {"size": {"height": 20, "width": 20}},

@@ -393,7 +393,11 @@ def test_published(name: str) -> None:
         ({"vision_config": {**_TOWER_25, "num_heads": 640}}, NotReadable, "two-dimensional rope"),
         ({"vision_config": {**_TOWER_25, "window_size": 27}}, NotReadable, "window_size"),
         ({"vision_config": {**_TOWER_25, "fullatt_block_indexes": 7}}, NotReadable, "not a list"),
-        ({"vision_config": {**_TOWER_25, "fullatt_block_indexes": ["7"]}}, NotReadable, "fullatt_block_indexes"),
+        (
+            {"vision_config": {**_TOWER_25, "fullatt_block_indexes": ["7"]}},
+            NotReadable,
+            "fullatt_block_indexes",
+        ),
         ({"vision_config": {**_TOWER_25, "in_channels": 4}}, Unsupported, "in_channels"),
     ],
 )

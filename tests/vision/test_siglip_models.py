@@ -154,9 +154,9 @@ def test_a_longest_edge_that_is_set_makes_fewer_tiles(
 def test_a_longest_edge_means_nothing_to_others() -> None:
     square = published_layout("gemma-3-4b-it")
     for layout in (square, split_layout(72, 24, is_split=False), split_layout(24, 24)):
-        with pytest.raises(UsageError, match="--max-edge changes nothing"):
+        with pytest.raises(UsageError, match="--max-edge has no effect"):
             limit_edge(layout, 500)
-    with pytest.raises(UsageError, match="--max-edge changes nothing"):
+    with pytest.raises(UsageError, match="--max-edge has no effect"):
         published("gemma-3-4b-it", 500)
 
 
@@ -167,7 +167,12 @@ _TILES_OF_64 = {"max_image_size": {"longest_edge": 64}}
     ("name", "model", "images", "told"),
     [
         ("gemma-3-4b-it", {"mm_tokens_per_image": 250}, {}, "mm_tokens_per_image = 250"),
-        ("gemma-3-4b-it", {"mm_tokens_per_image": 25}, {}, "cannot be pooled to mm_tokens_per_image = 25"),
+        (
+            "gemma-3-4b-it",
+            {"mm_tokens_per_image": 25},
+            {},
+            "cannot be pooled to mm_tokens_per_image = 25",
+        ),
         ("gemma-3-4b-it", {}, {"size": {"height": 448, "width": 896}}, "448 x 896"),
         (
             "gemma-3-4b-it",

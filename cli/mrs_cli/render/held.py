@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mrs.events import HeldMemory
+from mrs.events import DeviceMemoryUsage
 from mrs.units import human_bytes
 from mrs_cli.render.text import table
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mrs.plan.plan import Plan
 
 
-def held_text(plan: Plan, memory: Sequence[HeldMemory]) -> str:
+def held_text(plan: Plan, memory: Sequence[DeviceMemoryUsage]) -> str:
     """The planned share of each device in use, and what the process holds there now."""
     rows: list[tuple[str, ...]] = [
         ("planned", "layers", "weights", "KV cache", "activations", "runtime")
@@ -28,7 +28,7 @@ def held_text(plan: Plan, memory: Sequence[HeldMemory]) -> str:
             )
             rows.append((device.label, _layers(plan, index), *map(human_bytes, sizes)))
     now: list[tuple[str, ...]] = [("now", "held", "free")]
-    now += [(m.device, human_bytes(m.held_bytes), human_bytes(m.available_bytes)) for m in memory]
+    now += [(m.device, human_bytes(m.used_bytes), human_bytes(m.available_bytes)) for m in memory]
     return "\n".join(
         (*table(rows, right=range(1, len(rows[0]))), "", *table(now, right=range(1, len(now[0]))))
     )

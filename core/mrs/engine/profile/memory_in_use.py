@@ -7,21 +7,21 @@ from collections.abc import Iterable
 import torch
 
 from mrs.devices.host_memory import host_memory
-from mrs.events import HeldMemory
+from mrs.events import DeviceMemoryUsage
 
 
-def held_memory(torch_devices: Iterable[str]) -> list[HeldMemory]:
+def held_memory(torch_devices: Iterable[str]) -> list[DeviceMemoryUsage]:
     """One entry for each different torch device, in order."""
     return [_held(torch.device(name)) for name in dict.fromkeys(torch_devices)]
 
 
-def _held(device: torch.device) -> HeldMemory:
+def _held(device: torch.device) -> DeviceMemoryUsage:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        return HeldMemory(str(device), torch.cuda.memory_reserved(device), free)
+        return DeviceMemoryUsage(str(device), torch.cuda.memory_reserved(device), free)
     available = host_memory().available_bytes
     if device.type == "mps":
-        return HeldMemory(str(device), torch.mps.driver_allocated_memory(), available)
+        return DeviceMemoryUsage(str(device), torch.mps.driver_allocated_memory(), available)
     import psutil
 
-    return HeldMemory(str(device), psutil.Process().memory_info().rss, available)
+    return DeviceMemoryUsage(str(device), psutil.Process().memory_info().rss, available)
