@@ -66,7 +66,7 @@ class ChunkStream(Generic[Response_co]):
 
 
 def _chunks(replies: Sequence[Events], start: str) -> Iterator[Chunk]:
-    """The chunks of all replies: one from each unfinished reply in turn."""
+    """The chunks of all replies, round robin over those that are not finished."""
     open_replies = dict(enumerate(replies))
     if start:
         yield from (Chunk(index, start) for index in open_replies)

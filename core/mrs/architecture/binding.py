@@ -39,7 +39,7 @@ class Parameter(NamedTuple):
     """One weight of the loaded model.
 
     `role` decides how it is stored: `matrix`, `embedding` and `head` may be quantized; a `tower`
-    (a matrix of the vision tower or projector) keeps the file's format whatever `--isq` says;
+    (a matrix of the vision tower or projector) keeps the file's format, `--isq` does not apply;
     `dense` uses the model's dtype; a `vector`, or a small matrix that must be exact, is float32.
     `layer` is the index of the decoder layer, or None outside of the layers. `pieces` are
     concatenated along the first dimension.

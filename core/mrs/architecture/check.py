@@ -15,9 +15,9 @@ Shapes = Mapping[str, tuple[int, ...]]
 def check_tensors(
     parameters: Sequence[Parameter], shapes: Shapes, ignored: Collection[str], where: str
 ) -> None:
-    """Raise an error unless `shapes` holds exactly the tensors that `parameters` are read from.
+    """Raise an error unless the tensors in `shapes` are those that `parameters` are read from.
 
-    Names that start with one of `ignored` may be there in addition. Raises NotReadable for a tensor
+    Tensors whose names start with one of `ignored` are skipped. Raises NotReadable for a tensor
     that is missing or has a wrong shape, Unsupported for a tensor that the model does not use.
     """
     read: dict[str, _RowsRead] = {}

@@ -50,6 +50,12 @@ def describe(
             found = _with_mmproj(found, checkpoint)
     else:
         found = (read_multimodal if with_vision else read_safetensors)(checkpoint, arch)
+    _check_tensors(found, checkpoint)
+    spec = found.spec if max_edge is None else with_longest_edge(found.spec, max_edge)
+    return Description(spec, tuple(found.parameters))
+
+
+def _check_tensors(found: ReadModel, checkpoint: CheckpointHeaders) -> None:
     shapes = {
         name: tensor.shape
         for name, tensor in checkpoint.tensors.items()
@@ -59,8 +65,6 @@ def describe(
         found.prefix + prefix.format(layers=len(found.spec.layers)) for prefix in found.ignored
     ]
     check_tensors(found.parameters, shapes, ignored, checkpoint.model_id)
-    spec = found.spec if max_edge is None else with_longest_edge(found.spec, max_edge)
-    return Description(spec, tuple(found.parameters))
 
 
 def _read_gguf(checkpoint: CheckpointHeaders, arch: str | None) -> ReadModel:

@@ -37,16 +37,11 @@ def read(config: Config) -> ModelSpec:
         "qkv_bias": bias,
         "out_bias": bias,
     }
-    types = windows(config, period=config.positive("sliding_window_pattern", 6))
-    layers = [
-        Layer(
-            read_attention(config, rope=local if window else full, window=window, **attention),
-            mlp,
-            norm,
-            style="sandwich",
-        )
-        for window in types
-    ]
+    layers = []
+    for window in windows(config, period=config.positive("sliding_window_pattern", 6)):
+        rope = local if window else full
+        mixer = read_attention(config, rope=rope, window=window, **attention)
+        layers.append(Layer(mixer, mlp, norm, style="sandwich"))
     return decoder(
         config,
         "gemma3_text",

@@ -22,15 +22,7 @@ def read_rope(
     transformers 5 stores everything in `rope_parameters`, by `layer_type` if layers differ;
     transformers 4 stores `rope_theta` at the top level and the scaling in `rope_scaling`.
     """
-    values = dict(config.mapping("rope_parameters")) or dict(config.mapping("rope_scaling"))
-    if layer_type is not None and isinstance(values.get(layer_type), Mapping):
-        values = dict(values[layer_type])
-    nested = next((key for key, value in values.items() if isinstance(value, Mapping)), None)
-    if nested is not None:
-        raise Unsupported(
-            f"separate rope parameters for {nested!r} are not supported", where=config.where
-        )
-    inner = Config(values, config.where)
+    inner = _rope_config(config, layer_type)
     default_base = config.number("rope_theta", default_base)
     base = inner.positive_number("rope_theta", default_base, above=1)
     share = inner.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
@@ -41,6 +33,18 @@ def read_rope(
         )
     scaling = _read_scaling(inner, config, dim // 2)
     return Rope(dim, base, scaling, interleaved, _read_sections(inner, scaling, dim // 2))
+
+
+def _rope_config(config: Config, layer_type: str | None) -> Config:
+    values = dict(config.mapping("rope_parameters")) or dict(config.mapping("rope_scaling"))
+    if layer_type is not None and isinstance(values.get(layer_type), Mapping):
+        values = dict(values[layer_type])
+    nested = next((key for key, value in values.items() if isinstance(value, Mapping)), None)
+    if nested is not None:
+        raise Unsupported(
+            f"separate rope parameters for {nested!r} are not supported", where=config.where
+        )
+    return Config(values, config.where)
 
 
 #: Exclusive lower bounds of scaling parameters; formulas divide by these or by their logarithm.

@@ -11,7 +11,7 @@ from mrs.architecture.config import Config
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.parameters import list_vision_parameters
 from mrs.architecture.vision.describe_vision import vision_families
-from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
+from mrs.architecture.vision.vision_family import GgufProjector, VisionConfigs, VisionFamily
 from mrs.errors import NotReadable, Unsupported
 
 #: config key -> GGUF key after `clip.vision.`
@@ -49,21 +49,30 @@ def describe_mmproj(
             where=where,
             hint="name the mmproj file that belongs to the model",
         )
+    vision = family.read(_configs(family, gguf, metadata, vocabulary, where), text)
+    parameters = list_vision_parameters(
+        vision, text.hidden_size, gguf.names, tensors, transforms={}
+    )
+    return replace(text, vision=vision), parameters
+
+
+def _configs(
+    family: VisionFamily,
+    gguf: GgufProjector,
+    metadata: Mapping[str, Any],
+    vocabulary: Sequence[str],
+    where: str,
+) -> VisionConfigs:
     tower, images = _under(metadata, TOWER_KEYS), _under(metadata, IMAGE_KEYS)
     model, more_images = gguf.configs(Config(_under(metadata, None), where))
     token = {}
     if gguf.token in vocabulary:
         token["image_token_index"] = vocabulary.index(gguf.token)
-    configs = VisionConfigs(
+    return VisionConfigs(
         model=Config({**family.defaults, **model, **token}, where),
         tower=Config({**family.tower_defaults, **tower}, where),
         images=Config({**family.image_defaults, **images, **more_images}, where),
     )
-    vision = family.read(configs, text)
-    parameters = list_vision_parameters(
-        vision, text.hidden_size, gguf.names, tensors, transforms={}
-    )
-    return replace(text, vision=vision), parameters
 
 
 def _under(metadata: Mapping[str, Any], keys: Mapping[str, str] | None) -> dict[str, Any]:

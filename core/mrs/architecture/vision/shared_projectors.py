@@ -20,9 +20,9 @@ class MlpProjector:
 
 
 @vision_slots.register
-def _(part: MlpProjector, hidden_size: int) -> Iterator[Slot]:
-    yield Slot("projector.up", (hidden_size, part.input_size), bias=part.bias)
-    yield Slot("projector.down", (hidden_size, hidden_size), bias=part.bias)
+def _(projector: MlpProjector, hidden_size: int) -> Iterator[Slot]:
+    yield Slot("projector.up", (hidden_size, projector.input_size), bias=projector.bias)
+    yield Slot("projector.down", (hidden_size, hidden_size), bias=projector.bias)
 
 
 @dataclass(frozen=True)
@@ -34,5 +34,5 @@ class LinearProjector:
 
 
 @vision_slots.register
-def _(part: LinearProjector, hidden_size: int) -> Iterator[Slot]:
-    yield Slot("projector", (hidden_size, part.input_size), bias=part.bias)
+def _(projector: LinearProjector, hidden_size: int) -> Iterator[Slot]:
+    yield Slot("projector", (hidden_size, projector.input_size), bias=projector.bias)

@@ -16,6 +16,7 @@ from mrs.architecture.vision.towers.siglip_tower import (
     GGUF_SIGLIP,
     SIGLIP_DEFAULTS,
     SIGLIP_IMAGES,
+    SiglipTower,
     read_siglip,
     siglip_names,
 )
@@ -33,7 +34,7 @@ class PanAndScan:
     """When long images are also encoded as a row or column of crops.
 
     edge   shortest edge of a crop, in pixels
-    most   number of crops, at most
+    most   largest number of crops
     ratio  aspect ratio from which on an image is cropped
     """
 
@@ -112,11 +113,25 @@ def _(projector: PooledProjector, hidden_size: int) -> Iterator[Slot]:
 
 
 def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
-    model, images = configs.model, configs.images
-    images.allow_only("do_resize", True)
     tower = read_siglip(configs.tower)
+    layout = _read_layout(configs, tower)
+    norm = Norm(configs.tower.number("layer_norm_eps"))
+    pool = tower.side // isqrt(layout.rows)
+    return Vision(
+        tower,
+        PooledProjector(tower.hidden_size, tower.side, pool, norm),
+        layout,
+        placeholder=BEGIN,
+        image_token_id=configs.model.integer("image_token_index", 262_144),
+        is_bidirectional=True,
+    )
+
+
+def _read_layout(configs: VisionConfigs, tower: SiglipTower) -> SquareLayout:
+    images = configs.images
+    images.allow_only("do_resize", True)
     height, width = read_size(images, "size", "height", "width")
-    rows = model.positive("mm_tokens_per_image", 256)
+    rows = configs.model.positive("mm_tokens_per_image", 256)
     if height != width or height != tower.image_size or isqrt(rows) ** 2 != rows:
         raise NotReadable(
             f"mm_tokens_per_image = {rows} does not fit images of {height} x {width} pixels "
@@ -128,22 +143,13 @@ def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
             f"{tower.side**2} patches cannot be pooled to mm_tokens_per_image = {rows}",
             where=images.where,
         )
-    layout = SquareLayout(
+    return SquareLayout(
         edge=height,
         patch_size=tower.patches.size,
         rows=rows,
         scale=read_scale(images),
         resampling=read_resampling(images),
         pan=_read_pan(images) if images.flag("do_pan_and_scan", False) else None,
-    )
-    norm = Norm(configs.tower.number("layer_norm_eps"))
-    return Vision(
-        tower,
-        PooledProjector(tower.hidden_size, tower.side, tower.side // isqrt(rows), norm),
-        layout,
-        placeholder=BEGIN,
-        image_token_id=model.integer("image_token_index", 262_144),
-        is_bidirectional=True,
     )
 
 

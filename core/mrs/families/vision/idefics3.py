@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
+from mrs.architecture.config import Config
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.slots import Slot
 from mrs.architecture.vision.image_layouts import (
@@ -136,13 +137,23 @@ def _(projector: FoldedProjector, hidden_size: int) -> Iterator[Slot]:
 
 
 def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
-    model, images = configs.model, configs.images
-    images.allow_only("do_resize", True)
     tower = read_siglip(configs.tower, fractional_positions=True)
+    fold = configs.model.positive("scale_factor", 2)
+    layout = _read_layout(configs.images, tower.patches.size, fold)
+    return Vision(
+        tower,
+        FoldedProjector(tower.hidden_size, layout.tile // layout.patch_size, fold),
+        layout,
+        placeholder=TOKEN,
+        image_token_id=configs.model.integer("image_token_id", 128_257),
+    )
+
+
+def _read_layout(images: Config, patch_size: int, fold: int) -> SplitLayout:
+    images.allow_only("do_resize", True)
     tile = read_size(images, "max_image_size", "longest_edge")[0]
-    fold = model.positive("scale_factor", 2)
     longest_edge = read_size(images, "size", "longest_edge")[0]
-    side = tile // tower.patches.size
+    side = tile // patch_size
     if not side or side % fold:
         raise NotReadable(
             f"{side} patches along a tile's edge are not a multiple of scale_factor = {fold}",
@@ -153,21 +164,14 @@ def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
             f"images of {longest_edge} pixels would need too many tiles of {tile} pixels",
             where=images.where,
         )
-    layout = SplitLayout(
+    return SplitLayout(
         longest_edge=longest_edge,
         tile=tile,
-        patch_size=tower.patches.size,
+        patch_size=patch_size,
         tile_rows=(side // fold) ** 2,
         scale=read_scale(images),
         resampling=read_resampling(images),
         is_split=images.flag("do_image_splitting", True),
-    )
-    return Vision(
-        tower,
-        FoldedProjector(tower.hidden_size, side, fold),
-        layout,
-        placeholder=TOKEN,
-        image_token_id=model.integer("image_token_id", 128_257),
     )
 
 
