@@ -29,9 +29,11 @@ def list_parameters(
     """
     bind = _Binding(names, tensors, transforms or {})
     parameters = list(bind.slots(list(model_slots(spec)), "", tensor_prefix, None))
-    for index, layer in enumerate(spec.layers):
+    for index, (file_index, layer) in enumerate(
+        zip(spec.file_layer_indices, spec.layers, strict=True)
+    ):
         slots = list(layer_slots(layer, spec.hidden_size))
-        prefix = tensor_prefix + names["layer"].format(layer=spec.file_layer_indices[index])
+        prefix = tensor_prefix + names["layer"].format(layer=file_index)
         parameters += bind.slots(slots, f"layers.{index}.", prefix, index)
     return parameters
 
@@ -126,7 +128,7 @@ class _Binding:
                     yield Parameter(name, shape, role, layer, source.pieces(expert))
 
     def _fused_rows(self, slots: Sequence[Slot], prefix: str) -> dict[str, _SlotRows]:
-        """The rows of every slot that the file keeps in a fused tensor, by slot name."""
+        """The rows of every slot that the file stores in a fused tensor, by slot name."""
         by_name = {slot.name: slot for slot in slots}
         found: dict[str, _SlotRows] = {}
         for fused, names in FUSED.items():
@@ -136,7 +138,7 @@ class _Binding:
         return found
 
     def _is_fused(self, fused: str, slots: Sequence[Slot], prefix: str) -> bool:
-        """Whether the file has the fused tensor, or neither it nor all of the separate ones."""
+        """Whether the file has the fused tensor; assumed if it has none of the separate ones."""
         if fused not in self.names and f"{fused}.weight" not in self.names:
             return False
         if self._has(fused, prefix, ".weight"):

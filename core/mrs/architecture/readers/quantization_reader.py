@@ -39,7 +39,7 @@ def read_quantization(config: Config) -> Quantization | None:
         raise Unsupported(
             f"fp8 with weight_block_size = {tile!r} is not supported",
             where=config.where,
-            hint="only [128, 128] is",
+            hint="only [128, 128] is supported",
         )
     return Quantization("", "_scale_inv", (128, 128))
 

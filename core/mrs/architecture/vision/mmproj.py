@@ -76,7 +76,7 @@ def _configs(
 
 
 def _under(metadata: Mapping[str, Any], keys: Mapping[str, str] | None) -> dict[str, Any]:
-    """The metadata under `clip.vision.`, renamed by `keys` (all of it, as it is, without)."""
+    """The metadata under `clip.vision.`: that in `keys`, renamed; all of it if `keys` is None."""
     prefix = "clip.vision."
     own = {name.removeprefix(prefix): name for name in metadata if name.startswith(prefix)}
     wanted = {name: name for name in own} if keys is None else keys
@@ -95,6 +95,6 @@ def _family(metadata: Mapping[str, Any], where: str) -> VisionFamily:
         raise Unsupported(
             f"projectors of type {kind!r} are not supported in GGUF files",
             where=where,
-            hint=f"{', '.join(known)} are; others run from safetensors with `vision-plain`",
+            hint=f"only {', '.join(known)} are; run other models from safetensors with vision-plain",
         )
     return known[kind]
