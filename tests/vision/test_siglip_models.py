@@ -20,7 +20,7 @@ from transformers.models.idefics3.modeling_idefics3 import Idefics3VisionEmbeddi
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 from vision_case import make_tokenizer
 from vision_reference import picture
-from vision_running import Conversation, difference, load_seeing
+from vision_running import Conversation, difference, load_vision_model
 
 from mrs.architecture.describe import describe
 from mrs.architecture.vision.image_layouts import limit_edge
@@ -64,7 +64,7 @@ def test_as_transformers_4_spelled(vision_references, tmp_path: Path) -> None:
         assert key in config
     del config["tie_word_embeddings"], config["text_config"]["tie_word_embeddings"]
     (folder / "config.json").write_text(json.dumps(config))
-    model, prompt = load_seeing(folder), truth.prompts[2]
+    model, prompt = load_vision_model(folder), truth.prompts[2]
     ids, images = model.shown(prompt.text, prompt.images)
     assert difference(Conversation(model).feed(ids, images), prompt.logits) < 1e-4
 
@@ -95,7 +95,7 @@ SIZES = [(37, 53), (90, 41), (200, 7), (6, 201), (24, 24), (64, 64), (41, 90)]
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_gemma_prompts(case, size, vision_references) -> None:
     """The text around and between images, to the letter."""
-    layout = load_seeing(vision_references(case).folder).vision.layout
+    layout = load_vision_model(vision_references(case).folder).vision.layout
     processor = case.processor(make_tokenizer(case.specials))
     inputs = processor.image_processor(images=[picture(*size)])
     assert layout.shape(size[1], size[0]).text == processor.replace_image_token(inputs, 0)
@@ -104,7 +104,7 @@ def test_gemma_prompts(case, size, vision_references) -> None:
 @pytest.mark.parametrize("case", IDEFICS3, ids=lambda case: case.id)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_idefics_prompts(case, size, vision_references) -> None:
-    layout = load_seeing(vision_references(case).folder).vision.layout
+    layout = load_vision_model(vision_references(case).folder).vision.layout
     processor = case.processor(make_tokenizer(case.specials))
     inputs = processor.image_processor(images=[picture(*size)], return_row_col_info=True)
     text = layout.shape(size[1], size[0]).text
