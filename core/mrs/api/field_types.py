@@ -76,6 +76,6 @@ def quoted(value: Any) -> str:
     """A value as error messages show it: its repr, shortened to 60 characters."""
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - a caller's object may raise anything, an int of 4300 digits does
+    except Exception:  # noqa: BLE001 - the repr of a caller's object may raise anything
         text = f"a value of type {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:57]}…"

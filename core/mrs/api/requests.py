@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from mrs.api.checks import check_fields
-from mrs.api.messages import read_message
+from mrs.api.read_messages import read_message
 from mrs.errors import UsageError
 from mrs.request import Message, Sampling
 

@@ -95,6 +95,6 @@ def _family(metadata: Mapping[str, Any], where: str) -> VisionFamily:
         raise Unsupported(
             f"projectors of type {kind!r} are not supported in GGUF files",
             where=where,
-            hint=f"only {', '.join(known)} are; run other models from safetensors with vision-plain",
+            hint=f"only {', '.join(known)} are; use safetensors files with vision-plain",
         )
     return known[kind]

@@ -108,7 +108,7 @@ def read_tower(tower: Config) -> TilesTower:
 
 @dataclass(frozen=True)
 class TilesLayout:
-    """The grid of tiles of `edge` pixels that fits an image best, with black padding right and below.
+    """The grid of tiles of `edge` pixels that fits an image best; black padding right and below.
 
     A shape's `grid` is (rows, columns) of tiles. The tower encodes `positions` patches of each of
     `most_tiles` tiles; cross-attention uses those of the tiles in the grid.
