@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from mrs.devices.cpu_path import PATH_VARIABLE, TORCH_VARIABLE, cpu_paths
-from mrs.devices.probe import cpu_name
+from mrs.devices.processor import cpu_name
 
 TESTS = Path(__file__).parent
 ROOMS = ("kernels", "quants", "model", "engine", "families", "vision", "plan")

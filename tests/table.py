@@ -1,4 +1,4 @@
-"""Print which family passes which check, as the Markdown tables of the README.
+"""Write which family passes which check, as the Markdown tables of `tests/families.md`.
 
 Run as `python tests/table.py`, with `--slow` to also compare with llama.cpp. It runs the
 tests and fills a cell from those that carry the column's mark.
@@ -15,6 +15,11 @@ from pathlib import Path
 import pytest
 
 _WORDS = {"passed": "yes", "failed": "**no**"}
+HEADING = """# What the tests check of each family
+
+`python tests/table.py --slow` writes this file.
+
+"""
 Cells = dict[str, dict[str, set[str]]]
 
 
@@ -56,11 +61,16 @@ def _cell(outcomes: set[str]) -> str:
 
 
 def main() -> int:
-    return max(make_table(Path(__file__).parent / folder) for folder in ("families", "vision"))
+    here = Path(__file__).parent
+    tables, codes = zip(*(make_table(here / name) for name in ("families", "vision")), strict=True)
+    text = HEADING + "\n".join(tables)
+    (here / "families.md").write_text(text, encoding="utf-8")
+    print(text, end="")
+    return max(codes)
 
 
-def make_table(folder: Path) -> int:
-    """Run a folder's tests and print its table; the exit code of pytest."""
+def make_table(folder: Path) -> tuple[str, int]:
+    """Run a folder's tests: its table, and the exit code of pytest."""
     results = Results()
     chosen = ["-m", "slow or not slow"] if "--slow" in sys.argv[1:] else []
     log = io.StringIO()
@@ -68,10 +78,9 @@ def make_table(folder: Path) -> int:
         # In one process: a plug-in sees no outcomes of workers' tests.
         options = ["-q", "-n", "0", *chosen]
         code = pytest.main([str(folder), *options], plugins=[results])
-    print(results.markdown(), end="\n\n")
     if code:
         print(log.getvalue(), file=sys.stderr)
-    return int(code)
+    return results.markdown() + "\n", int(code)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from mrs.architecture.family_registry import families
+from mrs.architecture.vision.describe_vision import vision_families
 from source.hub_server import HubServer
 
 ROOT = Path(__file__).parent.parent
@@ -105,3 +107,12 @@ def test_pictures_are_there() -> None:
     assert len(pictures) >= 2
     for picture in pictures:
         assert "<svg" in (ROOT / picture).read_text()[:2000]
+
+
+def test_the_families_are_those_of_the_registries():
+    for heading, registry in (("Text", families), ("Vision", vision_families)):
+        (names,) = re.findall(rf"\*\*{heading} families\*\*(.*?)\. Tests", README, re.DOTALL)
+        named = set(re.findall(r"`(\w+)`", names)) - {"mmproj"}
+        aliases = {alias for family in registry().values() for alias in family.aliases}
+        # The language model of mllama is a family of its own, which nobody names.
+        assert set(registry()) - {"mllama_text_model"} <= named <= {*registry(), *aliases}

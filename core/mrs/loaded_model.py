@@ -121,10 +121,10 @@ class LoadedModel:
 
     def memory(self) -> list[DeviceMemoryUsage]:
         """What this process holds on the plan's devices now, and what is free there."""
-        from mrs.engine.profile.memory_in_use import held_memory
+        from mrs.engine.profile.memory_in_use import device_memory_usage
 
         used = zip(self.plan.devices, self.plan.terms, strict=True)
-        return held_memory(device.torch_device for device, terms in used if terms.is_used)
+        return device_memory_usage(device.torch_device for device, terms in used if terms.is_used)
 
     def close(self) -> None:
         """Give the memory back, once what is to be kept of it is in files. Twice is harmless."""

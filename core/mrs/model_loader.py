@@ -33,7 +33,7 @@ from mrs.source.reader import expanded
 from mrs.text.template_process import renderer
 
 if TYPE_CHECKING:
-    from mrs.cache.prefix.disk import PrefixFolder
+    from mrs.cache.prefix.disk import DiskPrefixCache
     from mrs.engine.loop import EngineLoop
     from mrs.model.decoder import Decoder
     from mrs.model.weights import ModelWeights
@@ -117,14 +117,14 @@ class ModelLoader:
         with suppress(MrsError):  # a plan needs no tokenizer, but the memory of one counts
             text = self._text_side()
         import mrs.engine.reply  # noqa: F401
-        from mrs.engine.profile.run import measure, rehearse
+        from mrs.engine.profile.run import measure, profile_run
 
         program_bytes = resident_bytes()
         forget_peak()
         decoder, weights = self._load_decoder(report)
         plan = self.plan
         vision = plan.vision
-        seen = rehearse(
+        seen = profile_run(
             decoder,
             plan.load.context_tokens,
             plan.load.chunk_tokens,
@@ -241,21 +241,21 @@ class ModelLoader:
         )
         return decoder, weights
 
-    def _prefix_folder(self) -> PrefixFolder | None:
+    def _prefix_folder(self) -> DiskPrefixCache | None:
         """The folder that past sequences of this very model are kept in, if one is named."""
         folder, limit_bytes = self.request.prefix_cache_dir, self._folder_bytes
         if folder is None or limit_bytes is None:
             return None
-        from mrs.cache.prefix.disk import PrefixFolder
+        from mrs.cache.prefix.disk import DiskPrefixCache
         from mrs.cache.prefix.signing_key import prefix_key
         from mrs.load.identity import model_identity
 
         identity = model_identity(self.planner.checkpoint, self.plan)
-        return PrefixFolder(folder, identity, limit_bytes, key=prefix_key())
+        return DiskPrefixCache(folder, identity, limit_bytes, key=prefix_key())
 
 
 def _engine(
-    request: RunRequest, made: Plan, decoder: Decoder, folder: PrefixFolder | None
+    request: RunRequest, made: Plan, decoder: Decoder, folder: DiskPrefixCache | None
 ) -> EngineLoop:
     import torch
 

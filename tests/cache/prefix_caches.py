@@ -106,7 +106,8 @@ def feed(cache: SequenceCache, tokens: Sequence[int]) -> SequenceCache:
                 assert isinstance(layer, PagedKVCache)
                 table = cache.tables[layer.group]
                 k, v = torch.full((1, 2, 3), float(token)), torch.full((1, 2, 1), float(-token))
-                layer.kv.write(table.slots(cache.length, cache.length + 1), (k, v))
+                slots = torch.tensor(table.slots(cache.length, cache.length + 1))
+                layer.kv.write(slots, (k, v))
         cache.advance(1)
     return cache
 
@@ -132,21 +133,29 @@ def manager(kind: str = "dense", n: int = 4, budget: int | None = None) -> Prefi
     return PrefixCacheManager(n, new_cache=KINDS[kind], budget_bytes=budgets)
 
 
-def store(prefixes: PrefixCacheManager, kind: str, tokens: Sequence[int], **media: object) -> None:
+def store(
+    prefixes: PrefixCacheManager, kind: str, tokens: Sequence[int], epoch: object = None
+) -> None:
     cache = feed(KINDS[kind](), tokens)
-    prefixes.add_sequence(tokens, cache, **media)
+    prefixes.add_sequence(tokens, cache, epoch=epoch)
     cache.release()
 
 
-def found(prefixes: PrefixCacheManager, kind: str, prompt: Sequence[int], **media: object) -> int:
-    """The offset of the hit, whose cache is compared with one that saw the tokens; 0 for none."""
-    hit = prefixes.search_for_matching_cache(prompt, **media)
+def evict_all(prefixes: PrefixCacheManager) -> None:
+    while prefixes._store.drop_oldest():
+        pass
+
+
+def found(
+    prefixes: PrefixCacheManager, kind: str, prompt: Sequence[int], epoch: object = None
+) -> int:
+    """The length of the hit, whose contents are compared with a fresh cache's; 0 for none."""
+    hit = prefixes.search_for_matching_cache(prompt, epoch=epoch)
     if hit is None:
         return 0
-    assert hit.normal.length == hit.offset == len(prompt) - len(hit.toks)
-    assert hit.toks == list(prompt[hit.offset :])
-    fresh = feed(KINDS[kind](), prompt[: hit.offset])
-    assert seen(hit.normal) == seen(fresh)
-    hit.normal.release()
+    length = hit.length
+    fresh = feed(KINDS[kind](), prompt[:length])
+    assert seen(hit) == seen(fresh)
+    hit.release()
     fresh.release()
-    return hit.offset
+    return length

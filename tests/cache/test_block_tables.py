@@ -34,7 +34,7 @@ class Sequence:
         (kv,), start = self.pool.layers, len(self.tokens)
         self.table.reserve(start, len(tokens))
         numbers = torch.tensor(tokens, dtype=torch.float32)[:, None, None]
-        slots = self.table.slots(start, start + len(tokens))
+        slots = torch.tensor(self.table.slots(start, start + len(tokens)))
         kv.write(slots, (numbers.expand(-1, 2, 3), -numbers.expand(-1, 2, 1)))
         self.tokens += tokens
 
@@ -109,7 +109,7 @@ def test_sequences_that_fork_and_rewind_do_not_disturb_each_other(
         for each in running:
             each.check()
             if window is not None:
-                assert each.table.held_blocks <= window_blocks(1000, WINDOW, CHUNK, BLOCK)
+                assert each.table.num_blocks <= window_blocks(1000, WINDOW, CHUNK, BLOCK)
     assert (refused > 0) == (window is not None)
     for each in running:
         each.table.release()
@@ -171,5 +171,5 @@ def test_a_window_keeps_as_many_blocks_as_are_planned() -> None:
             table = BlockTable(BlockPool(block_tokens=BLOCK, window=window))
             for step in range(40):
                 table.reserve(step * chunk, chunk)
-                most = max(most, table.held_blocks)
+                most = max(most, table.num_blocks)
             assert most <= window_blocks(40 * chunk, window, chunk, BLOCK)

@@ -33,7 +33,7 @@ def cache_of(*images: ImageKeys, length: int = 0) -> CrossAttentionCache:
 
 def seen(cache: CrossAttentionCache, place: int) -> list[float]:
     """The numbers of the rows that a token sees."""
-    found = cache.seen_at(place)
+    found = cache.visible_at(place)
     if found is None:
         return []
     keys, values = found
@@ -134,15 +134,15 @@ def hit(prefixes: PrefixCacheManager, prompt: Tokens) -> int:
     found = prefixes.search_for_matching_cache(prompt, leave_last=True)
     if found is None:
         return 0
-    ours, fresh = found.normal.layers[1], feed(new_cache(), prompt[: found.offset]).layers[1]
+    ours, fresh = found.layers[1], feed(new_cache(), prompt[: found.length]).layers[1]
     assert isinstance(ours, CrossAttentionCache)
     assert isinstance(fresh, CrossAttentionCache)
-    assert ours.length == fresh.length == found.offset
+    assert ours.length == fresh.length == found.length
     assert ours.nbytes == fresh.nbytes
     for place in range(len(prompt) + 1):
         assert seen(ours, place) == seen(fresh, place)
-    found.normal.release()
-    return found.offset
+    found.release()
+    return ours.length
 
 
 PAST = (1, -5, 2, 3, -6, -7, 4, 5)

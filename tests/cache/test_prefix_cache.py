@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from prefix_caches import (
     KINDS,
     TOKEN_BYTES,
     WINDOW,
+    evict_all,
     feed,
     found,
     manager,
@@ -21,6 +23,7 @@ from prefix_caches import (
 
 from mrs.cache.cache_space import CacheBuilder, CacheConfig
 from mrs.cache.prefix.manager import PrefixCacheManager
+from mrs.engine.sequence import Sequence
 from mrs.kernels.paged import PagedKV
 
 KIND_NAMES = list(KINDS)
@@ -68,7 +71,7 @@ def test_a_prompt_that_is_stored_whole_can_leave_its_last_token() -> None:
     store(prefixes, "dense", [1, 2, 3, 4, 5])
     hit = prefixes.search_for_matching_cache([1, 2, 3, 4, 5], leave_last=True)
     assert hit is not None
-    assert (hit.offset, hit.toks) == (4, [5])
+    assert hit.length == 4
 
 
 def test_all_that_is_shared_serves_where_everything_is_remembered() -> None:
@@ -93,42 +96,31 @@ def test_a_window_that_did_not_roll_over_can_be_rewound() -> None:
     assert found(prefixes, "window", [1, 2, 3, 9]) == 3
 
 
-MEDIA = ["image_hashes", "audio_hashes", "video_hashes"]
+def keys_of(*digests: int) -> list[int]:
+    """The prefix keys of a text with as many images, whose tokens are the same for all."""
+    ids, images = [1, 2], []
+    for digest in digests:
+        images.append(SimpleNamespace(positions=range(len(ids), len(ids) + 3), key=-1 - digest))
+        ids += [50, 50, 50, 3]
+    return Sequence(ids, len(ids), 100, sampler=None, images=tuple(images)).prefix_keys
 
 
-@pytest.mark.parametrize("media", MEDIA)
-def test_other_media_are_passed_over(media: str) -> None:
+@pytest.mark.parametrize("kind", KIND_NAMES)
+def test_other_images_are_passed_over(kind: str) -> None:
+    prefixes = manager(kind)
+    store(prefixes, kind, keys_of(11, 12))
+    store(prefixes, kind, keys_of(11))
+    assert found(prefixes, kind, keys_of(11, 99)) == 6
+    assert found(prefixes, kind, keys_of(11, 12, 13)) == 10
+    assert found(prefixes, kind, keys_of(99)) == (0 if kind == "hybrid" else 2)
+    assert found(prefixes, kind, keys_of()) == 0
+
+
+def test_epochs_share_nothing() -> None:
     prefixes = manager()
-    store(prefixes, "dense", [1, 2, 3, 4], **{media: [11, 12]})
-    store(prefixes, "dense", [1, 2], **{media: [11, 99]})
-    assert found(prefixes, "dense", [1, 2, 3, 5], **{media: [11, 99]}) == 2
-    assert found(prefixes, "dense", [1, 2, 3, 5], **{media: [13]}) == 0
-    assert found(prefixes, "dense", [1, 2, 3, 5], **{media: [11, 12, 13]}) == 3
-
-
-@pytest.mark.parametrize("media", MEDIA)
-def test_media_that_the_match_lacks_are_still_to_be_encoded(media: str) -> None:
-    prefixes = manager()
-    store(prefixes, "dense", [1, 2, 3], **{media: [11]})
-    hit = prefixes.search_for_matching_cache([1, 2, 3, 4], **{media: [11, 12, 13]})
-    assert hit is not None
-    kept = [hit.images_to_keep, hit.audios_to_keep, hit.videos_to_keep]
-    assert kept == [2 * (each == media) for each in MEDIA]
-
-
-def test_sequences_with_other_media_do_not_disturb_each_other() -> None:
-    prefixes = manager()
-    store(prefixes, "dense", [1, 2, 3, 4], image_hashes=[1])
-    store(prefixes, "dense", [1, 2, 3, 4, 5], image_hashes=[2])
-    assert len(prefixes) == 2
-    assert found(prefixes, "dense", [1, 2, 3, 4, 6], image_hashes=[1]) == 4
-
-
-def test_eras_share_nothing() -> None:
-    prefixes = manager()
-    store(prefixes, "dense", [1, 2, 3], era="short")
-    assert found(prefixes, "dense", [1, 2, 3, 4], era="long") == 0
-    assert found(prefixes, "dense", [1, 2, 3, 4], era="short") == 3
+    store(prefixes, "dense", [1, 2, 3], epoch="short")
+    assert found(prefixes, "dense", [1, 2, 3, 4], epoch="long") == 0
+    assert found(prefixes, "dense", [1, 2, 3, 4], epoch="short") == 3
 
 
 def test_zero_turns_it_off() -> None:
@@ -153,10 +145,10 @@ def test_going_on_from_the_end_copies_nothing() -> None:
     second = prefixes.search_for_matching_cache([1, 2, 3, 5])
     assert first is not None
     assert second is not None
-    assert seen(first.normal) == seen(feed(KINDS["dense"](), [1, 2, 3]))
+    assert seen(first) == seen(feed(KINDS["dense"](), [1, 2, 3]))
     before += 1  # that of the fresh one
     assert used_blocks() == before
-    assert seen(second.normal) == seen(feed(KINDS["dense"](), [1, 2, 3]))
+    assert seen(second) == seen(feed(KINDS["dense"](), [1, 2, 3]))
     assert used_blocks() == before + 2  # and that of the second
     assert found(prefixes, "dense", [1, 2, 3, 6]) == 3
 
@@ -170,11 +162,11 @@ def test_a_hit_shares_all_blocks_but_the_last_partial_one(kept: int) -> None:
     hit = prefixes.search_for_matching_cache([*tokens[:kept], 50])
     assert hit is not None
     assert used_blocks() == before
-    feed(hit.normal, [50])
+    feed(hit, [50])
     assert used_blocks() == before + 1
-    feed(hit.normal, [51, 52, 53, 54, 55, 56])
+    feed(hit, [51, 52, 53, 54, 55, 56])
     assert found(prefixes, "dense", [*tokens, 60]) == 20
-    hit.normal.release()
+    hit.release()
     assert used_blocks() == before
 
 
@@ -188,7 +180,7 @@ def test_sixteen_sequences_hold_a_common_prefix_once() -> None:
     for number in range(16):
         hit = prefixes.search_for_matching_cache([*prefix, 100 + number])
         assert hit is not None
-        running.append(feed(hit.normal, hit.toks))
+        running.append(feed(hit, [100 + number]))
     own = len(running) * BLOCK * 2 * TOKEN_BYTES
     in_use = (pool.used - before) * sum(pool.block_bytes().values())
     assert in_use == 2000 * 2 * TOKEN_BYTES + own
@@ -205,7 +197,7 @@ def test_a_full_window_that_is_rewound_leaves_what_is_stored() -> None:
     store(prefixes, "window", tokens)
     hit = prefixes.search_for_matching_cache([1, 2, 3, 4, 5, 70])
     assert hit is not None
-    feed(hit.normal, [70, 71])
+    feed(hit, [70, 71])
     assert found(prefixes, "window", [*tokens, 7]) == 6
 
 
@@ -223,7 +215,7 @@ def test_a_common_beginning_takes_memory_once() -> None:
     system = list(range(100, 200))
     for first in range(20):
         hit = prefixes.search_for_matching_cache([*system, first, 20])
-        cache = feed(hit.normal if hit else KINDS["dense"](), [] if hit else system)
+        cache = feed(hit or KINDS["dense"](), [] if hit else system)
         prefixes.add_sequence(system, cache)
         prefixes.add_sequence([*system, first, 20, 21, 22], feed(cache, [first, 20, 21, 22]))
         cache.release()
@@ -268,8 +260,8 @@ def test_a_dropped_sequence_leaves_what_others_share_with_it() -> None:
     for other in ([7, 8, 9, 1], [9, 9, 9, 9]):
         hit = prefixes.search_for_matching_cache([1, 2, 3, 4, *other])
         assert hit is not None
-        prefixes.add_sequence([1, 2, 3, 4, *other], feed(hit.normal, other))
-        hit.normal.release()
+        prefixes.add_sequence([1, 2, 3, 4, *other], feed(hit, other))
+        hit.release()
     store(prefixes, "dense", [5, 5, 5, 5, 5])
     prefixes.evict_caches()
     assert len(prefixes) == 3
@@ -298,7 +290,7 @@ def test_evicting_all_forgets_everything(kind: str) -> None:
     prefixes = manager(kind)
     store(prefixes, kind, [1, 2])
     store(prefixes, kind, [3, 4])
-    assert prefixes.evict_all_caches() == 2
+    evict_all(prefixes)
     assert len(prefixes) == prefixes.nbytes == 0
     assert found(prefixes, kind, [1, 2, 3]) == 0
 
@@ -321,7 +313,7 @@ def test_blocks_of_forgotten_sequences_are_free(kind: str) -> None:
         store(prefixes, kind, [1, 2, 3, 4, 5, first, 1, 2, 3, 4, 5, 6, 7, 8, 9])
         assert found(prefixes, kind, [1, 2, 3, 4, 5, first, 9]) in (0, 5, 6)
     assert [pool.used for pool in space(kind).pools] != before
-    prefixes.evict_all_caches()
+    evict_all(prefixes)
     assert [pool.used for pool in space(kind).pools] == before
 
 
@@ -372,34 +364,30 @@ def test_a_look_up_costs_the_same_among_many_sequences() -> None:
 @pytest.mark.parametrize("kind", KIND_NAMES)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_conversations_get_back_what_they_would_compute(kind: str, seed: int) -> None:
-    """Branching, sharing, going on, media, evictions: a hit is always what its tokens make it."""
+    """Branching, sharing, going on, images, evictions: a hit is always what its tokens make it."""
     chance = random.Random(seed)
     prefixes = manager(kind, n=chance.choice([1, 2, 4]), budget=chance.choice([None, 8000, 24000]))
-    histories: list[tuple[list[int], list[int]]] = [([], [])]
+    histories: list[list[int]] = [[]]
     hits = 0
     for _ in range(120):
-        past, images = chance.choice(histories)
+        past = chance.choice(histories)
         past = past[: chance.randint(0, len(past))] if chance.random() < 0.4 else past
-        if chance.random() < 0.15:
-            images = [*images, chance.randint(0, 2)]
-        tokens = [*past, *(chance.randint(1, 4) for _ in range(chance.randint(1, 9)))]
-        hit = prefixes.search_for_matching_cache(
-            tokens, image_hashes=images, leave_last=chance.random() < 0.5
-        )
-        cache = hit.normal if hit else KINDS[kind]()
-        feed(cache, hit.toks if hit else tokens)
+        image = [-chance.randint(1, 3)] * 3 if chance.random() < 0.15 else []
+        tokens = [*past, *image, *(chance.randint(1, 4) for _ in range(chance.randint(1, 9)))]
+        hit = prefixes.search_for_matching_cache(tokens, leave_last=chance.random() < 0.5)
+        cache = hit or KINDS[kind]()
+        feed(cache, tokens[cache.length :])
         hits += hit is not None
-        prefixes.add_sequence(tokens, cache, image_hashes=images)
+        prefixes.add_sequence(tokens, cache)
         if chance.random() < 0.3:
             assert seen(cache) == seen(feed(KINDS[kind](), tokens))
         cache.release()
         if chance.random() < 0.5:
             prefixes.evict_caches()
-        histories.append((tokens, images))
-        probe, shown = chance.choice(histories)
-        found(prefixes, kind, [*probe, 9], image_hashes=shown)
+        histories.append(tokens)
+        found(prefixes, kind, [*chance.choice(histories), 9])
     assert hits > 10
-    assert prefixes.evict_all_caches() >= 0
+    evict_all(prefixes)
     assert prefixes.nbytes == 0
 
 

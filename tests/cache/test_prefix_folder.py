@@ -21,7 +21,7 @@ from safetensors import safe_open
 from mrs.cache.cache_space import CacheBuilder, CacheConfig, CacheSpace
 from mrs.cache.cross_attention_kv import CrossAttentionCache, ImageKeys
 from mrs.cache.prefix.chain import BLOCK_TOKENS
-from mrs.cache.prefix.disk import LEAST_TOKENS, STALE_S, PrefixFolder
+from mrs.cache.prefix.disk import LEAST_TOKENS, STALE_S, DiskPrefixCache
 from mrs.cache.prefix.manager import PrefixCacheManager
 from mrs.cache.prefix.signing_key import prefix_key
 from mrs.cache.sequence_cache import SequenceCache
@@ -38,7 +38,7 @@ def manager(
 ) -> PrefixCacheManager:
     """Remembers nothing in memory yet, like a process that has just begun."""
     return PrefixCacheManager(
-        4, new_cache=KINDS[kind], folder=PrefixFolder(str(folder), model, limit, key=b"key")
+        4, new_cache=KINDS[kind], folder=DiskPrefixCache(str(folder), model, limit, key=b"key")
     )
 
 
@@ -91,8 +91,8 @@ def test_asking_the_same_again_leaves_one_token(tmp_path: Path) -> None:
     for prompt in (LONG[:129], LONG[:128]):
         hit = manager(tmp_path).search_for_matching_cache(prompt, leave_last=True)
         assert hit is not None
-        assert hit.toks == prompt[-1:]
-        assert seen(hit.normal) == seen(feed(KINDS["dense"](), prompt[:-1]))
+        assert hit.length == len(prompt) - 1
+        assert seen(hit) == seen(feed(KINDS["dense"](), prompt[:-1]))
 
 
 @pytest.mark.parametrize("kind", ["window", "hybrid"])
@@ -113,18 +113,18 @@ def test_what_is_in_memory_is_preferred_where_it_is_as_long(tmp_path: Path) -> N
     prefixes.add_sequence(LONG, cache)
     hit = prefixes.search_for_matching_cache([*LONG, 5])
     assert hit is not None
-    tables = zip(hit.normal.tables, cache.tables, strict=True)
+    tables = zip(hit.tables, cache.tables, strict=True)
     assert all(one.row() == other.row() for one, other in tables)
 
 
-def test_eras_and_media_share_no_files(tmp_path: Path) -> None:
-    prefixes = manager(tmp_path)
-    store(prefixes, "dense", LONG, era=1, image_hashes=[5])
+def test_epochs_and_images_share_no_files(tmp_path: Path) -> None:
+    prefixes, other = manager(tmp_path), [-2 if token == 8 else token for token in LONG]
+    store(prefixes, "dense", LONG, epoch=1)
     prefixes.close()
-    assert found(manager(tmp_path), "dense", [*LONG, 3], era=2, image_hashes=[5]) == 0
-    assert found(manager(tmp_path), "dense", [*LONG, 3], era=1, image_hashes=[6]) == 0
-    assert found(manager(tmp_path), "dense", [*LONG, 3], era=1) == 0
-    assert found(manager(tmp_path), "dense", [*LONG, 3], era=1, image_hashes=[5]) == len(LONG)
+    assert found(manager(tmp_path), "dense", [*LONG, 3], epoch=2) == 0
+    assert found(manager(tmp_path), "dense", [*other, 3], epoch=1) == 0
+    assert found(manager(tmp_path), "dense", [*LONG, 3]) == 0
+    assert found(manager(tmp_path), "dense", [*LONG, 3], epoch=1) == len(LONG)
 
 
 def test_tokens_of_any_size_are_told_apart(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def latent(layers: int, width: int, dtype: torch.dtype, images: bool = False) ->
 def filled(cache: SequenceCache, keys: torch.Tensor) -> SequenceCache:
     """With other numbers in each layer, from keys (1, T, D) on."""
     cache.reserve(keys.shape[1])
-    slots = cache.tables[0].slots(0, keys.shape[1])
+    slots = torch.tensor(cache.tables[0].slots(0, keys.shape[1]))
     for number, layer in enumerate(cache.layers):
         if not isinstance(layer, CrossAttentionCache):
             layer.kv.write(slots, (keys.transpose(0, 1) + number,))
@@ -174,11 +174,11 @@ def filled(cache: SequenceCache, keys: torch.Tensor) -> SequenceCache:
 def test_every_type_comes_back_as_it_was(tmp_path: Path, dtype: torch.dtype) -> None:
     keys = torch.randn(1, 200, 5, generator=torch.Generator().manual_seed(1))
     cache = filled(latent(2, 5, dtype).new(), keys)
-    folder = PrefixFolder(str(tmp_path), "m", MANY_BYTES, key=b"key")
+    folder = DiskPrefixCache(str(tmp_path), "m", MANY_BYTES, key=b"key")
     folder.save("key", LONG[:200], cache)
     folder.close()
-    again = PrefixFolder(str(tmp_path), "m", MANY_BYTES, key=b"key")
-    back = again.take(
+    again = DiskPrefixCache(str(tmp_path), "m", MANY_BYTES, key=b"key")
+    back = again.load(
         "key", [*LONG[:200], 1], most=200, beyond=0, new_cache=latent(2, 5, dtype).new
     )
     assert back is not None
@@ -198,10 +198,10 @@ def test_pictures_come_back_with_their_places(tmp_path: Path, length: int) -> No
         if place < length:
             pictures.add(ImageKeys(place, keys, -keys))
     filled(cache, torch.randn(1, length, 2, generator=chance))
-    folder = PrefixFolder(str(tmp_path), "m", MANY_BYTES, key=b"key")
+    folder = DiskPrefixCache(str(tmp_path), "m", MANY_BYTES, key=b"key")
     folder.save("key", LONG[:length], cache)
     folder.close()
-    back = PrefixFolder(str(tmp_path), "m", MANY_BYTES, key=b"key").take(
+    back = DiskPrefixCache(str(tmp_path), "m", MANY_BYTES, key=b"key").load(
         "key", [*LONG[:length], 1], most=length, beyond=0, new_cache=new_cache
     )
     assert back is not None
@@ -209,7 +209,7 @@ def test_pictures_come_back_with_their_places(tmp_path: Path, length: int) -> No
     names = [set(layer.export(0, length).tensors) for layer in (pictures, back.layers[1])]
     assert names[0] == names[1]
     for place in range(length):
-        now, then = back.layers[1].seen_at(place), pictures.seen_at(place)
+        now, then = back.layers[1].visible_at(place), pictures.visible_at(place)
         assert (now is None) == (then is None)
         assert now is None or all(map(torch.equal, now, then))
 
@@ -219,10 +219,10 @@ def test_pictures_come_back_with_their_places(tmp_path: Path, length: int) -> No
 )
 def test_caches_of_other_shapes_are_never_filled(tmp_path: Path, other: CacheSpace) -> None:
     cache = filled(latent(2, 5, torch.float32).new(), torch.zeros(1, 40, 5))
-    folder = PrefixFolder(str(tmp_path), "m", MANY_BYTES, key=b"key")
+    folder = DiskPrefixCache(str(tmp_path), "m", MANY_BYTES, key=b"key")
     folder.save("key", LONG[:40], cache)
     folder.close()
-    assert folder.take("key", LONG[:41], most=40, beyond=0, new_cache=other.new) is None
+    assert folder.load("key", LONG[:41], most=40, beyond=0, new_cache=other.new) is None
     assert other.pools[0].used == 0
     assert not files(tmp_path)
 
@@ -349,8 +349,8 @@ def test_short_sequences_are_not_kept(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
     path = name if name.startswith("~") else str(tmp_path / name)
-    with pytest.raises(UsageError, match="the prefix cache cannot be kept in"):
-        PrefixFolder(path, "m", MANY_BYTES, key=b"key")
+    with pytest.raises(UsageError, match="the prefix cache cannot be stored in"):
+        DiskPrefixCache(path, "m", MANY_BYTES, key=b"key")
 
 
 def test_a_full_disk_ends_the_keeping_and_nothing_else(
@@ -366,7 +366,7 @@ def test_a_full_disk_ends_the_keeping_and_nothing_else(
         store(prefixes, "dense", [7, *LONG])
         prefixes.close()
     assert [record.getMessage() for record in caplog.records] == [
-        f"the prefix cache in {tmp_path} is kept no longer: No space left on device"
+        f"cannot write to the prefix cache in {tmp_path} any more: No space left on device"
     ]
     assert not list(tmp_path.iterdir())
     assert found(prefixes, "dense", [*LONG, 9]) == len(LONG)
@@ -391,6 +391,7 @@ def program(code: str, *arguments: object) -> list[str]:
 
 
 WRITE_MANY = """
+from prefix_caches import evict_all
 import pathlib
 folder, seed = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 chance = random.Random(seed)
@@ -398,9 +399,9 @@ prefixes = manager(folder, sys.argv[3], limit=200_000)
 for turn in range(20):
     tokens = LONG[: chance.randrange(32, 300)] + [chance.randrange(9) for _ in range(100)]
     offset = found(prefixes, sys.argv[3], tokens)
-    prefixes.evict_all_caches()
+    evict_all(prefixes)
     store(prefixes, sys.argv[3], tokens)
-    prefixes.evict_all_caches()
+    evict_all(prefixes)
 prefixes.close()
 """
 
@@ -494,8 +495,8 @@ def test_random_conversations_over_many_processes(tmp_path: Path, kind: str, see
         past = past[: chance.randint(0, len(past))] if chance.random() < 0.3 else past
         tokens = [*past, *(chance.randint(1, 3) for _ in range(chance.randint(1, 90)))]
         hit = prefixes.search_for_matching_cache(tokens, leave_last=chance.random() < 0.5)
-        cache = hit.normal if hit else KINDS[kind]()
-        feed(cache, hit.toks if hit else tokens)
+        cache = hit or KINDS[kind]()
+        feed(cache, tokens[cache.length :])
         hits += hit is not None
         prefixes.add_sequence(tokens, cache)
         cache.release()
@@ -529,7 +530,7 @@ def test_files_under_another_key_or_name_are_not_there(tmp_path: Path) -> None:
     other = PrefixCacheManager(
         4,
         new_cache=KINDS["dense"],
-        folder=PrefixFolder(str(tmp_path), "a model", MANY_BYTES, key=b"another"),
+        folder=DiskPrefixCache(str(tmp_path), "a model", MANY_BYTES, key=b"another"),
     )
     assert found(other, "dense", [*LONG[:100], 3]) == 0
     assert file_of(tmp_path, 100).exists()
@@ -550,8 +551,8 @@ def test_the_key_is_the_users_own(tmp_path: Path) -> None:
 def test_a_folder_that_others_may_write_to_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    PrefixFolder(str(tmp_path), "m", MANY_BYTES, key=b"key")
+    DiskPrefixCache(str(tmp_path), "m", MANY_BYTES, key=b"key")
     assert not caplog.records
     tmp_path.chmod(0o777)
-    PrefixFolder(str(tmp_path), "m", MANY_BYTES, key=b"key")
+    DiskPrefixCache(str(tmp_path), "m", MANY_BYTES, key=b"key")
     assert "other users may write" in caplog.text

@@ -139,7 +139,7 @@ def test_what_does_not_fit(run_mrs, big: str) -> None:
     ("line", "expected"),
     [
         ("plan --device cpu=4GiB plain -m x", "--device needs --dry-run"),
-        ("plan --dry-run --device gpu=4GiB -m {}", "'gpu=4GiB' is no device"),
+        ("plan --dry-run --device gpu=4GiB -m {}", "'gpu=4GiB' is not a device"),
         ("plan --dry-run -m x plain -m {}", "-m x stands before plain"),
         ("plan --dry-run -f x.gguf", "-f x.gguf names a file of no model"),
         ("plan --dry-run --solve speed -m {}", "max-batch-size"),

@@ -91,7 +91,7 @@ def test_a_bias_of_no_token_is_refused(token: int) -> None:
 def test_logprobs_are_the_models_own() -> None:
     logits = torch.tensor([1.0, 3.0, 2.0, -1.0])
     sampling = Sampling(temperature=0, logprobs=2, logit_bias=((0, 100.0),))
-    choice = Sampler(sampling, [1], 4, random.Random())(logits.numpy())
+    choice = Sampler(sampling, [1], 4, random.Random())(logits.numpy().copy())
     exact = logits.double().log_softmax(-1).tolist()
     assert choice.id == 0
     assert choice.logprob == pytest.approx(exact[0])

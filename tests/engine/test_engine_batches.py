@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import replace
 
 import pytest
@@ -268,6 +269,36 @@ def test_a_late_reply_fails() -> None:
         engine.step()
     assert isinstance(late.error, DeadlineExceeded)
     assert (in_time.finish_reason, in_time.error) == ("length", None)
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_deadline_ends_sequences_that_run_or_wait(
+    steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, now_s = begin_engine("dense", max_seqs=1), 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    begun = [engine.add(SequenceRequest([1, 2], GREEDY, timeout_s=5.0)) for _ in range(2)]
+    patient = ask(engine, ([1, 2], replace(GREEDY, max_tokens=3)))
+    for _ in range(steps):
+        engine.step()
+    now_s = 105.5
+    ended = [output for output in engine.step() if output.token is None]
+    assert [output.sequence for output in ended] == begun
+    assert [each.num_new_tokens for each in begun] == [steps, 0]
+    assert all(isinstance(each.error, DeadlineExceeded) for each in begun)
+    assert len(patient.finish()) == 3
+
+
+def test_an_aborted_sequence_that_waits_is_never_computed() -> None:
+    engine = begin_engine("dense", max_seqs=1)
+    running = ask(engine, ([1, 2], replace(GREEDY, max_tokens=4)))
+    waiting = ask(engine, ([3] * 20, GREEDY))
+    running.advance()
+    waiting.sequence.abort()
+    ended = [output.sequence for output in engine.step() if output.finish_reason == "cancelled"]
+    assert ended == [waiting.sequence]
+    running.finish()
+    assert engine.stats == (0, 0, 0, 2 + 3, 0)
 
 
 def test_prompts_that_cannot_be_answered_are_refused() -> None:

@@ -12,7 +12,7 @@ from tiny_decoders import CPU, GREEDY, VOCABULARY, WARM, tiny_decoder
 
 from engines import Asked, make_engine
 from mrs.cache.prefix import chain
-from mrs.cache.prefix.disk import PrefixFolder
+from mrs.cache.prefix.disk import DiskPrefixCache
 from mrs.engine.engine import Engine
 from mrs.request import Sampling
 
@@ -34,7 +34,7 @@ def begin_engine(
     budget: int | None = None,
     split: bool = False,
     planned_tokens: int = 48,
-    folder: PrefixFolder | None = None,
+    folder: DiskPrefixCache | None = None,
 ) -> Engine:
     return make_engine(
         tiny_decoder(kind, split=split),
@@ -94,7 +94,7 @@ def test_later_processes_answer_as_from_nothing(
     chance = random.Random(kind)
 
     def begun(planned: int) -> Engine:
-        folder = PrefixFolder(str(tmp_path), kind, 1 << 30, key=b"key")
+        folder = DiskPrefixCache(str(tmp_path), kind, 1 << 30, key=b"key")
         return begin_engine(kind, 2, split=split, planned_tokens=planned, folder=folder)
 
     # Planned for few tokens, a layer with a window remembers all.
@@ -131,7 +131,7 @@ def test_a_system_prompt_serves_the_third_process(
     monkeypatch.setattr(chain, "BLOCK_TOKENS", 16)
     system, hits = [number % VOCABULARY for number in range(100)], []
     for new in ([1, 2, 3], [4, 5, 6], [7, 8, 9]):
-        folder = PrefixFolder(str(tmp_path), kind, 1 << 30, key=b"key")
+        folder = DiskPrefixCache(str(tmp_path), kind, 1 << 30, key=b"key")
         engine = begin_engine(kind, 4, folder=folder)
         hits.append(reply(engine, [*system, *new], replace(GREEDY, max_tokens=2))[1])
         engine.close()
@@ -180,7 +180,7 @@ def test_without_a_cache_nothing_is_remembered() -> None:
     prompt = list(range(20))
     assert reply(engine, prompt, replace(GREEDY, max_tokens=3))[1] == 0
     assert reply(engine, prompt, replace(GREEDY, max_tokens=3))[1] == 0
-    assert engine.caches.prefix_bytes == 0
+    assert [pool.used for pool in engine.caches.space.pools] == [0]
 
 
 def test_running_sequences_hold_a_common_prefix_once() -> None:

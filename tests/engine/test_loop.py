@@ -76,13 +76,14 @@ def engine_threads() -> int:
 
 
 def test_threads_get_their_own_replies(loop: EngineLoop) -> None:
-    prompts = [[number, 7, 9] for number in range(1, 5)]
+    # As many as may wait, in case that none is taken up before the last one is submitted.
+    prompts = [[number, 7, 9] for number in range(1, 4)]
     settings = replace(GREEDY, max_tokens=12)
     plain = make_engine(tiny_decoder("dense"), planned_tokens=64, context_tokens=200)
     expected = [generate(plain, prompt, settings) for prompt in prompts]
-    with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(3) as pool:
         assert list(pool.map(lambda ids: list(loop.generate(ids, settings)), prompts)) == expected
-    assert loop.stats == (0, 0, 0, 4 * 14, 0)
+    assert loop.stats == (0, 0, 0, 3 * 14, 0)
 
 
 def test_too_many_requests_are_refused(engine: Engine, loop: EngineLoop) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -32,7 +33,7 @@ def sampler(
     sampling: Sampling, vocab: int, prompt: list[int] | None = None, seed: int = 0
 ) -> Callable[[Tensor], int]:
     choose = Sampler(sampling, prompt or [], vocab, Random(seed))
-    return lambda logits: choose(logits.numpy()).id
+    return lambda logits: choose(logits.numpy().copy()).id
 
 
 def frequencies(sampling: Sampling, logits: Tensor, draws: int) -> Tensor:
@@ -156,3 +157,62 @@ def test_a_seed_repeats() -> None:
 def test_filters_always_leave_a_token() -> None:
     logits = torch.tensor([1.0, 1.0, 1.0])
     assert sampler(changed(top_p=1e-9, min_p=1.0), 3)(logits) in (0, 1, 2)
+
+
+def plain_draw(logits: np.ndarray, sampling: Sampling, rng: Random) -> int:
+    """The same by sorting the whole vocabulary."""
+    weights = np.exp((logits - logits.max()) / np.float32(sampling.temperature))
+    ids = np.arange(len(weights))
+    enough = sampling.top_p * weights.sum(dtype=np.float64)
+    ids = ids[weights >= sampling.min_p]
+    if sampling.top_p < 1:
+        ids = ids[np.argsort(-weights[ids], kind="stable")]
+        ids = ids[: 1 + weights[ids].cumsum(dtype=np.float64).searchsorted(enough)]
+    sums = weights[ids].cumsum(dtype=np.float64)
+    return int(ids[sums[:-1].searchsorted(rng.random() * sums[-1], side="right")])
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("spread", [0.0, 0.3, 2.0, 9.0])
+@pytest.mark.parametrize("size", [1, 7, 128, 700, 9000])
+def test_draws_are_those_of_a_sorted_vocabulary(size: int, spread: float, tied: bool) -> None:
+    chance, numbers = Random(size), np.random.default_rng(size)
+    for seed in range(40):
+        top_p, min_p = chance.choice([1.0, 0.95, 0.6, 0.01]), chance.choice([0.0, 0.02, 1.0])
+        sampling = changed(temperature=chance.choice([0.7, 1.0]), top_p=top_p, min_p=min_p)
+        logits = (numbers.standard_normal(size) * spread).astype(np.float32)
+        if tied:
+            logits = logits.round()
+        expected = plain_draw(logits, sampling, Random(seed))
+        drawn = Sampler(sampling, [], size, Random(seed))(logits.copy()).id
+        assert drawn == expected, sampling
+
+
+def test_rows_of_a_batch_do_not_touch_each_other() -> None:
+    settings = [
+        changed(temperature=0.0, repetition_penalty=1.3),
+        changed(top_k=20, frequency_penalty=0.5),
+        changed(top_p=0.9, dry_multiplier=0.8, logprobs=3),
+        changed(min_p=0.1, presence_penalty=0.4, logit_bias=((5, 3.0),)),
+        PLAIN,
+    ]
+    steps = np.random.default_rng(4).standard_normal((12, 5, 400), np.float32)
+
+    def samplers() -> list[Sampler]:
+        return [Sampler(each, [1, 2, 3], 400, Random(n)) for n, each in enumerate(settings)]
+
+    alone = [[choose(step[n].copy()) for step in steps] for n, choose in enumerate(samplers())]
+    together = samplers()
+    for number, step in enumerate(steps):
+        batch = step.copy()
+        for n in (3, 0, 4, 2, 1):
+            assert together[n](batch[n]) == alone[n][number]
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 9])
+def test_the_likeliest_tokens_are_named_lowest_first_where_equal(count: int) -> None:
+    logits = np.array([0.0, 2.0, 1.0, 2.0, 1.0, -3.0], np.float32)
+    token = Sampler(changed(temperature=0.0, logprobs=count), [], 6, Random(0))(logits.copy())
+    assert [id for id, _ in token.top] == [1, 3, 2, 4, 0, 5][:count]
+    exact = torch.tensor(logits).double().log_softmax(0)
+    assert [value for _, value in token.top] == pytest.approx(exact[[1, 3, 2, 4, 0, 5]][:count])

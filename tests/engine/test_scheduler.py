@@ -27,7 +27,7 @@ class CountingCaches:
         sequence.cache = object()
         sequence.num_computed_tokens = 0
 
-    def preempt(self, sequence: Sequence) -> None:
+    def free(self, sequence: Sequence) -> None:
         sequence.cache, sequence.num_computed_tokens = None, 0
 
     def is_prefix_being_computed(self, sequence: Sequence, other: Sequence) -> bool:

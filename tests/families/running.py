@@ -14,7 +14,7 @@ from mrs.architecture.describe import Description, describe
 from mrs.cache.cache_space import CacheSpace
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.devices.probe import probe_devices
-from mrs.engine.profile.run import rehearse
+from mrs.engine.profile.run import profile_run
 from mrs.kernels.cpu.library import is_available
 from mrs.load.load import load_weights
 from mrs.load.tensor_reader import TORCH_DTYPES
@@ -85,7 +85,7 @@ class Conversation:
     def feed(self, tokens: Sequence[int]) -> Tensor:
         """Logits (T, V) after every one of the tokens."""
         self._ids += tokens
-        if self._decoder.is_outdated(self.cache, len(self._ids)):
+        if self._decoder.needs_recompute(self.cache, len(self._ids)):
             self.cache = self.space.new()
         new, total = self._ids[self.cache.length :], len(self._ids)
         parts = []
@@ -124,7 +124,7 @@ def check_planned_bytes(loaded: Loaded) -> None:
         layer_kv_bytes(layer, PLANNED_TOKENS, loaded.plan.dense, chunk_tokens=7) for layer in layers
     ]
     assert cache_bytes(loaded.decoder, chunk_tokens=7) == planned_kv
-    seen = rehearse(loaded.decoder, PLANNED_TOKENS, PREFILL_CHUNK_TOKENS)
+    seen = profile_run(loaded.decoder, PLANNED_TOKENS, PREFILL_CHUNK_TOKENS)
     assert 0 < seen.activation_bytes[CPU] <= terms.activations.expected
 
 

@@ -12,7 +12,7 @@ from made_models import write_model
 from mrs.architecture.describe import describe
 from mrs.devices.device import Device
 from mrs.engine.profile.peak_memory import peak_bytes
-from mrs.engine.profile.run import rehearse
+from mrs.engine.profile.run import profile_run
 from mrs.formats import FORMATS
 from mrs.isq import parse_isq
 from mrs.kernels.cpu.library import is_available
@@ -78,7 +78,7 @@ def measured_and_predicted(
     )
     layers = [cpu] * len(description.spec.layers)
     decoder = Decoder(description.spec, weights, layers, TORCH_DTYPES[dense.name])
-    seen = rehearse(decoder, context_tokens, 512)
+    seen = profile_run(decoder, context_tokens, 512)
     assert seen.kv_bytes[cpu] == sum(sizes.kv_bytes)
     return seen.activation_bytes[cpu], predicted(sizes)
 

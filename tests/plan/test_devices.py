@@ -9,9 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from mrs.devices.apple import working_set_bytes
+from mrs.devices.device import Device, placement_devices
 from mrs.devices.host_memory import HostMemory
 from mrs.devices.nvidia import cuda_devices
-from mrs.devices.probe import Device, placement_devices, probe_devices
+from mrs.devices.probe import probe_devices
 from mrs.devices.published_bandwidth import PUBLISHED, find_card, published_bandwidth
 from mrs.errors import UsageError
 
@@ -122,7 +123,7 @@ def test_every_card_is_found_by_its_name():
         (["cuda:0=1GiB,speed=9"], "'speed=9'"),
         (["cuda:0=1GiB,bandwidth=fast"], "'fast'"),
         (["cuda:0=1GiB,bandwidth=1GB/s,bandwidth=2GB/s"], "'bandwidth=2GB/s'"),
-        (["cuda:0=1GiB", "cuda=2GiB"], "cuda:0 comes twice"),
+        (["cuda:0=1GiB", "cuda=2GiB"], "cuda:0 is given twice"),
         ([""], "''"),
     ],
 )

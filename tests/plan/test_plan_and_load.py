@@ -18,6 +18,7 @@ import mrs
 import mrs_cli
 from mrs.devices.bandwidth import remember_bandwidth
 from mrs.devices.device import Device
+from mrs.devices.measurements import host_key
 from mrs.errors import DoesNotFit
 from mrs.model_loader import ModelLoader
 from mrs.plan.calibration import corrections
@@ -126,7 +127,8 @@ def test_a_faster_run_is_remembered(tiny: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", '{"cpu x 2": 3}', '{"cpu x 2": {"activation_ratio": 9}}']
+    "content",
+    ["", "[]", json.dumps({host_key(): 3}), json.dumps({host_key(): {"activation_ratio": 9}})],
 )
 def test_a_damaged_memory_remembers_nothing(tmp_path: Path, content: str) -> None:
     path = tmp_path / "calibration.json"

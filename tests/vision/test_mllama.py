@@ -36,7 +36,7 @@ from mrs.architecture.vision.vision_family import VisionConfigs
 from mrs.engine.engine import Engine
 from mrs.engine.image_input import ImageInput
 from mrs.engine.multimodal import sequence_input
-from mrs.engine.profile.run import rehearse
+from mrs.engine.profile.run import profile_run
 from mrs.errors import MrsError
 from mrs.families.mllama_text import FAMILY as TEXT_FAMILY
 from mrs.families.vision.mllama import FAMILY, SPELLINGS
@@ -134,7 +134,7 @@ def test_sequences_of_a_batch_do_not_mix(vision_model: LoadedVisionModel) -> Non
     both, two = vision_model.shown(f"{BEGIN} {{}} w4 {{}} w5", PICTURES[1:3])
     fed = [(plain, (), text), (goes_on, shown, first), (begins, two, both)]
     inputs = [
-        sequence_input(vision_model.decoder, each.cache, images, ids, 0)
+        sequence_input(vision_model.decoder, each.cache, images, ids[each.cache.length :], 0)
         for each, images, ids in fed
     ]
     inputs = [replace(each, logits_rows=range(len(each.token_ids))) for each in inputs]
@@ -271,7 +271,7 @@ def test_the_planned_cache_is_what_the_largest_pictures_take(
     conversation.feed(ids, shown)
     allocated = conversation.space.allocated_bytes(conversation.cache)
     assert allocated.total() == sum(model.plan.kv_bytes)
-    seen = rehearse(model.decoder, PLANNED_TOKENS, 512, planned.images, edge)
+    seen = profile_run(model.decoder, PLANNED_TOKENS, 512, planned.images, edge)
     cpu = model.decoder.primary_device
     assert seen.kv_bytes[cpu] == sum(model.plan.kv_bytes)
     assert seen.activation_bytes[cpu] <= model.plan.terms[0].activations.expected

@@ -141,7 +141,9 @@ def test_text_goes_on_behind_the_picture(
 
     def positions(fed: range) -> torch.Tensor:
         cache.length = fed.start
-        one = sequence_input(vision_model.decoder, cache, images, ids[: fed.stop], len(ids))
+        one = sequence_input(
+            vision_model.decoder, cache, images, ids[fed.start : fed.stop], len(ids)
+        )
         if one.positions is not None:
             return one.positions
         return torch.arange(fed.start, fed.stop).repeat(3, 1) + one.offset

@@ -13,7 +13,7 @@ from vision_running import LoadedVisionModel
 
 from engines import Asked, make_engine
 from mrs.cache.prefix import chain, disk
-from mrs.cache.prefix.disk import PrefixFolder
+from mrs.cache.prefix.disk import DiskPrefixCache
 from mrs.engine.engine import Engine
 from mrs.engine.image_input import place_images
 from mrs.media.prepare import PreparedImage
@@ -29,7 +29,7 @@ class Past:
     images: tuple[PreparedImage, ...] = ()
 
 
-def begin_engine(model: LoadedVisionModel, n: int, folder: PrefixFolder | None = None) -> Engine:
+def begin_engine(model: LoadedVisionModel, n: int, folder: DiskPrefixCache | None = None) -> Engine:
     return make_engine(
         model.decoder,
         planned_tokens=200,
@@ -79,7 +79,7 @@ def test_conversations_that_mix_pictures_are_answered_as_from_nothing(
         return Past((*past.ids, *ids), (*past.images, *shown))
 
     def begun() -> Engine:
-        return begin_engine(model, 3, PrefixFolder(str(tmp_path), "m", 1 << 30, key=b"key"))
+        return begin_engine(model, 3, DiskPrefixCache(str(tmp_path), "m", 1 << 30, key=b"key"))
 
     forgetful = begin_engine(model, 0)
     remembering = begun() if lasting else begin_engine(model, 3)

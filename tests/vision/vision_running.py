@@ -125,7 +125,7 @@ class Conversation:
         assert list(ids[:start]) == self._ids
         while start < len(ids):
             end = chunk_end(images, min(start + self._chunk_tokens, len(ids)), start=start)
-            one = sequence_input(self._decoder, self.cache, images, ids[:end], len(ids))
+            one = sequence_input(self._decoder, self.cache, images, ids[start:end], len(ids))
             one = replace(one, logits_rows=range(end - start))
             parts.append(self._decoder.forward(forward_batch([one]), [self.cache]))
             start = end

@@ -1,4 +1,4 @@
-"""Fixed-size blocks of keys and values, counted by who refers to them."""
+"""Fixed-size blocks of keys and values, with reference counts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from mrs.kernels.paged import PagedKV
 class BlockPool:
     """The blocks of the layers that keep the same tokens of a sequence.
 
-    A block is a place for `block_tokens` tokens in each of `layers`. Those who refer to a block
-    share it; only one of them appends to it: `filled` says how many of its tokens are written, and
-    who goes on from fewer needs a copy. The lowest free blocks are given out first, so that memory
-    that was not needed yet stays untouched; when all are taken, there will be more.
+    A block has space for `block_tokens` tokens in each of `layers`. Several sequences may refer to
+    a block, and only one of them appends to it: `filled` says how many of its tokens are written,
+    and a sequence that goes on from fewer needs a copy. The lowest free blocks are allocated
+    first, so that memory that was never needed stays untouched. If none is free, the pool grows.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class BlockPool:
 
     @property
     def used(self) -> int:
-        """Blocks that somebody refers to."""
+        """Blocks with at least one reference."""
         return self.count - len(self._free)
 
     def block_bytes(self) -> Counter[torch.device]:
@@ -58,7 +58,7 @@ class BlockPool:
         return self._references[block]
 
     def allocate(self) -> int:
-        """A block that nobody else refers to."""
+        """A block with one reference, the caller's."""
         if not self._free:
             self._grow(max(self.count + self.count // 4, self.count + 1))
         block = heapq.heappop(self._free)
@@ -67,12 +67,12 @@ class BlockPool:
         return block
 
     def retain(self, blocks: Iterable[int]) -> None:
-        """Refer to blocks once more."""
+        """Add a reference to each of `blocks`."""
         for block in blocks:
             self._references[block] += 1
 
     def release(self, blocks: Iterable[int]) -> None:
-        """Refer to blocks no longer; those that nobody refers to are free."""
+        """Remove a reference from each of `blocks`; those without any are free."""
         for block in blocks:
             self._references[block] -= 1
             if not self._references[block]:
@@ -87,7 +87,7 @@ class BlockPool:
         return new
 
     def _grow(self, blocks: int) -> None:
-        """One layer after another, so that no more than one is there twice."""
+        """Resize one layer after another, so that memory has at most one of them twice."""
         for layer in self.layers:
             layer.resize(blocks)
         new = range(self.count, blocks)

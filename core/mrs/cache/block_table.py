@@ -1,12 +1,9 @@
-"""Which blocks hold the tokens of one sequence."""
+"""The block table of one sequence."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-
-import torch
-from torch import Tensor
 
 from mrs.block_sizes import blocks_of
 from mrs.cache.block_pool import BlockPool
@@ -16,7 +13,10 @@ from mrs.interrupts import interrupts_held
 
 @dataclass(frozen=True)
 class SharedBlocks:
-    """References to the blocks `index` and after of a sequence; tokens count from `first` on."""
+    """References to adjacent blocks of a sequence, of which `index` is the first one's number.
+
+    Only the tokens from `first` on count.
+    """
 
     pool: BlockPool
     index: int
@@ -24,8 +24,9 @@ class SharedBlocks:
     first: int
 
     def split(self, at: int) -> tuple[SharedBlocks | None, SharedBlocks | None]:
-        """What holds the tokens before `at`, and what holds those after; both refer to the block
-        that holds some of either.
+        """The blocks of the tokens before `at`, and those of the others.
+
+        Both refer to a block that has tokens of either.
         """
         size = self.pool.block_tokens
         if at <= self.first:
@@ -49,14 +50,15 @@ class SharedBlocks:
 class BlockTable:
     """The blocks of a sequence in the order of its tokens, in all layers of one pool.
 
-    Where layers have a window, the blocks before it are given back; block 0 stands in their place.
+    If the layers have a sliding window, blocks before it are released, and the table has block 0
+    instead of them.
     """
 
     is_state = False
 
     def __init__(self, pool: BlockPool) -> None:
         self.pool = pool
-        #: The first token that is still there; all after it are, too.
+        #: The first token of which the table has the block; it has those of all later ones.
         self.first_token = 0
         self._first = 0
         self._blocks: list[int] = []
@@ -75,13 +77,13 @@ class BlockTable:
         return None if self.pool.window is None else self.pool.window - 1
 
     @property
-    def held_blocks(self) -> int:
+    def num_blocks(self) -> int:
         return len(self._blocks) - self._first
 
     def reserve(self, length: int, tokens: int) -> None:
         """Have blocks for `tokens` tokens after the first `length`, to which nobody else writes.
 
-        Blocks that only tokens before their window attend to are given back.
+        Blocks before the window of the next token are released.
         """
         size = self.pool.block_tokens
         with interrupts_held():
@@ -95,21 +97,19 @@ class BlockTable:
             for index in range(length // size, len(self._blocks)):
                 self.pool.filled[self._blocks[index]] = min(length + tokens - index * size, size)
 
-    def slots(self, start: int, end: int) -> Tensor:
-        """Where the tokens `start` to `end` are written, (T,) int64."""
+    def slots(self, start: int, end: int) -> list[int]:
+        """Where in the pool the tokens `start` to `end` are written."""
         size = self.pool.block_tokens
-        positions = torch.arange(start, end)
-        blocks = torch.tensor(self._blocks[start // size :], dtype=torch.int64)
-        return blocks[positions // size - start // size] * size + positions % size
+        return [self._blocks[at // size] * size + at % size for at in range(start, end)]
 
     def row(self) -> list[int]:
-        """The blocks by the places of their tokens."""
+        """The numbers of the blocks, in the order of their tokens."""
         return self._blocks
 
     def share(self, start: int, end: int) -> SharedBlocks | None:
-        """References to the blocks of the tokens `start` to `end`, as far as they are there.
+        """References to the blocks of the tokens `start` to `end`, as far as the table has them.
 
-        Of blocks that are not whole from their beginning on none.
+        A block of which the first tokens are missing is left out.
         """
         size = self.pool.block_tokens
         first = max(start, blocks_of(self.first_token, size) * size)
@@ -120,9 +120,9 @@ class BlockTable:
         return SharedBlocks(self.pool, first // size, blocks, first)
 
     def adopt(self, length: int, pieces: Sequence[SharedBlocks | None]) -> None:
-        """Let this empty table refer to the blocks of adjacent stretches of tokens, up to `length`.
+        """Let this empty table refer to the blocks of adjacent token ranges, up to `length`.
 
-        Where two stretches have a block for the same tokens, that of the later one has all.
+        If two ranges have a block for the same tokens, the later one's has all of them.
         """
         size = self.pool.block_tokens
         needed = 0 if self.lookback is None else max(0, length - self.lookback)
@@ -145,14 +145,15 @@ class BlockTable:
         return self.lookback is None or self.first_token <= max(0, length - self.lookback)
 
     def rewind(self, length: int) -> None:
-        """Give back what comes after the first `length` tokens."""
+        """Release the blocks after the first `length` tokens."""
         kept = blocks_of(length, self.pool.block_tokens)
         gone, self._blocks[kept:] = self._blocks[max(kept, self._first) :], []
         self.pool.release(gone)
 
     def open(self, length: int) -> None:
-        """Give this empty table blocks of its own for `length` tokens, or for those of them that
-        the window of the next token needs.
+        """Allocate blocks for `length` tokens to this empty table.
+
+        With a window, only for the tokens that the next one attends to.
         """
         size = self.pool.block_tokens
         with interrupts_held():
@@ -165,14 +166,14 @@ class BlockTable:
                 self.pool.filled[self._blocks[-1]] = min(length - index * size, size)
 
     def release(self) -> None:
-        """Give all blocks back."""
+        """Release all blocks."""
         with interrupts_held():
             gone, self._blocks, self._first = self._blocks[self._first :], [], 0
             self.first_token = 0
             self.pool.release(gone)
 
     def _drop(self, first: int) -> None:
-        """Give back the blocks before `first`."""
+        """Release the blocks before number `first`."""
         gone = self._blocks[self._first : first]
         self._blocks[self._first : self._first + len(gone)] = [0] * len(gone)
         self._first += len(gone)
@@ -180,7 +181,7 @@ class BlockTable:
         self.pool.release(gone)
 
     def _own_last(self, filled: int) -> None:
-        """Copy the last block, of which `filled` tokens count, if others wrote behind them."""
+        """Copy the last block if another sequence wrote after its first `filled` tokens."""
         last = self._blocks[-1]
         if self.pool.filled[last] > filled and self.pool.references(last) > 1:
             self._blocks[-1] = self.pool.copy(last)

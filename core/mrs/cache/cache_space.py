@@ -19,7 +19,7 @@ from mrs.kernels.paged import PagedKV
 
 
 class OwnLayer(LayerCache, CachePart, Protocol):
-    """A layer's cache that keeps its tokens, or a state, by itself."""
+    """The cache of a layer that has no blocks."""
 
 
 _NewLayer = Callable[[Sequence[BlockTable]], LayerCache]
@@ -54,7 +54,7 @@ class CacheConfig:
 
 
 class CacheBuilder:
-    """Takes up how the layers of a model keep their tokens, one layer after another."""
+    """Collects which cache each layer of a model needs, layer by layer."""
 
     def __init__(self, config: CacheConfig) -> None:
         self.config = config
@@ -63,14 +63,14 @@ class CacheBuilder:
         self._own: list[int] = []
 
     def add_paged(self, kv: PagedKV, window: int | None = None) -> None:
-        """A layer whose keys and values lie in blocks."""
+        """Add a layer whose keys and values are in blocks."""
         window = self.config.window_of(window)
         self._groups.setdefault(window, []).append(kv)
         group = list(self._groups).index(window)
         self._layers.append(lambda tables: PagedKVCache(kv, tables[group], group))
 
     def add(self, new: Callable[[], OwnLayer]) -> None:
-        """A layer that has a cache of its own for each sequence."""
+        """Add a layer that has a cache without blocks for each sequence."""
         self._own.append(len(self._layers))
         self._layers.append(lambda tables: new())
 
@@ -89,7 +89,7 @@ class CacheBuilder:
 
 
 class CacheSpace:
-    """Gives every sequence its cache; those of the layers that are paged share `pools`."""
+    """Makes the caches of all sequences; their paged layers share the blocks of `pools`."""
 
     def __init__(
         self, pools: Sequence[BlockPool], layers: Sequence[_NewLayer], own: Sequence[int]
@@ -105,7 +105,7 @@ class CacheSpace:
         return SequenceCache(tables, layers, [cast(OwnLayer, layers[n]) for n in self._own])
 
     def allocated_bytes(self, cache: SequenceCache) -> Counter[torch.device]:
-        """Bytes by device of all blocks, and of what `cache` keeps beside them."""
+        """Bytes by device of all blocks, and of the layers of `cache` that have none."""
         sizes: Counter[torch.device] = Counter()
         for pool in self.pools:
             for device, size_bytes in pool.block_bytes().items():

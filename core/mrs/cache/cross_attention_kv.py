@@ -1,4 +1,4 @@
-"""Keys and values of pictures, for layers whose tokens look at those and not at each other."""
+"""Keys and values of images, for layers in which tokens attend to images only."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from mrs.cache.layer_cache import CacheRules, LayerSlice, TensorShape
 
 @dataclass(frozen=True)
 class ImageKeys:
-    """Keys and values (KV, R, D) of one picture, which is seen from the token `place` on.
+    """Keys and values (KV, R, D) of one image, to which tokens from `position` on attend.
 
-    Nothing ever changes them, so that sequences can share them.
+    They never change, so sequences can share them.
     """
 
-    place: int
+    position: int
     keys: Tensor
     values: Tensor
 
 
 @dataclass(frozen=True)
 class _Group:
-    """Images at adjacent places, which are visible together: `keys` and `values` have all rows.
+    """Images at adjacent positions, to which tokens attend together, with all rows of them.
 
     `ends` are the rows at which each of them ends.
     """
@@ -36,7 +36,7 @@ class _Group:
     values: Tensor
 
     @property
-    def next_place(self) -> int:
+    def next_position(self) -> int:
         return self.first + len(self.ends)
 
     def with_image(self, image: ImageKeys) -> _Group:
@@ -44,9 +44,9 @@ class _Group:
         values = torch.cat((self.values, image.values), dim=1)
         return _Group(self.first, (*self.ends, keys.shape[1]), keys, values)
 
-    def up_to(self, place: int) -> _Group:
-        """Those of its pictures, at least one, that stand before `place`."""
-        ends = self.ends[: place - self.first]
+    def up_to(self, position: int) -> _Group:
+        """Those of its images, at least one, that stand before `position`."""
+        ends = self.ends[: position - self.first]
         return _Group(self.first, ends, self.keys[:, : ends[-1]], self.values[:, : ends[-1]])
 
     def images(self) -> Iterable[ImageKeys]:
@@ -55,7 +55,7 @@ class _Group:
 
 
 class ImageSlice(LayerSlice):
-    """Keys and values of images, by the places of their tokens."""
+    """Keys and values of images, by the positions of their tokens."""
 
     def split(self, at: int) -> tuple[ImageSlice, ImageSlice]:
         before = {n: x for n, x in self.tensors.items() if int(n.partition(".")[0]) < at}
@@ -64,9 +64,9 @@ class ImageSlice(LayerSlice):
 
 
 class CrossAttentionCache:
-    """Keeps every image of a sequence; can be rewound to any earlier length.
+    """Keeps every image of a sequence, and the number of its tokens.
 
-    Of tokens it knows how many there were. Memory is taken as images come, and no more.
+    It can be rewound to any earlier length. Memory is allocated as images come.
     """
 
     is_state = False
@@ -87,24 +87,24 @@ class CrossAttentionCache:
         return sum(group.keys.nbytes + group.values.nbytes for group in self._groups)
 
     def add(self, image: ImageKeys) -> None:
-        """Take up an image whose token comes after those of all others."""
+        """Add an image whose token comes after those of all others."""
         keys = image.keys.to(self.device, self._dtype)
         values = image.values.to(self.device, self._dtype)
-        image = ImageKeys(image.place, keys, values)
-        if self._groups and self._groups[-1].next_place == image.place:
+        image = ImageKeys(image.position, keys, values)
+        if self._groups and self._groups[-1].next_position == image.position:
             self._groups[-1] = self._groups[-1].with_image(image)
         else:
-            self._groups.append(_Group(image.place, (keys.shape[1],), keys, values))
+            self._groups.append(_Group(image.position, (keys.shape[1],), keys, values))
 
     def advance(self, tokens: int) -> None:
         self.length += tokens
 
-    def seen_at(self, place: int) -> tuple[Tensor, Tensor] | None:
-        """Keys and values (KV, S, D) of the images that the token at `place` attends to, if any."""
+    def visible_at(self, position: int) -> tuple[Tensor, Tensor] | None:
+        """Keys and values (KV, S, D) of the images to which the token at `position` attends."""
         for group in reversed(self._groups):
-            if group.first <= place:
-                seen = group.up_to(place + 1)
-                return seen.keys, seen.values
+            if group.first <= position:
+                visible = group.up_to(position + 1)
+                return visible.keys, visible.values
         return None
 
     def can_rewind_to(self, length: int) -> bool:
@@ -123,17 +123,19 @@ class CrossAttentionCache:
         found = (image for group in self._groups for image in group.images())
         tensors = {}
         for image in found:
-            if start <= image.place < end:
-                tensors[f"{image.place}.keys"] = image.keys
-                tensors[f"{image.place}.values"] = image.values
+            if start <= image.position < end:
+                tensors[f"{image.position}.keys"] = image.keys
+                tensors[f"{image.position}.values"] = image.values
         return ImageSlice(start, tensors).on(self.device)
 
     def restore(self, length: int, slices: Sequence[LayerSlice | None]) -> None:
-        """Images on this device are shared, since nothing ever changes them."""
+        """Images on this device are shared, because they never change."""
         named = {n: x for piece in slices if piece is not None for n, x in piece.tensors.items()}
-        for place in _places(named):
-            if place < length:
-                self.add(ImageKeys(place, named[f"{place}.keys"], named[f"{place}.values"]))
+        for position in _positions(named):
+            if position < length:
+                self.add(
+                    ImageKeys(position, named[f"{position}.keys"], named[f"{position}.values"])
+                )
         self.length = length
 
     share, adopt = export, restore
@@ -143,15 +145,15 @@ class CrossAttentionCache:
         return first == start
 
     def fits(self, first: int, end: int, shapes: Mapping[str, TensorShape]) -> bool:
-        """How many keys an image has is not known before it is there: only the names count."""
+        """The number of keys of an image is not known in advance: only the names count."""
         try:
-            places = _places(shapes)
+            positions = _positions(shapes)
         except ValueError:
             return False
-        wanted = {f"{place}.{part}" for place in places for part in ("keys", "values")}
-        return wanted == set(shapes) and all(first <= place < end for place in places)
+        wanted = {f"{position}.{part}" for position in positions for part in ("keys", "values")}
+        return wanted == set(shapes) and all(first <= position < end for position in positions)
 
 
-def _places(names: Iterable[str]) -> list[int]:
-    """Where images stand, in order, by the names of their tensors."""
+def _positions(names: Iterable[str]) -> list[int]:
+    """The positions of images, in order, by the names of their tensors."""
     return sorted({int(name.partition(".")[0]) for name in names})

@@ -1,4 +1,4 @@
-"""The contract of what one layer keeps of one sequence."""
+"""The interface of the caches of one layer and one sequence."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class TensorShape(NamedTuple):
 
 
 class MemoryTally:
-    """Bytes by device, and how often blocks are referred to."""
+    """Bytes by device, and how many references to each block were counted."""
 
     def __init__(self) -> None:
         self.own_bytes: Counter[torch.device] = Counter()
         self.blocks: Counter[tuple[BlockPool, int]] = Counter()
 
     def total_bytes(self) -> Counter[torch.device]:
-        """Bytes by device, without those of blocks that others refer to, too."""
+        """Bytes by device, without blocks that have further references."""
         totals = Counter(self.own_bytes)
         own = Counter(
             pool for (pool, block), count in self.blocks.items() if pool.references(block) == count
@@ -39,21 +39,21 @@ class MemoryTally:
 
 @dataclass(frozen=True)
 class LayerSlice:
-    """What a layer keeps of a stretch of tokens, the first of which is `first`, by name."""
+    """What a layer caches of adjacent tokens from `first` on: tensors by name."""
 
     first: int
     tensors: Mapping[str, Tensor]
 
     def on(self, device: torch.device) -> LayerSlice:
-        """The same on a device, with no other memory kept alive by it."""
+        """The same on a device, in tensors that are no views of larger ones."""
         return replace(self, tensors={n: _moved(t, device) for n, t in self.tensors.items()})
 
     def split(self, at: int) -> tuple[LayerSlice | None, LayerSlice | None]:
-        """What is kept of the tokens before `at`, and of those after: here all in one piece."""
+        """The parts before and from token `at`; here one of them has everything."""
         return (self, None) if self.first < at else (None, self)
 
     def release(self) -> None:
-        """Nobody else counts who refers to it."""
+        """Tensors have no reference counts."""
 
     def count(self, tally: MemoryTally) -> None:
         for tensor in self.tensors.values():
@@ -68,43 +68,43 @@ def _moved(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 class SharedPart(Protocol):
-    """What a prefix tree keeps of a stretch of tokens for one part of a cache."""
+    """What the radix tree stores of adjacent tokens for one part of a cache."""
 
     @property
     def first(self) -> int:
-        """The first token that something is kept of."""
+        """The first token of which something is stored."""
 
     def split(self, at: int) -> tuple[SharedPart | None, SharedPart | None]:
-        """What is kept of the tokens before `at`, and of those after."""
+        """The parts before and from token `at`."""
 
     def release(self) -> None:
-        """This is not referred to any longer."""
+        """Give up the references to blocks."""
 
     def count(self, tally: MemoryTally) -> None:
-        """Add what memory this refers to."""
+        """Add the memory of this to a tally."""
 
 
 class CacheRules(Protocol):
-    """What a part of a cache needs of some tokens, whichever sequence it belongs to."""
+    """What a part of a cache needs of earlier tokens, for all sequences alike."""
 
     @property
     def is_state(self) -> bool:
-        """Whether this is one state, which is changed by every token."""
+        """Whether this is a recurrent state, which every token changes."""
 
     @property
     def keeps_all(self) -> bool:
-        """Whether what is kept of some tokens is the same whatever comes after them."""
+        """Whether later tokens leave what is cached of earlier ones as it is."""
 
     def serves(self, start: int, end: int, first: int | None, length: int) -> bool:
         """As `LayerCache.serves`."""
 
 
 class CachePart(Protocol):
-    """A part of a sequence's cache of which a prefix tree keeps something."""
+    """A part of a sequence's cache that the radix tree can share: a block table, or a layer's."""
 
     @property
     def rules(self) -> CacheRules:
-        """What holds for this part of all sequences; keeps no memory of one alive."""
+        """The rules of this part for all sequences; they refer to no memory of this one."""
 
     def can_rewind_to(self, length: int) -> bool:
         """Whether the state after the first `length` tokens can be had again."""
@@ -113,19 +113,18 @@ class CachePart(Protocol):
         """Forget everything after the first `length` tokens; ValueError if that is lost."""
 
     def share(self, start: int, end: int) -> SharedPart | None:
-        """What is kept of the tokens `start` to `end`, for others to share; None: nothing."""
+        """What is cached of the tokens `start` to `end`, to be shared; None if nothing is."""
 
     def adopt(self, length: int, pieces: Sequence[Any]) -> None:
-        """Make an empty part one of `length` tokens, from what adjacent stretches shared."""
+        """Make an empty part one of `length` tokens, from what adjacent ranges shared."""
 
 
 @runtime_checkable
 class LayerCache(Protocol):
-    """What one layer keeps of one sequence, whatever kind of layer it is.
+    """The cache of one layer and one sequence, whose tokens are numbered from 0.
 
-    A sequence's tokens are numbered from 0. What is kept of some of them can be exported, and an
-    empty cache be restored from what was exported of adjacent stretches: that need not be all,
-    `serves` tells.
+    What it has of some tokens can be exported, and an empty cache can be restored from what was
+    exported of adjacent ranges. These need not have everything: `serves` tells what is enough.
     """
 
     @property
@@ -137,14 +136,14 @@ class LayerCache(Protocol):
 
     @property
     def is_state(self) -> bool:
-        """Whether this is one state, which is changed by every token."""
+        """Whether this is a recurrent state, which every token changes."""
 
     @property
     def keeps_all(self) -> bool:
-        """Whether what is kept of some tokens is the same whatever comes after them."""
+        """Whether later tokens leave what is cached of earlier ones as it is."""
 
     def advance(self, tokens: int) -> None:
-        """Count tokens whose numbers the layer has taken up."""
+        """Count tokens that the layer has added."""
 
     def can_rewind_to(self, length: int) -> bool:
         """Whether the state after the first `length` tokens can be had again."""
@@ -153,19 +152,21 @@ class LayerCache(Protocol):
         """Forget everything after the first `length` tokens; ValueError if that is lost."""
 
     def export(self, start: int, end: int) -> LayerSlice | None:
-        """What is kept of the tokens `start` to `end`, None if it is nothing.
+        """What is cached of the tokens `start` to `end`; None if nothing is.
 
-        Later tokens do not change it. A state is what is kept of its last token.
+        Later tokens do not change it. A state belongs to the last token that it includes.
         """
 
     def restore(self, length: int, slices: Sequence[LayerSlice | None]) -> None:
-        """Make an empty cache one of `length` tokens: copies what `export` gave of adjacent
-        stretches, from the first token to `length` or beyond.
+        """Make an empty cache one of `length` tokens, by copying.
+
+        `slices` are what `export` returned for adjacent ranges, from token 0 to `length` or beyond.
         """
 
     def serves(self, start: int, end: int, first: int | None, length: int) -> bool:
-        """Whether a slice of the tokens `start` to `end` that begins at `first` (None: there is
-        none) has all of these tokens that a sequence needs to go on from `length`.
+        """Whether a sequence can go on from `length` with a slice of the tokens `start` to `end`.
+
+        The slice has those from `first` on; `first` is None if there is no slice.
         """
 
     def fits(self, first: int, end: int, shapes: Mapping[str, TensorShape]) -> bool:

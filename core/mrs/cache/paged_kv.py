@@ -13,10 +13,9 @@ from mrs.kernels.paged import PagedKV
 
 
 class PagedKVCache:
-    """Keeps every token in blocks, or those of a window; `kv` is shared by all sequences.
+    """Keeps every token, or those of a window, in blocks of `kv`, which all sequences share.
 
-    The table, which is shared by all layers of its `group`, says which of the blocks are this
-    sequence's, and is rewound by the sequence.
+    The block table is that of all layers of `group`; `SequenceCache` extends and rewinds it.
     """
 
     is_state = False
@@ -32,20 +31,20 @@ class PagedKVCache:
 
     @property
     def nbytes(self) -> int:
-        return self._table.held_blocks * self.kv.block_bytes
+        return self._table.num_blocks * self.kv.block_bytes
 
     @property
     def device(self) -> torch.device:
         return self.kv.device
 
     def advance(self, tokens: int) -> None:
-        """The table has been extended before the tokens were written."""
+        """`SequenceCache.reserve` has extended the table."""
 
     def can_rewind_to(self, length: int) -> bool:
         return self._table.can_rewind_to(length)
 
     def rewind(self, length: int) -> None:
-        """The sequence rewinds the table."""
+        """`SequenceCache.rewind` rewinds the table."""
 
     def export(self, start: int, end: int) -> LayerSlice | None:
         first = max(start, self._table.first_token)
@@ -55,7 +54,7 @@ class PagedKVCache:
         return LayerSlice(first, {str(number): x for number, x in enumerate(read)})
 
     def restore(self, length: int, slices: Sequence[LayerSlice | None]) -> None:
-        """The table has blocks for the tokens of the window, or all."""
+        """The table has blocks for all tokens, or for those of the window."""
         start = self._table.first_token
         for piece in slices:
             if piece is None:
@@ -67,7 +66,8 @@ class PagedKVCache:
             inside = slice(first - piece.first, end - piece.first)
             named = [piece.tensors[str(n)] for n in range(len(self.kv.tensors))]
             some = [x[:, inside].transpose(0, 1) for x in named]
-            self.kv.write(self._table.slots(first, end).to(self.device), some)
+            slots = torch.tensor(self._table.slots(first, end), device=self.device)
+            self.kv.write(slots, some)
 
     def serves(self, start: int, end: int, first: int | None, length: int) -> bool:
         return self._table.serves(start, end, first, length)

@@ -1,4 +1,4 @@
-"""One state of fixed size, for layers that keep a sequence as a whole."""
+"""The recurrent state of one layer and one sequence, whose size does not grow."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from mrs.cache.layer_cache import CacheRules, LayerSlice, TensorShape
 
 
 class RecurrentStateCache:
-    """Tensors that a layer updates in place; zeros stand for no token.
+    """Tensors that a layer updates in place; they begin as zeros.
 
-    What they were before the last tokens is lost: only the beginning can be had again, and states
-    that were exported.
+    Earlier states are lost unless they were exported, so it can only be rewound to its beginning.
     """
 
     is_state = True
@@ -46,7 +45,7 @@ class RecurrentStateCache:
     def rewind(self, length: int) -> None:
         if not self.can_rewind_to(length):
             raise ValueError(
-                f"cannot rewind {self.length} tokens to {length}: only the state is kept"
+                f"cannot rewind {self.length} tokens to {length}: earlier states are lost"
             )
         if length == 0:
             for tensor in self.tensors:

@@ -1,4 +1,4 @@
-"""What a whole model keeps of one sequence: one cache a layer, and the blocks that they share."""
+"""The cache of one sequence in all layers of a model."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from mrs.interrupts import interrupts_held
 
 
 class SequenceCache:
-    """The layers' caches of one sequence; all layers have taken up its first `length` tokens.
+    """The layers' caches of one sequence, which have its first `length` tokens.
 
-    `reserve` makes room for new tokens; when all layers have written them, `advance` counts them.
-    Blocks are given back by `release` only.
+    `reserve` allocates blocks for new tokens; when all layers have written them, `advance` counts
+    them. Only `release` gives all blocks back.
     """
 
     def __init__(
@@ -22,11 +22,11 @@ class SequenceCache:
         layers: Sequence[LayerCache],
         own: Sequence[CachePart],
     ) -> None:
-        """`own` are those of the layers that do not keep their tokens in blocks of `tables`."""
+        """`own` are the caches of layers that have no blocks in `tables`."""
         self.length = 0
         self.tables = tables
         self.layers = layers
-        #: What a prefix tree shares: blocks, and what single layers keep.
+        #: What the radix tree shares: block tables, and the caches of single layers.
         self.parts: tuple[CachePart, ...] = (*tables, *own)
 
     @property
@@ -35,32 +35,34 @@ class SequenceCache:
 
     @property
     def has_states(self) -> bool:
-        """Whether a layer keeps one state, which is lost when the next token comes."""
+        """Whether a layer has a recurrent state, which the next token overwrites."""
         return any(layer.is_state for layer in self.layers)
 
     def reserve(self, tokens: int) -> None:
-        """Have room for `tokens` new tokens in all blocks."""
+        """Have blocks for `tokens` new tokens."""
         for table in self.tables:
             table.reserve(self.length, tokens)
 
     def advance(self, tokens: int) -> None:
-        """Count new tokens, which all layers have taken up."""
+        """Count new tokens, which all layers have written."""
         with interrupts_held():
             for layer in self.layers:
                 layer.advance(tokens)
             self.length += tokens
 
     def adopt(self, length: int, shared: Sequence[Sequence[SharedPart | None]]) -> None:
-        """Make this empty cache one of `length` tokens: `shared` are adjacent stretches, each
-        with what `parts` have shared of it.
+        """Make this empty cache one of `length` tokens, without copying blocks.
+
+        `shared` has for each of several adjacent token ranges what `parts` have shared of it.
         """
         for part, pieces in zip(self.parts, zip(*shared, strict=True), strict=True):
             part.adopt(length, pieces)
         self.length = length
 
     def restore(self, length: int, slices: Sequence[Sequence[LayerSlice | None]]) -> None:
-        """Make this empty cache one of `length` tokens: `slices` has for each layer what was
-        exported of adjacent stretches of tokens.
+        """Make this empty cache one of `length` tokens.
+
+        `slices` has for each layer what was exported of adjacent token ranges.
         """
         for table in self.tables:
             table.open(length)
@@ -74,7 +76,7 @@ class SequenceCache:
         )
 
     def rewind(self, length: int) -> None:
-        """Forget what came after the first `length` tokens; ValueError, unchanged, if lost."""
+        """Drop all but the first `length` tokens; ValueError, and no change, if it cannot."""
         if not self.can_rewind_to(length):
             raise ValueError(f"cannot rewind {self.length} tokens to {length}")
         with interrupts_held():
@@ -83,6 +85,6 @@ class SequenceCache:
             self.length = length
 
     def release(self) -> None:
-        """Give the blocks back; this cache cannot be used any more."""
+        """Release all blocks; the cache must not be used after that."""
         for table in self.tables:
             table.release()

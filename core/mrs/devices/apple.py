@@ -11,7 +11,7 @@ from mrs.units import GIB, MIB
 
 
 def metal_devices(host: HostMemory) -> list[Device]:
-    """The one Metal device of Apple silicon, elsewhere none."""
+    """The one Metal device of Apple silicon; an empty list on other machines."""
     if sys.platform != "darwin" or platform.machine() != "arm64":
         return []
     limit_mib = _sysctl("iogpu.wired_limit_mb")
@@ -30,7 +30,7 @@ def metal_devices(host: HostMemory) -> list[Device]:
 
 
 def working_set_bytes(host_bytes: int, wired_limit_mib: int = 0) -> int:
-    """How much of the host's memory Metal recommends a process to wire.
+    """How much of the host's memory Metal recommends that a process wires.
 
     Two thirds up to 32 GiB and three quarters above, unless the system's own limit is set.
     """

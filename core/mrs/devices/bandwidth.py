@@ -16,27 +16,27 @@ from mrs.devices.published_bandwidth import published_bandwidth
 
 FILE_NAME = "bandwidth.json"
 
-#: Low ends of what is sold, for devices that nothing else is known of.
+#: The slowest memory that is sold with devices of a kind; used if nothing else is known.
 ASSUMED_BYTES_PER_S: dict[DeviceKind, float] = {"cuda": 200e9, "metal": 68e9}
 
 MEASURED_BYTES = 256 * 1024**2
-#: Passes that together read all of it.
+#: Passes that together read all of `MEASURED_BYTES`.
 PASSES_PER_ROUND = 8
 MEASURED_SECONDS = 0.4
 
 
 def with_bandwidth(devices: Sequence[Device], cache_file: Path | None = None) -> list[Device]:
-    """The devices with a bandwidth each, and where it is from.
+    """The devices with the bandwidth of each and the source of that figure.
 
-    In this order: given, remembered in `cache_file` (the platform's cache folder unless named),
-    published for that name, assumed. Whoever measures a device tells `remember_bandwidth`.
+    The first of these that exists: given by the user, measured and kept in `cache_file` (by
+    default in the platform's cache folder), published for that name, assumed.
     """
     known = _read(cache_file or remembered_file(FILE_NAME))
     return [_with_bandwidth(device, known) for device in devices]
 
 
 def bandwidth_of(device: Device) -> float:
-    """Bytes a second: the device's own figure, or what is assumed of its kind or of this CPU."""
+    """Bytes a second: the device's own figure, or an assumption for its kind or this CPU."""
     if device.bandwidth_bytes_per_s is not None:
         return device.bandwidth_bytes_per_s
     return (
@@ -45,10 +45,10 @@ def bandwidth_of(device: Device) -> float:
 
 
 def remember_bandwidth(device: Device, bytes_per_s: float, cache_file: Path | None = None) -> None:
-    """Keep a measured bandwidth for later plans, unless a faster one is known.
+    """Save a measured bandwidth for later plans, unless a faster one is saved already.
 
-    Other programs make a measurement slower, never faster. A folder that cannot be written is no
-    error.
+    Other programs can make a measurement slower, never faster. A folder that cannot be written is
+    not an error.
     """
     _remember(device_key(device), bytes_per_s, cache_file)
 
@@ -59,26 +59,26 @@ def learn_host_bandwidth(cache_file: Path | None = None) -> None:
 
 
 def remember_host_bandwidth(bytes_per_s: float, cache_file: Path | None = None) -> None:
-    """The same of a measured one."""
+    """Save a measured bandwidth of the CPU for later plans."""
     _remember(host_key(), bytes_per_s, cache_file)
 
 
 def is_host_known(cache_file: Path | None = None) -> bool:
-    """Whether it has been measured before."""
+    """Whether the bandwidth of the CPU has been measured before."""
     return host_key() in _read(cache_file or remembered_file(FILE_NAME))
 
 
 def has_room_to_measure() -> bool:
-    """Whether measuring leaves this process far within the memory that it may take."""
+    """Whether there is far more memory available than a measurement needs."""
     return host_memory().available_bytes - resident_bytes() > 4 * MEASURED_BYTES
 
 
 def measure_host_bandwidth(size_bytes: int = MEASURED_BYTES) -> float:
     """Bytes a second that all cores together read from memory: the best of many short passes.
 
-    Short ones find a moment in which other programs leave all cores alone. Together they read
-    more than the caches hold; numpy's reductions run without the interpreter's lock and are bound
-    by memory. Takes about half a second.
+    A short pass may find a moment in which no other program uses a core. Together the passes read
+    more than the caches hold. numpy's reductions release the interpreter's lock and are bound by
+    memory. It takes about half a second.
     """
     from concurrent.futures import ThreadPoolExecutor
     from time import perf_counter
@@ -119,7 +119,7 @@ def _remember(key: str, bytes_per_s: float, cache_file: Path | None) -> None:
 
 
 def _read(path: Path) -> dict[str, float]:
-    """The remembered bandwidths that make sense."""
+    """The saved bandwidths, without values that make no sense."""
     return {
         key: float(value)
         for key, value in read_entries(path).items()

@@ -1,6 +1,7 @@
-"""Which instructions of the CPU are used: the path of our kernels, and the units of torch.
+"""Which instructions of the CPU the native kernels and torch use.
 
-The kernels and the plan both ask here, so that a plan describes the path that runs.
+A *path* is one build of the native kernels for a set of instructions. The kernels and the planner
+both ask this module, so that a plan describes the path that runs.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from pathlib import Path
 
 from mrs.errors import UsageError
 
-#: Names a lower path than the best: one of `PATH_NAMES` that the processor can run.
+#: This environment variable selects another path than the best one, by its key in `PATH_NAMES`.
 PATH_VARIABLE = "MRS_CPU_PATH"
 
-#: What the paths are called in front of people, best first.
+#: The paths and their names in messages, best first.
 PATH_NAMES = {
     "amx": "native AVX-512 VNNI AMX",
     "avx512_bf16": "native AVX-512 VNNI BF16",
@@ -30,7 +31,7 @@ PATH_NAMES = {
 _AVX2 = frozenset(("avx2", "fma", "f16c", "bmi2"))
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"}
 _BF16 = _AVX512 | {"avx512_bf16"}
-#: What a path needs, as the flags of /proc/cpuinfo are called.
+#: The flags of /proc/cpuinfo that each path needs.
 _NEEDED: dict[str, frozenset[str]] = {
     "amx": _BF16 | {"amx_tile", "amx_bf16"},
     "avx512_bf16": _BF16,
@@ -41,8 +42,8 @@ _NEEDED: dict[str, frozenset[str]] = {
     "torch": frozenset(),
 }
 
-#: The variable by which oneDNN, torch's library of products, is kept to lower instructions, and
-#: of those that multiply halves the values that still allow them.
+#: oneDNN, which multiplies matrices for torch, reads its highest instruction set from this
+#: variable. `_TORCH_UNITS` lists the values that are too low for each unit that multiplies halves.
 TORCH_VARIABLE = "ONEDNN_MAX_CPU_ISA"
 _BELOW_AVX512 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2")
 _BELOW_BF16 = (*_BELOW_AVX512, "AVX512_CORE", "AVX512_CORE_VNNI")
@@ -57,7 +58,7 @@ _TORCH_UNITS = {
 
 @cache
 def _flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """What the first processor can do; every Mac that torch runs on has the same."""
+    """The flags of the first processor. All Macs that torch supports have the same."""
     if sys.platform == "darwin":
         return frozenset(("asimddp",)) if platform.machine() == "arm64" else frozenset()
     try:
@@ -74,7 +75,10 @@ def cpu_paths() -> list[str]:
 
 
 def cpu_path() -> str:
-    """The path that the environment asks for, or the best; UsageError where there is none such."""
+    """The path that `MRS_CPU_PATH` selects, or else the best one.
+
+    UsageError if this processor cannot run it.
+    """
     paths = cpu_paths()
     wanted = os.environ.get(PATH_VARIABLE) or paths[0]
     if wanted not in paths:
@@ -86,9 +90,9 @@ def cpu_path() -> str:
 
 
 def torch_units() -> frozenset[str]:
-    """With what torch multiplies halves: "bf16" and "f16" units, "amx", or "sums" in float32.
+    """What torch multiplies halves with: "bf16" and "f16" units, "amx", or "sums" in float32.
 
-    Nothing of these is there where it converts number by number.
+    The set is empty if torch converts value by value.
     """
     most = os.environ.get(TORCH_VARIABLE, "").upper()
     flags = _flags()

@@ -16,7 +16,7 @@ MIN_RESERVE_BYTES = 512 * MIB
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """What a strategy needs to know of a device; `kind` is `cuda`, `metal` or `cpu`."""
+    """The memory of a device, for placement strategies; `kind` is `cuda`, `metal` or `cpu`."""
 
     kind: str
     ordinal: int
@@ -39,9 +39,9 @@ class DeviceMemory:
 class Device:
     """One device.
 
-    `torch_device` is where its tensors go: a logical accelerator is of kind `cuda` and its
-    tensors live on `cpu`. `bandwidth_bytes_per_s` is None until someone asks for it.
-    `shares_host_memory` marks an accelerator whose bytes are the host's.
+    `torch_device` is the device of its tensors: a logical accelerator has the kind `cuda` but its
+    tensors are on `cpu`. `with_bandwidth` sets `bandwidth_bytes_per_s`, which is None before.
+    `shares_host_memory` marks an accelerator that uses the host's memory.
     """
 
     kind: DeviceKind
@@ -65,10 +65,10 @@ class Device:
 
 
 def placement_devices(devices: Sequence[Device]) -> list[DeviceMemory]:
-    """The devices as the strategies see them.
+    """The devices in the form that placement strategies take.
 
-    Where an accelerator shares the host's memory the CPU is left out, so that no byte counts
-    twice. The CPU stands last, so the indices are those of `devices`.
+    If an accelerator shares the host's memory, the CPU is left out so that no byte counts twice.
+    The CPU is the last device, so the indices are those of `devices`.
     """
     shared = any(device.shares_host_memory for device in devices)
     return [device.memory for device in devices if not (shared and device.kind == "cpu")]

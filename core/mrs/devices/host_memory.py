@@ -1,4 +1,4 @@
-"""How much memory this process may take, cgroup limits included."""
+"""How much memory this process may use, cgroup limits included."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class HostMemory(NamedTuple):
 
 
 class _Limit(NamedTuple):
-    """A cgroup's limit, what counts against it, and what of that the kernel would give back."""
+    """A cgroup's limit, the bytes that count against it, and those that the kernel can reclaim."""
 
     limit_bytes: int
     used_bytes: int
@@ -27,10 +27,9 @@ class _Limit(NamedTuple):
 def host_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> HostMemory:
     """Total and available bytes: those of the machine, within every limit that applies.
 
-    Available is what this process may hold in all without swapping: what is free, and what it
-    holds already. File pages that a cgroup is charged for count
-    as available, because the kernel drops them first. The two folders are those of Linux;
-    elsewhere psutil is asked.
+    Available are all bytes that this process may have without swapping: the free ones and those
+    that it has already. File pages that are charged to a cgroup count as available, because the
+    kernel drops them first. The two folders exist on Linux; on other systems psutil answers.
     """
     total, available = _machine_memory(proc)
     own = _numbers(proc / "self" / "status").get("RssAnon:", 0) * 1024
@@ -53,13 +52,13 @@ def resident_bytes(proc: Path = PROC) -> int:
 
 
 def peak_resident_bytes(proc: Path = PROC) -> int | None:
-    """The most that `resident_bytes` ever was; None where the system does not tell."""
+    """The maximum of `resident_bytes` so far; None if the system does not count it."""
     peak = _numbers(proc / "self" / "status").get("VmHWM:")
     return None if peak is None else peak * 1024
 
 
 def forget_peak(proc: Path = PROC) -> None:
-    """Let `peak_resident_bytes` begin anew, where the system offers that (Linux does)."""
+    """Reset `peak_resident_bytes`, if the system can do that (Linux can)."""
     with suppress(OSError):
         (proc / "self" / "clear_refs").write_text("5")
 
@@ -86,7 +85,7 @@ def _limits(proc: Path, cgroup: Path) -> Iterator[_Limit]:
 
 
 def _upwards(root: Path, path: str) -> Iterator[Path]:
-    """The group's folder and those above it, down from the mount; a container sees only some."""
+    """The folders of the group and of all groups above it; a container may lack some of them."""
     parts = [part for part in path.split("/") if part not in ("", ".", "..")]
     for depth in range(len(parts), -1, -1):
         yield root.joinpath(*parts[:depth])
@@ -121,12 +120,12 @@ def _text(path: Path) -> str:
 
 
 def _number(path: Path) -> int | None:
-    """The file's number; None where there is none, as `max` says."""
+    """The number in a file; None if there is no file or no number (`max` means no limit)."""
     text = _text(path).strip()
     return int(text) if text.isdecimal() else None
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """The first number behind each name, a name a line."""
+    """The first number after each name; every line starts with a name."""
     rows = (line.split() for line in _text(path).splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdecimal()}

@@ -1,4 +1,4 @@
-"""Small files of what was measured on this machine, one entry a kind of device."""
+"""Small files of measurements of this machine, with one entry for each kind of device."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from mrs.devices.device import Device
+from mrs.devices.processor import cpu_name
 
 
 def device_key(device: Device) -> str:
-    """What a measurement belongs to; logical devices and the CPU are the same silicon."""
+    """The key of a device's measurements; logical devices have that of the CPU."""
     return host_key() if device.torch_device == "cpu" else f"{device.kind} {device.name}"
 
 
 def host_key() -> str:
-    """What measurements of the CPU belong to."""
-    return f"cpu x {os.cpu_count()}"
+    """The key of the CPU's measurements: its name and how many cores this machine has of it."""
+    return f"{cpu_name()} x {os.cpu_count()}"
 
 
 def cache_file(name: str) -> Path:
@@ -29,7 +30,7 @@ def cache_file(name: str) -> Path:
 
 
 def read_entries(path: Path) -> dict[str, Any]:
-    """What is remembered; a missing or damaged file holds nothing."""
+    """The entries of a file; none if the file is missing or damaged."""
     try:
         content: Any = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -38,7 +39,7 @@ def read_entries(path: Path) -> dict[str, Any]:
 
 
 def write_entries(path: Path, entries: Mapping[str, Any]) -> None:
-    """Replace the file as a whole; a folder that cannot be written is no error."""
+    """Replace the whole file; a folder that cannot be written is not an error."""
     scratch = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

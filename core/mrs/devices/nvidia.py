@@ -1,4 +1,4 @@
-"""CUDA devices and their free memory, as NVIDIA's management library tells them."""
+"""CUDA devices and their free memory, from NVIDIA's management library."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def cuda_devices(environ: Mapping[str, str], host: HostMemory, proc: Path = PROC
     """The GPUs that a CUDA program would see, in PCI order; none without a driver.
 
     `CUDA_VISIBLE_DEVICES` is read as CUDA reads it: indices, UUIDs or their beginnings, MIG
-    slices; an entry that names nothing hides all after it. Ordinals are those within the visible
-    list, so torch agrees where `CUDA_DEVICE_ORDER=PCI_BUS_ID` is set.
+    slices; an entry that names nothing hides all entries after it. Ordinals count the visible GPUs, so
+    they are torch's ordinals if `CUDA_DEVICE_ORDER=PCI_BUS_ID` is set.
     """
     if not _has_driver(proc):
         return []
@@ -43,7 +43,10 @@ def cuda_devices(environ: Mapping[str, str], host: HostMemory, proc: Path = PROC
 
 
 def _has_driver(proc: Path) -> bool:
-    """Whether asking is worth the import; other systems than Linux have no folder to look at."""
+    """Whether there may be a driver, so that the import is worth its time.
+
+    Only Linux has folders that answer this; True on other systems.
+    """
     if not (proc / "meminfo").exists():
         return True
     return (proc / "driver" / "nvidia").exists() or Path("/dev/dxg").exists()
@@ -116,7 +119,10 @@ def _string(nvml: Any, ask: Callable[[Any], str | bytes], handle: Any) -> str:
 
 
 def _device(nvml: Any, ordinal: int, gpu: _Gpu, host: HostMemory) -> Device:
-    """Total and free bytes; a chip without memory of its own answers with an error."""
+    """The device with its total and free bytes.
+
+    A chip that shares the host's memory answers with an error.
+    """
     shares_host_memory = False
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(gpu.handle)

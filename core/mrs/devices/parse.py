@@ -1,4 +1,4 @@
-"""Devices as people write them: `cuda:0=24GiB`, `cuda:0=RTX 4090`, and logical ones."""
+"""Read devices from text: `cuda:0=24GiB`, `cuda:0=RTX 4090`, and logical devices."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ LOGICAL_VARIABLE = "MRS_LOGICAL_DEVICES"
 EXPECTED = (
     'expected such as cuda:0=24GiB, "cuda:0=RTX 4090", cuda:1=16GiB,bandwidth=448GB/s or cpu=64GiB'
 )
-#: Numbers of so many digits may be meant as the name of a card: 4090.
+#: A number of at least so many digits may be the name of a card: 4090.
 DIGITS_OF_A_NAME = 4
 _DEVICE = re.compile(r"(cuda|metal|cpu)(?::([0-9]{1,4}))?")
 _BARE_NUMBER = re.compile(r"[0-9.]+")
 
 
 def what_if_devices(texts: Sequence[str]) -> list[Device]:
-    """The devices that `--device` describes, idle, accelerators as given and the CPU last.
+    """The devices that `--device` describes, with all memory free: accelerators, then the CPU.
 
-    UsageError quotes the text at fault.
+    UsageError quotes the wrong text.
     """
     devices: list[Device] = []
     for text in texts:
         device = _what_if_device(text)
         if device.label in (known.label for known in devices):
-            raise UsageError(f"{device.label} comes twice", where=FLAG, hint="name each once")
+            raise UsageError(
+                f"{device.label} is given twice", where=FLAG, hint="give each device once"
+            )
         devices.append(device)
     return sorted(devices, key=lambda device: device.kind == "cpu")
 
@@ -41,7 +43,7 @@ def _what_if_device(text: str) -> Device:
     label, equals, values = text.partition("=")
     match = _DEVICE.fullmatch(label.strip())
     if match is None or not equals or (match[1] == "cpu" and match[2]):
-        raise UsageError(f"{text!r} is no device", where=FLAG, hint=EXPECTED)
+        raise UsageError(f"{text!r} is not a device", where=FLAG, hint=EXPECTED)
     kind: DeviceKind = "cuda" if match[1] == "cuda" else "metal" if match[1] == "metal" else "cpu"
     ordinal = int(match[2] or 0)
     memory, *options = (value.strip() for value in values.split(","))
@@ -63,7 +65,7 @@ def _what_if_device(text: str) -> Device:
 
 
 def _card(name: str, kind: DeviceKind, text: str) -> Card | None:
-    """The card of that name; None for a size. UsageError lists the cards with similar names."""
+    """The card of that name; None if it is a size. UsageError lists cards with similar names."""
     card = find_card(name)
     if card is None:
         if name[:1].isdigit():
@@ -74,17 +76,19 @@ def _card(name: str, kind: DeviceKind, text: str) -> Card | None:
             f"{name!r} in {text!r} is neither a size nor a known card", where=FLAG, hint=hint
         )
     if kind != ("metal" if card.is_apple else "cuda"):
-        raise UsageError(f"{card.name} in {text!r} is no {kind} device", where=FLAG, hint=EXPECTED)
+        raise UsageError(
+            f"{card.name} in {text!r} is not a {kind} device", where=FLAG, hint=EXPECTED
+        )
     return card
 
 
 def _card_bytes(card: Card) -> int:
-    """What of its memory a process may take; of an Apple computer's that is a part."""
+    """How much of its memory a process may use; on Apple computers that is a part of it."""
     return working_set_bytes(card.memory_bytes) if card.is_apple else card.memory_bytes
 
 
 def _bandwidth(options: Sequence[str], text: str) -> float | None:
-    """Bytes a second, from `bandwidth=448GB/s`, the one option there is."""
+    """Bytes a second from `bandwidth=448GB/s`, which is the only option."""
     if not options:
         return None
     key, _, value = options[0].partition("=")
@@ -94,7 +98,7 @@ def _bandwidth(options: Sequence[str], text: str) -> float | None:
 
 
 def _bytes(text: str, unit: str, where: str, suffix: str = "") -> int:
-    """The size that a person wrote with its unit, above 0; `unit` is what the hint proposes."""
+    """The size that a text with a unit gives, above 0; `unit` is the one that the hint proposes."""
     if _BARE_NUMBER.fullmatch(text):
         hint = f"write {text}{unit}{suffix}"
         if len(text) >= DIGITS_OF_A_NAME and (near := near_names(text)):
@@ -106,7 +110,7 @@ def _bytes(text: str, unit: str, where: str, suffix: str = "") -> int:
         raise UsageError(str(error), where=where) from None
     if size <= 0:
         raise UsageError(
-            f"{text!r} is nothing", where=where, hint=f"write such as 24{unit}{suffix}"
+            f"{text!r} is not above 0", where=where, hint=f"write such as 24{unit}{suffix}"
         )
     return size
 
@@ -114,17 +118,17 @@ def _bytes(text: str, unit: str, where: str, suffix: str = "") -> int:
 def logical_devices(text: str, host: HostMemory) -> list[Device]:
     """Accelerators that stand for the CPU, from `cpu,cpu` or `cpu=2GiB,cpu=4GiB`.
 
-    They have ordinals 0, 1, … and their tensors live in host memory, so a split placement can be
-    run and tested where there is no GPU. Those without a size share what the sized ones leave of
-    the host's available memory, in equal parts with the CPU itself, so that no byte counts twice.
-    UsageError quotes the part at fault.
+    They have the ordinals 0, 1, … and their tensors are in host memory, so a split placement can
+    run on a machine without a GPU. Available memory of the host that no device has by its size is
+    shared equally between the devices without a size and the CPU, so that no byte counts twice.
+    UsageError quotes the wrong part.
     """
     sizes: list[int | None] = []
     for part in text.split(","):
         kind, equals, size = part.strip().partition("=")
         if kind != "cpu":
             raise UsageError(
-                f"{part.strip()!r} is no logical device",
+                f"{part.strip()!r} is not a logical device",
                 where=LOGICAL_VARIABLE,
                 hint="expected such as cpu,cpu or cpu=2GiB,cpu=4GiB",
             )

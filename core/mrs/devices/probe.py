@@ -1,4 +1,4 @@
-"""Which devices there are and what is free on each. No torch."""
+"""Find the devices of this machine and the free memory of each, without torch."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from mrs.devices.apple import metal_devices
-from mrs.devices.device import Device, placement_devices
+from mrs.devices.device import Device
 from mrs.devices.host_memory import CGROUP, PROC, HostMemory, host_memory
 from mrs.devices.nvidia import cuda_devices
 from mrs.devices.parse import LOGICAL_VARIABLE, logical_devices, what_if_devices
-
-__all__ = ["Device", "placement_devices", "probe_devices"]
+from mrs.devices.processor import cpu_name
 
 
 def probe_devices(
@@ -26,11 +25,11 @@ def probe_devices(
 ) -> list[Device]:
     """The devices to plan for: accelerators in order, then the CPU.
 
-    `what_if` are `--device` texts and replace what is found; this machine's CPU follows unless
+    `what_if` are texts of `--device`. They replace this machine's devices, except its CPU unless
     they name one. Otherwise the environment variable `MRS_LOGICAL_DEVICES` (`cpu,cpu` or
     `cpu=2GiB,cpu=4GiB`) makes accelerators 0, 1, … that stand for the CPU and hide the real ones.
-    A missing driver is no error, it means no accelerator. UsageError for texts that make no
-    sense. `proc` and `cgroup` are the system's folders.
+    A missing driver is not an error: there are no accelerators then. UsageError for texts that
+    make no sense. `proc` and `cgroup` are the system's folders.
     """
     host = host_memory(proc, cgroup)
     devices = what_if_devices(what_if)
@@ -51,22 +50,7 @@ def _accelerators(environ: Mapping[str, str], host: HostMemory, proc: Path) -> l
 
 
 def _cpu(accelerators: Sequence[Device], host: HostMemory, proc: Path) -> Device:
-    """The CPU with what the logical accelerators leave it."""
+    """The CPU with the memory that no logical accelerator has."""
     cpu = Device("cpu", 0, cpu_name(proc), host.total_bytes, host.available_bytes, "cpu")
     logical = sum(a.available_bytes for a in accelerators if a.torch_device == "cpu")
     return replace(cpu, available_bytes=max(0, cpu.available_bytes - logical))
-
-
-def cpu_name(proc: Path = PROC) -> str:
-    """The processor's name as the system tells it."""
-    try:
-        with (proc / "cpuinfo").open(errors="replace") as lines:
-            for line in lines:
-                key, _, value = line.partition(":")
-                if key.strip() == "model name":
-                    return value.strip()
-    except OSError:
-        pass
-    import platform
-
-    return platform.processor() or platform.machine() or "CPU"

@@ -1,4 +1,4 @@
-"""What the planner needs to know of the processor, beside `mrs.devices.cpu_path`."""
+"""The processor's name and threads, whether it is busy, and how fast it is expected to be."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from pathlib import Path
 from mrs.devices.cpu_path import cpu_path, cpu_paths
 from mrs.devices.host_memory import PROC
 
-#: A load for each thread beyond which other programs run, too.
+#: A system load for each thread above which other programs must be running, too.
 MOST_OWN_LOAD = 1.3
 
 
 def cpu_threads() -> int:
-    """Threads that torch takes by default."""
+    """The threads that torch uses by default."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def is_busy() -> bool:
-    """Whether other programs have had part of the processor in the last minute.
+    """Whether other programs used the processor in the last minute.
 
-    This one counts as all of its threads.
+    This program may have used all of its threads.
     """
     try:
         return os.getloadavg()[0] > MOST_OWN_LOAD * cpu_threads()
-    except (AttributeError, OSError):  # Windows does not tell
+    except (AttributeError, OSError):  # Windows has no load average
         return False
 
 
@@ -44,7 +44,7 @@ OPERATIONS_PER_CYCLE = {
     "torch": (8.0, 8.0),
 }
 ASSUMED_CLOCK_HZ = 3e9
-#: What one thread reads, and what the memory of a desktop and of a server gives to all.
+#: What one thread can read, and what all threads can read on a desktop and on a server.
 THREAD_BYTES_PER_S, DESKTOP_BYTES_PER_S, SERVER_BYTES_PER_S = 13e9, 40e9, 200e9
 
 
@@ -65,7 +65,7 @@ def expected_bandwidth() -> float:
 
 @cache
 def _clock_hz(proc: Path) -> float:
-    """The fastest clock that Linux tells of, or a usual one."""
+    """The fastest clock that Linux reports, or a usual one."""
     clock_hz = 0.0
     try:
         with (proc / "cpuinfo").open(errors="replace") as lines:
@@ -76,3 +76,19 @@ def _clock_hz(proc: Path) -> float:
     except (OSError, ValueError):
         pass
     return clock_hz or ASSUMED_CLOCK_HZ
+
+
+@cache
+def cpu_name(proc: Path = PROC) -> str:
+    """The name of the processor."""
+    try:
+        with (proc / "cpuinfo").open(errors="replace") as lines:
+            for line in lines:
+                key, _, value = line.partition(":")
+                if key.strip() == "model name":
+                    return value.strip()
+    except OSError:
+        pass
+    import platform
+
+    return platform.processor() or platform.machine() or "CPU"

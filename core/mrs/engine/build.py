@@ -1,4 +1,4 @@
-"""Puts an engine together."""
+"""Builds an engine of its parts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from mrs.cache.prefix.disk import PrefixFolder
+from mrs.cache.prefix.disk import DiskPrefixCache
 from mrs.cache.prefix.manager import PrefixCacheManager
 from mrs.engine.cache_manager import CacheManager
 from mrs.engine.engine import Engine
@@ -23,8 +23,8 @@ class EngineConfig:
 
     A sequence has at most `context_tokens`; memory was planned for `planned_seqs` of
     `planned_tokens` each. At most `max_seqs` run at once and `max_waiting` wait; a step computes
-    about `chunk_tokens`. The prefix cache keeps `prefix_cache_n` sequences on their devices, within
-    `prefix_budget_bytes` on each, and all in `prefix_folder` if there is one.
+    about `chunk_tokens`. The prefix cache stores `prefix_cache_n` sequences in memory, within
+    `prefix_budget_bytes` on each device, and all in `prefix_folder` if it is given.
     """
 
     context_tokens: int
@@ -37,7 +37,7 @@ class EngineConfig:
     seed: int | None = None
     prefix_cache_n: int = 0
     prefix_budget_bytes: Mapping[torch.device, int] = field(default_factory=dict)
-    prefix_folder: PrefixFolder | None = None
+    prefix_folder: DiskPrefixCache | None = None
 
 
 def build_engine(decoder: Decoder, config: EngineConfig) -> Engine:

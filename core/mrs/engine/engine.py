@@ -1,4 +1,4 @@
-"""Make tokens: all running sequences in one batch, step by step."""
+"""Generates tokens: step by step, with all running sequences in one batch."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from mrs.errors import ContextFull, NotReadable, UsageError
 
 
 class EngineStats(NamedTuple):
-    """Sequences that run and wait now; since the start, how many tokens the prefix cache saved,
-    how many were computed, and how many times a sequence was preempted.
+    """Counters: sequences that run and wait now; tokens and preemptions since the start.
+
+    `cached_tokens` came from the prefix cache and were not computed.
     """
 
     running: int
@@ -31,9 +32,9 @@ class EngineStats(NamedTuple):
 
 
 class Engine:
-    """Speaks token ids only, and has no thread of its own: `step` computes in the caller's.
+    """Works with token ids only. It has no thread: `step` computes in the caller's.
 
-    Only `new_sequence` may be called by several threads.
+    Only `new_sequence` and `abort_all` may be called by other threads.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Engine:
         )
 
     def new_sequence(self, request: SequenceRequest) -> Sequence:
-        """The sequence that a request becomes; it is not added yet.
+        """The sequence for a request, which is not scheduled yet.
 
         Raises UsageError for a prompt that cannot be continued, and NotReadable for a token
         without an embedding.
@@ -79,13 +80,13 @@ class Engine:
         rows = self.spec.vocab_size + self.spec.extra_tokens
         if max(prompt_ids) >= rows:
             raise NotReadable(
-                f"the tokenizer makes the token {max(prompt_ids)} and the model knows {rows}",
-                hint="are they of the same model?",
+                f"the tokenizer makes token {max(prompt_ids)}, but the model has only {rows}",
+                hint="use the tokenizer of the same model",
             )
         max_length = self.context_tokens
         if sampling.max_tokens is not None:
             max_length = min(max_length, len(prompt_ids) + sampling.max_tokens)
-        # An rng of its own for every reply, so that none depends on another.
+        # Every reply has an rng of its own, so that none depends on another.
         seed = self._seed if sampling.seed is None else sampling.seed
         rng = Random() if seed is None else Random((seed + sampling.variant) % 2**64)
         timeout_s = request.timeout_s
@@ -100,17 +101,17 @@ class Engine:
         )
 
     def add(self, request: SequenceRequest) -> Sequence:
-        """Begin a sequence. Raises UsageError and QueueFull."""
+        """Start a sequence. Raises UsageError, NotReadable and QueueFull."""
         sequence = self.new_sequence(request)
         self.scheduler.add(sequence)
         return sequence
 
     @torch.inference_mode()
     def step(self) -> list[TokenOutput]:
-        """Compute a batch, and choose a token for each sequence that is complete with it.
+        """Compute a batch, and sample a token for each sequence whose tokens are all computed.
 
-        A sequence that was aborted, that is late, or whose computation fails ends with an output
-        without a token. After a KeyboardInterrupt all go on from where they were.
+        A sequence that was aborted, missed its deadline or failed ends with an output without a
+        token. After a KeyboardInterrupt, the next step computes the same again.
         """
         outputs = self._end_abandoned()
         batch = self.scheduler.schedule()
@@ -119,7 +120,7 @@ class Engine:
         try:
             logits = self._worker.forward(batch)
         except StepAborted:
-            self._rollback(batch)  # the next step ends its sequences
+            self._rollback(batch)  # the next step ends the sequences
             return outputs
         except Exception as error:  # noqa: BLE001 - raised where the replies are read
             self._rollback(batch)
@@ -133,7 +134,7 @@ class Engine:
             self._num_computed_tokens += num_tokens
             if sequence.num_computed_tokens in (sequence.snapshot_at, sequence.num_prompt_tokens):
                 self.caches.store_prefix(sequence)
-        return outputs + self._choose([each for each, _ in batch if each.is_computed], logits)
+        return outputs + self._sample([each for each, _ in batch if each.is_computed], logits)
 
     def abort_all(self, error: Exception) -> None:
         """Let every sequence end with `error` before the next step. Any thread may call this."""
@@ -141,11 +142,11 @@ class Engine:
             sequence.abort(error)
 
     def close(self) -> None:
-        """Wait for what past sequences still have to be written to files."""
+        """Wait until the prefix cache has written its files."""
         self.caches.close()
 
     def _end_abandoned(self) -> list[TokenOutput]:
-        """End what nobody waits for any more, or what is late."""
+        """End the sequences that were aborted or missed their deadlines."""
         outputs = []
         for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
             deadline_s = sequence.deadline_s
@@ -159,8 +160,8 @@ class Engine:
         for sequence, _ in batch:
             self.caches.rollback(sequence)
 
-    def _choose(self, complete: list[Sequence], logits: Tensor) -> list[TokenOutput]:
-        """The next tokens after logits (W, V). An error ends only the sequence that it is of."""
+    def _sample(self, complete: list[Sequence], logits: Tensor) -> list[TokenOutput]:
+        """The next tokens after logits (W, V), which are overwritten. Errors end one sequence."""
         outputs = []
         for sequence, row in zip(complete, logits.numpy(), strict=True):
             try:

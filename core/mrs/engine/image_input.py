@@ -1,4 +1,4 @@
-"""The images of a prompt: at which of its positions each one stands."""
+"""The images of a prompt, and their positions in it."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class ImageInput:
 
     @property
     def key(self) -> int:
-        """A negative number, which no token id and no other image has."""
+        """A negative number, which differs from all token ids and other images."""
         return -1 - self.image.digest
 
     @property
     def offset(self) -> int:
-        """How much further on the text after the image stands, by rotary position, than by tokens.
+        """Rotary position minus token position of the text after the image.
 
-        It goes on after the last row or column of features, whichever is larger.
+        The text goes on after the image's last row or column of features, whichever is larger.
         """
         return max(self.image.shape.grid) - self.image.shape.rows
 
@@ -57,8 +57,8 @@ def place_images(
     wanted = sum(image.shape.rows for image in images)
     if len(positions) != wanted:
         raise UsageError(
-            f"the prompt has room for {len(positions)} rows of images, {len(images)} take {wanted}",
-            hint="the chat template may not know images: give another one with -c FILE",
+            f"the prompt has {len(positions)} image tokens, but its images need {wanted}",
+            hint="the chat template may not support images: give another one with -c FILE",
         )
     placed, start = [], 0
     for image in images:

@@ -1,4 +1,4 @@
-"""The thread that owns stepping: requests go in, and each gets its tokens through a queue."""
+"""The thread that steps the engine: requests go in, and each has a queue of outputs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class _Submitted(NamedTuple):
 
 
 class _Inbox:
-    """What the engine's thread is to begin. Nothing can be put into it once it is closed."""
+    """The sequences that the engine's thread has to start; closed at the end."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[_Submitted | None] = SimpleQueue()
@@ -71,16 +71,17 @@ class _Inbox:
         return self._queue.qsize()
 
     def put(self, submitted: _Submitted) -> None:
-        """Raises MrsError if nobody will take it."""
+        """Raises MrsError if it is closed."""
         with self._lock:
             if self._is_closed:
                 raise MrsError(
-                    "the model is closed, has failed, or is another process's", hint="load it again"
+                    "the model is closed, has failed, or belongs to another process",
+                    hint="load it again",
                 )
             self._queue.put(submitted)
 
     def get(self) -> _Submitted | None:
-        """Waits for what was submitted; None after everything that came before `close`."""
+        """Waits for the next one; None after all that came before `close`."""
         return self._queue.get()
 
     def close(self) -> None:
@@ -92,15 +93,15 @@ class _Inbox:
 class EngineLoop:
     """Steps an engine in a thread of its own while there are sequences.
 
-    Replies go on whether they are read or not, until they end or are closed. The thread ends with
-    `close`, with the last reference to this object, or with the interpreter, and gives up a step
-    in flight between two layers.
+    Replies go on until they end or are closed, even if nobody reads them. The thread ends with
+    `close`, with the last reference to this object, or with the interpreter; a step that it is
+    computing is aborted between two layers.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._inbox = _Inbox()
-        # A daemon: the interpreter would wait for any other before it lets `_stop` end it.
+        # A daemon, because the interpreter waits for other threads before it calls `_stop`.
         self._thread = threading.Thread(
             target=_run, args=(engine, self._inbox), name="mrs-engine", daemon=True
         )
@@ -113,22 +114,22 @@ class EngineLoop:
 
     @property
     def vision(self) -> Vision | None:
-        """How the model reads images, if it does."""
+        """The vision part of the model, if it has one."""
         return self._engine.spec.vision
 
     @property
     def stats(self) -> EngineStats:
-        """Counters. What the thread has not taken up yet counts as waiting."""
+        """Counters. Sequences that the thread has not started yet count as waiting."""
         stats = self._engine.stats
         return stats._replace(waiting=stats.waiting + len(self._inbox))
 
     def submit(self, request: SequenceRequest) -> TokenStream:
-        """Begin a sequence. Raises UsageError, and QueueFull if too many wait already."""
+        """Start a sequence. Raises UsageError, NotReadable, MrsError if closed, and QueueFull."""
         sequence, outbox = self._engine.new_sequence(request), Outbox()
         max_waiting = self._engine.scheduler.max_waiting
         if self.stats.waiting >= max_waiting:
             raise QueueFull(max_waiting)
-        if not self._thread.is_alive():  # a process that was forked has no thread of its parent's
+        if not self._thread.is_alive():  # a forked process has no thread of its parent
             self._inbox.close()
         self._inbox.put(_Submitted(sequence, outbox))
         return TokenStream(sequence, outbox)
@@ -149,7 +150,7 @@ class EngineLoop:
             stream.close()
 
     def close(self) -> None:
-        """End all sequences and the thread, and wait for what has to be written to files."""
+        """End all sequences and the thread, and wait until files are written."""
         self._stop()
         self._engine.close()
 
@@ -157,19 +158,19 @@ class EngineLoop:
 def _stop(thread: threading.Thread, engine: Engine, inbox: _Inbox) -> None:
     inbox.close()
     engine.abort_all(_was_closed())
-    # The last reference may go in the thread itself.
+    # The thread itself may drop the last reference.
     if thread is not threading.current_thread():
         thread.join()
 
 
 def _was_closed() -> MrsError:
-    return MrsError("the model was closed while it answered", hint="load it again")
+    return MrsError("the model was closed before the reply was complete", hint="load it again")
 
 
 def _run(engine: Engine, inbox: _Inbox) -> None:
     outboxes: dict[Sequence, Outbox] = {}
     try:
-        while _take_submitted(engine, inbox, outboxes):
+        while _start_submitted(engine, inbox, outboxes):
             for output in engine.step():
                 outboxes[output.sequence].put(output)
                 if output.finish_reason is not None:
@@ -180,8 +181,8 @@ def _run(engine: Engine, inbox: _Inbox) -> None:
         outbox.put(None)
 
 
-def _take_submitted(engine: Engine, inbox: _Inbox, outboxes: dict[Sequence, Outbox]) -> bool:
-    """Begin what was submitted, and wait for it if there is nothing to do. False at the end."""
+def _start_submitted(engine: Engine, inbox: _Inbox, outboxes: dict[Sequence, Outbox]) -> bool:
+    """Start new sequences, and wait for one if there are none. False once the inbox is closed."""
     while len(inbox) or not outboxes:
         submitted = inbox.get()
         if submitted is None:
@@ -196,7 +197,7 @@ def _take_submitted(engine: Engine, inbox: _Inbox, outboxes: dict[Sequence, Outb
 
 
 def _fail(error: Exception, inbox: _Inbox, outboxes: dict[Sequence, Outbox]) -> None:
-    """Let every sequence end with an error of the engine itself."""
+    """End every sequence with an error of the engine itself."""
     inbox.close()
     while (submitted := inbox.get()) is not None:
         outboxes[submitted.sequence] = submitted.outbox

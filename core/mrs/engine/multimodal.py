@@ -1,9 +1,8 @@
-"""What a chunk of a prompt has of images: their features, and the positions of its tokens."""
+"""The model's inputs for a chunk of a prompt with images: features and positions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -23,31 +22,35 @@ def sequence_input(
     *,
     is_last: bool = True,
 ) -> SequenceInput:
-    """The tokens of a sequence that are not in its cache yet: `token_ids` are all up to a chunk.
+    """The next tokens of a sequence, `token_ids`, which follow those in its cache.
 
     The sequence has `length` tokens. With `is_last`, logits are wanted after the last of these.
     """
-    chunk = range(cache.length, len(token_ids))
-    made = SequenceInput(
+    chunk = range(cache.length, cache.length + len(token_ids))
+    vision = decoder.spec.vision
+    offset, positions, attention_ends = 0, None, None
+    if vision is None or vision.positions == "plain":
+        attention_ends = _attention_ends(images, chunk)
+    else:
+        offset, positions = _rotary_positions(images, chunk)
+    return SequenceInput(
         cache,
-        token_ids[chunk.start :],
+        token_ids,
         length,
         _image_features(decoder, images, chunk),
+        offset,
+        positions,
+        attention_ends,
         logits_rows=(len(chunk) - 1,) if is_last else (),
     )
-    vision = decoder.spec.vision
-    if vision is None or vision.positions == "plain":
-        return replace(made, attention_ends=_attention_ends(images, chunk))
-    offset, positions = _rotary_positions(images, chunk)
-    return replace(made, offset=offset, positions=positions)
 
 
 def _image_features(
     decoder: Decoder, images: Sequence[ImageInput], chunk: range
 ) -> tuple[ImageFeatures, ...]:
-    """The features that enter at the positions `chunk`, by rows of the chunk.
+    """The image features at the positions `chunk`, by rows of the chunk.
 
-    An image is encoded for the first of its positions, and its features are dropped after the last.
+    An image is encoded with its first position, and its features are dropped after its last one.
     """
     found = []
     for image in [image for image in images if image.overlaps(chunk)]:
@@ -79,9 +82,9 @@ def _attention_ends(images: Sequence[ImageInput], chunk: range) -> Tensor | None
 
 
 def _rotary_positions(images: Sequence[ImageInput], chunk: range) -> tuple[int, Tensor | None]:
-    """The offset of the tokens, and if an image is among them, their positions (3, T) instead.
+    """The offset of the tokens' rotary positions, or all positions (3, T) if there is an image.
 
-    An image stands at one time, its features in rows and columns (arXiv 2409.12191).
+    Features of an image have the same time, and their own rows and columns (arXiv 2409.12191).
     """
     offset = sum(image.offset for image in images if image.positions[-1] < chunk.start)
     among = [image for image in images if image.overlaps(chunk)]
@@ -92,8 +95,8 @@ def _rotary_positions(images: Sequence[ImageInput], chunk: range) -> tuple[int, 
         first, end = image.positions[0], image.positions[-1] + 1
         columns = image.image.shape.grid[1]
         features = torch.arange(max(first, chunk.start), min(end, chunk.stop)) - first
-        places = torch.stack((0 * features, features // columns, features % columns))
-        positions[:, features + first - chunk.start] = places + first + offset
+        grid = torch.stack((0 * features, features // columns, features % columns))
+        positions[:, features + first - chunk.start] = grid + first + offset
         positions[:, end - chunk.start :] += image.offset
         offset += image.offset
     return 0, positions

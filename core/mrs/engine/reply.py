@@ -1,4 +1,4 @@
-"""A reply as events: text as it becomes certain, and at last how it went."""
+"""A reply as events: its text, as far as it is certain, and at last its usage."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ TIMED_STEPS = 8
 class Reply:
     """The events of one reply: an iterator that ends with one `Finished`.
 
-    Its tokens are computed whether it is read or not; they become text in the thread that reads.
-    A KeyboardInterrupt while it waits ends it as cancelled; `close` stops it at once. `opening` is
-    text of the reply that is a part of the prompt; `speed` is what was planned, and `pace` collects
-    how fast it went.
+    Tokens are computed even if nobody reads them; they become text in the thread that reads. A
+    KeyboardInterrupt while it waits ends it as cancelled; `close` stops it at once. `opening` is
+    text of the reply that the prompt already has. `speed` is the planned speed, and `pace` collects
+    the measured one.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Reply:
         return self
 
     def __next__(self) -> Event:
-        """The next event, once there is one. Raises MrsError."""
+        """Waits for the next event. Raises MrsError."""
         if self._is_finished:
             raise StopIteration
         try:
@@ -86,12 +86,12 @@ class Reply:
         return event
 
     def close(self) -> None:
-        """Stop the reply, wherever it is. Any thread may call this."""
+        """Stop the reply. Any thread may call this."""
         self._stream.close()
         self._is_finished = True
 
     def __del__(self) -> None:
-        # The engine does not know this object: nobody waits for the reply any more.
+        # The engine has no reference to this object: nobody reads the reply any more.
         if hasattr(self, "_stream"):
             self._stream.close()
 
@@ -123,7 +123,7 @@ class Reply:
             self._events.append(TextDelta(text, logprobs))
 
     def _finish(self, reason: FinishReason) -> None:
-        """Add the text that was kept back, and the end."""
+        """Add the rest of the text, and the end."""
         self._stream.close()
         if rest := self._decoder.finish():
             self._events.append(TextDelta(rest))
@@ -139,7 +139,7 @@ class Reply:
         self._events.append(Finished(reason, usage))
 
     def _planned_rates(self) -> PlannedRates | None:
-        """None if something took time that the plan's rates do not cover."""
+        """None if the reply took time for something that the plan's rates leave out."""
         sequence = self._stream.sequence
         if self._speed is None or sequence.is_batched or sequence.images:
             return None

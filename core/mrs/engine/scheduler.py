@@ -1,4 +1,4 @@
-"""Which sequences the next step computes, and how many tokens of each."""
+"""Chooses which sequences the next step computes, and how many tokens of each."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import NamedTuple, Protocol
 from mrs.engine.image_input import chunk_end
 from mrs.engine.sequence import QueueFull, Sequence
 
-#: How many later sequences may start before one that waits. It then starts before any other.
+#: How many later sequences may start before one that waits. After that, none starts before it.
 MAX_OVERTAKEN = 8
-#: More requests than this have no use in waiting, whoever sends them.
+#: How many requests may wait, unless set otherwise.
 MAX_WAITING = 1024
 
 
@@ -28,19 +28,19 @@ ScheduledBatch = list[ScheduledSequence]
 
 
 class CacheAllocator(Protocol):
-    """What the scheduler asks of the owner of the caches."""
+    """What the scheduler needs of a cache manager."""
 
     def can_allocate(self, sequences: abc.Iterable[Sequence]) -> bool:
-        """Whether all these sequences together have space."""
+        """Whether there is memory for all these sequences together."""
 
     def allocate(self, sequence: Sequence) -> None:
         """Give `sequence` a cache.
 
-        Sets `num_computed_tokens` to how many of its tokens the cache holds already.
+        Sets `num_computed_tokens` to how many of its tokens the cache has already.
         """
 
-    def preempt(self, sequence: Sequence) -> None:
-        """Take the cache away; the tokens are computed again later."""
+    def free(self, sequence: Sequence) -> None:
+        """Take the cache away. If the sequence goes on later, its tokens are computed again."""
 
     def is_prefix_being_computed(self, sequence: Sequence, other: Sequence) -> bool:
         """Whether `other` is about to compute tokens that `sequence` could then share."""
@@ -51,8 +51,9 @@ class Scheduler:
 
     A step computes one token of every sequence that is decoding, and spends what is left of
     `step_tokens` on prompts in chunks, the oldest first. At most `max_seqs` run at once, and no
-    more than have space; when they outgrow it, the youngest is preempted. A sequence that cannot
-    start yet lets up to MAX_OVERTAKEN later ones pass, so that none waits for ever.
+    more than there is memory for; when they outgrow it, the youngest is preempted. At most
+    MAX_OVERTAKEN later sequences start before one that cannot start yet, so that none waits for
+    ever.
     """
 
     def __init__(
@@ -79,18 +80,18 @@ class Scheduler:
         return bool(self.running or self.waiting)
 
     def add(self, sequence: Sequence) -> None:
-        """Let a new sequence wait for its first step. Raises QueueFull."""
+        """Add a new sequence to those that wait. Raises QueueFull."""
         if len(self.waiting) >= self.max_waiting:
             raise QueueFull(self.max_waiting)
         sequence.arrival = next(self._arrivals)
         self.waiting.append(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Forget a finished sequence."""
+        """Remove a finished sequence."""
         (self.running if sequence in self.running else self.waiting).remove(sequence)
 
     def schedule(self) -> ScheduledBatch:
-        """What the next step computes; empty if there is no sequence."""
+        """The batch of the next step; empty if there is no sequence."""
         self._preempt()
         batch = [ScheduledSequence(each, 1) for each in self.running if each.is_decoding]
         prompts: ScheduledBatch = []
@@ -130,7 +131,7 @@ class Scheduler:
     def _add_chunk(self, sequence: Sequence, left: int, prompts: ScheduledBatch) -> int:
         """Schedule up to `left` tokens that are not computed yet; returns how many.
 
-        They are more if an image takes more that cannot be divided.
+        There may be more if an image has more tokens that cannot be divided.
         """
         if left <= 0:
             return 0
@@ -142,15 +143,15 @@ class Scheduler:
             end = sequence.snapshot_at
         num_tokens = chunk_end(sequence.images, min(end, start + left), start=start) - start
         if num_tokens > left and prompts:
-            return 0  # what cannot be divided has a step of its own
+            return 0  # the image has a step of its own
         prompts.append(ScheduledSequence(sequence, num_tokens))
         return num_tokens
 
     def _preempt(self) -> None:
-        """Let the youngest wait while the running sequences have outgrown their space."""
+        """Let the youngest wait again while all running sequences need too much memory."""
         while len(self.running) > 1 and not self._caches.can_allocate(self.running):
             sequence = self.running.pop()
-            self._caches.preempt(sequence)
+            self._caches.free(sequence)
             sequence.num_preemptions += 1
             self.num_preempted += 1
             insort(self.waiting, sequence, key=attrgetter("arrival"))

@@ -1,4 +1,4 @@
-"""A request to the engine, and the sequence of tokens that it becomes."""
+"""A request to the engine, and the sequence that is made of it."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Sequence:
 
     The first `num_computed_tokens` are in `cache`, which is None while none is allocated.
     `num_cached_tokens` of the prompt came from the prefix cache. The cache's state after
-    `snapshot_at` tokens is worth storing for others. Only caches of one `rope_epoch` can be
-    shared. `arrival` numbers sequences in the order in which they came; `num_overtaken` counts the
-    later ones that started earlier. `is_batched` tells whether it ever shared a step with others.
+    `snapshot_at` tokens is worth storing for others. Only sequences of the same `rope_epoch` can
+    share caches. `arrival` numbers sequences in the order in which they came; `num_overtaken`
+    counts the later ones that started earlier. `is_batched` is set once it shares a step.
     `deadline_s` is a time of `time.monotonic`. A finished sequence has a `finish_reason`, and an
     `error` if that is what ended it.
     """
@@ -85,9 +85,9 @@ class Sequence:
 
     @property
     def prefix_keys(self) -> list[int]:
-        """`token_ids` with each image's key in the place of its tokens.
+        """`token_ids` with an image's key instead of each of its tokens.
 
-        The tokens of all images are the same: what a cache has of them is not.
+        The token ids of all images are the same, but their contents in a cache are not.
         """
         if not self.images:
             return self.token_ids
@@ -98,7 +98,7 @@ class Sequence:
         return keys
 
     def abort(self, error: Exception | None = None) -> None:
-        """Let the engine end it before its next step, with `error` if it is one.
+        """Let the engine end the sequence before its next step, with `error` if there is one.
 
         Any thread may call this.
         """
@@ -110,7 +110,7 @@ class Sequence:
 
 
 class TokenOutput(NamedTuple):
-    """What a step gave one sequence: a token, its end, or both.
+    """The output of a step for one sequence: a token, its end, or both.
 
     A sequence that was aborted or failed ends without a token. `time_s` is when the step ended, a
     time of `time.perf_counter`.
@@ -123,12 +123,10 @@ class TokenOutput(NamedTuple):
 
 
 class QueueFull(MrsError):
-    """As many requests wait as may."""
+    """The queue of waiting requests is full."""
 
     def __init__(self, max_waiting: int) -> None:
-        super().__init__(
-            f"{max_waiting} requests are waiting already", hint="send it again a little later"
-        )
+        super().__init__(f"{max_waiting} requests are waiting already", hint="try again later")
 
 
 class DeadlineExceeded(MrsError):

@@ -30,7 +30,7 @@ class Worker:
         for sequence, num_tokens in batch:
             assert sequence.cache is not None
             end, length = sequence.num_computed_tokens + num_tokens, len(sequence.token_ids)
-            ids = sequence.token_ids[:end]
+            ids = sequence.token_ids[sequence.num_computed_tokens : end]
             caches.append(sequence.cache)
             inputs.append(
                 sequence_input(

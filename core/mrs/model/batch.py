@@ -136,12 +136,13 @@ def _pairs(
 
 def _positions(inputs: Sequence[SequenceInput]) -> Tensor:
     """(N), or (3, N) where some tokens have three positions."""
-    plain = [torch.arange(each.span.start, each.span.stop) + each.offset for each in inputs]
     if all(each.positions is None for each in inputs):
-        return plain[0] if len(plain) == 1 else torch.cat(plain)
+        return torch.tensor([at + each.offset for each in inputs for at in each.span])
     parts = [
-        own.expand(3, -1) if each.positions is None else each.positions
-        for each, own in zip(inputs, plain, strict=True)
+        (torch.tensor(each.span) + each.offset).expand(3, -1)
+        if each.positions is None
+        else each.positions
+        for each in inputs
     ]
     return torch.cat(parts, dim=1)
 
@@ -166,10 +167,8 @@ def _blocks(tables: Sequence[BlockTable], inputs: Sequence[SequenceInput]) -> tu
     longest = max(map(len, rows))
     padded = [row + [0] * (longest - len(row)) for row in rows]
     slots = [
-        table.slots(each.span.start, each.span.stop)
+        slot
         for table, each in zip(tables, inputs, strict=True)
+        for slot in table.slots(each.span.start, each.span.stop)
     ]
-    return (
-        torch.tensor(padded, dtype=torch.int32),
-        slots[0] if len(slots) == 1 else torch.cat(slots),
-    )
+    return torch.tensor(padded, dtype=torch.int32), torch.tensor(slots)

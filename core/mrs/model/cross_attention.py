@@ -84,7 +84,7 @@ def _stretches(
     rows, start = queries.rows, queries.context - queries.rows.stop
     shown = [int(image.rows[0]) for image in images]
     for first, end in pairwise([rows.start, *shown, rows.stop]):
-        seen = cache.seen_at(first + start)
+        seen = cache.visible_at(first + start)
         if first < end and seen is not None:
             yield CrossAttentionSpan(slice(first, end), *seen)
 

@@ -94,7 +94,7 @@ class Decoder:
         self._norm = weights.norm("norm", spec.norm)
         head = "embedding" if spec.tied_head else "head"
         self._head = Linear(weights.matrix(head), weights.optional_vector("head.bias"))
-        self._switches = _rope_switches(spec)
+        self._rope_switch_lengths = _switch_lengths_of(spec)
         self.vision = None
         if spec.vision is not None:
             dtype = self._activation_dtype(self.primary_device)
@@ -141,23 +141,25 @@ class Decoder:
         """An empty cache for one sequence, with memory of its own for `capacity_tokens`."""
         return self.new_space(capacity_tokens, chunk_tokens).new()
 
-    def is_outdated(self, cache: SequenceCache, total_tokens: int) -> bool:
-        """Whether a sequence of `total_tokens` turns its keys otherwise than those in `cache`.
+    def needs_recompute(self, cache: SequenceCache, total_tokens: int) -> bool:
+        """Whether the rope of a sequence of `total_tokens` differs from that of its `cache`.
 
-        Its tokens then have to be fed once more, to an empty cache.
+        Its tokens then have to be computed again, with an empty cache.
         """
-        return any(0 < cache.length <= switch < total_tokens for switch in self._switches)
+        return any(
+            0 < cache.length <= switch < total_tokens for switch in self._rope_switch_lengths
+        )
 
-    def era(self, total_tokens: int) -> int | None:
-        """What the keys of a sequence of `total_tokens` depend on beside its tokens.
+    def rope_epoch(self, total_tokens: int) -> int | None:
+        """A number of the rope that the keys of a sequence of `total_tokens` have.
 
-        Sequences of one era may share keys; None stands for a length that shares none with any.
+        Sequences of the same epoch may share keys; None means that none may share these.
         """
         for scaling in _rope_scalings(self.spec):
             trained = scaling.get("max_position_embeddings", 2048)
             if scaling.kind == "dynamic" and total_tokens > trained:
                 return None
-        return sum(switch < total_tokens for switch in self._switches)
+        return sum(switch < total_tokens for switch in self._rope_switch_lengths)
 
     def forward(
         self,
@@ -221,7 +223,7 @@ class Decoder:
         return torch.float32 if device.type == "cpu" else self._cache_dtype
 
 
-def _rope_switches(spec: ModelSpec) -> set[int]:
+def _switch_lengths_of(spec: ModelSpec) -> set[int]:
     """The lengths at which a rope of the model changes."""
     switches = {scaling.switch_tokens for scaling in _rope_scalings(spec)}
     return {switch for switch in switches if switch is not None}

@@ -1,4 +1,4 @@
-"""What was measured on this machine, remembered for later plans."""
+"""Corrections of plans from measurements on this machine, saved for later plans."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mrs.plan.memory.breakdown import Correction
 
 FILE_NAME = "calibration.json"
 
-#: Ratios outside of this say that something else was measured, another program's memory say.
+#: A ratio outside this range is not plausible: memory of another program may have been measured.
 PLAUSIBLE_RATIO = (0.5, 2.0)
 
 
 def corrections(devices: Sequence[Device], file: Path | None = None) -> dict[str, Correction]:
-    """The remembered corrections of these devices, by label; imagined devices have none."""
+    """The saved corrections of these devices by label; devices of `--device` have none."""
     known = read_entries(file or cache_file(FILE_NAME))
     found = {}
     for device in devices:
@@ -28,7 +28,7 @@ def corrections(devices: Sequence[Device], file: Path | None = None) -> dict[str
 
 
 def remember(measured: Mapping[Device, Correction], file: Path | None = None) -> None:
-    """Keep corrections beside those of other devices; a folder without room is no error."""
+    """Save corrections, and keep those of other devices. A full disk is not an error."""
     path = file or cache_file(FILE_NAME)
     known = read_entries(path)
     for device, correction in measured.items():

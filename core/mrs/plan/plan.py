@@ -21,7 +21,7 @@ from mrs.plan.placement.place import place
 from mrs.plan.placement.placement import Placement
 from mrs.plan.speed.estimate import estimate_speed
 from mrs.plan.speed.roofline import SpeedEstimate
-from mrs.plan.warnings import remarks
+from mrs.plan.warnings import plan_warnings
 from mrs.request import DEFAULT_SEQ_TOKENS, RunRequest, Strategy
 from mrs.source.address import model_name
 from mrs.storage import Storage
@@ -32,13 +32,15 @@ from mrs.units import human_bytes
 class Plan:
     """What a run will do.
 
-    `layer_devices` has one index into `devices` a layer; embedding, final norm and head sit on
-    `devices[primary_device]`. `storage`, `stored` (the same in the files) and `parameter_devices` are keyed
-    by parameter name. `kv_bytes_per_token` is the average over the planned length,
-    `kv_bytes_per_further_token` what one more would take. `terms` has one entry a device, and so
-    has `prefix_bytes`: what past sequences may be remembered in. `vision` is what sees, on
-    `devices[primary_device]`, a part of its terms; None where nothing does. `corrected` says that
-    measurements of this machine were used.
+    layer_devices                 an index into `devices` for each layer
+    primary_device                the index of the device of embedding, final norm and head
+    storage, stored               how weights are stored in memory and in the files, by parameter
+    parameter_devices             the device index of each parameter
+    kv_bytes_per_token            the average over the planned length
+    kv_bytes_per_further_token    the bytes that one more token needs
+    terms, prefix_bytes           memory of each device; and how much its prefix cache may use
+    vision                        tower and projector, which `terms` of the primary device include
+    corrected                     whether measurements of this machine were used
     """
 
     model: ModelFacts
@@ -65,7 +67,7 @@ class Plan:
 
     @property
     def missing_bytes(self) -> int:
-        """What all devices together lack; 0 where the model fits."""
+        """Bytes that all devices together lack; 0 if the model fits."""
         return sum(terms.missing_bytes for terms in self.terms)
 
     @property
@@ -81,7 +83,7 @@ class Plan:
 
     @property
     def visible_devices(self) -> list[int]:
-        """Devices to show: without an unused CPU whose memory is an accelerator's."""
+        """Indices of the devices to show, without an unused CPU that shares an accelerator's memory."""
         shared = any(device.shares_host_memory for device in self.devices)
         rows = enumerate(zip(self.devices, self.terms, strict=True))
         return [
@@ -92,7 +94,7 @@ class Plan:
 
     @property
     def verdict(self) -> str:
-        """Whether it fits, and what of it is on the CPU, in a few words."""
+        """Whether the model fits, and how many layers are on the CPU, in a few words."""
         if not self.fits:
             return f"does not fit, {human_bytes(self.missing_bytes)} missing"
         if not self.spilled_layers:
@@ -108,7 +110,7 @@ class Plan:
         return {i: t.weight_bytes for i, t in enumerate(self.terms) if t.weight_bytes}
 
     def prefix_budgets(self) -> dict[str, int]:
-        """`prefix_bytes` by torch device, for the devices that hold anything."""
+        """`prefix_bytes` by torch device, for the devices in use."""
         budgets: Counter[str] = Counter()
         for device, terms, size_bytes in zip(
             self.devices, self.terms, self.prefix_bytes, strict=True
@@ -119,12 +121,12 @@ class Plan:
 
     @property
     def runs(self) -> list[tuple[int, int]]:
-        """Device index and number of layers of each run of layers, in order."""
+        """(device index, number of layers) of consecutive layers on one device, in order."""
         return [(index, len(list(layers))) for index, layers in groupby(self.layer_devices)]
 
     @property
     def summary(self) -> str:
-        """One line: what runs where."""
+        """One line: the model, its weights and the devices of its layers."""
         total = human_bytes(sum(terms.weight_bytes for terms in self.terms))
         runs = ", ".join(f"{self.devices[i].label} ({count} layers)" for i, count in self.runs)
         name = model_name(self.model.model_id)
@@ -144,7 +146,7 @@ class Plan:
             f"the model exceeds the devices by {human_bytes(self.missing_bytes)}",
             missing_bytes=self.missing_bytes,
             where="; ".join(lacking),
-            hint="mrs plan with the same flags says what would help",
+            hint="run mrs plan with the same flags: it suggests what helps",
         )
 
 
@@ -159,10 +161,10 @@ def make_plan(
 ) -> Plan:
     """Plan the model in `files` on `devices` (accelerators in order, the CPU last).
 
-    `cpu_packs` says that this machine has the native CPU kernels, `corrections` what was measured
-    on devices by their labels; a `placement` is taken instead of looking for one. A model that
-    does not fit is planned all the same and says what is missing. Raises UsageError for a layer
-    map that cannot be, and Unsupported.
+    `cpu_packs` is true if this machine has the native CPU kernels. `corrections` are from
+    measurements, by device label. A given `placement` is used as it is. A model that does not fit
+    is planned, too, and `missing_bytes` is above 0. Raises UsageError for an impossible layer map,
+    and Unsupported.
     """
     spec = files.spec
     dense = files.dense_format(request.dtype)
@@ -202,7 +204,7 @@ def make_plan(
         terms=terms,
         prefix_bytes=prefix_budgets(request, terms),
         speed=estimate_speed(sizes, placement, devices),
-        warnings=remarks(request, spec, placement, devices, terms, vision, context_tokens),
+        warnings=plan_warnings(request, spec, placement, devices, terms, vision, context_tokens),
         vision=vision,
         corrected=any(device.label in used_corrections for device in devices),
     )

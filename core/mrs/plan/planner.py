@@ -1,4 +1,4 @@
-"""One model on one set of devices, planned again and again for other wishes."""
+"""Plan one model on one set of devices for different requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mrs.source.checkpoint import Checkpoint
 
 
 class Planner:
-    """`make_plan` with everything but the request held fixed."""
+    """Makes plans of one model on one set of devices."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Planner:
         self._files = ModelWeightsInfo(checkpoint, description)
 
     def plan(self, request: RunRequest, placement: Placement | None = None) -> Plan:
-        """The plan for a request; with a `placement`, that one."""
+        """The plan for a request, with a given `placement` if there is one."""
         return make_plan(
             request,
             self._files,

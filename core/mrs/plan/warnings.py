@@ -1,4 +1,4 @@
-"""What a person should know about a plan, one line each."""
+"""Warnings about a plan, one line each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mrs.request import RunRequest
 from mrs.units import human_bytes
 
 
-def remarks(
+def plan_warnings(
     request: RunRequest,
     spec: ModelSpec,
     placement: Placement,
@@ -44,7 +44,7 @@ def remarks(
 
 
 def _shared(devices: Sequence[Device], terms: Sequence[MemoryBreakdown]) -> str:
-    """What an accelerator and a CPU with one memory need of it together."""
+    """The warning that an accelerator and the CPU use the same memory."""
     labels = " and ".join(device.label for device in devices)
     needed = human_bytes(sum(held.needed_bytes for held in terms))
     most = human_bytes(max(held.available_bytes for held in terms))

@@ -1,4 +1,4 @@
-"""What is remembered of a stretch of a sequence, as a safetensors file."""
+"""The cache of adjacent tokens of a sequence, as a safetensors file."""
 
 from __future__ import annotations
 
@@ -41,38 +41,37 @@ class _InMemory:
 
 
 @dataclass(frozen=True)
-class Outline:
-    """What a file holds of the tokens `start` to `end`, by its header alone.
+class BlockHeader:
+    """What a file has of the tokens `start` to `end`, by its header.
 
-    `firsts` has for each layer the first token of which it remembers something by itself, None
-    where it does so of none.
+    `first_tokens` has for each layer the first token of which the file has something, or None.
     """
 
     path: Path
     start: int
     end: int
-    firsts: tuple[int | None, ...]
+    first_tokens: tuple[int | None, ...]
     tensors: Mapping[str, TensorInfo]
-    header: SafetensorsHeader
+    safetensors: SafetensorsHeader
 
     def covers(self, other: Exported) -> bool:
-        """Whether nothing of `other`, which is of the same tokens, is missing."""
+        """Whether the file has all that `other` has of the same tokens."""
         return all(
             piece is None or (first is not None and first <= piece.first)
-            for first, piece in zip(self.firsts, other.slices, strict=True)
+            for first, piece in zip(self.first_tokens, other.slices, strict=True)
         )
 
 
 def encode(
-    name: str, held: Exported, tokens: Sequence[int], model: str, key: bytes
+    name: str, exported: Exported, tokens: Sequence[int], model: str, key: bytes
 ) -> list[bytes | memoryview]:
-    """The bytes of a file in parts: what `held`, in the host's memory, has of `tokens`.
+    """The bytes of a file, in parts, with what `exported` has of `tokens`; it is on the CPU.
 
-    `model` is whatever else the numbers depend on. A seal is in the header: a hash, with `key`, of
-    the file's name and all of its bytes, with zeros in its place.
+    `model` names all else that the values depend on. The header has a seal: a hash, with `key`, of
+    the file's name and of its bytes, in which the seal itself is zeros.
     """
-    tensors = sorted(_tensors(held), key=lambda item: -item[1].element_size())
-    header: dict[str, Any] = {"__metadata__": _facts(held, tokens, model)}
+    tensors = sorted(_tensors(exported), key=lambda item: -item[1].element_size())
+    header: dict[str, Any] = {"__metadata__": _facts(exported, tokens, model)}
     offset = 0
     for tensor_name, tensor in tensors:
         ends = [offset, offset + tensor.nbytes]
@@ -85,8 +84,8 @@ def encode(
     return [_with_seal(head, _NO_SEAL, _seal(name, [head, *parts], key)), *parts]
 
 
-def read_outline(path: Path, start: int, tokens: Sequence[int], model: str) -> Outline:
-    """Check that a file holds something of `tokens`, which begin at `start`, and what.
+def read_header(path: Path, start: int, tokens: Sequence[int], model: str) -> BlockHeader:
+    """Read what a file has of `tokens`, which begin at `start`.
 
     Raises ValueError, NotReadable and OSError.
     """
@@ -96,81 +95,81 @@ def read_outline(path: Path, start: int, tokens: Sequence[int], model: str) -> O
     facts = header.metadata
     if {**facts, "firsts": "", "seal": ""} != _facts_of(start, tokens, model, "", ""):
         raise ValueError("other tokens or another model")
-    firsts = json.loads(facts["firsts"])
-    if not isinstance(firsts, list) or not all(
-        first is None or (type(first) is int and start <= first < end) for first in firsts
+    first_tokens = json.loads(facts["firsts"])
+    if not isinstance(first_tokens, list) or not all(
+        first is None or (type(first) is int and start <= first < end) for first in first_tokens
     ):
         raise ValueError("odd first tokens")
     tensors = {tensor.name: tensor for tensor in header.tensors}
-    return Outline(path, start, end, tuple(firsts), tensors, header)
+    return BlockHeader(path, start, end, tuple(first_tokens), tensors, header)
 
 
-def check_fits(outline: Outline, cache: SequenceCache) -> None:
-    """ValueError where a file's tensors are not such as the empty `cache` would hold.
+def check_fits(header: BlockHeader, cache: SequenceCache) -> None:
+    """Raises ValueError if a file's tensors have not the shapes of those in the empty `cache`.
 
-    What an image has is not known before it is there: of these tensors only the names count.
+    The size of an image is not known in advance: of its tensors only the names are compared.
     """
-    if len(outline.firsts) != len(cache.layers):
+    if len(header.first_tokens) != len(cache.layers):
         raise ValueError("other layers")
     layers: dict[int, dict[str, TensorShape]] = {}
-    for name, info in outline.tensors.items():
+    for name, info in header.tensors.items():
         layer, _, own = name.partition(".")
         shape = TensorShape(_DTYPES[info.format.name], tuple(info.shape))
         layers.setdefault(int(layer), {})[own] = shape
     for index, cached in enumerate(cache.layers):
-        first, shapes = outline.firsts[index], layers.pop(index, {})
-        if not (cached.fits(first, outline.end, shapes) if first is not None else not shapes):
+        first, shapes = header.first_tokens[index], layers.pop(index, {})
+        if not (cached.fits(first, header.end, shapes) if first is not None else not shapes):
             raise ValueError("tensors of other shapes")
     if layers:
         raise ValueError("tensors of other layers")
 
 
-def read_exported(outline: Outline, key: bytes) -> Exported:
-    """All that a file holds.
+def read_exported(header: BlockHeader, key: bytes) -> Exported:
+    """All contents of a file.
 
-    ValueError if it is damaged, forged or no longer that of `outline`, and OSError.
+    ValueError if it is damaged, forged or no longer that of `header`, and OSError.
     """
-    data = bytearray(outline.path.read_bytes())
+    data = bytearray(header.path.read_bytes())
     head = bytes(data[: 8 + int.from_bytes(data[:8], "little")])
-    stored = outline.header.metadata["seal"]
+    stored = header.safetensors.metadata["seal"]
     unsealed = _with_seal(head, stored, _NO_SEAL)
-    seal = _seal(outline.path.name, [unsealed, memoryview(data)[len(head) :]], key)
+    seal = _seal(header.path.name, [unsealed, memoryview(data)[len(head) :]], key)
     if not hmac.compare_digest(seal, stored):
         raise ValueError("damaged, or not written by this user")
-    if read_safetensors_header(_InMemory(data), outline.path.name) != outline.header:
+    if read_safetensors_header(_InMemory(data), header.path.name) != header.safetensors:
         raise ValueError("changed while it was read")
-    tensors = {name: _tensor(data, info) for name, info in outline.tensors.items()}
-    layers: list[dict[str, Tensor]] = [{} for _ in outline.firsts]
+    tensors = {name: _tensor(data, info) for name, info in header.tensors.items()}
+    layers: list[dict[str, Tensor]] = [{} for _ in header.first_tokens]
     for name, tensor in tensors.items():
         layer, _, own = name.partition(".")
         layers[int(layer)][own] = tensor
     slices = (
         None if first is None else LayerSlice(first, named)
-        for first, named in zip(outline.firsts, layers, strict=True)
+        for first, named in zip(header.first_tokens, layers, strict=True)
     )
-    return Exported(outline.start, outline.end, tuple(slices))
+    return Exported(header.start, header.end, tuple(slices))
 
 
-def _tensors(held: Exported) -> Iterator[tuple[str, Tensor]]:
-    for index, piece in enumerate(held.slices):
+def _tensors(exported: Exported) -> Iterator[tuple[str, Tensor]]:
+    for index, piece in enumerate(exported.slices):
         for name, tensor in (piece.tensors if piece else {}).items():
             yield f"{index}.{name}", tensor
 
 
-def _facts(held: Exported, tokens: Sequence[int], model: str) -> dict[str, str]:
-    firsts = json.dumps([piece and piece.first for piece in held.slices])
-    return _facts_of(held.start, tokens, model, firsts, _NO_SEAL)
+def _facts(exported: Exported, tokens: Sequence[int], model: str) -> dict[str, str]:
+    first_tokens = json.dumps([piece and piece.first for piece in exported.slices])
+    return _facts_of(exported.start, tokens, model, first_tokens, _NO_SEAL)
 
 
 def _facts_of(
-    start: int, tokens: Sequence[int], model: str, firsts: str, seal: str
+    start: int, tokens: Sequence[int], model: str, first_tokens: str, seal: str
 ) -> dict[str, str]:
     return {
         "format": FORMAT,
         "model": model,
         "start": str(start),
         "tokens": " ".join(map(str, tokens)),
-        "firsts": firsts,
+        "firsts": first_tokens,
         "seal": seal,
     }
 

@@ -1,4 +1,4 @@
-"""The files that hold the beginning of one prompt, and the cache that can be made of them."""
+"""The block files of one prompt, and the cache that can be made of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from mrs.cache.prefix.block_file import Outline, check_fits, read_exported, read_outline
+from mrs.cache.prefix.block_file import BlockHeader, check_fits, read_exported, read_header
 from mrs.cache.prefix.snapshot import Exported, restore
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.errors import NotReadable
@@ -19,15 +19,15 @@ DAMAGED = (ValueError, LookupError, RecursionError, NotReadable)
 _logger = logging.getLogger(__name__)
 
 
-def stretches(tokens: int) -> list[tuple[int, int]]:
-    """Where the files of a sequence of so many tokens begin and end."""
+def block_ranges(tokens: int) -> list[tuple[int, int]]:
+    """The first token and the end of each file of a sequence of `tokens` tokens."""
     return [(start, min(start + BLOCK_TOKENS, tokens)) for start in range(0, tokens, BLOCK_TOKENS)]
 
 
-class PrefixChain:
-    """Files by the token that they end before, all of them for a beginning of `tokens`.
+class BlockChain:
+    """Block files of `tokens`, or of their beginning, by their ends.
 
-    A file that cannot be used is removed, and the others are looked through as without it.
+    A file that cannot be used is removed, and the search goes on without it.
     """
 
     def __init__(
@@ -37,67 +37,67 @@ class PrefixChain:
         self._tokens = tokens
         self._model = model
         self._key = key
-        self._outlines: dict[int, Outline] = {}
+        self._headers: dict[int, BlockHeader] = {}
 
     @property
     def ends(self) -> list[int]:
-        """Ends up to which no file is missing, the furthest first."""
+        """Ends of files before which no file is missing, the furthest first."""
         ends = sorted(self._files, reverse=True)
-        return [end for end in ends if all(e in self._files for _, e in stretches(end))]
+        return [end for end in ends if all(e in self._files for _, e in block_ranges(end))]
 
     def paths(self, end: int) -> list[Path]:
         """The files up to `end`, in order."""
-        return [self._files[each] for _, each in stretches(end)]
+        return [self._files[each] for _, each in block_ranges(end)]
 
     def fill(self, cache: SequenceCache, end: int, length: int) -> bool:
-        """Let the empty `cache` see `length` tokens if the files up to `end` suffice for it."""
-        outlines: list[Outline] = []
-        # The last one tells soonest: a state would be there.
-        for stretch in reversed(stretches(end)):
-            outline = self._outline(*stretch, cache)
-            if outline is None or not _serves(outline, cache, length):
+        """Make the empty `cache` one of `length` tokens, if the files up to `end` suffice."""
+        headers: list[BlockHeader] = []
+        # The last file comes first: if a state is missing, it is missing there.
+        for start, stop in reversed(block_ranges(end)):
+            header = self._header(start, stop, cache)
+            if header is None or not _serves(header, cache, length):
                 return False
-            outlines.insert(0, outline)
-        found = [self._exported(outline) for outline in outlines]
+            headers.insert(0, header)
+        found = [self._exported(header) for header in headers]
         whole = [each for each in found if each is not None]
         if len(whole) < len(found):
             return False
         restore(cache, whole, length)
         return True
 
-    def _outline(self, start: int, end: int, cache: SequenceCache) -> Outline | None:
+    def _header(self, start: int, end: int, cache: SequenceCache) -> BlockHeader | None:
         path = self._files.get(end)
-        if path is None or end in self._outlines:
-            return self._outlines.get(end)
+        if path is None or end in self._headers:
+            return self._headers.get(end)
         try:
-            outline = read_outline(path, start, self._tokens[start:end], self._model)
-            check_fits(outline, cache)
+            header = read_header(path, start, self._tokens[start:end], self._model)
+            check_fits(header, cache)
         except (*DAMAGED, OSError) as error:
             self._remove(end, error)
             return None
-        self._outlines[end] = outline
-        return outline
+        self._headers[end] = header
+        return header
 
-    def _exported(self, outline: Outline) -> Exported | None:
+    def _exported(self, header: BlockHeader) -> Exported | None:
         try:
-            return read_exported(outline, self._key)
+            return read_exported(header, self._key)
         except (*DAMAGED, OSError) as error:
-            self._remove(outline.end, error)
+            self._remove(header.end, error)
             return None
 
     def _remove(self, end: int, error: Exception) -> None:
         """Go on without a file, and delete it unless the system refused to read it."""
         path = self._files.pop(end)
-        self._outlines.pop(end, None)
+        self._headers.pop(end, None)
         if isinstance(error, DAMAGED):
             _logger.info("%s is removed: %s", path, error)
             with suppress(OSError):
                 path.unlink()
 
 
-def _serves(outline: Outline, cache: SequenceCache, length: int) -> bool:
-    """Whether a file has what every layer of `cache` needs of it to go on from `length`."""
+def _serves(header: BlockHeader, cache: SequenceCache, length: int) -> bool:
+    """Whether every layer of `cache` can go on from `length` with what a file has."""
     return all(
-        layer.serves(outline.start, outline.end, first, length)
-        for layer, first in zip(cache.layers, outline.firsts, strict=True)
+        layer.serves(header.start, header.end, first, length)
+        for layer, first in zip(cache.layers, header.first_tokens, strict=True)
     )

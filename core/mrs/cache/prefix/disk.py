@@ -1,4 +1,4 @@
-"""Remembered sequences in a folder of files, for later processes and others at the same time."""
+"""The prefix cache on disk: a folder of files, for later and for concurrent processes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import torch
 
-from mrs.cache.prefix.block_file import encode, read_outline
-from mrs.cache.prefix.chain import DAMAGED, PrefixChain, stretches
+from mrs.cache.prefix.block_file import encode, read_header
+from mrs.cache.prefix.chain import DAMAGED, BlockChain, block_ranges
 from mrs.cache.prefix.snapshot import Exported
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.errors import UsageError
@@ -37,24 +37,24 @@ class _Fresh(NamedTuple):
     """A file that is to be written."""
 
     path: Path
-    held: Exported
+    exported: Exported
     tokens: Sequence[int]
 
 
-class PrefixFolder:
+class DiskPrefixCache:
     """Files of a block of tokens each, named after all tokens of the sequence up to their last.
 
     A name is made of hashes of the model and of the tokens, and of their number: a look-up lists
     the folder and opens only files of its prompt. Hashes of names and of contents are made with
-    `key`: what has another one is not there. `model` says all that the numbers depend on
-    beside the tokens. Files appear whole or not at all, and one that is damaged is removed. All
+    `key`: files of another key are ignored. `model` names all that the values depend on, except
+    the tokens. Files appear whole or not at all, and one that is damaged is removed. All
     files in the folder together take at most `limit_bytes`: those used longest ago go first.
     Writing happens in a thread of its own. Other processes may use the same folder, several
     threads may not.
     """
 
     def __init__(self, path: str, model: str, limit_bytes: int, *, key: bytes) -> None:
-        """Raises UsageError for a folder that cannot be made or written to."""
+        """Raises UsageError if the folder cannot be made or written to."""
         self._path = _usable(path)
         self._model = model
         self._key = key
@@ -66,10 +66,10 @@ class PrefixFolder:
         self._is_stopped = False
 
     def shared_tokens(self, key: Hashable, tokens: Sequence[int]) -> int:
-        """How many tokens of the beginning are in files, whether or not these would serve."""
+        """How many tokens of the beginning are in files, even if a search cannot use them."""
         return max(self._chain(key, tokens).ends, default=0)
 
-    def take(
+    def load(
         self,
         key: Hashable,
         tokens: Sequence[int],
@@ -78,9 +78,9 @@ class PrefixFolder:
         beyond: int,
         new_cache: Callable[[], SequenceCache],
     ) -> SequenceCache | None:
-        """A cache that has seen more than `beyond` and at most `most` of the first `tokens`.
+        """A cache of the first tokens, more than `beyond` and at most `most` of them.
 
-        Sequences of another `key` are not looked at.
+        Only sequences of the same `key` count.
         """
         chain = self._chain(key, tokens)
         cache: SequenceCache | None = None
@@ -88,7 +88,7 @@ class PrefixFolder:
             length = min(end, most)
             if length <= beyond:
                 break
-            if stretches(end)[-1][0] >= length:
+            if block_ranges(end)[-1][0] >= length:
                 continue
             cache = cache or new_cache()
             if chain.fill(cache, end, length):
@@ -97,30 +97,30 @@ class PrefixFolder:
         return None
 
     def save(self, key: Hashable, tokens: Sequence[int], cache: SequenceCache) -> None:
-        """Keep what `cache` holds of `tokens`, which are all that it has seen.
+        """Write the contents of `cache`, whose tokens are `tokens`, to files.
 
-        What no file has yet is copied now and written later.
+        What no file has yet is copied now and written by a thread.
         """
         if len(tokens) < LEAST_TOKENS or self._is_stopped:
             return
         self._wait()
-        places = stretches(len(tokens))
-        names = self._named(key, tokens, [end for _, end in places])
+        ranges = block_ranges(len(tokens))
+        names = self._named(key, tokens, [end for _, end in ranges])
         known = self._listed()
         partial = [layer for layer in cache.layers if not layer.keeps_all]
         fresh: list[_Fresh] = []
-        for start, end in places:
+        for start, end in ranges:
             path, own = self._path / names[end], tokens[start:end]
             is_there = names[end] in known.get(end, ())
-            # What other layers keep is the same in every file of these tokens.
+            # What the other layers have is the same in every file of these tokens.
             if is_there and not any(layer.export(start, end) for layer in partial):
                 continue
-            held = Exported.of(cache, start, end, _HOST)
-            if not (is_there and self._is_covered(path, held, own)):
-                fresh.append(_Fresh(path, held, own))
-        paths = [self._path / names[end] for _, end in places]
-        # No daemon: at the end of the program what is begun is finished. Nobody can wait for a
-        # thread that a Ctrl-C has kept from starting.
+            exported = Exported.of(cache, start, end, _HOST)
+            if not (is_there and self._is_covered(path, exported, own)):
+                fresh.append(_Fresh(path, exported, own))
+        paths = [self._path / names[end] for _, end in ranges]
+        # No daemon: at its end the program waits for the thread. A Ctrl-C must not come while it
+        # starts, because a thread that has not started cannot be joined.
         with interrupts_held():
             self._writer = threading.Thread(target=self._write, args=(fresh, paths))
             self._writer.start()
@@ -136,12 +136,12 @@ class PrefixFolder:
         if self._writer is not None:
             self._writer.join()
 
-    def _chain(self, key: Hashable, tokens: Sequence[int]) -> PrefixChain:
+    def _chain(self, key: Hashable, tokens: Sequence[int]) -> BlockChain:
         known = self._listed()
         ends = sorted(end for end in known if end <= len(tokens))
         names = self._named(key, tokens, ends)
         files = {end: self._path / name for end, name in names.items() if name in known[end]}
-        return PrefixChain(files, tokens, self._model, self._key)
+        return BlockChain(files, tokens, self._model, self._key)
 
     def _named(self, key: Hashable, tokens: Sequence[int], ends: Sequence[int]) -> dict[int, str]:
         """The name of the file that ends at each of `ends`, which rise."""
@@ -167,37 +167,39 @@ class PrefixFolder:
             self._listed_ns, self._names = -1, {}
         return self._names
 
-    def _is_covered(self, path: Path, held: Exported, tokens: Sequence[int]) -> bool:
-        """Whether a file that is there has nothing less than would be written in its place."""
+    def _is_covered(self, path: Path, exported: Exported, tokens: Sequence[int]) -> bool:
+        """Whether an existing file has all that would be written."""
         try:
-            return read_outline(path, held.start, tokens, self._model).covers(held)
+            return read_header(path, exported.start, tokens, self._model).covers(exported)
         except (*DAMAGED, OSError):
             return False
 
     def _write(self, fresh: Sequence[_Fresh], paths: Sequence[Path]) -> None:
         try:
-            for path, held, tokens in fresh:
+            for path, exported, tokens in fresh:
                 if self._is_stopped:
                     return
-                _write_whole(path, encode(path.name, held, tokens, self._model, self._key))
+                _write_whole(path, encode(path.name, exported, tokens, self._model, self._key))
             _touch(paths)
             self._shrink()
         except OSError as error:
             self._is_stopped = True
             reason = error.strerror or error
-            _logger.warning("the prefix cache in %s is kept no longer: %s", self._path, reason)
+            _logger.warning(
+                "cannot write to the prefix cache in %s any more: %s", self._path, reason
+            )
 
     def _shrink(self) -> None:
-        """Remove what was used longest ago, and what processes that died have left."""
+        """Remove the files used longest ago, and temporary ones of processes that died."""
         stale_before = time.time() - STALE_S
         files: list[tuple[float, int, str]] = []
         with os.scandir(self._path) as entries:
             for entry in entries:
                 with suppress(OSError):
-                    seen = entry.stat(follow_symlinks=False)
+                    status = entry.stat(follow_symlinks=False)
                     if _NAME.fullmatch(entry.name):
-                        files.append((seen.st_mtime_ns, seen.st_size, entry.path))
-                    elif _is_temporary(entry.name) and seen.st_mtime < stale_before:
+                        files.append((status.st_mtime_ns, status.st_size, entry.path))
+                    elif _is_temporary(entry.name) and status.st_mtime < stale_before:
                         Path(entry.path).unlink()
         over_bytes = sum(size for _, size, _ in files) - self._limit_bytes
         for _, size_bytes, path in sorted(files):
@@ -218,14 +220,14 @@ def _usable(path: str) -> Path:
             return folder
     except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"the prefix cache cannot be kept in {path}", where=reason) from error
+        raise UsageError(f"the prefix cache cannot be stored in {path}", where=reason) from error
 
 
 def _warn_of_others(folder: Path) -> None:
     if hasattr(os, "getuid") and folder.stat().st_mode & 0o022:
         _logger.warning(
-            "other users may write to %s: they can delete what is remembered there, "
-            "not change it (chmod go-w ends that)",
+            "other users may write to %s: they can delete files of the prefix cache, "
+            "but not change them (chmod go-w prevents that)",
             folder,
         )
 

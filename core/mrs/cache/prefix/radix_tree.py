@@ -1,18 +1,17 @@
-"""A radix tree over token ids: what sequences have in common is in it once."""
+"""A radix tree over token ids: a common beginning of sequences is in it once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from mrs.cache.layer_cache import CacheRules
-from mrs.cache.prefix.snapshot import Holding
+from mrs.cache.prefix.snapshot import PrefixSnapshot
 
 
 class Node:
-    """The stretch `tokens` of all sequences that begin as the parents say.
+    """Tokens from position `start` on, of all sequences that begin with the parents' tokens.
 
-    It stands at position `start` of them. `users` counts the stored sequences that end here or
-    below.
+    `users` counts the stored sequences that end here or below.
     """
 
     def __init__(self, tokens: list[int], start: int, parent: Node | None) -> None:
@@ -20,7 +19,7 @@ class Node:
         self.start = start
         self.parent = parent
         self.children: dict[int, Node] = {}
-        self.holding = Holding(start, self.end)
+        self.snapshot = PrefixSnapshot(start, self.end)
         self.users = 0
 
     @property
@@ -47,24 +46,24 @@ class Node:
         assert self.parent is not None
         upper = Node(self.tokens[:count], self.start, self.parent)
         self.parent.children[upper.tokens[0]] = upper
-        upper.holding, self.holding = self.holding.split(self.start + count)
+        upper.snapshot, self.snapshot = self.snapshot.split(self.start + count)
         upper.users = self.users
         self.tokens, self.start, self.parent = self.tokens[count:], upper.end, upper
         upper.children = {self.tokens[0]: self}
         return upper
 
     def detach(self) -> None:
-        """Forget this node and all under it, and what they keep."""
+        """Remove this node and all below it, and release what they store."""
         for node in self.below():
-            node.holding.release()
+            node.snapshot.release()
         if self.parent is not None:
             del self.parent.children[self.tokens[0]]
 
 
 def matching(root: Node, tokens: Sequence[int]) -> tuple[list[Node], int]:
-    """The nodes whose tokens `tokens` begins with, and how many tokens that are.
+    """The nodes that `tokens` begins with, and how many tokens match.
 
-    Of the last node perhaps not all tokens count.
+    The last node may match in part.
     """
     path: list[Node] = []
     node, position = root, 0
@@ -82,7 +81,7 @@ def matching(root: Node, tokens: Sequence[int]) -> tuple[list[Node], int]:
 
 
 def path_of(root: Node, tokens: Sequence[int]) -> list[Node]:
-    """The nodes of exactly `tokens`, made by splitting and adding what is not there."""
+    """The nodes of exactly `tokens`; nodes are split and added where needed."""
     path, position = matching(root, tokens)
     if path and position < path[-1].end:
         path[-1] = path[-1].split(position - path[-1].start)
@@ -117,8 +116,8 @@ def longest_match(
     while path:
         while path and path[-1].start >= length:
             path.pop()
-        if path and all(node.holding.serves(rules, length) for node in path):
+        if path and all(node.snapshot.serves(rules, length) for node in path):
             return path, length
-        # Within a node, what a shorter match needs is never more at hand.
+        # A shorter match within the same node would lack the same parts.
         length = path[-1].start if path else 0
     return None

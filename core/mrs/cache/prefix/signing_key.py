@@ -1,4 +1,4 @@
-"""The secret that tells this user's files of remembered prompts from forged ones."""
+"""The secret key with which a user's prefix cache files are signed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _logger = logging.getLogger(__name__)
 def prefix_key(file: Path | None = None) -> bytes:
     """The user's key, made when first needed, in a file that only the user may read.
 
-    Where it cannot be kept, one for this process alone.
+    If it cannot be stored, the key is for this process only.
     """
     path = file or _key_file()
     try:
@@ -23,7 +23,11 @@ def prefix_key(file: Path | None = None) -> bytes:
         return _read(path) or _made(path)
     except OSError as error:
         reason = error.strerror or error
-        _logger.warning("prompts are not remembered for later runs: no key in %s: %s", path, reason)
+        _logger.warning(
+            "the prefix cache is lost after this run, because its key cannot be stored in %s: %s",
+            path,
+            reason,
+        )
         return secrets.token_bytes(KEY_BYTES)
 
 
@@ -34,7 +38,7 @@ def _key_file() -> Path:
 
 
 def _read(path: Path) -> bytes | None:
-    """The key, None where there is none or where another user could know it."""
+    """The key; None if there is none, or if other users can read it."""
     try:
         with path.open("rb") as file:
             shared = hasattr(os, "getuid") and os.fstat(file.fileno()).st_mode & 0o077

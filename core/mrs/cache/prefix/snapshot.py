@@ -1,4 +1,4 @@
-"""What a prefix tree keeps of a stretch of tokens, and what a file does."""
+"""What the radix tree stores of adjacent tokens, and what a file does."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from mrs.cache.sequence_cache import SequenceCache
 
 
 @dataclass(frozen=True)
-class Holding:
-    """What the parts of a cache keep of the tokens `start` to `end`, None where it is nothing."""
+class PrefixSnapshot:
+    """What the parts of a cache have of the tokens `start` to `end`; None for nothing."""
 
     start: int
     end: int
     parts: tuple[SharedPart | None, ...] = ()
 
     @staticmethod
-    def of(cache: SequenceCache, start: int, end: int) -> Holding:
-        """What `cache` has of these tokens, shared with it."""
-        return Holding(start, end, tuple(part.share(start, end) for part in cache.parts))
+    def of(cache: SequenceCache, start: int, end: int) -> PrefixSnapshot:
+        """What `cache` has of these tokens, shared and not copied."""
+        return PrefixSnapshot(start, end, tuple(part.share(start, end) for part in cache.parts))
 
-    def split(self, at: int) -> tuple[Holding, Holding]:
+    def split(self, at: int) -> tuple[PrefixSnapshot, PrefixSnapshot]:
         halves = [(None, None) if part is None else part.split(at) for part in self.parts]
         return (
-            Holding(self.start, at, tuple(left for left, _ in halves)),
-            Holding(at, self.end, tuple(right for _, right in halves)),
+            PrefixSnapshot(self.start, at, tuple(left for left, _ in halves)),
+            PrefixSnapshot(at, self.end, tuple(right for _, right in halves)),
         )
 
-    def or_wider(self, other: Holding) -> Holding:
-        """Of each part what begins earlier, of two alike this one's; the other is released."""
+    def merge(self, other: PrefixSnapshot) -> PrefixSnapshot:
+        """For each part the one that begins earlier, this one's if equal; releases the others."""
         if not self.parts:
             return other
         kept: list[SharedPart | None] = []
@@ -44,8 +44,8 @@ class Holding:
                 rest.release()
         return replace(self, parts=tuple(kept))
 
-    def without(self, drops: Callable[[int], bool]) -> Holding:
-        """The same without the parts whose numbers `drops` says."""
+    def without(self, drops: Callable[[int], bool]) -> PrefixSnapshot:
+        """The same without the parts whose numbers `drops` accepts, which are released."""
         kept = []
         for number, part in enumerate(self.parts):
             gone = part is not None and drops(number)
@@ -55,11 +55,11 @@ class Holding:
         return replace(self, parts=tuple(kept))
 
     def release(self) -> None:
-        """Nothing is referred to any longer."""
+        """Release all parts."""
         self.without(lambda number: True)
 
     def serves(self, rules: Sequence[CacheRules], length: int) -> bool:
-        """Whether this is all of these tokens that a sequence needs to go on from `length`."""
+        """Whether a sequence can go on from `length` with what this has of these tokens."""
         return bool(self.parts) and all(
             part.serves(self.start, self.end, own.first if own else None, length)
             for part, own in zip(rules, self.parts, strict=True)
@@ -68,7 +68,7 @@ class Holding:
 
 @dataclass(frozen=True)
 class Exported:
-    """What all layers keep of the tokens `start` to `end`, in memory of its own."""
+    """Copies of what all layers have of the tokens `start` to `end`."""
 
     start: int
     end: int
@@ -81,6 +81,6 @@ class Exported:
 
 
 def restore(cache: SequenceCache, exported: Sequence[Exported], length: int) -> None:
-    """Make an empty cache what adjacent stretches from token 0 on say of `length` tokens."""
+    """Make an empty cache one of `length` tokens; `exported` are adjacent, from token 0 on."""
     slices = zip(*(each.slices for each in exported), strict=True)
     cache.restore(length, list(slices))

@@ -1,4 +1,4 @@
-"""Stored sequences in radix trees: which there are, and in which order they were used."""
+"""Stored sequences in radix trees, and the order in which they were used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from mrs.cache.layer_cache import CacheRules, MemoryTally
 from mrs.cache.prefix.radix_tree import Node, path_of
-from mrs.cache.prefix.snapshot import Holding
+from mrs.cache.prefix.snapshot import PrefixSnapshot
 from mrs.cache.sequence_cache import SequenceCache
 
 
@@ -24,8 +24,9 @@ class Stored(NamedTuple):
 class PrefixStore:
     """Trees by key; sequences of different keys share nothing.
 
-    A *tail* is a node from whose end a sequence can go on although none is stored that ends there,
-    because of layers that keep a window, or one state. `rules` are those of all parts of a cache.
+    A *tail* is a node at whose end an earlier turn of a stored sequence ended. It still has that
+    turn's windows and states, so that a sequence can go on from there. `rules` are those of all
+    parts of a cache.
     """
 
     def __init__(self, tail_capacity: int, rules: Sequence[CacheRules]) -> None:
@@ -40,18 +41,18 @@ class PrefixStore:
             yield from root.below()
 
     def own_bytes(self) -> Counter[torch.device]:
-        """Bytes by device, without those of blocks that a sequence refers to, too."""
+        """Bytes by device, without those of blocks that running sequences refer to."""
         tally = MemoryTally()
         for node in self.nodes():
-            for part in filter(None, node.holding.parts):
+            for part in filter(None, node.snapshot.parts):
                 part.count(tally)
         return tally.total_bytes()
 
     def add(self, key: Hashable, tokens: Sequence[int], cache: SequenceCache) -> None:
-        """Store a sequence as the one used last; those that it extends become part of it."""
+        """Store a sequence as the one used last, instead of those that it extends."""
         path = path_of(self.roots.setdefault(key, Node([], 0, None)), tokens)
         for node in path:
-            node.holding = node.holding.or_wider(Holding.of(cache, node.start, node.end))
+            node.snapshot = node.snapshot.merge(PrefixSnapshot.of(cache, node.start, node.end))
         self._count(Stored(key, path[-1]))
         for node in path[:-1]:
             if node in self.sequences:
@@ -59,13 +60,13 @@ class PrefixStore:
                 self._keep_tail(node, key)
 
     def touch(self, node: Node) -> None:
-        """A sequence went on from the end of `node`."""
+        """Count the end of `node` as used now."""
         for order in (self.sequences, self._tails):
             if node in order:
                 order.move_to_end(node)
 
     def drop_oldest(self) -> bool:
-        """Forget the tail or else the sequence that was used longest ago; False if none is left."""
+        """Drop the tail, or else the sequence, that was used longest ago; False if none is left."""
         if self._tails:
             self._drop_tail()
         elif self.sequences:
@@ -73,16 +74,6 @@ class PrefixStore:
         else:
             return False
         return True
-
-    def clear(self) -> int:
-        """Forget everything; returns how many sequences there were."""
-        count = len(self.sequences)
-        for root in self.roots.values():
-            root.detach()
-        self.roots.clear()
-        self.sequences.clear()
-        self._tails.clear()
-        return count
 
     def _count(self, stored: Stored) -> None:
         before = self.sequences.pop(stored.node, None)
@@ -98,7 +89,7 @@ class PrefixStore:
             node.users -= 1
 
     def _keep_tail(self, node: Node, key: Hashable) -> None:
-        parts = zip(self._rules, node.holding.parts, strict=True)
+        parts = zip(self._rules, node.snapshot.parts, strict=True)
         if any(own is not None and not part.keeps_all for part, own in parts):
             self._tails[node] = key
             self._tails.move_to_end(node)
@@ -106,20 +97,20 @@ class PrefixStore:
                 self._drop_tail()
 
     def _drop_tail(self) -> None:
-        """Forget what only a sequence going on from the oldest tail would need."""
+        """Drop what only sequences that go on from the oldest tail need."""
         node, _ = self._tails.popitem(last=False)
-        below = [child.holding for child in node.children.values()]
+        below = [child.snapshot for child in node.children.values()]
 
         def is_needed(number: int) -> bool:
-            """A child that keeps its first token may need those before it for its window."""
-            own = (holding.parts[number] for holding in below)
+            """Whether the window of a child, which has its first token, reaches back to here."""
+            own = (snapshot.parts[number] for snapshot in below)
             return any(part is not None and part.first == node.end for part in own)
 
         def is_dropped(number: int) -> bool:
             part = self._rules[number]
             return part.is_state or not (part.keeps_all or is_needed(number))
 
-        node.holding = node.holding.without(is_dropped)
+        node.snapshot = node.snapshot.without(is_dropped)
 
     def _drop_sequence(self) -> None:
         _, stored = self.sequences.popitem(last=False)

@@ -1,1 +1,1 @@
-"""Measuring what a run takes: its worst step, peaks of memory, memory in use."""
+"""Measures a run: speed, peak memory of its largest step, memory in use."""

@@ -1,4 +1,4 @@
-"""What this process holds in memory now."""
+"""The memory that this process uses now."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from mrs.devices.host_memory import host_memory
 from mrs.events import DeviceMemoryUsage
 
 
-def held_memory(torch_devices: Iterable[str]) -> list[DeviceMemoryUsage]:
+def device_memory_usage(torch_devices: Iterable[str]) -> list[DeviceMemoryUsage]:
     """One entry for each different torch device, in order."""
-    return [_held(torch.device(name)) for name in dict.fromkeys(torch_devices)]
+    return [_usage(torch.device(name)) for name in dict.fromkeys(torch_devices)]
 
 
-def _held(device: torch.device) -> DeviceMemoryUsage:
+def _usage(device: torch.device) -> DeviceMemoryUsage:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return DeviceMemoryUsage(str(device), torch.cuda.memory_reserved(device), free)

@@ -1,4 +1,4 @@
-"""How many bytes a piece of work takes at its worst moment, beside what was there before."""
+"""The peak of the memory that a piece of work allocates."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch.profiler import ProfilerActivity, profile
 
 from mrs.kernels.cpu.library import native_library
 
-#: Those that take memory for themselves.
+#: The native functions that allocate memory.
 NATIVE_CALLS = ("mrs_matmul", "mrs_feed_forward", "mrs_attention", "mrs_layers", "mrs_attend")
 
 
 def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
-    """Largest sum of tensors that `work` had allocated at once on `device`.
+    """The most bytes that `work` had allocated at once on `device`, apart from earlier ones.
 
     On CUDA the allocator counts; on a CPU the profiler records every allocation that goes through
     torch, and the native library counts its own. Other devices cannot be measured: 0.
@@ -33,24 +33,24 @@ def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
         work()
         return 0
     cpu_profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-    with native_scratch_shown(), cpu_profile as profiler:
+    with native_scratch_counted(), cpu_profile as profiler:
         work()
     blocks: dict[int, int] = {}
-    held = largest = 0
+    current = largest = 0
     for _, address, size in sorted(_allocations(profiler)):
-        # What was there before is given back with a size that may be any other block's.
-        held += size if size > 0 else -blocks.pop(address, 0)
+        # Blocks from before are released too; they are not counted.
+        current += size if size > 0 else -blocks.pop(address, 0)
         if size > 0:
             blocks[address] = size
-        largest = max(largest, held)
+        largest = max(largest, current)
     return largest
 
 
 @contextmanager
-def native_scratch_shown() -> Iterator[None]:
-    """Let torch allocate as much as each native call took for itself, right after the call.
+def native_scratch_counted() -> Iterator[None]:
+    """Let torch allocate as much as each native call did, right after the call.
 
-    Its inputs and results are still there then, so that torch's peak is that of both.
+    The inputs and results of the call still exist then, so that torch's peak includes them.
     """
     library = native_library()
     if library is None:
@@ -59,17 +59,17 @@ def native_scratch_shown() -> Iterator[None]:
     functions = library.functions
     plain = {name: getattr(functions, name) for name in NATIVE_CALLS}
 
-    def shown(call: Callable[..., Any]) -> Callable[..., Any]:
-        def call_and_show(*arguments: Any) -> Any:
+    def wrapped(call: Callable[..., Any]) -> Callable[..., Any]:
+        def call_and_allocate(*arguments: Any) -> Any:
             result = call(*arguments)
             torch.empty(functions.mrs_scratch_peak(), dtype=torch.uint8)
             return result
 
-        return call_and_show
+        return call_and_allocate
 
     functions.mrs_scratch_peak()
     for name, call in plain.items():
-        setattr(functions, name, shown(call))
+        setattr(functions, name, wrapped(call))
     try:
         yield
     finally:
@@ -78,7 +78,7 @@ def native_scratch_shown() -> Iterator[None]:
 
 
 def _allocations(profiler: profile) -> list[tuple[int, int, int]]:
-    """Time, address and bytes of every allocation on the CPU, negative bytes where memory is freed."""
+    """Time, address and bytes of all allocations on the CPU; bytes are negative for a release."""
     results: Any = profiler.profiler and profiler.profiler.kineto_results
     found = []
     waiting = list(results.experimental_event_tree())

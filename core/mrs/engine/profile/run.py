@@ -1,4 +1,4 @@
-"""Run the worst moment that a plan counted with, and see what it takes."""
+"""Runs the largest step that a plan allows for, and measures memory and speed."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ DECODED_TOKENS = 8
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class ProfileResult:
     """Bytes of the KV cache and of activations by device, and tokens a second.
 
     The prompt has `prompt_tokens` tokens. An activation peak of 0 means that the device cannot be
-    measured. `process_bytes` is the most that the process held, as the system counts it; None
-    where it does not tell.
+    measured. `process_bytes` is the peak of the process's memory, as the operating system counts
+    it, or None if it does not.
     """
 
     kv_bytes: Mapping[torch.device, int]
@@ -41,46 +41,46 @@ class Rehearsal:
 
 
 @torch.inference_mode()
-def rehearse(
+def profile_run(
     decoder: Decoder, context_tokens: int, chunk_tokens: int, images: int = 0, edge: int = 0
-) -> Rehearsal:
-    """A whole chunk of a prompt just below `context_tokens`, then decoding up to there.
+) -> ProfileResult:
+    """Measure a whole chunk of a prompt near `context_tokens`, then decoding up to there.
 
-    Before the chunk, `images` pictures are looked at, the largest that no edge of is longer than
-    `edge`; what was seen of them is held until it is fed.
+    Before the chunk, `images` images are encoded, the largest ones without an edge longer than
+    `edge`; their features stay in memory until the chunk is computed.
 
-    What lies before is not computed but copied from one chunk that was: memory and time do not
-    depend on what a cache holds.
+    The cache of earlier tokens is copied from one computed chunk: memory and time do not depend
+    on the values in a cache.
     """
     decoded = min(DECODED_TOKENS, context_tokens - 1)
     last = min(chunk_tokens, context_tokens - decoded)
     before = context_tokens - decoded - last
-    _feed(decoder, decoder.new_cache(1, 1), 1)  # what comes first starts threads
+    _feed(decoder, decoder.new_cache(1, 1), 1)  # the first call starts threads
     sample = decoder.new_cache(last, chunk_tokens)
     prompt_s = _timed(lambda: _feed(decoder, sample, last))
     spaces: list[CacheSpace] = []
     full: list[SequenceCache] = []
 
-    def worst_moment() -> None:
+    def peak_step() -> None:
         spaces.append(decoder.new_space(context_tokens, chunk_tokens))
         full.append(spaces[0].new())
         _skip(full[0], sample, before)
-        seen = [_look(decoder, edge) for _ in range(images)]
-        _feed(decoder, full[0], last, _sights(decoder, seen))
-        seen.clear()
+        features = [_encode_image(decoder, edge) for _ in range(images)]
+        _feed(decoder, full[0], last, _image_features(decoder, features))
+        features.clear()
 
     devices = {layer.device for layer in sample.layers} | {decoder.primary_device}
-    worst_moment()  # unobserved: a profiler takes memory itself
+    peak_step()  # without a profiler, which takes memory itself
     process_bytes = peak_resident_bytes()
     if process_bytes is not None:
         process_bytes -= sum(x.nbytes for x in sample.layers if x.device.type == "cpu")
     full.clear()
     spaces.clear()
-    peaks = _peaks(worst_moment, sorted(devices, key=str))
+    peaks = _peaks(peak_step, sorted(devices, key=str))
     cache = full[0]
     steps_s = [_timed(lambda: _feed(decoder, cache, 1)) for _ in range(decoded)]
     kv_bytes = spaces[0].allocated_bytes(cache)
-    return Rehearsal(
+    return ProfileResult(
         kv_bytes=kv_bytes,
         activation_bytes={d: max(0, peak - kv_bytes[d]) for d, peak in peaks.items()},
         process_bytes=process_bytes,
@@ -108,60 +108,60 @@ def _peaks(work: Callable[[], None], devices: Sequence[torch.device]) -> dict[to
 
 
 def _skip(cache: SequenceCache, sample: SequenceCache, tokens: int) -> None:
-    """Let an empty cache keep `tokens` tokens: those of `sample`, again and again."""
+    """Fill an empty cache with `tokens` tokens: those of `sample`, again and again."""
     if not tokens:
         return
-    known = [layer.export(0, sample.length) for layer in sample.layers]
+    exported = [layer.export(0, sample.length) for layer in sample.layers]
     starts = range(0, tokens, sample.length)
     cache.restore(
         tokens,
-        [[part and replace(part, first=at + part.first) for at in starts] for part in known],
+        [[part and replace(part, first=at + part.first) for at in starts] for part in exported],
     )
 
 
-def _look(decoder: Decoder, edge: int) -> Tensor:
-    """What is seen of a black picture of the largest shape."""
+def _encode_image(decoder: Decoder, edge: int) -> Tensor:
+    """The features of a black image of the largest shape."""
     assert decoder.vision is not None
     shape = decoder.vision.description.layout.largest(edge)
     return decoder.vision(torch.zeros(shape.pixels), shape)
 
 
-def _sights(decoder: Decoder, seen: Sequence[Tensor]) -> tuple[ImageFeatures, ...]:
-    """Pictures in a row, where layers of their own look at them."""
+def _image_features(decoder: Decoder, features: Sequence[Tensor]) -> tuple[ImageFeatures, ...]:
+    """Images in a row, if cross-attention layers attend to them."""
     vision = decoder.spec.vision
     if vision is None or vision.enters == "embeddings":
         return ()
-    return tuple(ImageFeatures(torch.tensor([row]), features) for row, features in enumerate(seen))
+    return tuple(ImageFeatures(torch.tensor([row]), x) for row, x in enumerate(features))
 
 
 def _feed(
-    decoder: Decoder, cache: SequenceCache, tokens: int, sights: tuple[ImageFeatures, ...] = ()
+    decoder: Decoder, cache: SequenceCache, tokens: int, images: tuple[ImageFeatures, ...] = ()
 ) -> None:
     """New tokens as one chunk of a sequence."""
-    fed = SequenceInput(
-        cache, [0] * tokens, cache.length + tokens, sights, logits_rows=(tokens - 1,)
+    new = SequenceInput(
+        cache, [0] * tokens, cache.length + tokens, images, logits_rows=(tokens - 1,)
     )
-    decoder.forward(forward_batch([fed]), [cache])
+    decoder.forward(forward_batch([new]), [cache])
 
 
 def measure(
-    seen: Rehearsal, weights: ModelWeights, free_bytes_before: Mapping[str, int]
+    result: ProfileResult, weights: ModelWeights, free_bytes_before: Mapping[str, int]
 ) -> dict[str, Measured]:
-    """What each device held, by its torch name; `free_bytes_before` is from before loading."""
-    held = weights.bytes_by_device()
+    """Memory of each device by its torch name; `free_bytes_before` is from before loading."""
+    weight_bytes = weights.bytes_by_device()
     return {
         str(device): Measured(
-            weight_bytes=held.get(device, 0),
-            kv_bytes=seen.kv_bytes.get(device, 0),
-            activation_bytes=seen.activation_bytes.get(device) or None,
+            weight_bytes=weight_bytes.get(device, 0),
+            kv_bytes=result.kv_bytes.get(device, 0),
+            activation_bytes=result.activation_bytes.get(device) or None,
             runtime_bytes=_runtime_bytes(device, free_bytes_before),
         )
-        for device in held
+        for device in weight_bytes
     }
 
 
 def _runtime_bytes(device: torch.device, free_bytes_before: Mapping[str, int]) -> int | None:
-    """What is gone from a GPU's memory beside the allocator's own."""
+    """Bytes of a GPU that are used, but not by torch's allocator."""
     before = free_bytes_before.get(str(device))
     if device.type != "cuda" or before is None:
         return None

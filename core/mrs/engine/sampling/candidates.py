@@ -1,4 +1,4 @@
-"""The tokens that may be drawn: temperature and top-k make them, min-p and top-p leave fewer."""
+"""Draws a token after temperature, top-k, min-p and top-p."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrs.engine.sampling.processors import FloatArray
+from mrs.engine.sampling.weight_sums import SortedWeightSums, WeightSums
 from mrs.errors import MrsError
 from mrs.request import Sampling
 
@@ -18,31 +19,42 @@ _LEAST_TEMPERATURE = 1e-20
 
 
 class Candidates(NamedTuple):
-    """Tokens `ids` (C,) and their `weights` (C,): probabilities, of which the likeliest has 1."""
+    """Tokens' `weights` (C,): probabilities, of which the likeliest has 1.
 
-    ids: npt.NDArray[np.intp]
+    Their `ids` (C,) are None for the whole vocabulary: weights are in the order of tokens then.
+    """
+
     weights: FloatArray
+    ids: npt.NDArray[np.intp] | None = None
 
-    def where(self, kept: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> Candidates:
-        return Candidates(self.ids[kept], self.weights[kept])
+    def where(self, is_kept: npt.NDArray[np.bool_]) -> Candidates:
+        kept = np.flatnonzero(is_kept)
+        return Candidates(self.weights[kept], kept if self.ids is None else self.ids[kept])
+
+    def token(self, index: int) -> int:
+        return index if self.ids is None else int(self.ids[index])
 
 
 def sample_token(logits: FloatArray, sampling: Sampling, rng: Random) -> int:
-    """The next token after logits (V,), at a temperature above 0.
+    """The next token after logits (V,), which are overwritten, at a temperature above 0.
 
     Top-p and min-p look at the probabilities among the tokens that top-k leaves. Raises MrsError
     if the logits are not numbers.
     """
     candidates = _likeliest(logits, sampling.temperature, sampling.top_k)
-    total = float(candidates.weights.sum(dtype=np.float64))
-    least = (1 - sampling.top_p) * total / len(candidates.weights)
-    if sampling.min_p > 0:
+    sums: WeightSums | SortedWeightSums
+    if sampling.top_p >= 1:
         candidates = _min_p(candidates, sampling.min_p)
-    if sampling.top_p < 1:
-        candidates = _top_p(candidates, sampling.top_p * total, least)
-    ends = candidates.weights.cumsum(dtype=np.float64)
-    drawn = ends[:-1].searchsorted(rng.random() * ends[-1], side="right")
-    return int(candidates.ids[drawn])
+        sums = WeightSums(candidates.weights)
+        kept = sums.total
+    else:
+        total = float(candidates.weights.sum(dtype=np.float64))
+        least = (1 - sampling.top_p) * total / len(candidates.weights)
+        candidates = _without_light(_min_p(candidates, sampling.min_p), least)
+        sums = SortedWeightSums(candidates.weights)
+        _, kept = sums.search(sampling.top_p * total, "left")
+    drawn, _ = sums.search(rng.random() * kept, "right")
+    return candidates.token(drawn)
 
 
 def _likeliest(logits: FloatArray, temperature: float, top_k: int | None) -> Candidates:
@@ -51,24 +63,25 @@ def _likeliest(logits: FloatArray, temperature: float, top_k: int | None) -> Can
     if not math.isfinite(largest):
         raise MrsError("the model gives no probabilities", hint="try another --dtype, such as f32")
     others = len(logits) - (top_k or len(logits))
-    ids = np.argpartition(logits, others)[others:] if others > 0 else np.arange(len(logits))
-    kept = logits[ids] if others > 0 else logits
-    weights = (kept - largest) / max(temperature, _LEAST_TEMPERATURE)
-    return Candidates(ids, np.exp(weights, out=weights))
+    ids = np.argpartition(logits, others)[others:] if others > 0 else None
+    weights = (logits if ids is None else logits[ids]) - np.float32(largest)
+    weights /= max(temperature, _LEAST_TEMPERATURE)
+    return Candidates(np.exp(weights, out=weights), ids)
 
 
 def _min_p(candidates: Candidates, min_p: float) -> Candidates:
-    """Those that have at least `min_p` times the probability of the likeliest."""
+    """Candidates with at least `min_p` times the probability of the likeliest."""
+    if min_p <= 0:
+        return candidates
     return candidates.where(candidates.weights >= min(min_p, 1.0))
 
 
-def _top_p(candidates: Candidates, enough: float, least: float) -> Candidates:
-    """The likeliest, whose weights come to `enough` together, sorted.
+def _without_light(candidates: Candidates, least: float) -> Candidates:
+    """Candidates that weigh at least `least`, or all if most do.
 
-    All that weigh less than `least` have less together than what is left out: there is no need to
-    sort them.
+    `least` is the weight that top-p leaves out, divided by the number of all candidates. So the
+    lighter ones weigh less than that together, and top-p never reaches them.
     """
-    candidates = candidates.where(candidates.weights >= min(least, 1.0))
-    order = np.argsort(-candidates.weights)
-    sums = candidates.weights[order].cumsum(dtype=np.float64)
-    return candidates.where(order[: 1 + int(sums.searchsorted(enough))])
+    is_kept = candidates.weights >= min(least, 1.0)
+    is_worth_it = 4 * np.count_nonzero(is_kept) < len(is_kept)
+    return candidates.where(is_kept) if is_worth_it else candidates

@@ -1,48 +1,42 @@
-"""Discourage a reply from saying again what was said before, word for word ("DRY")."""
+"""Finds repetitions in a text, for the DRY penalty ("don't repeat yourself")."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
-#: Longer repetitions are punished no more: the penalty grows exponentially.
+import numpy as np
+
+#: Longer repetitions are counted as this long: the penalty grows exponentially.
 _LONGEST = 64
 
 
 class RepetitionFinder:
-    """Tells which tokens would continue a repetition, and how long it is by now.
+    """Finds the tokens that would continue a repetition, and how long it is.
 
     Repetitions do not reach across `breakers`. Source: p-e-w's "DRY" sampler, 2024.
     """
 
     def __init__(self, ids: Sequence[int], breakers: frozenset[int]) -> None:
         self._breakers = breakers
-        self._ids: list[int] = []
-        self._places: dict[int, list[int]] = {}
-        for token in ids:
+        self._ids = array("q", ids[:-_LONGEST])
+        #: For each position, how many tokens before it are the last ones of the text, too.
+        self._repeated = np.zeros(len(self._ids), np.int8)
+        for token in ids[-_LONGEST:]:
             self.add(token)
 
     def add(self, token: int) -> None:
-        self._places.setdefault(token, []).append(len(self._ids))
+        repeated = np.zeros(len(self._ids) + 1, np.int8)
+        if token not in self._breakers:
+            is_same = np.asarray(self._ids) == token
+            np.multiply(np.minimum(self._repeated + 1, _LONGEST), is_same, out=repeated[1:])
+        self._repeated = repeated
         self._ids.append(token)
 
     def continuations(self) -> dict[int, int]:
         """Tokens that would lengthen a repetition, and how many tokens it has before them."""
-        found: dict[int, int] = {}
-        if not self._ids or self._ids[-1] in self._breakers:
-            return found
-        for place in self._places[self._ids[-1]][:-1]:
-            token = self._ids[place + 1]
-            found[token] = max(found.get(token, 0), self._length_before(place))
-        return found
-
-    def _length_before(self, place: int) -> int:
-        """How many tokens up to `place` are the last tokens once more."""
-        ids, last = self._ids, len(self._ids) - 1
-        length = 1
-        while (
-            length < min(_LONGEST, place + 1)
-            and ids[place - length] == ids[last - length]
-            and ids[place - length] not in self._breakers
-        ):
-            length += 1
-        return length
+        positions = np.flatnonzero(self._repeated)
+        lengths = self._repeated[positions]
+        order = lengths.argsort()  # the longest repetition that a token continues counts
+        ids = np.asarray(self._ids)[positions[order]]
+        return dict(zip(ids.tolist(), lengths[order].tolist(), strict=True))

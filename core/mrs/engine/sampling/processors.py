@@ -1,8 +1,9 @@
-"""What changes logits before a token is drawn: biases and penalties."""
+"""Logits processors: biases and penalties, applied before a token is drawn."""
 
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -20,32 +21,34 @@ _LARGEST_GROWTH = 60.0
 
 
 class LogitsProcessor(Protocol):
-    """One setting of a reply's sampling, and what it remembers of the reply."""
+    """A setting of a reply's sampling, with the state that it needs."""
 
     def __call__(self, logits: FloatArray) -> None:
         """Change the logits (V,) of the next token in place."""
 
     def append(self, token: int) -> None:
-        """Take up a token of the reply."""
+        """Add a token of the reply to the state."""
 
 
 class LogitBias:
     """Adds to the logits of tokens, each a pair of token id and value. Raises UsageError."""
 
     def __init__(self, pairs: Sequence[tuple[int, float]], vocab_size: int) -> None:
-        self._bias = np.zeros(vocab_size, np.float32)
+        bias: dict[int, float] = {}
         for token, value in pairs:
             if not 0 <= token < vocab_size:
                 raise UsageError(
                     f"logit_bias names token {token}", hint=f"tokens are 0 to {vocab_size - 1}"
                 )
-            self._bias[token] += value
+            bias[token] = bias.get(token, 0.0) + value
+        self._ids = list(bias)
+        self._bias = np.array(list(bias.values()), np.float32)
 
     def __call__(self, logits: FloatArray) -> None:
-        logits += self._bias
+        logits[self._ids] += self._bias
 
     def append(self, token: int) -> None:
-        pass
+        """A bias stays the same."""
 
 
 class RepetitionPenalty:
@@ -57,38 +60,38 @@ class RepetitionPenalty:
     def __init__(self, penalty: float, prompt_ids: Sequence[int], vocab_size: int) -> None:
         self._penalty = np.float32(penalty)
         self._tokens = {token for token in prompt_ids if token < vocab_size}
-        # The first of these hold the tokens, so that one more costs no copy.
-        self._ids = np.empty(vocab_size, np.int64)
-        self._ids[: len(self._tokens)] = list(self._tokens)
+        self._ids = array("q", self._tokens)
 
     def __call__(self, logits: FloatArray) -> None:
-        ids = self._ids[: len(self._tokens)]
+        ids = np.asarray(self._ids)
         before = logits[ids]
         logits[ids] = np.where(before > 0, before / self._penalty, before * self._penalty)
 
     def append(self, token: int) -> None:
         if token not in self._tokens:
-            self._ids[len(self._tokens)] = token
             self._tokens.add(token)
+            self._ids.append(token)
 
 
 class FrequencyPenalty:
     """Subtracts `frequency` for each time that the reply has a token, and `presence` once."""
 
-    def __init__(self, frequency: float, presence: float, vocab_size: int) -> None:
+    def __init__(self, frequency: float, presence: float) -> None:
         self._frequency = frequency
         self._presence = presence
-        self._tokens: set[int] = set()
-        self._penalties = np.zeros(vocab_size, np.float32)
+        self._index: dict[int, int] = {}
+        self._ids = array("q")
+        self._penalties = array("f")
 
     def __call__(self, logits: FloatArray) -> None:
-        logits -= self._penalties
+        logits[np.asarray(self._ids)] -= np.asarray(self._penalties)
 
     def append(self, token: int) -> None:
-        self._penalties[token] += self._frequency
-        if token not in self._tokens:
-            self._penalties[token] += self._presence
-            self._tokens.add(token)
+        if token not in self._index:
+            self._index[token] = len(self._ids)
+            self._ids.append(token)
+            self._penalties.append(self._presence)
+        self._penalties[self._index[token]] += self._frequency
 
 
 class DryPenalty:
@@ -117,7 +120,7 @@ class DryPenalty:
 def processors_of(
     sampling: Sampling, prompt_ids: Sequence[int], vocab_size: int, breakers: frozenset[int]
 ) -> list[LogitsProcessor]:
-    """Those that the settings ask for, in the order in which they apply. Raises UsageError."""
+    """The processors of some settings, in the order in which they apply. Raises UsageError."""
     found: list[LogitsProcessor] = []
     if sampling.logit_bias:
         found.append(LogitBias(sampling.logit_bias, vocab_size))
@@ -125,7 +128,7 @@ def processors_of(
         found.append(RepetitionPenalty(sampling.repetition_penalty, prompt_ids, vocab_size))
     frequency, presence = sampling.frequency_penalty, sampling.presence_penalty
     if frequency or presence:
-        found.append(FrequencyPenalty(frequency, presence, vocab_size))
+        found.append(FrequencyPenalty(frequency, presence))
     if sampling.dry_multiplier:
         found.append(DryPenalty(sampling, prompt_ids, breakers))
     return found

@@ -1,4 +1,4 @@
-"""Choose the next token from logits, on the host: few of them are left soon."""
+"""Chooses the next token of a sequence from its logits, on the CPU."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from random import Random
 
 import numpy as np
+import numpy.typing as npt
 
 from mrs.engine.sampling.candidates import sample_token
 from mrs.engine.sampling.processors import FloatArray, processors_of
@@ -44,26 +45,36 @@ class Sampler:
         self.processors = processors_of(sampling, prompt_ids, vocab_size, breakers)
 
     def __call__(self, logits: FloatArray) -> SampledToken:
-        """The next token after logits (V,), which stay as they are. Raises MrsError."""
-        processed = logits.copy() if self.processors else logits
+        """The next token after logits (V,), which are overwritten. Raises MrsError."""
+        count = self._sampling.logprobs
+        original = None if count is None else logits.copy()
         for process in self.processors:
-            process(processed)
+            process(logits)
         if self._sampling.temperature == 0:
-            token = int(processed.argmax())
+            token = int(logits.argmax())
         else:
-            token = sample_token(processed, self._sampling, self._rng)
+            token = sample_token(logits, self._sampling, self._rng)
         for processor in self.processors:
             processor.append(token)
-        if self._sampling.logprobs is None:
+        if original is None or count is None:
             return SampledToken(token)
-        return _with_logprobs(token, logits, self._sampling.logprobs)
+        return _with_logprobs(token, original, count)
 
 
 def _with_logprobs(token: int, logits: FloatArray, count: int) -> SampledToken:
     wide = logits.astype(np.float64)
     largest = wide.max()
-    logprobs = wide - (largest + np.log(np.exp(wide - largest).sum()))
-    top = np.argsort(-logprobs, kind="stable")[:count].tolist()
+    log_total = largest + np.log(np.exp(wide - largest).sum())
+    ids = _likeliest(logits, count)
     return SampledToken(
-        token, float(logprobs[token]), tuple((id, float(logprobs[id])) for id in top)
+        token,
+        float(wide[token] - log_total),
+        tuple(zip(ids.tolist(), (wide[ids] - log_total).tolist(), strict=True)),
     )
+
+
+def _likeliest(logits: FloatArray, count: int) -> npt.NDArray[np.intp]:
+    """The tokens of the `count` largest logits, the likeliest first, of equal ones the lower."""
+    others = max(len(logits) - max(count, 1), 0)
+    ids = np.flatnonzero(logits >= np.partition(logits, others)[others])
+    return ids[np.argsort(-logits[ids], kind="stable")[:count]]

@@ -1,4 +1,4 @@
-"""Which device limits a plan, and by what."""
+"""The device that limits a plan, and the largest use of its memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mrs.units import human_bytes
 
 @dataclass(frozen=True)
 class Binding:
-    """The device with the least memory to spare, and its largest term."""
+    """The device with the least free memory, and the term that needs most of its memory."""
 
     device: str
     term: str
@@ -27,9 +27,9 @@ class Binding:
 
 
 def binding(plan: Plan) -> Binding:
-    """Among the accelerators that hold layers, or of the CPU where none does.
+    """The limit of a plan: an accelerator with layers, or the CPU if no accelerator has any.
 
-    A plan that lacks memory is bound by the device that lacks most.
+    If the plan lacks memory, it is the device that lacks most.
     """
     used = [index for index, terms in enumerate(plan.terms) if terms.is_used]
     lacking = [index for index in used if plan.terms[index].missing_bytes]
@@ -46,5 +46,5 @@ def binding(plan: Plan) -> Binding:
 
 
 def _spare_bytes(terms: MemoryBreakdown) -> int:
-    """Below 0 for what is missing; a reserve that is touched is not missing."""
+    """Free bytes; below 0 for missing ones. Bytes of the reserve are not missing."""
     return -terms.missing_bytes or max(0, terms.free_bytes)

@@ -1,4 +1,4 @@
-"""How many conversations fit at once where a plan has put the layers."""
+"""How many conversations fit at once with the placement of a plan."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mrs.storage import DTYPE_NAMES
 
 
 def conversations_at_once(planner: Planner, request: RunRequest, plan: Plan) -> int:
-    """The most sequences of the planned length that fit at once, with every device's reserve kept.
+    """The largest number of sequences of the planned length that fit without any device's reserve.
 
-    At least as many as are planned for; 0 if the plan does not fit. `plan` was made for `request`,
-    or is a saved plan that replaces what it says.
+    It is at least the planned batch, and 0 if the plan does not fit. `plan` was made for `request`
+    or is a saved plan that overrides it.
     """
     if not plan.fits:
         return 0
@@ -42,9 +42,9 @@ def _has_room(plan: Plan) -> bool:
 
 
 def _bound(plan: Plan) -> int:
-    """The most sequences whose KV caches have room beside what else the plan holds.
+    """An upper bound: how many KV caches fit in the memory that the other terms leave free.
 
-    That is too many where the rest grows with their number, never too few.
+    The other terms may grow with the number of sequences, so the bound may be too high.
     """
     rooms = [
         (terms.free_bytes + terms.kv_bytes) * plan.load.batch // terms.kv_bytes

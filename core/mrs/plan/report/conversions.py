@@ -1,4 +1,4 @@
-"""What becomes of the bytes of a model's files: widened, narrowed, quantized, or not used."""
+"""How weights change from the files to memory: widened, narrowed, quantized, or not used."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from mrs.formats import FORMATS
 from mrs.plan.plan import Plan
 from mrs.units import human_bytes
 
-#: A difference below this part of the files is not worth a word.
+#: Differences below this share of the files are not reported.
 SMALLEST_SHARE = 0.01
-#: Formats whose names say less than the words that people use.
+#: Better known names of formats.
 _NAMES = {"F8_E4M3": "FP8"}
 
 
@@ -36,7 +36,7 @@ def memory_bytes(plan: Plan) -> int:
 
 
 def conversions(plan: Plan) -> list[Conversion]:
-    """Those that matter, the one with most bytes in the files first."""
+    """The conversions of at least `SMALLEST_SHARE`, those of most bytes in the files first."""
     sums: dict[tuple[str, str], tuple[int, int]] = {}
     for name, kept in plan.storage.items():
         stored = plan.stored[name]
@@ -51,7 +51,7 @@ def conversions(plan: Plan) -> list[Conversion]:
 
 
 def conversion_text(plan: Plan) -> str:
-    """One line where the weights take another size in memory than in the files, else nothing."""
+    """One line if the sizes in memory and in the files differ, else an empty text."""
     file_bytes, in_memory = plan.model.file_bytes, memory_bytes(plan)
     least = SMALLEST_SHARE * file_bytes
     if abs(in_memory - file_bytes) < least:

@@ -1,4 +1,4 @@
-"""Predicted beside measured, after a plan was loaded and its worst moment was run."""
+"""Compare a plan with measurements of the loaded model at its peak."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mrs.plan.plan import Plan
 
 @dataclass(frozen=True)
 class Measured:
-    """What one torch device held; None where it cannot be told."""
+    """Bytes that one torch device had; None if they cannot be measured."""
 
     weight_bytes: int
     kv_bytes: int
@@ -22,7 +22,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class HostMeasured:
-    """What the system says of the process: before any weight was there, and at its peak."""
+    """Bytes of the process as the system counts them: before loading, and at the peak."""
 
     program_bytes: int
     peak_bytes: int | None
@@ -40,9 +40,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """Every term, and tokens a second of the prompt and of decoding at the full length.
+    """Every term, and tokens a second of prefill and of decoding at the full length.
 
-    `corrections` are what was learnt of devices.
+    `corrections` are for later plans on the same devices.
     """
 
     rows: tuple[Row, ...]
@@ -59,10 +59,10 @@ def reconcile(
     prompt_tokens_per_s: float,
     decode_tokens_per_s: float,
 ) -> Reconciliation:
-    """Hold `measured`, by torch device, against the plan.
+    """Compare `measured`, by torch device, with the plan.
 
-    Logical devices that stand for one torch device are summed up; of their activations, which
-    never live at once, the largest counts.
+    The terms of logical devices on one torch device are added up, except activations: these never
+    exist at the same time, so the largest counts.
     """
     rows: list[Row] = []
     corrections: dict[Device, Correction] = {}
@@ -98,7 +98,7 @@ def reconcile(
 
 
 def _process_rows(plan: Plan, rows: list[Row], host: HostMeasured) -> list[Row]:
-    """The program, the whole process at its peak, and what of that no other row explains."""
+    """The program, the part of the peak that no other row explains, and the whole process."""
     label = plan.devices[-1].label
     on_host = [
         terms

@@ -1,4 +1,4 @@
-"""Run exactly a saved plan, or say why it does not hold any more."""
+"""Replay a saved plan exactly, or say why it is no longer valid."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from mrs.units import human_bytes
 _logger = logging.getLogger(__name__)
 
 MAX_FILE_BYTES = 64 * 1024**2
-#: How far a device's total memory may be off: drivers and hosts round it differently.
+#: How far a device's total memory may differ: drivers and hosts round it differently.
 TOTAL_TOLERANCE = 0.01
 
 
 def replay(planner: Planner, request: RunRequest, path: Path) -> Plan:
-    """The plan in a file, for the model and devices at hand.
+    """The plan of a file, checked against this model and these devices.
 
-    What the plan decided (lengths, types, quantization, devices of layers) replaces what the
-    request says. NotReadable for a file that is no plan, UsageError if model or devices are not
-    those of the plan, DoesNotFit if their memory no longer holds it.
+    Lengths, types, quantization and the devices of layers are those of the file, not those of the
+    request. NotReadable if the file is not a plan, UsageError if the model or the devices are not
+    those of the plan, DoesNotFit if the devices no longer have enough memory.
     """
     saved = _read(path)
     try:
@@ -69,9 +69,9 @@ def _replay(planner: Planner, request: RunRequest, saved: Mapping[str, Any], whe
 
 
 def contradictions(request: RunRequest, plan: Plan) -> Iterator[tuple[str, str]]:
-    """Flags of a request that say other than a plan, as written, and what the plan has instead.
+    """Flags that contradict a plan, as the user wrote them, and the plan's values.
 
-    A flag that has its default value counts as not given.
+    A flag with its default value counts as not given.
     """
     load, wanted_tokens = plan.load, request.max_seq_len
     if wanted_tokens and min(wanted_tokens, plan.model.context_tokens) != load.context_tokens:
@@ -94,7 +94,7 @@ def contradictions(request: RunRequest, plan: Plan) -> Iterator[tuple[str, str]]
 
 
 def _mapped(layer_map: str, plan: Plan) -> list[tuple[int, int]]:
-    """The runs of layers that a map asks for; none where it is not for these devices."""
+    """The device and the number of layers of each run in a map; none if it names other devices."""
     pairs = parse_layer_map(layer_map)
     try:
         memories = [device.memory for device in plan.devices]
@@ -105,7 +105,7 @@ def _mapped(layer_map: str, plan: Plan) -> list[tuple[int, int]]:
 
 def _count(value: object) -> int:
     if type(value) is not int or value < 1:
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"{value!r} is not a count")
     return value
 
 
@@ -119,9 +119,11 @@ def _read(path: Path) -> Mapping[str, Any]:
             "cannot read the plan", where=str(path), hint=error.strerror or ""
         ) from error
     except (ValueError, RecursionError) as error:
-        raise NotReadable("the plan is no JSON", where=str(path), hint=str(error)) from error
+        raise NotReadable("the plan is not JSON", where=str(path), hint=str(error)) from error
     if not isinstance(saved, dict) or "version" not in saved:
-        raise NotReadable("this is no plan", where=str(path), hint="save one with mrs plan --json")
+        raise NotReadable(
+            "this file is not a plan", where=str(path), hint="save one with mrs plan --json"
+        )
     if saved["version"] != VERSION:
         raise NotReadable(
             f"the plan has version {saved['version']!r}, this program reads {VERSION}",
@@ -143,7 +145,7 @@ def _check_model(planner: Planner, saved: Mapping[str, Any], where: str) -> None
 
 
 def _devices(devices: Sequence[Device], saved: Mapping[str, Any], where: str) -> dict[str, int]:
-    """The index of each device that the plan uses; UsageError for one that is not there."""
+    """The index of each device that the plan uses; UsageError if one is missing."""
     here = {device.label: index for index, device in enumerate(devices)}
     used = {layer["device"] for layer in saved["layers"]} | {saved["home"]}
     for wanted in saved["devices"]:
@@ -169,7 +171,7 @@ def _same(device: Device, wanted: Mapping[str, Any]) -> bool:
 
 
 def _check_bytes(plan: Plan, saved: Mapping[str, Any], where: str) -> None:
-    """The same bytes must come out, and must still be free."""
+    """Require that the plan has the same bytes as the file, and that they are still free."""
     then = {device["label"]: device["bytes"] for device in saved["devices"]}
     for device, terms in zip(plan.devices, plan.terms, strict=True):
         if not terms.is_used:
@@ -177,10 +179,10 @@ def _check_bytes(plan: Plan, saved: Mapping[str, Any], where: str) -> None:
         held = then[device.label]
         if (terms.weight_bytes, terms.kv_bytes) != (held["weights"], held["kv_cache"]):
             raise UsageError(
-                f"{device.label} would hold {human_bytes(terms.weight_bytes)} of weights, and the "
+                f"{device.label} needs {human_bytes(terms.weight_bytes)} for weights, but the "
                 f"plan says {human_bytes(held['weights'])}",
                 where=where,
-                hint="it was made by another version or without the native kernels: plan again",
+                hint="another version made it, or one without the native kernels: plan again",
             )
     if not plan.fits:
         try:

@@ -8,7 +8,7 @@ from mrs.plan.plan import Plan
 
 #: Levels of `--isq` from the finest to the smallest.
 ISQ_LEVELS = ("q8_0", "q6k", "q5k", "q4k", "q3k", "q2k")
-#: No machine batches more.
+#: The largest batch that the search considers.
 MOST_SEQUENCES = 4096
 #: Planned lengths are multiples of this.
 LENGTH_STEP = 256
@@ -17,8 +17,8 @@ LENGTH_STEP = 256
 def largest(fits: Callable[[int], bool], low: int, high: int, step: int = 1) -> int | None:
     """The largest multiple of `step` from `low` to `high` that fits, or `high` itself.
 
-    None if `low` does not. What fits must fit when it is smaller, too: doubles from `low`, then
-    halves the interval.
+    None if `low` does not fit. If a value fits, all smaller ones must fit. The search doubles from
+    `low`, then halves the interval.
     """
     if not fits(low):
         return None
@@ -40,9 +40,9 @@ def largest(fits: Callable[[int], bool], low: int, high: int, step: int = 1) -> 
 
 
 def best_level(tried: Sequence[tuple[str, Plan]]) -> tuple[str, Plan] | None:
-    """Of levels from the finest to the smallest, the finest that needs no layer on the CPU.
+    """The finest level that needs no layer on the CPU; `tried` goes from the finest to the smallest.
 
-    Where each that fits needs some, the one with the fastest replies; None where none fits.
+    If every level that fits needs some, the one with the fastest replies; None if no level fits.
     """
     fitting = [row for row in tried if row[1].fits]
     without_cpu = [row for row in fitting if not row[1].spilled_layers]

@@ -1,4 +1,4 @@
-"""The reverse question: the longest, widest or best quantized that still fits."""
+"""Find the largest length, the largest batch or the best quantization that fits (`--solve`)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ UNQUANTIZED = "none"
 
 @dataclass(frozen=True)
 class Solution:
-    """The best value of what was asked for (None if nothing fits), its plan, and all tried.
+    """The best value (None if nothing fits), its plan, and all values that were tried.
 
-    `tried` lists values and their plans, in the order of the values: smallest lengths and
-    batches first, finest levels first. Without a best value, `plan` is the nearest miss.
+    `tried` is in the order of the values: the smallest lengths and batches first, the finest
+    levels first. Without a best value, `plan` is the one that lacks least.
     """
 
     goal: Goal
@@ -66,7 +66,7 @@ def _most(
 
 
 def _best_level(planner: Planner, request: RunRequest) -> Solution:
-    """Levels that leave every matrix as it is would only repeat the row before."""
+    """The best `--isq` level; levels that do not make the weights smaller are left out."""
     tried: list[tuple[str, Plan]] = []
     for level in (UNQUANTIZED, *ISQ_LEVELS):
         plan = planner.plan(_with(request, "isq", None if level == UNQUANTIZED else level))

@@ -1,4 +1,4 @@
-"""The nearest changes of a request that would make a plan fit, or fit better."""
+"""Suggest changes of a request with which its plan fits, or fits better."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_CHANGES = 3
 
 @dataclass(frozen=True)
 class Suggestion:
-    """Flags to give, and what comes of it."""
+    """Flags, and the plan that results from them."""
 
     flags: str
     effect: str
@@ -24,16 +24,16 @@ class Suggestion:
 
 
 def nearest_changes(planner: Planner, request: RunRequest, plan: Plan) -> list[Suggestion]:
-    """At most three changes, each alone enough: to leave the CPU out, else to fit.
+    """At most three changes. Each alone is enough to need no layer on the CPU, or else to fit.
 
-    Those that leave the CPU out come first, then those with the fastest replies. A plan that fits
-    on its accelerators gets one change: how far its length could grow. Where nothing keeps the
-    CPU out of a plan that fits, quantization that makes it faster is proposed.
+    Changes without layers on the CPU come first, then those with the fastest replies. A plan that
+    fits on its accelerators gets one suggestion: how far its length can grow. If no change frees a
+    plan that fits from the CPU, quantization that makes it faster is suggested.
     """
     if plan.fits and not plan.spilled_layers:
         return list(_longer(planner, request, plan))[:1]
-    kinds: tuple[Kind, ...] = (_shorter, _fewer, _narrower, _quantized, _by_itself)
-    goals: tuple[Goal, ...] = (_no_spill,) if plan.fits else (_no_spill, _fits)
+    kinds: tuple[ChangeMaker, ...] = (_shorter, _fewer, _narrower, _quantized, _by_itself)
+    goals: tuple[Reaches, ...] = (_no_spill,) if plan.fits else (_no_spill, _fits)
     found = [change for kind in kinds for change in _reaching(goals, kind, planner, request, plan)]
     if plan.fits and not found:
         faster = (_narrower, _quantized)
@@ -42,14 +42,14 @@ def nearest_changes(planner: Planner, request: RunRequest, plan: Plan) -> list[S
     return [*sorted(found, key=_rank)[: MOST_CHANGES - len(with_cpu)], *with_cpu]
 
 
-Goal = Callable[[Plan], bool]
-Kind = Callable[[Planner, RunRequest, Plan, Goal], "Iterator[Suggestion]"]
+Reaches = Callable[[Plan], bool]
+ChangeMaker = Callable[[Planner, RunRequest, Plan, Reaches], "Iterator[Suggestion]"]
 
 
 def _reaching(
-    goals: Sequence[Goal], kind: Kind, planner: Planner, request: RunRequest, plan: Plan
+    goals: Sequence[Reaches], kind: ChangeMaker, planner: Planner, request: RunRequest, plan: Plan
 ) -> list[Suggestion]:
-    """The change of a kind for the first goal that it reaches."""
+    """The change of a kind for the first goal that such a change reaches."""
     for goal in goals:
         if found := list(kind(planner, request, plan, goal)):
             return found
@@ -57,7 +57,7 @@ def _reaching(
 
 
 def _rank(change: Suggestion) -> tuple[bool, float]:
-    """Without layers on the CPU first, then by the speed of replies."""
+    """Changes without layers on the CPU come first, then those with faster replies."""
     return change.plan.spilled_layers > 0, -change.plan.speed.decode.low
 
 
@@ -83,7 +83,9 @@ def _longer(planner: Planner, request: RunRequest, plan: Plan) -> Iterator[Sugge
         yield Suggestion(f"--max-seq-len {tokens}", f"{what}, KV {_kv(longer)}", longer)
 
 
-def _shorter(planner: Planner, request: RunRequest, plan: Plan, goal: Goal) -> Iterator[Suggestion]:
+def _shorter(
+    planner: Planner, request: RunRequest, plan: Plan, goal: Reaches
+) -> Iterator[Suggestion]:
     start = plan.load.context_tokens
     low = min(LENGTH_STEP, start)
     tokens = largest(
@@ -98,7 +100,9 @@ def _shorter(planner: Planner, request: RunRequest, plan: Plan, goal: Goal) -> I
         )
 
 
-def _fewer(planner: Planner, request: RunRequest, plan: Plan, goal: Goal) -> Iterator[Suggestion]:
+def _fewer(
+    planner: Planner, request: RunRequest, plan: Plan, goal: Reaches
+) -> Iterator[Suggestion]:
     if plan.load.batch == 1:
         return
     batch = largest(
@@ -111,7 +115,7 @@ def _fewer(planner: Planner, request: RunRequest, plan: Plan, goal: Goal) -> Ite
 
 
 def _narrower(
-    planner: Planner, request: RunRequest, plan: Plan, goal: Goal
+    planner: Planner, request: RunRequest, plan: Plan, goal: Reaches
 ) -> Iterator[Suggestion]:
     if plan.dense.name == "F32":
         narrower = planner.plan(replace(request, dtype="bf16"))
@@ -120,7 +124,7 @@ def _narrower(
 
 
 def _quantized(
-    planner: Planner, request: RunRequest, plan: Plan, goal: Goal
+    planner: Planner, request: RunRequest, plan: Plan, goal: Reaches
 ) -> Iterator[Suggestion]:
     """The best level that is smaller than the weights are now and reaches the goal."""
     reaching: list[tuple[str, Plan]] = []
@@ -136,7 +140,7 @@ def _quantized(
 
 
 def _by_itself(
-    planner: Planner, request: RunRequest, plan: Plan, goal: Goal
+    planner: Planner, request: RunRequest, plan: Plan, goal: Reaches
 ) -> Iterator[Suggestion]:
     if request.layer_map is not None:
         automatic = planner.plan(replace(request, layer_map=None))
@@ -145,7 +149,7 @@ def _by_itself(
 
 
 def _with_cpu(
-    planner: Planner, request: RunRequest, plan: Plan, goal: Goal
+    planner: Planner, request: RunRequest, plan: Plan, goal: Reaches
 ) -> Iterator[Suggestion]:
     if not request.cpu_spill:
         spilling = planner.plan(replace(request, cpu_spill=True))
@@ -167,7 +171,7 @@ def _kv(plan: Plan) -> str:
 
 
 def _where(plan: Plan) -> str:
-    """Where the layers then sit, in a few words."""
+    """The devices of the layers in a few words."""
     if plan.spilled_layers:
         return f"{plan.spilled_layers} of {plan.model.layers} layers on the CPU"
     used = list(dict.fromkeys(plan.devices[index].label for index in plan.layer_devices))

@@ -1,4 +1,4 @@
-"""The speed that a placement is planned to have."""
+"""Estimate the speed of a placement."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mrs.plan.placement.placement import Placement
 from mrs.plan.speed.rates import device_speed
 from mrs.plan.speed.roofline import MOST_CACHED_BYTES, SpeedEstimate
 
-#: What choosing experts and sorting tokens by them costs a layer.
+#: Steps that a layer needs to choose experts and to sort tokens by expert.
 ROUTING_STEPS = 6
 
 
 def estimate_speed(
     sizes: ModelSizes, placement: Placement, devices: Sequence[Device]
 ) -> SpeedEstimate:
-    """Tokens a second of a placement on `devices`."""
+    """The planned speed of a placement on `devices`."""
     works = [Work()] * len(devices)
     works[placement.first_device] = sizes.on(devices[placement.first_device]).kept.non_mapped_work
     for layer, index in enumerate(placement.layer_devices):
@@ -44,8 +44,11 @@ def estimate_speed(
 
 
 def _weights_kind(sizes: ModelSizes, works: Sequence[Work], device: Device) -> tuple[str, str]:
-    """The format of most weights, and what their rates are learnt as: apart for what caches hold,
-    for mixtures, and for what is multiplied without the native kernels."""
+    """The format of most weights, and the key under which their measured rates are stored.
+
+    Rates differ, so keys differ, for weights that fit in the processor's caches, for mixtures of
+    experts, and for weights without native kernels.
+    """
     storage = sizes.on(device).storage
     format_name = weights_format(storage).split(" ")[0]
     words = [format_name]

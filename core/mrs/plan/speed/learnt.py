@@ -1,4 +1,4 @@
-"""What runs on this machine have shown of its speed, by the kind of weights that they ran."""
+"""Rates that earlier runs on this machine measured, by kind of weights."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ from mrs.plan.speed.roofline import Range, SpeedEstimate
 
 FILE_NAME = "speed.json"
 
-#: So many times slower or faster than expected says that something else was measured.
+#: A rate so many times slower or faster than expected is not stored: other programs disturbed it,
+#: or the run measured something else.
 SLOWER, FASTER = 2.0, 3.0
-#: Prompts of fewer tokens are not bound by arithmetic.
+#: Arithmetic does not limit shorter prompts, so they say nothing about its rate.
 LEAST_PROMPT_TOKENS = 128
 
 
 @dataclass
 class Pace:
-    """The fastest that one sequence alone went in a process: seconds of a decoding step, and of a
-    prompt of one chunk without anything before it."""
+    """The fastest times of a process that ran one sequence alone.
+
+    `step_s` is for one decoding step; `prompt_s` for a prompt of one chunk and an empty cache.
+    """
 
     step_s: float | None = None
     prompt_tokens: int = 0
     prompt_s: float = 0.0
 
     def add_step(self, seconds: float) -> None:
-        """The mean of several steps in a row."""
+        """Add the mean of several consecutive steps."""
         if self.step_s is None or seconds < self.step_s:
             self.step_s = seconds
 
@@ -39,7 +42,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Learnt:
-    """Rates by kind of weights, as an estimate has them."""
+    """Measured rates by kind of weights, with the units of `DeviceSpeed`."""
 
     read_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
     operations_per_s: Mapping[str, float] = field(default_factory=dict)
@@ -47,7 +50,7 @@ class Learnt:
 
     @classmethod
     def read(cls, file: Path | None = None) -> Learnt:
-        """What is known of this machine; a damaged file says nothing."""
+        """The stored rates of this machine; none if the file is damaged."""
         entry = read_entries(file or cache_file(FILE_NAME)).get(host_key())
         if not isinstance(entry, dict):
             return cls()
@@ -55,25 +58,28 @@ class Learnt:
 
 
 def learn(speed: SpeedEstimate, pace: Pace, file: Path | None = None) -> None:
-    """Keep what a run on the CPU alone has shown, unless faster ones are known.
+    """Store the rates of a run that used only the CPU, unless faster ones are stored.
 
-    Other programs make a run slower, never faster.
+    Other programs can make a run slower, never faster.
     """
     kind, path = speed.weights_kind, file or cache_file(FILE_NAME)
-    shown, before = _shown(speed, pace), Learnt.read(path)
-    if not kind or shown == Learnt():
+    measured, before = _rates_of(speed, pace), Learnt.read(path)
+    if not kind or measured == Learnt():
         return
     merged = {
-        "read_bytes_per_s": _merged(before.read_bytes_per_s, shown.read_bytes_per_s, max),
-        "operations_per_s": _merged(before.operations_per_s, shown.operations_per_s, max),
-        "step_seconds": _merged(before.step_seconds, shown.step_seconds, min),
+        "read_bytes_per_s": _merged(before.read_bytes_per_s, measured.read_bytes_per_s, max),
+        "operations_per_s": _merged(before.operations_per_s, measured.operations_per_s, max),
+        "step_seconds": _merged(before.step_seconds, measured.step_seconds, min),
     }
     if merged != asdict(before):
         write_entries(path, {**read_entries(path), host_key(): merged})
 
 
-def _shown(speed: SpeedEstimate, pace: Pace) -> Learnt:
-    """The rates that explain a pace; of decoding, the one that most of its time goes into."""
+def _rates_of(speed: SpeedEstimate, pace: Pace) -> Learnt:
+    """The rates that explain measured times.
+
+    Decoding gives one rate: that of reading or of steps, whichever takes more of its time.
+    """
     index, kind = speed.only_device, speed.weights_kind
     if index is None:
         return Learnt()
@@ -109,9 +115,13 @@ def _plausible(found: Mapping[str, float], expected: Range) -> dict[str, float]:
     return {kind: value for kind, value in found.items() if low < value < high}
 
 
-def _merged(before: Mapping[str, float], shown: Mapping[str, float], best: Any) -> dict[str, float]:
-    kinds = {**before, **shown}
-    return {kind: best(known[kind] for known in (before, shown) if kind in known) for kind in kinds}
+def _merged(
+    before: Mapping[str, float], measured: Mapping[str, float], best: Any
+) -> dict[str, float]:
+    kinds = {**before, **measured}
+    return {
+        kind: best(known[kind] for known in (before, measured) if kind in known) for kind in kinds
+    }
 
 
 def _numbers(found: object) -> dict[str, float]:

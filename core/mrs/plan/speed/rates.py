@@ -1,4 +1,4 @@
-"""How fast devices read, multiply and step: measured in earlier runs, or told by their kind."""
+"""How fast devices read, multiply and begin kernels: measured in earlier runs or expected."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from mrs.devices.processor import operations_per_s
 from mrs.plan.speed.learnt import Learnt
 from mrs.plan.speed.roofline import DeviceSpeed, Range
 
-#: The part of the bandwidth that decoding reaches. An accelerator's is its maker's, in public
-#: measurements of several engines; a CPU's that of a plain read, which kernels laid out for the
-#: memory, on huge pages, come near to.
+#: The share of the bandwidth that decoding reaches. The bandwidth of an accelerator is its maker's
+#: figure, and the share is that of several engines in public measurements. The bandwidth of a CPU
+#: is that of a plain read, which kernels come close to with weights on huge pages.
 ACCELERATOR_READ = Range(0.5, 1.0)
 PLAIN_READ = Range(0.7, 1.05)
-#: Of a bandwidth that is only assumed, from the number of threads.
+#: The share of a bandwidth that is assumed from the number of threads.
 ASSUMED_READ = Range(0.6, 1.5)
-#: Around the operations a second that the processor's instructions and clock let expect.
+#: Factors around the operations a second that the processor's instructions and clock allow.
 EXPECTED_OPERATIONS = Range(0.5, 2.0)
 
-#: Around the fastest that was measured here, with weights of the same kind.
+#: Factors around the fastest rate measured on this machine with weights of the same kind.
 LEARNT_READ = Range(0.87, 1.07)
 LEARNT_OPERATIONS = Range(0.75, 1.25)
 LEARNT_STEP = Range(1.2, 0.85)
@@ -30,21 +30,22 @@ OPERATIONS_PER_BYTE: dict[DeviceKind, Range] = {
     "cuda": Range(40.0, 250.0),
 }
 
-#: Seconds to begin the steps of one tensor. Measured on a server CPU with models so small that
-#: nothing else counts: 9 to 12 us for plain decoders, 13 to 24 for mixtures, latent attention and
-#: states; desktop CPUs are up to twice as fast. Accelerators were not measured: the host's time on
-#: torch's kernels, and a launch of some us for each of several kernels a tensor.
+#: Seconds of overhead for each tensor of a forward pass. On a server CPU, with models so small
+#: that nothing else counts, 9 to 12 us were measured for plain decoders and 13 to 24 us for
+#: mixtures, latent attention and recurrent states; desktop CPUs are up to twice as fast.
+#: Accelerators were not measured: these figures are the host's time in torch and the launches of
+#: several kernels a tensor.
 STEP_SECONDS: dict[DeviceKind, Range] = {
     "cpu": Range(14e-6, 6e-6),
     "metal": Range(100e-6, 15e-6),
     "cuda": Range(80e-6, 10e-6),
 }
-#: What a tensor costs a CPU for each token of a pass, in steps: norms, rotations, sums.
+#: Overhead of a tensor for each token of a forward pass on a CPU (norms, rope, sums), in steps.
 TOKEN_STEPS = 0.06
 
 
 def device_speed(device: Device, weights_format: str, weights_kind: str) -> DeviceSpeed:
-    """The rates of a device with weights of a format; `weights_kind` is what they are learnt as."""
+    """The rates of a device with weights of a format; `weights_kind` is the key of measured ones."""
     bandwidth = bandwidth_of(device)
     if device.torch_device != "cpu":
         return DeviceSpeed(

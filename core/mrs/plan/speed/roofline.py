@@ -1,15 +1,20 @@
-"""How fast a placement will be: tokens a second, low and high.
+"""A roofline model of the speed of a placement: tokens a second, low and high.
 
-One model of time for both phases. A forward pass of T tokens takes on each device
+The same formula holds for prefill and decode. A forward pass of T tokens takes on each device
 
-    max(bytes / bandwidth, operations / rate) + steps * overhead
+    max(bytes / bandwidth, operations / rate)    for the weights that every token uses
+  + max(bytes / bandwidth, operations / rate)    for the experts
+  + steps * overhead
 
-seconds, the maximum once for what every token goes through and once for experts, and a hop for
-each device. `bytes` are the weights that take part, of experts those that at least one of the
-tokens goes to, and the past in the cache; `operations` are two for each of these numbers that a
-token is multiplied with. A tensor is one step: interpreter, calls of kernels, waiting for threads.
-In a pass of several tokens an expert costs the gathering of its tokens besides, and each token a
-part of a step. Decoding is a pass of one token, a prompt is passes of whole chunks.
+seconds, and each device adds a hop.
+
+bytes       weights that the pass reads (of the experts, those that at least one token is routed
+            to) and the KV cache of earlier tokens
+operations  two for each weight and each cached value that a token is multiplied with
+steps       one for each tensor: the interpreter, calls of kernels, waiting for threads. In a pass
+            of several tokens, gathering the tokens of an expert and each token add to it.
+
+Decoding is a pass of one token; a prompt is passes of whole chunks.
 """
 
 from __future__ import annotations
@@ -20,11 +25,11 @@ from typing import NamedTuple
 from mrs.plan.cost import Work
 from mrs.plan.placement.token_time import HOP_SECONDS
 
-#: What a processor's caches may hold of what every token reads.
+#: Weights of fewer bytes may stay in the processor's caches from token to token.
 MOST_CACHED_BYTES = 256 * 1024**2
-#: To choose a token from its logits is worth so many steps: 80 to 250 us were measured.
+#: Choosing a token from its logits takes as long as so many steps: 80 to 250 us were measured.
 CHOICE_STEPS = 15
-#: Steps of each matrix of an expert where tokens have to be gathered for it and put back.
+#: Steps of each matrix of an expert if its tokens are gathered before and scattered after it.
 GATHERED_STEPS = 2
 
 
@@ -39,10 +44,10 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True)
 class DeviceSpeed:
-    """Rates of a device with the weights of one model, each at its slow end and its fast one.
+    """Rates of a device with the weights of one model; each is a range from slow to fast.
 
-    `token_steps` is the part of a step that a tensor costs for each token of a pass, and
-    `bandwidth_bytes_per_s` what the device is said to read.
+    `token_steps` is the part of a step that a tensor needs for each token of a pass, and
+    `bandwidth_bytes_per_s` the device's bandwidth as it is known.
     """
 
     read_bytes_per_s: Range
@@ -54,11 +59,12 @@ class DeviceSpeed:
 
 @dataclass(frozen=True)
 class SpeedEstimate:
-    """Tokens a second of one sequence, with an entry of `work` a device.
+    """Tokens a second of one sequence; `work` and `devices` have one entry for each device.
 
-    Low: slow ends and a full cache of `context_tokens`. High: fast ends and, for decoding, an
-    empty cache; a prompt begins with an empty one. A token goes to the part `chosen_share` of all
-    experts. `weights_kind` names the weights that measured rates hold for.
+    The low end of a range assumes slow rates, and a full cache of `context_tokens` for decoding.
+    The high end assumes fast rates, and an empty cache. A prompt begins with an empty cache. A
+    token is routed to the share `chosen_share` of all experts. `weights_kind` is the key of
+    measured rates.
     """
 
     work: tuple[Work, ...]
@@ -75,32 +81,32 @@ class SpeedEstimate:
 
     @property
     def prompt(self) -> Range:
-        """Of a prompt of one chunk."""
+        """Tokens a second of a prompt of one chunk."""
         return self.prompt_of(self.chunk_tokens)
 
     def prompt_of(self, tokens: int) -> Range:
-        """Of a prompt of so many tokens, at least one, to the first token of the reply."""
+        """Tokens a second of a prompt of `tokens` (at least 1), until the first token of the reply."""
         return Range(*(tokens / self._prompt_seconds(tokens, end) for end in (0, 1)))
 
     @property
     def only_device(self) -> int | None:
-        """The device that everything runs on, if it is one."""
+        """The device, if only one device computes."""
         working = [index for index, work in enumerate(self.work) if work.tensors]
         return working[0] if len(working) == 1 else None
 
     def read_bytes(self, index: int, tokens: int = 1) -> float:
-        """Bytes of weights that a pass of so many tokens reads on a device."""
+        """Bytes of weights that a pass of `tokens` reads on a device."""
         work = self.work[index]
         return work.weight_bytes + self._share(tokens) * work.expert_bytes
 
     def operations(self, index: int, tokens: int, past_share: float) -> float:
-        """Of a pass of so many tokens, with that part of a full cache before them on average."""
+        """Operations of a pass of `tokens` that attend to a share of a full cache on average."""
         work = self.work[index]
         numbers = work.weights + work.expert_weights + work.past_numbers * past_share
         return 2 * (numbers * tokens + work.head_weights)
 
     def steps(self, index: int, tokens: int) -> float:
-        """Of a pass of so many tokens."""
+        """Steps of a pass of `tokens`."""
         work = self.work[index]
         expert_steps = self._share(tokens) * work.expert_tensors
         if tokens > 1:
@@ -111,17 +117,19 @@ class SpeedEstimate:
         return steps + CHOICE_STEPS if work.head_weights else steps
 
     def past_share(self, first: int, tokens: int) -> float:
-        """The part of a full cache that tokens have before them on average, `first` being cached."""
+        """The share of a full cache that `tokens` attend to on average after `first` cached ones."""
         return min((first + tokens / 2) / self.context_tokens, 1.0)
 
     def shown_bandwidth(self, index: int, decode_tokens_per_s: float) -> float:
-        """Bytes a second that a device must read for such a rate, were it alone and all its time
-        spent reading; 0 for what it may hold in caches."""
+        """Bytes a second that a device reads at a rate of decoding, if it only reads.
+
+        It is 0 for weights that may stay in the processor's caches.
+        """
         read_bytes = self.read_bytes(index)
         return read_bytes * decode_tokens_per_s if read_bytes >= MOST_CACHED_BYTES else 0.0
 
     def _share(self, tokens: int) -> float:
-        """The part of all experts that at least one of the tokens goes to."""
+        """The share of all experts that at least one of the tokens is routed to."""
         return 1 - (1 - self.chosen_share) ** tokens
 
     def _prompt_seconds(self, tokens: int, end: int) -> float:
