@@ -106,7 +106,9 @@ def test_kernels_and_plan_take_the_same(path: str, monkeypatch: pytest.MonkeyPat
     library = native_library()
     native_library.cache_clear()
     assert is_available() == (path in native_paths())
-    run = Workload(8, 1).passes(FORMATS["BF16"], on_cpu=True, native=is_available())[0]
+    run = Workload(8, 1).passes(
+        FORMATS["BF16"], FORMATS["BF16"], on_cpu=True, native=is_available()
+    )[0]
     assert run.path == ("torch" if library is None else library.path)
     assert library is None or library.path_address
     assert path in PATH_NAMES

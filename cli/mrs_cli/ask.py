@@ -19,6 +19,7 @@ from mrs_cli.flags import (
     PlanningFlags,
     VisionFlags,
 )
+from mrs_cli.paged_flags import paged_request
 from mrs_cli.settings import Biases
 
 if TYPE_CHECKING:
@@ -188,6 +189,7 @@ def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
     }
     return {
         "cpu": flags.cpu,
+        "paged": paged_request(flags),
         "kv_cache": not flags.no_kv_cache,
         "cpu_spill": not flags.no_cpu_spill,
         "calibration": not flags.no_calibration,

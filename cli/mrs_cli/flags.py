@@ -14,6 +14,7 @@ from typer import Argument, Option
 
 from mrs.request import DEFAULT_SEQ_TOKENS
 from mrs_cli import completing
+from mrs_cli.paged_flags import PagedFlags
 from mrs_cli.settings import SETTINGS
 
 DataType = Literal["auto", "bf16", "f16", "f32"]
@@ -127,7 +128,7 @@ class PlacementFlags:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PlanGlobalFlags(PlacementFlags):
+class PlanGlobalFlags(PagedFlags, PlacementFlags):
     """The global flags that a plan heeds."""
 
     prefix_cache_n: Annotated[
@@ -677,7 +678,7 @@ class BenchFlags:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class BenchGlobalFlags(PlacementFlags):
+class BenchGlobalFlags(PagedFlags, PlacementFlags):
     """The global flags after `bench`, where `-n` is the length of the reply."""
 
     num_device_layers: Annotated[

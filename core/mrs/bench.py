@@ -89,7 +89,7 @@ def bench(
     `on_round` is told each round's number, 0 for the warm-up. Raises MrsError.
     """
     loader = ModelLoader(request)
-    _require_room(work, loader.plan.model.context_tokens)
+    _require_room(work, loader.plan.longest_tokens)
     started = time.perf_counter()
     model = loader.load(on_progress)
     load_s = time.perf_counter() - started
@@ -134,8 +134,8 @@ def _remember(model: LoadedModel, work: Work, rounds: list[_Round], reads: list[
 def _require_room(work: Work, context_tokens: int) -> None:
     if work.prompt_tokens + work.new_tokens > context_tokens:
         raise UsageError(
-            f"{work.prompt_tokens} + {work.new_tokens} tokens are more than the model's context "
-            f"of {context_tokens}",
+            f"{work.prompt_tokens} + {work.new_tokens} tokens are more than the "
+            f"{context_tokens} that a sequence can have",
             hint="lower -p or -n",
         )
 

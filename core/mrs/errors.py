@@ -47,11 +47,13 @@ class UsageError(MrsError):
 
 
 class ContextFull(UsageError):
-    """The prompt has `prompt_tokens`, more than the model's context of `context_tokens`."""
+    """The prompt has `prompt_tokens`, but the `holder` (model or KV cache) only `context_tokens`."""
 
-    def __init__(self, prompt_tokens: int, context_tokens: int) -> None:
+    def __init__(
+        self, prompt_tokens: int, context_tokens: int, holder: str = "model's context"
+    ) -> None:
         super().__init__(
-            f"the prompt has {prompt_tokens} tokens and the model's context holds {context_tokens}",
+            f"the prompt has {prompt_tokens} tokens and the {holder} holds {context_tokens}",
             hint="shorten the prompt or clear the conversation",
         )
         self.prompt_tokens = prompt_tokens

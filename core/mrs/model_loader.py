@@ -22,6 +22,7 @@ from mrs.kernels.cpu.library import is_available
 from mrs.loaded_model import LoadedModel, learn_speed
 from mrs.plan.calibration import corrections, remember
 from mrs.plan.memory.prefix_budget import folder_bytes
+from mrs.plan.placement.paged import pool_remarks
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
 from mrs.plan.report.reconcile import HostMeasured, Reconciliation, reconcile
@@ -78,6 +79,8 @@ class ModelLoader:
     def load(self, on_progress: OnProgress | None = None) -> LoadedModel:
         report = on_progress or _ignore
         self.plan.require_fit()
+        for line in pool_remarks(self.request.paged, self.plan.load, self.plan.devices[0].kind):
+            _logger.warning("%s", line)
         self._fetch(report)
         require_room_for_torch()
         renderer.start()  # ready by the time that all else is imported
@@ -126,8 +129,7 @@ class ModelLoader:
         vision = plan.vision
         seen = profile_run(
             decoder,
-            plan.load.context_tokens,
-            plan.load.chunk_tokens,
+            plan.load.cache,
             images=vision.images if vision else 0,
             edge=vision.image_edge if vision else 0,
         )
@@ -238,6 +240,7 @@ class ModelLoader:
             weights,
             [torch_devices[index] for index in plan.layer_devices],
             TORCH_DTYPES[plan.dense.name],
+            TORCH_DTYPES[plan.cache_format.name],
         )
         return decoder, weights
 
@@ -266,7 +269,9 @@ def _engine(
     config = EngineConfig(
         context_tokens=made.model.context_tokens,
         planned_tokens=made.load.context_tokens,
-        planned_seqs=request.max_batch_size,
+        planned_seqs=made.load.batch,
+        block_tokens=made.load.block_tokens,
+        pool_blocks=made.load.pool_blocks,
         max_seqs=request.max_seqs,
         kv_cache=request.kv_cache,
         seed=request.seed,

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, get_args
+
+from mrs.block_sizes import BLOCK_SIZES, BLOCK_TOKENS
+from mrs.errors import Unsupported, UsageError
 
 Container = Literal["safetensors", "gguf"]
 Dtype = Literal["auto", "bf16", "f16", "f32"]
 Strategy = Literal["fill", "spread", "fastest"]
+CacheType = Literal["auto", "f16", "bf16", "f32"]
+CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
 
 #: Most prompt tokens in one forward pass, which bounds the memory for activations.
 PREFILL_CHUNK_TOKENS = 512
@@ -107,6 +112,55 @@ class VisionRequest:
 
 
 @dataclass(frozen=True)
+class PagedRequest:
+    """The blocks of the KV cache, and the size of their pool.
+
+    pool             whether the pool has a fixed size; None: it has if a size is given or if the
+                     first device is a CUDA GPU that holds the whole model. Without it, blocks are
+                     allocated as needed
+    context_tokens   size of the pool in tokens
+    memory_fraction  or: share of the first device's memory for weights, activations and the pool
+    memory_mib       or: size of the pool in MiB; of several sizes the first one counts
+    block_tokens     tokens in a block
+    cache_type       type of keys and values; `auto` is that of the weights
+
+    Raises UsageError and Unsupported.
+    """
+
+    pool: bool | None = None
+    context_tokens: int | None = None
+    memory_fraction: float | None = None
+    memory_mib: int | None = None
+    block_tokens: int = BLOCK_TOKENS
+    cache_type: CacheType = "auto"
+
+    def __post_init__(self) -> None:
+        if self.block_tokens not in BLOCK_SIZES:
+            sizes = ", ".join(map(str, BLOCK_SIZES[:-1]))
+            raise UsageError(
+                f"blocks of {self.block_tokens} tokens are not supported",
+                where="--pa-blk-size",
+                hint=f"give {sizes} or {BLOCK_SIZES[-1]}",
+            )
+        if self.cache_type not in CACHE_TYPES:
+            raise Unsupported(
+                f"a KV cache of type {self.cache_type} is not supported",
+                where="--pa-cache-type",
+                hint=f"give {', '.join(CACHE_TYPES[:-1])} or {CACHE_TYPES[-1]}",
+            )
+
+    @property
+    def sizes(self) -> list[str]:
+        """The flags of the sizes that are given; the first one counts."""
+        flags = {
+            "--pa-ctxt-len": self.context_tokens,
+            "--pa-gpu-mem-usage": self.memory_fraction,
+            "--pa-gpu-mem": self.memory_mib,
+        }
+        return [flag for flag, value in flags.items() if value is not None]
+
+
+@dataclass(frozen=True)
 class RunRequest:
     """All settings of planning and loading a model.
 
@@ -146,3 +200,4 @@ class RunRequest:
     calibration: bool = True
     plan_file: str | None = None
     vision: VisionRequest | None = None
+    paged: PagedRequest = PagedRequest()

@@ -381,3 +381,19 @@ def test_settings_reach_the_plan() -> None:
     assert (plan.load.context_tokens, plan.load.batch, plan.isq) == (128, 3, "Q8_0")
     assert ask(made, max_tokens=3).usage.completion_tokens == 3
     assert ask(made, max_tokens=3).usage.cached_tokens == 0
+
+
+def test_a_pool_of_blocks_bounds_the_cache(runner: Runner) -> None:
+    settings = {"pa_ctxt_len": 190, "pa_blk_size": 16, "pa_cache_type": "f32"}
+    with Runner(Which.Plain("demo", dtype="f32"), cpu=True, **settings) as made:
+        size = made.plan().load.cache
+        assert (size.pool_blocks, size.block_tokens, size.total_tokens) == (12, 16, 192)
+        assert made.max_sequence_length() == 192
+        space = made._model.engine._engine.caches.space
+        held = sum(layer.nbytes for pool in space.pools for layer in pool.layers)
+        assert held == sum(made.plan().kv_bytes)
+        first = ask(made, max_tokens=20, n_choices=8)
+        assert first.usage.completion_tokens <= 160
+        assert held == sum(layer.nbytes for pool in space.pools for layer in pool.layers)
+    with Runner(Which.Plain("demo"), cpu=True, no_paged_attn=True) as made:
+        assert not made.plan().load.cache.is_pool

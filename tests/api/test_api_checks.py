@@ -267,3 +267,19 @@ def test_end_tokens_can_be_ignored(runner: Runner) -> None:
     assert (first.finish_reason, second.finish_reason) == ("stop", "length")
     assert second.message.content.startswith(first.message.content)
     assert more.usage.completion_tokens == 120 > said.usage.completion_tokens
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"pa_blk_size": 48}, "pa_blk_size is 48: give 8, 16, 32 or 64"),
+        ({"pa_cache_type": "f8e4m3"}, "pa_cache_type is 'f8e4m3': give auto, f16, bf16 or f32"),
+        ({"pa_ctxt_len": 0}, "pa_ctxt_len is 0: give a whole number from 1 up"),
+        ({"pa_gpu_mem": 0.5}, "pa_gpu_mem is 0.5: give a whole number from 1 up"),
+        ({"pa_gpu_mem_usage": 90}, "pa_gpu_mem_usage is 90: give a number above 0 to 1"),
+        ({"paged_attn": True, "no_paged_attn": True}, "paged_attn and no_paged_attn are both True"),
+    ],
+)
+def test_pools_that_cannot_be(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        Runner(Which.Plain("demo"), cpu=True, **settings)

@@ -7,6 +7,7 @@ from functools import cache
 
 import torch
 
+from mrs.block_sizes import CacheSize
 from mrs.cache.cache_space import CacheBuilder, CacheConfig, CacheSpace
 from mrs.cache.layer_cache import LayerSlice, TensorShape
 from mrs.cache.paged_kv import PagedKVCache
@@ -83,7 +84,7 @@ _LAYERS = {"dense": "aa", "window": "waw", "hybrid": "asw"}
 
 @cache
 def space(kind: str) -> CacheSpace:
-    builder = CacheBuilder(CacheConfig(1000, 1, CHUNK, torch.float32, BLOCK))
+    builder = CacheBuilder(CacheConfig(CacheSize(1000, 1, CHUNK, BLOCK), torch.float32))
     for layer in _LAYERS[kind]:
         if layer == "s":
             builder.add(RunningSum)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from mrs.block_sizes import CacheSize
 from mrs.cache.cache_space import CacheBuilder, CacheConfig
 from mrs.cache.cross_attention_kv import CrossAttentionCache, ImageKeys
 from mrs.cache.layer_cache import LayerCache
@@ -101,7 +102,7 @@ Tokens = Sequence[int]
 
 
 def _space():
-    builder = CacheBuilder(CacheConfig(100, 1, 10, torch.float32, BLOCK))
+    builder = CacheBuilder(CacheConfig(CacheSize(100, 1, 10, BLOCK), torch.float32))
     builder.add_paged(PagedKV(1, 1, 1, block_tokens=BLOCK, dtype=torch.float32, device=CPU))
     builder.add(lambda: CrossAttentionCache(dtype=torch.float32, device=CPU))
     return builder.build()

@@ -21,6 +21,7 @@ from prefix_caches import (
     store,
 )
 
+from mrs.block_sizes import CacheSize
 from mrs.cache.cache_space import CacheBuilder, CacheConfig
 from mrs.cache.prefix.manager import PrefixCacheManager
 from mrs.engine.sequence import Sequence
@@ -271,7 +272,7 @@ def test_a_dropped_sequence_leaves_what_others_share_with_it() -> None:
 
 @pytest.mark.parametrize(("device", "left"), [("cpu", 5), ("meta", 2)])
 def test_no_more_than_n_stay_on_an_accelerator(device: str, left: int) -> None:
-    builder = CacheBuilder(CacheConfig(100, 1, 4, torch.float32, BLOCK))
+    builder = CacheBuilder(CacheConfig(CacheSize(100, 1, 4, BLOCK), torch.float32))
     options = {"dtype": torch.float32, "device": torch.device(device)}
     builder.add_paged(PagedKV(2, 3, 1, block_tokens=BLOCK, **options))
     own = builder.build()

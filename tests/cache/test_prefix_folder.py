@@ -18,6 +18,7 @@ import torch
 from prefix_caches import CPU, KINDS, WINDOW, feed, found, seen, store
 from safetensors import safe_open
 
+from mrs.block_sizes import CacheSize
 from mrs.cache.cache_space import CacheBuilder, CacheConfig, CacheSpace
 from mrs.cache.cross_attention_kv import CrossAttentionCache, ImageKeys
 from mrs.cache.prefix.chain import BLOCK_TOKENS
@@ -149,7 +150,7 @@ def test_the_files_are_safetensors(tmp_path: Path) -> None:
 
 def latent(layers: int, width: int, dtype: torch.dtype, images: bool = False) -> CacheSpace:
     """Keys alone: values are a part of them."""
-    builder = CacheBuilder(CacheConfig(400, 1, 10, dtype, 64))
+    builder = CacheBuilder(CacheConfig(CacheSize(400, 1, 10), dtype))
     for _ in range(layers):
         builder.add_paged(
             PagedKV(1, width, 2, block_tokens=64, dtype=dtype, device=CPU, values_in_keys=True)

@@ -35,6 +35,12 @@ def test_more_than_the_context_is_refused(capsys: pytest.CaptureFixture[str]) ->
     assert "lower -p or -n" in capsys.readouterr().err
 
 
+def test_more_than_the_pool_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--pa-ctxt-len", "64"]
+    assert main([*flags, "bench", "-p", "60", "-n", "6", "plain", "-m", "demo"]) == 2
+    assert "more than the 64 that a sequence can have: lower -p" in capsys.readouterr().err
+
+
 def test_layers_can_be_mapped_before_bench(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from mrs.request import ModelSource, RunRequest, Sampling
+from mrs.request import ModelSource, PagedRequest, RunRequest, Sampling
 
 PLAIN = RunRequest(ModelSource("x", "safetensors"))
 GGUF = RunRequest(ModelSource("x", "gguf", filenames=("a.gguf",)))
@@ -17,6 +17,14 @@ GLOBAL_FLAGS = [
     (["--isq", "Q4K"], {"isq": "Q4K"}),
     (["--cpu"], {"cpu": True}),
     (["--no-kv-cache"], {"kv_cache": False}),
+    (["--paged-attn"], {"paged": PagedRequest(pool=True)}),
+    (["--no-paged-attn"], {"paged": PagedRequest(pool=False)}),
+    (["--pa-ctxt-len", "9000"], {"paged": PagedRequest(context_tokens=9000)}),
+    (["--pa-gpu-mem-usage", ".8"], {"paged": PagedRequest(memory_fraction=0.8)}),
+    (["--pa-gpu-mem", "512"], {"paged": PagedRequest(memory_mib=512)}),
+    (["--pa-blk-size", "16"], {"paged": PagedRequest(block_tokens=16)}),
+    (["--pa-cache-type", "F16"], {"paged": PagedRequest(cache_type="f16")}),
+    (["--pa-cache-type", "auto", "--cpu"], {"cpu": True}),
     (["--max-seqs", "3"], {"max_seqs": 3}),
     (["--prefix-cache-n", "0"], {"prefix_cache_n": 0}),
     (["--prefix-cache-dir", "/d"], {"prefix_cache_dir": "/d"}),

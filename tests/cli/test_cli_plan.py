@@ -278,3 +278,20 @@ def test_facts_of_four_gpus(run_mrs, big: str) -> None:
 def test_what_does_not_fit_remembers_nothing(run_mrs, big: str) -> None:
     ran = run_mrs("plan", "--dry-run", "--device", "cpu=16GiB", "-m", big)
     assert "past conversations" not in ran.out
+
+
+def test_a_pool_of_blocks(run_mrs, small: str) -> None:
+    flags = ("--pa-ctxt-len", "3000", "--pa-blk-size", "16", "--pa-cache-type", "f32")
+    ran = run_mrs("plan", "--dry-run", *flags, "plain", "-m", small)
+    assert ran.code == 0
+    assert "F32 cache of 188 blocks of 16 tokens (3,008 tokens)" in ran.out
+    assert "conversations: 2 of 1,024 tokens fit at once" in ran.out
+    assert "past conversations: stay in blocks that no other needs" in ran.out
+    ran = run_mrs("--pa-gpu-mem", "2", "plan", "--dry-run", "--json", "plain", "-m", small)
+    document = json.loads(ran.out)
+    cache = document["planned"]["kv_cache"]
+    token_bytes = 6 * 2 * 32 * 2 * 2
+    assert cache["blocks"] == 2 * 1024**2 // (64 * token_bytes)
+    assert document["devices"][-1]["bytes"]["kv_cache"] == cache["tokens"] * token_bytes
+    ran = run_mrs("--pa-ctxt-len", "64", "--no-paged-attn", "plan", "--dry-run", "-m", small)
+    assert "warning: --pa-ctxt-len changes nothing with --no-paged-attn" in ran.out

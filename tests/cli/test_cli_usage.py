@@ -27,6 +27,15 @@ WRONG = [
     ("--seed 18446744073709551616 plain -m x", "--seed 18446744073709551616 is out of range"),
     ("--max-seqs 0 plain -m x", "--max-seqs 0 is out of range: give a whole number from 1 up"),
     ("--max-seqs 1.5 plain -m x", "--max-seqs 1.5 is no number"),
+    ("--paged-attn --no-paged-attn plain -m x", "--no-paged-attn exclude each other: give one"),
+    ("--paged-attn bench --no-paged-attn plain -m x", "exclude each other: give one"),
+    ("--pa-ctxt-len 0 plain -m x", "--pa-ctxt-len 0 is out of range"),
+    ("--pa-gpu-mem 1.5 plain -m x", "--pa-gpu-mem 1.5 is no number"),
+    ("--pa-gpu-mem-usage 0 plain -m x", "is out of range: give a number above 0 and up to 1"),
+    (
+        "--pa-blk-size 48 plain -m x",
+        "no blocks of 48 tokens (--pa-blk-size): give 8, 16, 32 or 64",
+    ),
     (
         "--temperature hot plain -m x",
         "--temperature hot is no number: give a number from 0 up to 2",
@@ -105,3 +114,12 @@ def test_help_names_every_selector_flag_and_wraps(run_mrs, capsys):
 def test_version(run_mrs, capsys):
     assert run_mrs("--version").code == 0
     assert capsys.readouterr().out.startswith("mrs ")
+
+
+def test_a_type_of_cache_that_there_is_not(run_mrs):
+    ran = run_mrs("--pa-cache-type", "f8e4m3", "plain", "-m", "x")
+    assert ran.code == 5
+    assert ran.err == (
+        "mrs: error: a KV cache of type f8e4m3 is not supported (--pa-cache-type): "
+        "give auto, f16, bf16 or f32\n"
+    )

@@ -96,10 +96,12 @@ PACKED_CONFIGS: dict[str, dict[str, Any]] = {
 
 
 @cache
-def tiny_decoder(kind: str, *, split: bool = False) -> Decoder:
+def tiny_decoder(
+    kind: str, *, split: bool = False, cache_dtype: torch.dtype = torch.float32
+) -> Decoder:
     """The same weights every time; with `split` the middle layer sits on another device."""
     devices = [CPU, OTHER_CPU if split else CPU, CPU]
-    return _decoder({**_SIZES, **CONFIGS[kind]}, devices, DenseMatrix)
+    return _decoder({**_SIZES, **CONFIGS[kind]}, devices, DenseMatrix, cache_dtype)
 
 
 def packed_decoder(kind: str) -> Decoder:
@@ -111,6 +113,7 @@ def _decoder(
     config: Mapping[str, Any],
     devices: Sequence[torch.device],
     to_matrix: Callable[[Tensor], Matrix],
+    cache_dtype: torch.dtype = torch.float32,
 ) -> Decoder:
     family = families()[config["model_type"]]
     spec = family.read(Config({**family.defaults, **config}, "tiny"))
@@ -123,7 +126,7 @@ def _decoder(
             vectors[parameter.name] = numbers
         else:
             matrices[parameter.name] = to_matrix(numbers)
-    return Decoder(spec, ModelWeights(matrices, vectors), devices, torch.float32)
+    return Decoder(spec, ModelWeights(matrices, vectors), devices, torch.float32, cache_dtype)
 
 
 def _packed(numbers: Tensor) -> PackedMatrix:

@@ -11,6 +11,7 @@ from reference import REPLY_TOKENS, Reference
 from torch import Tensor
 
 from mrs.architecture.describe import Description, describe
+from mrs.block_sizes import CacheSize
 from mrs.cache.cache_space import CacheSpace
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.devices.probe import probe_devices
@@ -78,7 +79,7 @@ class Conversation:
         self._chunk_tokens = chunk_tokens
         self._ids: list[int] = []
         # Less room than the conversation takes, so that it grows.
-        self.space = space or decoder.new_space(50, chunk_tokens)
+        self.space = space or decoder.new_space(CacheSize(50, 1, chunk_tokens))
         self.cache = self.space.new()
 
     @torch.inference_mode()
@@ -121,10 +122,11 @@ def check_planned_bytes(loaded: Loaded) -> None:
     assert cache_bytes(loaded.decoder, PREFILL_CHUNK_TOKENS) == list(loaded.plan.kv_bytes)
     layers = loaded.description.spec.layers
     planned_kv = [
-        layer_kv_bytes(layer, PLANNED_TOKENS, loaded.plan.dense, chunk_tokens=7) for layer in layers
+        layer_kv_bytes(layer, CacheSize(PLANNED_TOKENS, 1, 7), loaded.plan.dense)
+        for layer in layers
     ]
     assert cache_bytes(loaded.decoder, chunk_tokens=7) == planned_kv
-    seen = profile_run(loaded.decoder, PLANNED_TOKENS, PREFILL_CHUNK_TOKENS)
+    seen = profile_run(loaded.decoder, loaded.plan.load.cache)
     assert 0 < seen.activation_bytes[CPU] <= terms.activations.expected
 
 

@@ -10,6 +10,7 @@ import torch
 from made_models import write_model
 
 from mrs.architecture.describe import describe
+from mrs.block_sizes import CacheSize
 from mrs.devices.device import Device
 from mrs.engine.profile.peak_memory import peak_bytes
 from mrs.engine.profile.run import profile_run
@@ -78,7 +79,7 @@ def measured_and_predicted(
     )
     layers = [cpu] * len(description.spec.layers)
     decoder = Decoder(description.spec, weights, layers, TORCH_DTYPES[dense.name])
-    seen = profile_run(decoder, context_tokens, 512)
+    seen = profile_run(decoder, CacheSize(context_tokens, 1, 512))
     assert seen.kv_bytes[cpu] == sum(sizes.kv_bytes)
     return seen.activation_bytes[cpu], predicted(sizes)
 
@@ -124,7 +125,7 @@ def test_several_threads(
 
 def test_decoding_takes_what_is_planned() -> None:
     """For every format, with what is not one of its blocks left out."""
-    run = Workload(8, 1).passes(FORMATS["BF16"], on_cpu=True, native=False)[0]
+    run = Workload(8, 1).passes(FORMATS["BF16"], FORMATS["BF16"], on_cpu=True, native=False)[0]
     for name, decoder in DECODERS.items():
         format, numbers = FORMATS[name], 1 << 17
         blocks = torch.zeros(numbers // format.block_elements, format.block_bytes).byte()

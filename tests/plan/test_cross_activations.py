@@ -7,6 +7,7 @@ import torch
 
 from mrs.architecture.layers import CrossAttention, Layer, Mlp, Norm
 from mrs.architecture.slots import layer_slots
+from mrs.block_sizes import CacheSize
 from mrs.cache.cross_attention_kv import CrossAttentionCache
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.devices.cpu_path import torch_units
@@ -55,7 +56,9 @@ def test_reading(path: str, dense: str, wide: int, tokens: int, images: int) -> 
     cache = CrossAttentionCache(dtype=TORCH_DTYPES[dense], device=CPU)
     batch = batch_of(tokens, [cache], seen)
     measured = peak_bytes(lambda: part(x, batch, [cache]), CPU) - cache.nbytes + x.nbytes
-    assert cache.nbytes == layer_kv_bytes(layer, 1, FORMATS[dense], image_keys=images * KEYS)
+    assert cache.nbytes == layer_kv_bytes(
+        layer, CacheSize(1, 1, 512), FORMATS[dense], image_keys=images * KEYS
+    )
     run = make_pass(tokens, dense, path, images * KEYS, KEYS)
     bound = layer_activation_bytes(layer, HIDDEN, run, kept_as(dense))
     # Features are here already; on another device they take as much as is planned for.

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from mrs.block_sizes import CacheSize
 from mrs.formats import FORMATS, Format
 from mrs.plan.memory.kv_bytes import (
     attention_kv_bytes,
-    cache_cells,
     convolution_state_bytes,
     latent_kv_bytes,
     layer_kv_bytes,
@@ -43,7 +43,8 @@ def test_latent_attention_to_the_byte(case):
 def gemma3_mib(context: int, layers: tuple[int, int], kv_heads: int, dim: int, chunk: int) -> float:
     """A model of global layers and layers with a window of 1024 tokens, f16."""
     whole, windowed = layers
-    cells = cache_cells(context, window=1024, chunk_tokens=chunk + 1, block_tokens=1)
+    size = CacheSize(context, 1, chunk + 1, block_tokens=1)
+    cells = size.blocks(size.window_of(1024))
     total = whole * attention_kv_bytes(context, kv_heads, dim, dim, FORMATS["F16"])
     total += windowed * attention_kv_bytes(cells, kv_heads, dim, dim, FORMATS["F16"])
     return total / MIB
@@ -90,14 +91,15 @@ def test_gemma3_27b_with_its_window():
 
 
 def test_window_is_never_longer_than_the_context():
-    assert cache_cells(100, window=1024, chunk_tokens=512) == 128
+    assert CacheSize(100, 1, 512).window_of(1024) is None
+    assert 64 * CacheSize(100, 1, 512).blocks() == 128
     # A window and a chunk, and a block more where they do not begin with one.
-    assert cache_cells(5000, window=1024, chunk_tokens=512) == 1536 + 64
+    assert 64 * CacheSize(5000, 1, 512).blocks(1024) == 1536 + 64
 
 
 @pytest.mark.parametrize(("tokens", "block", "cells"), [(1, 32, 32), (32, 32, 32), (33, 16, 48)])
 def test_paged_cells_are_whole_blocks(tokens, block, cells):
-    assert cache_cells(tokens, block_tokens=block) == cells
+    assert block * CacheSize(tokens, 1, 512, block).blocks() == cells
 
 
 @pytest.mark.parametrize("name", ["F32", "BF16", "F8_E4M3", "Q8_0", "Q4_0"])
@@ -159,8 +161,9 @@ def test_a_layer_from_its_description():
         mixer = Attention(heads=8, kv_heads=4, head_dim=256, scale=1.0, rope=None, window=window)
         return Layer(mixer, Mlp(64), Norm(1e-6))
 
+    one, four = (CacheSize(131072, sequences, 512) for sequences in (1, 4))
     bf16 = FORMATS["BF16"]
-    assert 5 * layer_kv_bytes(layer(None), 131072, bf16) == 2560 * MIB
+    assert 5 * layer_kv_bytes(layer(None), one, bf16) == 2560 * MIB
     one_block = 64 * 4 * 256 * 2 * 2
-    assert layer_kv_bytes(layer(1024), 131072, bf16) == 6 * MIB + one_block
-    assert layer_kv_bytes(layer(1024), 131072, bf16, batch=4) == 4 * (6 * MIB + one_block)
+    assert layer_kv_bytes(layer(1024), one, bf16) == 6 * MIB + one_block
+    assert layer_kv_bytes(layer(1024), four, bf16) == 4 * (6 * MIB + one_block)

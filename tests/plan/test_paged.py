@@ -1,88 +1,236 @@
-"""The sizing of a paged KV cache, each form from a computation by hand."""
+"""The pool of KV blocks: its size, each form from a computation by hand, and where there is none."""
 
 from __future__ import annotations
 
-import pytest
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from mrs.devices.device import DeviceMemory
-from mrs.errors import DoesNotFit
-from mrs.plan.placement.paged import PagedBudget, auto_map_paged
+import jsonschema
+import pytest
+from made_models import LLAMA_70B, write_headers
+
+from mrs.errors import DoesNotFit, Unsupported, UsageError
+from mrs.plan.plan import Plan
+from mrs.plan.report.conversations import conversations_at_once
+from mrs.plan.report.document import SCHEMA, dumps, to_document
+from mrs.plan.report.replay import contradictions, replay
+from mrs.plan.report.suggestions import nearest_changes
+from mrs.request import PagedRequest, RunRequest
 
 MIB = 1024**2
 GIB = 1024**3
-# 32 layers of 8 KV heads x 128, keys and values, 2 bytes: 4096 bytes a token, 128 KiB a block.
-BLOCK = 32 * 8 * 128 * 2 * 2
-MODEL = {
-    "layer_bytes": [200 * MIB] * 32,
-    "non_mapped_bytes": 500 * MIB,
-    "kv_bytes_per_layer": 4096 * 4096,
-    "kv_block_bytes_per_layer": [BLOCK] * 32,
-    "mapped_act_bytes": 100 * MIB,
-    "non_mapped_act_bytes": 300 * MIB,
-    "planned_tokens": 4096,
+#: 32 layers of 8 KV heads x 128, keys and values, 2 bytes: 4096 bytes a token and layer.
+SMALL = {
+    **LLAMA_70B,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
 }
-CPU = DeviceMemory("cpu", 0, 64 * GIB)
+TOKEN_BYTES = 32 * 4096
 
 
-def cuda(size_gib: int, ordinal: int = 0) -> DeviceMemory:
-    return DeviceMemory("cuda", ordinal, size_gib * GIB)
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of 8 billion parameters, of which there are headers only."""
+    return write_headers(tmp_path_factory.mktemp("models") / "small", SMALL, 4)
 
 
-def test_context_form_rounds_up_to_whole_blocks():
-    found = auto_map_paged(**MODEL, budget=PagedBudget(context_tokens=8193), devices=[cuda(24)])
-    assert found.blocks == 257
-    assert found.placement.layers == [(0, 32)]
+@pytest.fixture
+def planned(small: Path, planner_of):
+    def plan(*devices: str, paged: PagedRequest | None = None, **wishes: Any) -> Plan:
+        planner, request = planner_of(small, *devices, **wishes)
+        return planner.plan(request if paged is None else replace(request, paged=paged))
+
+    return plan
 
 
-def test_amount_form_is_what_was_asked_for_or_what_is_there():
-    found = auto_map_paged(**MODEL, budget=PagedBudget(amount_bytes=GIB), devices=[cuda(24)])
-    assert found.blocks == GIB // (32 * BLOCK)
-    # 512 MiB of 2 GiB are reserve and 300 MiB activations, so nothing but KV would fit.
-    found = auto_map_paged(
-        **MODEL, budget=PagedBudget(amount_bytes=9 * GIB), devices=[cuda(2), cuda(24, 1), CPU]
-    )
-    assert found.blocks == (2 * GIB - 812 * MIB) // (32 * BLOCK)
+def test_tokens_are_rounded_up_to_whole_blocks(planned) -> None:
+    plan = planned("cuda:0=24GiB", paged=PagedRequest(context_tokens=8193, block_tokens=32))
+    assert plan.load.pool_blocks == 257
+    assert plan.terms[0].kv_bytes == sum(plan.kv_bytes) == 257 * 32 * TOKEN_BYTES
+    assert not plan.spilled_layers
 
 
-def test_utilization_form_takes_what_the_weights_leave():
-    found = auto_map_paged(**MODEL, budget=PagedBudget(utilization=0.9), devices=[cuda(24), CPU])
+@pytest.mark.parametrize("block_tokens", [8, 16, 32, 64])
+def test_an_amount_is_never_exceeded(planned, block_tokens: int) -> None:
+    paged = PagedRequest(memory_mib=1000, block_tokens=block_tokens)
+    for device in ("cuda:0=24GiB", "cpu=64GiB"):
+        plan = planned(device, paged=paged)
+        assert plan.load.pool_blocks == 1000 * MIB // (block_tokens * TOKEN_BYTES)
+        assert sum(plan.kv_bytes) <= 1000 * MIB < sum(plan.kv_bytes) + block_tokens * TOKEN_BYTES
+
+
+def test_an_amount_is_no_more_than_the_first_device_has(planned) -> None:
+    devices = "cuda:0=2GiB", "cuda:1=48GiB", "cpu=64GiB"
+    plan = planned(*devices, paged=PagedRequest(memory_mib=9000))
+    least = (2 * GIB - 512 * MIB) // (64 * TOKEN_BYTES)
+    assert least - 60 < plan.load.pool_blocks < least
+
+
+def test_a_fraction_takes_what_the_weights_leave(planned) -> None:
     usable = 24 * GIB - 512 * MIB
-    left = int(usable * 0.9) - (32 * 200 + 500 + 300) * MIB
-    assert found.blocks == left // (32 * BLOCK) > 4096 // 32
-    assert found.placement.layers == [(0, 32)]
+    for paged, fraction in ((None, 0.9), (PagedRequest(memory_fraction=0.8), 0.8)):
+        plan = planned("cuda:0=24GiB", "cpu=64GiB", paged=paged)
+        taken = plan.terms[0].weight_bytes + plan.terms[0].kv_bytes
+        taken += plan.terms[0].activations.high
+        assert 0 <= int(usable * fraction) - taken < 64 * TOKEN_BYTES
+        assert plan.load.pool_blocks > 64
+        assert not plan.spilled_layers
 
 
-def test_model_larger_than_the_first_device_still_gets_its_length():
-    found = auto_map_paged(**MODEL, budget=PagedBudget(utilization=0.9), devices=[cuda(5), cuda(6)])
-    assert found.blocks == 4096 // 32
-    assert [index for index, _ in found.placement.layers] == [0, 1]
+def test_a_model_larger_than_the_first_device_still_gets_its_length(planned) -> None:
+    devices = "cuda:0=12GiB", "cuda:1=12GiB"
+    assert not planned(*devices).load.cache.is_pool  # it would limit sequences to that length
+    plan = planned(*devices, paged=PagedRequest(pool=True), max_batch_size=3)
+    assert plan.load.pool_blocks == 3 * 4096 // 64
+    assert not planned("cuda:0=24GiB", layer_map="0:32").load.cache.is_pool
+    assert [count for _, count in plan.runs] != [32]
+    assert plan.fits
 
 
-def test_unified_memory_takes_no_more_than_the_planned_length():
-    devices = [DeviceMemory("metal", 0, 24 * GIB)]
-    found = auto_map_paged(**MODEL, budget=PagedBudget(utilization=0.9), devices=devices)
-    assert found.blocks == 4096 // 32
+@pytest.mark.parametrize("device", ["metal:0=32GiB", "cpu=64GiB"])
+def test_where_others_use_the_memory_a_pool_holds_what_is_planned_for(planned, device) -> None:
+    for fraction in (0.9, None):
+        paged = PagedRequest(pool=True, memory_fraction=fraction)
+        assert planned(device, paged=paged, max_batch_size=2).load.pool_blocks == 2 * 4096 // 64
+    plan = planned(device, paged=PagedRequest(memory_fraction=0.9))
+    assert not plan.load.cache.is_pool
+    assert plan.warnings == ("--pa-gpu-mem-usage changes nothing: it is for CUDA GPUs",)
 
 
-def test_layers_on_the_cpu_end_paging_and_are_placed_again():
-    """With the large paged cache 15 layers fit on the GPU, with the plain one 30 do."""
-    budget = PagedBudget(context_tokens=65536)
-    found = auto_map_paged(**MODEL, budget=budget, devices=[cuda(8), CPU])
-    assert found.blocks is None
-    room = 8 * GIB - 512 * MIB - 800 * MIB
-    on_gpu = room // (200 * MIB + 4096 * 4096)
-    assert found.placement.layers == [(0, on_gpu), (1, 32 - on_gpu)]
+def test_there_is_a_pool_on_cuda_or_where_it_is_asked_for(planned) -> None:
+    for device, default in (("cuda:0=24GiB", True), ("metal:0=32GiB", False), ("cpu=64GiB", False)):
+        assert planned(device).load.cache.is_pool is default
+        assert planned(device, paged=PagedRequest(context_tokens=5000)).load.cache.is_pool
+        without = planned(device, paged=PagedRequest(pool=False, context_tokens=5000))
+        assert not without.load.cache.is_pool
+        assert sum(without.kv_bytes) == 4096 * TOKEN_BYTES
+        assert "--pa-ctxt-len changes nothing with --no-paged-attn" in without.warnings
 
 
-def test_no_block_at_all():
-    with pytest.raises(DoesNotFit) as caught:
-        auto_map_paged(**MODEL, budget=PagedBudget(amount_bytes=100), devices=[cuda(24)])
-    assert caught.value.missing_bytes == 32 * BLOCK - 100
+@pytest.mark.parametrize("layer_map", [None, "0:16"])
+@pytest.mark.parametrize("strategy", ["fill", "spread", "fastest"])
+def test_layers_on_the_cpu_end_the_pool_and_are_placed_again(
+    planned, strategy: str, layer_map: str | None
+) -> None:
+    devices = "cuda:0=12GiB", "cpu=64GiB"
+    wishes = {"strategy": strategy, "layer_map": layer_map}
+    paged = planned(*devices, paged=PagedRequest(context_tokens=32768), **wishes)
+    plain = planned(*devices, paged=PagedRequest(pool=False), **wishes)
+    assert paged.spilled_layers
+    assert replace(paged, warnings=()) == replace(plain, warnings=())
+    reason = "the KV cache has no fixed pool, because some layers are on the CPU"
+    assert reason in paged.warnings
+    assert reason not in planned(*devices, **wishes).warnings
 
 
-@pytest.mark.parametrize(
-    "fields", [{}, {"amount_bytes": 1, "utilization": 0.5}, {"utilization": 0.5, "block_tokens": 7}]
-)
-def test_budget_has_one_form_and_a_known_block_size(fields):
-    with pytest.raises(ValueError, match=r"budget|block size"):
-        PagedBudget(**fields)
+def test_a_pool_without_the_cpu_is_kept_or_does_not_fit(planned) -> None:
+    paged = PagedRequest(context_tokens=131072)
+    plan = planned("cuda:0=24GiB", "cpu=64GiB", paged=paged, cpu_spill=False)
+    assert plan.load.pool_blocks == 2048
+    assert not plan.fits
+
+
+def test_what_counts_where_several_sizes_are_given(planned) -> None:
+    paged = PagedRequest(context_tokens=6400, memory_fraction=0.5, memory_mib=7)
+    plan = planned("cpu=64GiB", paged=paged)
+    assert plan.load.pool_blocks == 100
+    assert [line for line in plan.warnings if "goes before it" in line] == [
+        "--pa-gpu-mem-usage changes nothing: --pa-ctxt-len goes before it",
+        "--pa-gpu-mem changes nothing: --pa-ctxt-len goes before it",
+    ]
+
+
+def test_a_pool_smaller_than_the_planned_length(planned) -> None:
+    plan = planned("cpu=64GiB", paged=PagedRequest(context_tokens=1000))
+    assert plan.load.cache.total_tokens == 1024
+    assert (
+        "the KV cache holds 1024 tokens, so no sequence can have the 4096 that are planned for"
+        in plan.warnings
+    )
+
+
+def test_no_more_blocks_than_a_run_could_use(planned) -> None:
+    wishes = {"max_seqs": 1, "prefix_cache_n": 0}
+    plan = planned("cuda:0=80GiB", **wishes)
+    assert plan.load.cache.total_tokens == SMALL["max_position_embeddings"]
+
+
+def test_less_than_a_block(planned) -> None:
+    with pytest.raises(DoesNotFit, match="7 MiB hold not one block of 64 tokens") as caught:
+        planned("cpu=64GiB", paged=PagedRequest(memory_mib=7))
+    assert caught.value.missing_bytes == 64 * TOKEN_BYTES - 7 * MIB
+
+
+@pytest.mark.parametrize("block_tokens", [0, -8, 1, 24, 48, 128])
+def test_blocks_that_there_are_not(block_tokens: int) -> None:
+    with pytest.raises(UsageError, match="give 8, 16, 32 or 64"):
+        PagedRequest(block_tokens=block_tokens)
+
+
+def test_types_that_there_are_not() -> None:
+    with pytest.raises(Unsupported, match="give auto, f16, bf16 or f32"):
+        PagedRequest(cache_type="f8e4m3")
+
+
+def test_the_type_of_the_cache(planned) -> None:
+    plain = planned("cuda:0=24GiB", "cpu=64GiB", paged=PagedRequest(context_tokens=640))
+    wide = planned(
+        "cuda:0=24GiB", "cpu=64GiB", paged=PagedRequest(context_tokens=640, cache_type="f32")
+    )
+    assert (plain.cache_format.name, wide.cache_format.name) == ("BF16", "F32")
+    assert sum(wide.kv_bytes) == 2 * sum(plain.kv_bytes)
+    assert wide.terms[0].weight_bytes == plain.terms[0].weight_bytes
+
+
+def test_windows_take_what_the_sequences_of_the_pool_need(tmp_path: Path, planner_of) -> None:
+    config = {**SMALL, "model_type": "mistral", "num_hidden_layers": 2, "sliding_window": 128}
+    folder = write_headers(tmp_path / "window", config, 1)
+    planner, request = planner_of(folder, "cpu=64GiB", max_seq_len=4096)
+    plan = planner.plan(replace(request, paged=PagedRequest(context_tokens=3 * 4096)))
+    window_blocks = (127 + 512 - 2) // 64 + 2
+    assert plan.kv_bytes == (3 * window_blocks * 64 * 4096,) * 2
+
+
+def test_a_saved_pool_comes_back(planned, small: Path, planner_of, tmp_path: Path) -> None:
+    devices = "cuda:0=24GiB", "cpu=64GiB"
+    paged = PagedRequest(memory_mib=900, block_tokens=16, cache_type="f16")
+    for wish in (paged, PagedRequest(pool=False), PagedRequest()):
+        plan = planned(*devices, paged=wish)
+        (tmp_path / "plan.json").write_text(dumps(to_document(plan)))
+        planner, request = planner_of(small, *devices)
+        found = replay(planner, request, tmp_path / "plan.json")
+        assert replace(found, warnings=()) == replace(plan, warnings=())
+    other = PagedRequest(pool=False, context_tokens=64, block_tokens=32, cache_type="f32")
+    request = replace(request, paged=other)
+    assert dict(contradictions(request, planned(*devices, paged=paged))) == {
+        "--pa-ctxt-len": "a pool of 7200 tokens",
+        "--no-paged-attn": "a pool of 7200 tokens",
+        "--pa-blk-size 32": "16",
+        "--pa-cache-type f32": "f16",
+    }
+
+
+def test_the_document_says_how_many_blocks(planned) -> None:
+    plan = planned("cuda:0=24GiB", paged=PagedRequest(context_tokens=5000, block_tokens=16))
+    document = to_document(plan)
+    jsonschema.validate(document, json.loads(SCHEMA.read_text()))
+    assert document["planned"]["kv_cache"] == {
+        "dtype": "BF16", "block_tokens": 16, "blocks": 313, "tokens": 5008, "grows": False,
+    }  # fmt: skip
+
+
+def test_advice_and_conversations_know_the_pool(small: Path, planner_of) -> None:
+    planner, request = planner_of(small, "cpu=24GiB")
+    large = replace(request, paged=PagedRequest(context_tokens=131072))
+    changes = nearest_changes(planner, large, planner.plan(large))
+    (change,) = [each for each in changes if each.flags.startswith("--pa-ctxt-len ")]
+    tokens = change.flags.split()[1]
+    assert change.plan.fits
+    more = replace(request, paged=PagedRequest(context_tokens=int(tokens) + 64))
+    assert not planner.plan(more).fits
+    fitting: RunRequest = replace(request, paged=PagedRequest(context_tokens=3 * 4096 + 64))
+    assert conversations_at_once(planner, fitting, planner.plan(fitting)) == 3

@@ -24,6 +24,7 @@ from mrs.plan.report.conversions import conversion_text, conversions, memory_byt
 from mrs.plan.report.document import SCHEMA, to_document
 from mrs.plan.report.solve import GOALS, solve
 from mrs.plan.report.suggestions import nearest_changes
+from mrs.request import PagedRequest
 from mrs.units import GIB
 
 SMALL: dict[str, Any] = {**LLAMA_70B, "hidden_size": 1024, "intermediate_size": 4096}
@@ -362,7 +363,7 @@ def test_kv_of_a_further_token(
 )
 def test_conversations_at_once(small: Path, planner_of, devices, wishes) -> None:
     """Against trying all numbers in order, with the layers where they are and reserves kept."""
-    planner, request = planner_of(small, *devices, **wishes)
+    planner, request = planner_of(small, *devices, paged=PagedRequest(pool=False), **wishes)
     plan = planner.plan(request)
     count = plan.load.batch if plan.fits else 0
     while plan.fits and count < 200:

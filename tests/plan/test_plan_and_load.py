@@ -24,7 +24,7 @@ from mrs.model_loader import ModelLoader
 from mrs.plan.calibration import corrections
 from mrs.plan.memory.breakdown import Correction
 from mrs.plan.report.document import dumps, to_document
-from mrs.request import ModelSource, RunRequest
+from mrs.request import ModelSource, PagedRequest, RunRequest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "source"))
 from hub_server import Blob, HubServer
@@ -75,7 +75,21 @@ def test_a_run_says_what_its_plan_said(tiny: Path, devices: str) -> None:
     loaded.close()
 
 
-@pytest.mark.parametrize("wishes", [{}, {"dtype": "f32"}, {"isq": "q8_0"}])
+SMALL_POOL = PagedRequest(context_tokens=600, block_tokens=16)
+LARGE_POOL = PagedRequest(memory_mib=3, block_tokens=32, cache_type="f32")
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {},
+        {"dtype": "f32"},
+        {"isq": "q8_0"},
+        {"max_batch_size": 2},
+        {"paged": SMALL_POOL},
+        {"paged": LARGE_POOL},
+    ],
+)
 def test_predicted_and_measured(tiny: Path, devices: str, wishes: dict[str, Any]) -> None:
     wish = request(tiny, **wishes)
     result = ModelLoader(wish).measure()

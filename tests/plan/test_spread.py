@@ -168,3 +168,21 @@ def test_room_held_back_by_the_estimate_is_used_before_giving_up():
     assert spread(**model, devices=[DeviceMemory("metal", 0, exact)]).layers == [(0, 8)]
     with pytest.raises(DoesNotFit):
         spread(**model, devices=[DeviceMemory("metal", 0, exact - 1)])
+
+
+def test_a_model_that_one_gpu_can_hold_is_spread_with_a_word() -> None:
+    """As Ollama predicts it, which holds back one layer of a GPU."""
+    model = {
+        "layer_bytes": [10] * 6,
+        "non_mapped_bytes": 20,
+        "kv_bytes_per_layer": 1,
+        "mapped_act_bytes": 5,
+        "non_mapped_act_bytes": 8,
+    }
+    needed = 5 + 20 + (8 - 5) + (6 + 1) * (10 + 1)
+    for room, named in ((needed, False), (needed + 1, True)):
+        devices = [DeviceMemory("cuda", 0, RESERVE + 70), DeviceMemory("cuda", 1, RESERVE + room)]
+        placement = spread(**model, devices=devices)
+        assert len(placement.layers) == 2
+        word = "cuda:1 can hold the whole model: without --strategy spread no token would cross"
+        assert any(line.startswith(word) for line in placement.warnings) is named

@@ -33,6 +33,7 @@ from mrs.architecture.parameters import list_parameters
 from mrs.architecture.tensor_names import SAFETENSORS
 from mrs.architecture.vision.describe_vision import describe_vision
 from mrs.architecture.vision.vision_family import VisionConfigs
+from mrs.block_sizes import CacheSize
 from mrs.engine.engine import Engine
 from mrs.engine.image_input import ImageInput
 from mrs.engine.multimodal import sequence_input
@@ -266,12 +267,12 @@ def test_the_planned_cache_is_what_the_largest_pictures_take(
     image = next(i for i in images if model.prepare([i])[0].shape.keys == largest.keys)
     ids, shown = model.shown(f"{BEGIN} {{}} w1 {{}}", [image] * planned.images)
     conversation = Conversation(model)
-    conversation.space = model.decoder.new_space(PLANNED_TOKENS, 512)
+    conversation.space = model.decoder.new_space(CacheSize(PLANNED_TOKENS, 1, 512))
     conversation.cache = conversation.space.new()
     conversation.feed(ids, shown)
-    allocated = conversation.space.allocated_bytes(conversation.cache)
+    allocated = conversation.space.allocated_bytes([conversation.cache])
     assert allocated.total() == sum(model.plan.kv_bytes)
-    seen = profile_run(model.decoder, PLANNED_TOKENS, 512, planned.images, edge)
+    seen = profile_run(model.decoder, CacheSize(PLANNED_TOKENS, 1, 512), planned.images, edge)
     cpu = model.decoder.primary_device
     assert seen.kv_bytes[cpu] == sum(model.plan.kv_bytes)
     assert seen.activation_bytes[cpu] <= model.plan.terms[0].activations.expected

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mrs.architecture.describe import Description, describe
 from mrs.architecture.vision_spec import Vision
+from mrs.block_sizes import CacheSize
 from mrs.cache.cache_space import CacheSpace
 from mrs.devices.probe import probe_devices
 from mrs.engine.image_input import ImageInput, chunk_end, place_images
@@ -111,7 +112,7 @@ class Conversation:
         self._decoder = vision_model.decoder
         self._chunk_tokens = chunk_tokens
         self._ids: list[int] = []
-        self.space = space or vision_model.decoder.new_space(50, chunk_tokens)
+        self.space = space or vision_model.decoder.new_space(CacheSize(50, 1, chunk_tokens))
         self.cache = self.space.new()
 
     @torch.inference_mode()

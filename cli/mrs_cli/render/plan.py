@@ -149,12 +149,22 @@ def planned_for(plan: Plan) -> str:
     parts = [f"{load.context_tokens:,} tokens{batch}"]
     if plan.isq is not None:
         parts.append(f"quantized to {plan.isq}")
-    parts.append(f"{plan.dense.name} cache")
+    parts.append(f"{plan.cache_format.name} cache{_pool(plan)}")
     if plan.strategy != "fill":
         parts.append(f"placed by {plan.strategy}")
     if plan.corrected:
         parts.append("corrected by what was measured on this machine")
     return ", ".join(parts)
+
+
+def _pool(plan: Plan) -> str:
+    """The blocks that it is limited to, if it is."""
+    size = plan.load.cache
+    if not size.is_pool:
+        return ""
+    return (
+        f" of {size.blocks():,} blocks of {size.block_tokens} tokens ({size.total_tokens:,} tokens)"
+    )
 
 
 def device_line(device: Device, terms: MemoryBreakdown) -> str:
@@ -231,7 +241,7 @@ def conversations(plan: Plan, at_once: int) -> str:
         return ""
     more = " or more" if at_once >= MOST_SEQUENCES else ""
     verb = "fits" if at_once == 1 else "fit"
-    tokens = f"{plan.load.context_tokens:,} tokens"
+    tokens = f"{plan.load.cache.tokens:,} tokens"
     return f"conversations: {at_once:,}{more} of {tokens} {verb} at once"
 
 
@@ -239,6 +249,8 @@ def past_conversations(plan: Plan) -> str:
     """What may hold them, of the free memory; of many devices the least and the most."""
     if not plan.fits:
         return ""
+    if plan.load.cache.is_pool and any(plan.prefix_bytes):
+        return "past conversations: stay in blocks that no other needs"
     sizes = {
         device.label: size_bytes
         for device, size_bytes in zip(plan.devices, plan.prefix_bytes, strict=True)

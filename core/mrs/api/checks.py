@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from mrs.api.field_types import Allowed, FieldType, Number, of_type, one_of, quoted, require
+from mrs.block_sizes import BLOCK_SIZES
 from mrs.errors import Unsupported
+from mrs.request import CACHE_TYPES
 
 #: Roles of messages.
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -105,6 +107,12 @@ FIELDS: Mapping[str, FieldType] = {
     ),
     "no_kv_cache": _FLAG,
     "no_paged_attn": _FLAG,
+    "paged_attn": _FLAG,
+    "pa_ctxt_len": _POSITIVE,
+    "pa_gpu_mem_usage": Number(0, 1, above=True),
+    "pa_gpu_mem": _POSITIVE,
+    "pa_blk_size": one_of(*BLOCK_SIZES),
+    "pa_cache_type": one_of(*CACHE_TYPES),
     "seed": Number(0, 2**64 - 1, whole=True),
     "chat_template": _PATH,
     "jinja_explicit": _PATH,

@@ -33,11 +33,12 @@ from mrs.api.which import (
     path_text,
     vision_request,
 )
+from mrs.block_sizes import BLOCK_TOKENS
 from mrs.errors import UsageError
 from mrs.events import OnProgress
 from mrs.model_loader import ModelLoader
 from mrs.plan.plan import Plan
-from mrs.request import Message, RunRequest, Sampling
+from mrs.request import CacheType, Message, PagedRequest, RunRequest, Sampling
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -64,8 +65,8 @@ class Runner:
         in_situ_quant: str | int | None = None,
         anymoe_config: None = None,
         memory_goal: None = None,
-        pa_blk_size: None = None,
-        pa_cache_type: None = None,
+        pa_blk_size: int | None = None,
+        pa_cache_type: CacheType | None = None,
         no_paged_attn: bool = False,
         paged_attn: bool = False,
         seed: int | None = None,
@@ -80,6 +81,9 @@ class Runner:
         device_map: Sequence[str] | str | None = None,
         max_seq_len: int | None = None,
         max_batch_size: int = 1,
+        pa_gpu_mem: int | None = None,
+        pa_gpu_mem_usage: float | None = None,
+        pa_ctxt_len: int | None = None,
         prefix_cache_dir: str | None = None,
         prefix_cache_dir_size: str | int = "4GiB",
         cpu: bool = False,
@@ -93,9 +97,14 @@ class Runner:
         `max_batch_size` are hints for planning. The prefix cache holds `prefix_cache_n` past
         sequences in memory; with `prefix_cache_dir` it also stores them in that folder for later
         runs, in at most `prefix_cache_dir_size` (bytes, or such as `512MiB`). With a `seed` the
-        same request gets the same reply. The first arguments and their order are those of the
-        Python package mistralrs; one that is not supported accepts its default value only. Raises
-        MrsError.
+        same request gets the same reply.
+
+        The KV cache is a pool of fixed size with `paged_attn`, if its size is given (`pa_ctxt_len`
+        tokens, `pa_gpu_mem_usage` as a fraction of the memory, or `pa_gpu_mem` MiB), and on a CUDA
+        GPU that holds the whole model, unless `no_paged_attn`. Otherwise it grows as needed.
+
+        The first arguments and their order are those of the Python package mistralrs; one that is
+        not supported accepts its default value only. Raises MrsError.
         """
         given = {name: value for name, value in locals().items() if name not in ("self", "which")}
         check_arguments(Runner.__init__, given)
@@ -105,6 +114,16 @@ class Runner:
                 "device_map and num_device_layers are both given, but they mean the same",
                 hint="leave one of them out",
             )
+        if paged_attn and no_paged_attn:
+            raise UsageError("paged_attn and no_paged_attn are both True", hint="give one of them")
+        paged = PagedRequest(
+            pool=True if paged_attn else False if no_paged_attn else None,
+            context_tokens=pa_ctxt_len,
+            memory_fraction=pa_gpu_mem_usage,
+            memory_mib=pa_gpu_mem,
+            block_tokens=pa_blk_size or BLOCK_TOKENS,
+            cache_type=pa_cache_type or "auto",
+        )
         arch = None if isinstance(which, Which.GGUF) else which.arch
         self._model = ModelLoader(
             RunRequest(
@@ -125,6 +144,7 @@ class Runner:
                 chat_template=path_text(chat_template),
                 jinja_explicit=path_text(jinja_explicit),
                 vision=vision_request(which),
+                paged=paged,
             )
         ).load(on_progress)
         self._request_ids = itertools.count()

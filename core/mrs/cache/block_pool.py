@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -18,7 +18,8 @@ class BlockPool:
     A block has space for `block_tokens` tokens in each of `layers`. Several sequences may refer to
     a block, and only one of them appends to it: `filled` says how many of its tokens are written,
     and a sequence that goes on from fewer needs a copy. The lowest free blocks are allocated
-    first, so that memory that was never needed stays untouched. If none is free, the pool grows.
+    first, so that memory that was never needed stays untouched. If none is free, `forget` is
+    called, which frees blocks of the prefix cache until it returns False; then the pool grows.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class BlockPool:
         self.layers = layers
         self.block_tokens = block_tokens
         self.window = window
+        self.forget: Callable[[], bool] | None = None
         self.filled: list[int] = []
         self._references: list[int] = []
         self._free: list[int] = []
@@ -59,12 +61,18 @@ class BlockPool:
 
     def allocate(self) -> int:
         """A block with one reference, the caller's."""
-        if not self._free:
+        if not self.find_free():
             self._grow(max(self.count + self.count // 4, self.count + 1))
         block = heapq.heappop(self._free)
         self._references[block] = 1
         self.filled[block] = 0
         return block
+
+    def find_free(self) -> bool:
+        """Whether there is a free block, after forgetting others if need be."""
+        while not self._free and self.forget is not None and self.forget():
+            pass
+        return bool(self._free)
 
     def retain(self, blocks: Iterable[int]) -> None:
         """Add a reference to each of `blocks`."""

@@ -106,6 +106,10 @@ class BlockTable:
         """The numbers of the blocks, in the order of their tokens."""
         return self._blocks
 
+    def whole_blocks(self, length: int) -> list[int]:
+        """The blocks that the first `length` tokens fill, as far as they are there."""
+        return self._blocks[self._first : length // self.pool.block_tokens]
+
     def share(self, start: int, end: int) -> SharedBlocks | None:
         """References to the blocks of the tokens `start` to `end`, as far as the table has them.
 
@@ -183,9 +187,17 @@ class BlockTable:
     def _own_last(self, filled: int) -> None:
         """Copy the last block if another sequence wrote after its first `filled` tokens."""
         last = self._blocks[-1]
-        if self.pool.filled[last] > filled and self.pool.references(last) > 1:
+        if not self._is_shared(last, filled):
+            return
+        # What is forgotten to have a free block may be what this one is shared with.
+        self.pool.find_free()
+        if self._is_shared(last, filled):
             self._blocks[-1] = self.pool.copy(last)
             self.pool.release((last,))
+
+    def _is_shared(self, block: int, filled: int) -> bool:
+        """Whether others refer to a block and have written behind its first `filled` tokens."""
+        return self.pool.filled[block] > filled and self.pool.references(block) > 1
 
 
 def serves_window(

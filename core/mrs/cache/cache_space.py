@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 import torch
 
-from mrs.block_sizes import BLOCK_TOKENS, blocks_of, window_blocks
+from mrs.block_sizes import CacheSize
 from mrs.cache.block_pool import BlockPool
 from mrs.cache.block_table import BlockTable
 from mrs.cache.layer_cache import CachePart, LayerCache
@@ -27,30 +27,10 @@ _NewLayer = Callable[[Sequence[BlockTable]], LayerCache]
 
 @dataclass(frozen=True)
 class CacheConfig:
-    """What the caches are made for: `sequences` of `tokens` each, prompts in chunks.
+    """What the caches are made for; `dtype` is that of keys and values."""
 
-    `dtype` is that of keys and values.
-    """
-
-    tokens: int
-    sequences: int
-    chunk_tokens: int
+    size: CacheSize
     dtype: torch.dtype
-    block_tokens: int = BLOCK_TOKENS
-
-    def window_of(self, window: int | None) -> int | None:
-        """None where a window hides none of the tokens that are planned for."""
-        if window is None or window + self.chunk_tokens >= self.tokens:
-            return None
-        return window
-
-    def blocks(self, window: int | None) -> int:
-        """Blocks of a pool for layers with a window, or None."""
-        if window is None:
-            return self.sequences * blocks_of(self.tokens, self.block_tokens)
-        return self.sequences * window_blocks(
-            self.tokens, window, self.chunk_tokens, self.block_tokens
-        )
 
 
 class CacheBuilder:
@@ -64,7 +44,7 @@ class CacheBuilder:
 
     def add_paged(self, kv: PagedKV, window: int | None = None) -> None:
         """Add a layer whose keys and values are in blocks."""
-        window = self.config.window_of(window)
+        window = self.config.size.window_of(window)
         self._groups.setdefault(window, []).append(kv)
         group = list(self._groups).index(window)
         self._layers.append(lambda tables: PagedKVCache(kv, tables[group], group))
@@ -75,12 +55,12 @@ class CacheBuilder:
         self._layers.append(lambda tables: new())
 
     def build(self) -> CacheSpace:
-        config = self.config
+        size = self.config.size
         pools = [
             BlockPool(
                 layers,
-                blocks=config.blocks(window),
-                block_tokens=config.block_tokens,
+                blocks=size.blocks(window),
+                block_tokens=size.block_tokens,
                 window=window,
             )
             for window, layers in self._groups.items()
@@ -98,18 +78,23 @@ class CacheSpace:
         self._layers = layers
         self._own = own
 
+    def reclaim_from(self, forget: Callable[[], bool]) -> None:
+        """Before a pool gets more blocks, call `forget` until one is free or it returns False."""
+        for pool in self.pools:
+            pool.forget = forget
+
     def new(self) -> SequenceCache:
         """An empty cache of one sequence."""
         tables = [BlockTable(pool) for pool in self.pools]
         layers = [new(tables) for new in self._layers]
         return SequenceCache(tables, layers, [cast(OwnLayer, layers[n]) for n in self._own])
 
-    def allocated_bytes(self, cache: SequenceCache) -> Counter[torch.device]:
-        """Bytes by device of all blocks, and of the layers of `cache` that have none."""
+    def allocated_bytes(self, caches: Sequence[SequenceCache]) -> Counter[torch.device]:
+        """Bytes by device of all blocks, and of the layers of `caches` that have none."""
         sizes: Counter[torch.device] = Counter()
         for pool in self.pools:
             for device, size_bytes in pool.block_bytes().items():
                 sizes[device] += pool.count * size_bytes
-        for layer in (cache.layers[n] for n in self._own):
+        for layer in (cache.layers[n] for cache in caches for n in self._own):
             sizes[layer.device] += layer.nbytes
         return sizes

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from mrs.block_sizes import BLOCK_TOKENS, CacheSize
 from mrs.cache.prefix.disk import DiskPrefixCache
 from mrs.cache.prefix.manager import PrefixCacheManager
 from mrs.engine.cache_manager import CacheManager
@@ -22,14 +23,18 @@ class EngineConfig:
     """Limits of an engine.
 
     A sequence has at most `context_tokens`; memory was planned for `planned_seqs` of
-    `planned_tokens` each. At most `max_seqs` run at once and `max_waiting` wait; a step computes
-    about `chunk_tokens`. The prefix cache stores `prefix_cache_n` sequences in memory, within
-    `prefix_budget_bytes` on each device, and all in `prefix_folder` if it is given.
+    `planned_tokens` each, in blocks of `block_tokens`. There are as many blocks as needed, or
+    `pool_blocks`, which limit the length of a sequence, too. At most `max_seqs` run at once and
+    `max_waiting` wait; a step computes about `chunk_tokens`. The prefix cache stores
+    `prefix_cache_n` sequences in memory, within `prefix_budget_bytes` on each device, and all in
+    `prefix_folder` if it is given.
     """
 
     context_tokens: int
     planned_tokens: int
     planned_seqs: int = 1
+    block_tokens: int = BLOCK_TOKENS
+    pool_blocks: int | None = None
     max_seqs: int = 1
     max_waiting: int = MAX_WAITING
     chunk_tokens: int = PREFILL_CHUNK_TOKENS
@@ -41,20 +46,22 @@ class EngineConfig:
 
 
 def build_engine(decoder: Decoder, config: EngineConfig) -> Engine:
-    planned_tokens = min(config.planned_tokens, config.context_tokens)
-    space = decoder.new_space(planned_tokens, config.chunk_tokens, sequences=config.planned_seqs)
+    size = _cache_size(config)
+    space = decoder.new_space(size)
     prefixes = PrefixCacheManager(
         config.prefix_cache_n if config.kv_cache else 0,
         new_cache=space.new,
         budget_bytes=config.prefix_budget_bytes,
         folder=config.prefix_folder,
+        has_pool=size.is_pool,
     )
+    if size.is_pool:
+        space.reclaim_from(prefixes.drop_oldest)
     caches = CacheManager(
         decoder,
         prefixes,
         space,
-        planned_tokens=planned_tokens,
-        planned_seqs=config.planned_seqs,
+        size,
         keeps_caches=config.kv_cache,
     )
     scheduler = Scheduler(
@@ -69,5 +76,15 @@ def build_engine(decoder: Decoder, config: EngineConfig) -> Engine:
         scheduler,
         caches,
         context_tokens=config.context_tokens,
+        pool_tokens=size.total_tokens if size.is_pool else None,
         seed=config.seed,
     )
+
+
+def _cache_size(config: EngineConfig) -> CacheSize:
+    """What the memory for caches is made for."""
+    tokens = min(config.planned_tokens, config.context_tokens)
+    sizes = tokens, config.chunk_tokens, config.block_tokens
+    if config.pool_blocks is not None:
+        return CacheSize.of_pool(config.pool_blocks, *sizes)
+    return CacheSize(sizes[0], config.planned_seqs, *sizes[1:])

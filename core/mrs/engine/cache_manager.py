@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import abc
 
-from mrs.block_sizes import blocks_of
+from mrs.block_sizes import CacheSize
 from mrs.cache.cache_space import CacheSpace
 from mrs.cache.prefix.manager import PrefixCacheManager
 from mrs.engine.image_input import chunk_end
@@ -18,9 +18,8 @@ _WORTH_TOKENS = 32
 class CacheManager:
     """Allocates a cache for each sequence, filled from the prefix cache as far as possible.
 
-    Memory is planned for `planned_seqs` sequences of `planned_tokens` each. `space` has the blocks
-    of all of them and of `prefixes`. Without `keeps_caches`, every step computes all tokens of its
-    sequences again.
+    `space`, made for `size`, has the blocks of all of them and of `prefixes`. Without
+    `keeps_caches`, every step computes all tokens of its sequences again.
     """
 
     def __init__(
@@ -28,22 +27,40 @@ class CacheManager:
         decoder: Decoder,
         prefixes: PrefixCacheManager,
         space: CacheSpace,
+        size: CacheSize,
         *,
-        planned_tokens: int,
-        planned_seqs: int,
         keeps_caches: bool = True,
     ) -> None:
         self._decoder = decoder
         self._prefixes = prefixes
         self.space = space
-        self._planned_tokens = planned_tokens
-        self._planned_seqs = planned_seqs
+        self._size = size
+        self._windows = {pool.window for pool in space.pools}
         self._keeps_caches = keeps_caches
 
     def can_allocate(self, sequences: abc.Iterable[Sequence]) -> bool:
         """Whether all these sequences together fit in the planned memory."""
-        num_blocks = sum(blocks_of(len(each.token_ids)) for each in sequences)
-        return num_blocks <= blocks_of(self._planned_tokens) * self._planned_seqs
+        all_of_them = list(sequences)
+        return self._size.has_room(
+            [len(each.token_ids) for each in all_of_them],
+            shared_blocks=self._shared_blocks(all_of_them),
+            windows=self._windows,
+        )
+
+    def _shared_blocks(self, sequences: abc.Sequence[Sequence]) -> int:
+        """How many fewer blocks the sequences have than they would without sharing any.
+
+        Only whole blocks of layers that keep all tokens count: these stay shared.
+        """
+        numbers = [n for n, pool in enumerate(self.space.pools) if pool.window is None]
+        blocks = [
+            block
+            for sequence in sequences
+            if sequence.cache is not None
+            for number in numbers
+            for block in sequence.cache.tables[number].whole_blocks(sequence.num_computed_tokens)
+        ]
+        return len(blocks) - len(set(blocks))
 
     def allocate(self, sequence: Sequence) -> None:
         """Give `sequence` a cache.

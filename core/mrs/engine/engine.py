@@ -45,10 +45,14 @@ class Engine:
         caches: CacheManager,
         *,
         context_tokens: int,
+        pool_tokens: int | None = None,
         seed: int | None = None,
     ) -> None:
         self.spec = spec
-        self.context_tokens = context_tokens
+        #: The most tokens of a sequence: those of the model, or of the pool of all KV blocks.
+        self.context_tokens = min(context_tokens, pool_tokens or context_tokens)
+        is_model_larger = self.context_tokens < context_tokens
+        self._holder = "KV cache" if is_model_larger else "model's context"
         self.scheduler = scheduler
         self.caches = caches
         self._worker = worker
@@ -76,7 +80,7 @@ class Engine:
         if not prompt_ids:
             raise UsageError("the prompt has no tokens", hint="give it a text")
         if len(prompt_ids) >= self.context_tokens:
-            raise ContextFull(len(prompt_ids), self.context_tokens)
+            raise ContextFull(len(prompt_ids), self.context_tokens, self._holder)
         rows = self.spec.vocab_size + self.spec.extra_tokens
         if max(prompt_ids) >= rows:
             raise NotReadable(

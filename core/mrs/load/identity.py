@@ -39,7 +39,8 @@ def _facts(checkpoint: Checkpoint, plan: Plan) -> Iterator[str]:
     config = checkpoint.config
     plain = {key: config[key] for key in config if _is_plain(checkpoint, key)}
     yield json.dumps(plain, sort_keys=True, default=str)
-    yield f"{plan.model.family} {plan.model.fingerprint} {plan.dense.name} {path_name()}"
+    types = f"{plan.dense.name} {plan.cache_format.name}"
+    yield f"{plan.model.family} {plan.model.fingerprint} {types} {path_name()}"
     for name, kept in sorted(plan.storage.items()):
         device = plan.devices[plan.parameter_devices[name]]
         kind = device.torch_device.partition(":")[0]

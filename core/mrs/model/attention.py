@@ -57,7 +57,7 @@ class AttentionModule:
             part.kv_heads,
             part.head_dim,
             part.head_dim,
-            block_tokens=config.block_tokens,
+            block_tokens=config.size.block_tokens,
             dtype=config.dtype,
             device=device,
         )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mrs.architecture.layers import CrossAttention, Layer, RopeScaling
 from mrs.architecture.model_spec import ModelSpec
-from mrs.block_sizes import BLOCK_TOKENS
+from mrs.block_sizes import CacheSize
 from mrs.cache.cache_space import CacheBuilder, CacheConfig, CacheSpace
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.model.batch import ForwardBatch
@@ -76,8 +76,8 @@ class DecoderLayer:
 class Decoder:
     """A model whose layers sit on `layer_devices`; the rest sits on the embedding's device.
 
-    `cache_dtype` is the type of keys and values. Activations are float32 on a CPU, where kernels
-    accumulate in it anyway, and of `cache_dtype` elsewhere.
+    `cache_dtype` is the type of keys and values, `dtype` unless another is asked for. Activations
+    are float32 on a CPU, where kernels accumulate in it anyway, and of `dtype` elsewhere.
     """
 
     def __init__(
@@ -85,11 +85,13 @@ class Decoder:
         spec: ModelSpec,
         weights: ModelWeights,
         layer_devices: Sequence[torch.device],
-        cache_dtype: torch.dtype,
+        dtype: torch.dtype,
+        cache_dtype: torch.dtype | None = None,
     ) -> None:
         self.spec = spec
         self._layer_devices = layer_devices
-        self._cache_dtype = cache_dtype
+        self._dtype = dtype
+        self._cache_dtype = cache_dtype or dtype
         self._embedding = weights.matrix("embedding")
         self._norm = weights.norm("norm", spec.norm)
         head = "embedding" if spec.tied_head else "head"
@@ -97,9 +99,9 @@ class Decoder:
         self._rope_switch_lengths = _switch_lengths_of(spec)
         self.vision = None
         if spec.vision is not None:
-            dtype = self._activation_dtype(self.primary_device)
+            activation_dtype = self._activation_dtype(self.primary_device)
             self.vision = VisionPart(
-                spec.vision, weights.under("vision."), self.primary_device, dtype
+                spec.vision, weights.under("vision."), self.primary_device, activation_dtype
             )
         tables: dict[object, RopeTable] = {}
         factors = file_factors(weights)
@@ -122,24 +124,16 @@ class Decoder:
         """Where tokens go in and logits come out."""
         return self._embedding.device
 
-    def new_space(
-        self,
-        tokens: int,
-        chunk_tokens: int,
-        *,
-        sequences: int = 1,
-        block_tokens: int = BLOCK_TOKENS,
-    ) -> CacheSpace:
-        """Memory for the caches of `sequences` sequences of `tokens` each, prompts in chunks."""
-        dtype = self._cache_dtype
-        builder = CacheBuilder(CacheConfig(tokens, sequences, chunk_tokens, dtype, block_tokens))
+    def new_space(self, size: CacheSize) -> CacheSpace:
+        """Memory for the caches of all sequences."""
+        builder = CacheBuilder(CacheConfig(size, self._cache_dtype))
         for layer, device in zip(self._layers, self._layer_devices, strict=True):
             layer.mixer.add_cache(builder, device)
         return builder.build()
 
     def new_cache(self, capacity_tokens: int, chunk_tokens: int) -> SequenceCache:
         """An empty cache for one sequence, with memory of its own for `capacity_tokens`."""
-        return self.new_space(capacity_tokens, chunk_tokens).new()
+        return self.new_space(CacheSize(capacity_tokens, 1, chunk_tokens)).new()
 
     def needs_recompute(self, cache: SequenceCache, total_tokens: int) -> bool:
         """Whether the rope of a sequence of `total_tokens` differs from that of its `cache`.
@@ -220,7 +214,7 @@ class Decoder:
         return logits
 
     def _activation_dtype(self, device: torch.device) -> torch.dtype:
-        return torch.float32 if device.type == "cpu" else self._cache_dtype
+        return torch.float32 if device.type == "cpu" else self._dtype
 
 
 def _switch_lengths_of(spec: ModelSpec) -> set[int]:

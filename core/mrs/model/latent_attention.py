@@ -66,7 +66,7 @@ class LatentAttentionModule:
             1,
             part.kv_lora_rank + part.rope.dim,
             part.kv_lora_rank,
-            block_tokens=config.block_tokens,
+            block_tokens=config.size.block_tokens,
             dtype=config.dtype,
             device=device,
             values_in_keys=True,

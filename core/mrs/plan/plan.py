@@ -9,7 +9,7 @@ from itertools import groupby
 
 from mrs.devices.device import Device
 from mrs.errors import DoesNotFit
-from mrs.formats import Format
+from mrs.formats import FORMATS, Format
 from mrs.isq import parse_isq
 from mrs.plan.memory.breakdown import Correction, MemoryBreakdown, memory_breakdowns
 from mrs.plan.memory.device_sizes import ModelSizes, Workload
@@ -17,7 +17,7 @@ from mrs.plan.memory.model_facts import ModelFacts, weights_format
 from mrs.plan.memory.prefix_budget import prefix_budgets
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.memory.vision_sizes import VisionSizes, pictures
-from mrs.plan.placement.place import place
+from mrs.plan.placement.paged import place_with_pool
 from mrs.plan.placement.placement import Placement
 from mrs.plan.speed.estimate import estimate_speed
 from mrs.plan.speed.roofline import SpeedEstimate
@@ -35,6 +35,7 @@ class Plan:
     layer_devices                 an index into `devices` for each layer
     primary_device                the index of the device of embedding, final norm and head
     storage, stored               how weights are stored in memory and in the files, by parameter
+    cache_format                  the type of keys and values
     parameter_devices             the device index of each parameter
     kv_bytes_per_token            the average over the planned length
     kv_bytes_per_further_token    the bytes that one more token needs
@@ -46,6 +47,7 @@ class Plan:
     model: ModelFacts
     load: Workload
     dense: Format
+    cache_format: Format
     isq: str | None
     strategy: Strategy
     devices: tuple[Device, ...]
@@ -73,6 +75,13 @@ class Plan:
     @property
     def fits(self) -> bool:
         return not self.missing_bytes
+
+    @property
+    def longest_tokens(self) -> int:
+        """The most tokens of a sequence: those of the model, or of the pool of KV blocks."""
+        size = self.load.cache
+        tokens = self.model.context_tokens
+        return min(tokens, size.total_tokens) if size.is_pool else tokens
 
     @property
     def spilled_layers(self) -> int:
@@ -171,12 +180,15 @@ def make_plan(
     level = None if request.isq is None else parse_isq(request.isq)
     wanted_tokens = request.max_seq_len or DEFAULT_SEQ_TOKENS
     context_tokens = min(wanted_tokens, spec.context_tokens)
-    load = Workload(context_tokens, request.max_batch_size)
+    paged = request.paged
+    load = Workload(context_tokens, request.max_batch_size, block_tokens=paged.block_tokens)
+    cache_format = dense if paged.cache_type == "auto" else FORMATS[paged.cache_type.upper()]
     shown = pictures(spec, request.vision)
-    sizes = ModelSizes(files, load, dense, level, cpu_packs=cpu_packs, shown=shown)
+    sizes = ModelSizes(
+        files, load, dense, level, cpu_packs=cpu_packs, cache=cache_format, shown=shown
+    )
     used_corrections = corrections or {}
-    if placement is None:
-        placement = place(request, sizes, devices, used_corrections)
+    sizes, placement = place_with_pool(request, sizes, devices, used_corrections, placement)
     layer_devices, primary_device = tuple(placement.layer_devices), placement.first_device
     parameter_devices = {
         p.name: primary_device if p.layer is None else layer_devices[p.layer]
@@ -187,8 +199,9 @@ def make_plan(
     vision = on[primary_device].vision
     return Plan(
         model=files.facts,
-        load=load,
+        load=sizes.load,
         dense=dense,
+        cache_format=cache_format,
         isq=None if level is None else level.name,
         strategy=request.strategy,
         devices=tuple(devices),
@@ -204,7 +217,7 @@ def make_plan(
         terms=terms,
         prefix_bytes=prefix_budgets(request, terms),
         speed=estimate_speed(sizes, placement, devices),
-        warnings=plan_warnings(request, spec, placement, devices, terms, vision, context_tokens),
+        warnings=plan_warnings(request, spec, placement, devices, terms, vision, sizes.load),
         vision=vision,
         corrected=any(device.label in used_corrections for device in devices),
     )

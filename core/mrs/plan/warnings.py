@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from mrs.architecture.model_spec import ModelSpec
 from mrs.devices.device import Device
 from mrs.plan.memory.breakdown import MemoryBreakdown
+from mrs.plan.memory.device_sizes import Workload
 from mrs.plan.memory.vision_sizes import VisionSizes
+from mrs.plan.placement.paged import pool_remarks
 from mrs.plan.placement.placement import Placement
 from mrs.request import RunRequest
 from mrs.units import human_bytes
@@ -20,18 +22,18 @@ def plan_warnings(
     devices: Sequence[Device],
     terms: Sequence[MemoryBreakdown],
     vision: VisionSizes | None,
-    context_tokens: int,
+    load: Workload,
 ) -> tuple[str, ...]:
-    lines = list(placement.warnings)
+    lines = [*placement.warnings, *pool_remarks(request.paged, load, devices[0].kind)]
     if request.max_seq_len is not None and request.max_seq_len > spec.context_tokens:
         lines.append(
             f"--max-seq-len {request.max_seq_len} is beyond the model's {spec.context_tokens} "
             f"tokens: planned for {spec.context_tokens}"
         )
-    if vision is not None and vision.images * vision.image_rows >= context_tokens:
+    if vision is not None and vision.images * vision.image_rows >= load.context_tokens:
         lines.append(
             f"{vision.images} images of {vision.image_edge} pixels take "
-            f"{vision.images * vision.image_rows} of the {context_tokens} tokens planned for: "
+            f"{vision.images * vision.image_rows} of the {load.context_tokens} tokens planned for: "
             "raise --max-seq-len"
         )
     for device, held in zip(devices, terms, strict=True):

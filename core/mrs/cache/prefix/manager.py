@@ -21,9 +21,10 @@ class PrefixCacheManager:
     last one, if others wrote to it. `capacity` sequences stay on accelerators, and the ends of 8
     times so many earlier turns serve again where layers keep a window or a state; 0 turns
     everything off. `budget_bytes` says how much a device may have in blocks that no running
-    sequence refers to. Beyond either, what was used longest ago is dropped. All sequences are also
-    written to `folder`, which serves where it has a longer beginning than memory. Not for several
-    threads at once.
+    sequence refers to; with `has_pool`, how much it may have outside of blocks, because a pool's
+    blocks are allocated anyway. Beyond either, what was used longest ago is dropped. All sequences
+    are also written to `folder`, which serves where it has a longer beginning than memory. Not for
+    several threads at once.
     """
 
     def __init__(
@@ -33,12 +34,14 @@ class PrefixCacheManager:
         new_cache: Callable[[], SequenceCache],
         budget_bytes: Mapping[torch.device, int] | None = None,
         folder: DiskPrefixCache | None = None,
+        has_pool: bool = False,
     ) -> None:
         self.is_on = capacity > 0
         self._capacity = capacity
         self._new_cache = new_cache
         self._budget_bytes = dict(budget_bytes or {})
         self._folder = folder if self.is_on else None
+        self._has_pool = has_pool
         self._rules = [part.rules for part in new_cache().parts]
         self._store = PrefixStore(8 * max(capacity, 1), self._rules)
 
@@ -117,8 +120,12 @@ class PrefixCacheManager:
 
     def evict_caches(self) -> None:
         """Drop what was used longest ago until the limits are met."""
-        while self._is_over() and self._store.drop_oldest():
+        while self._is_over() and self.drop_oldest():
             pass
+
+    def drop_oldest(self) -> bool:
+        """Drop what was used longest ago; False if there is nothing."""
+        return self._store.drop_oldest()
 
     def close(self) -> None:
         """Wait until everything is written to the folder."""
@@ -129,4 +136,6 @@ class PrefixCacheManager:
         held = self._store.own_bytes()
         if len(self) > self._capacity and any(device.type != "cpu" for device in held):
             return True
+        if self._has_pool:
+            held = self._store.own_bytes(with_blocks=False)
         return any(held[device] > allowed for device, allowed in self._budget_bytes.items())

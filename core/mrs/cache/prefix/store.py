@@ -40,13 +40,13 @@ class PrefixStore:
         for root in self.roots.values():
             yield from root.below()
 
-    def own_bytes(self) -> Counter[torch.device]:
+    def own_bytes(self, *, with_blocks: bool = True) -> Counter[torch.device]:
         """Bytes by device, without those of blocks that running sequences refer to."""
         tally = MemoryTally()
         for node in self.nodes():
             for part in filter(None, node.snapshot.parts):
                 part.count(tally)
-        return tally.total_bytes()
+        return tally.total_bytes() if with_blocks else tally.own_bytes
 
     def add(self, key: Hashable, tokens: Sequence[int], cache: SequenceCache) -> None:
         """Store a sequence as the one used last, instead of those that it extends."""

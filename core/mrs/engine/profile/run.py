@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from mrs.block_sizes import CacheSize, blocks_of
 from mrs.cache.cache_space import CacheSpace
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.devices.host_memory import peak_resident_bytes
@@ -41,17 +42,16 @@ class ProfileResult:
 
 
 @torch.inference_mode()
-def profile_run(
-    decoder: Decoder, context_tokens: int, chunk_tokens: int, images: int = 0, edge: int = 0
-) -> ProfileResult:
-    """Measure a whole chunk of a prompt near `context_tokens`, then decoding up to there.
+def profile_run(decoder: Decoder, size: CacheSize, images: int = 0, edge: int = 0) -> ProfileResult:
+    """Measure a whole chunk of a prompt near the planned length, then decoding up to there.
 
     Before the chunk, `images` images are encoded, the largest ones without an edge longer than
     `edge`; their features stay in memory until the chunk is computed.
 
     The cache of earlier tokens is copied from one computed chunk: memory and time do not depend
-    on the values in a cache.
+    on the values in a cache. The caches of the other planned sequences are such copies, too.
     """
+    context_tokens, chunk_tokens = size.tokens, size.chunk_tokens
     decoded = min(DECODED_TOKENS, context_tokens - 1)
     last = min(chunk_tokens, context_tokens - decoded)
     before = context_tokens - decoded - last
@@ -62,9 +62,11 @@ def profile_run(
     full: list[SequenceCache] = []
 
     def peak_step() -> None:
-        spaces.append(decoder.new_space(context_tokens, chunk_tokens))
-        full.append(spaces[0].new())
+        spaces.append(decoder.new_space(size))
+        full.extend(spaces[0].new() for _ in range(size.sequences))
         _skip(full[0], sample, before)
+        for other, tokens in zip(full[1:], _other_lengths(size), strict=True):
+            _skip(other, sample, tokens)
         features = [_encode_image(decoder, edge) for _ in range(images)]
         _feed(decoder, full[0], last, _image_features(decoder, features))
         features.clear()
@@ -79,7 +81,7 @@ def profile_run(
     peaks = _peaks(peak_step, sorted(devices, key=str))
     cache = full[0]
     steps_s = [_timed(lambda: _feed(decoder, cache, 1)) for _ in range(decoded)]
-    kv_bytes = spaces[0].allocated_bytes(cache)
+    kv_bytes = spaces[0].allocated_bytes(full)
     return ProfileResult(
         kv_bytes=kv_bytes,
         activation_bytes={d: max(0, peak - kv_bytes[d]) for d, peak in peaks.items()},
@@ -88,6 +90,16 @@ def profile_run(
         prompt_tokens_per_s=last / prompt_s,
         decode_tokens_per_s=1 / statistics.median(steps_s) if steps_s else 0.0,
     )
+
+
+def _other_lengths(size: CacheSize) -> list[int]:
+    """Tokens of every sequence but the first, so that all blocks are full."""
+    left = size.blocks() - blocks_of(size.tokens, size.block_tokens)
+    lengths = []
+    for _ in range(size.sequences - 1):
+        lengths.append(min(size.tokens, left * size.block_tokens))
+        left -= blocks_of(lengths[-1], size.block_tokens)
+    return lengths
 
 
 def _timed(work: Callable[[], None]) -> float:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from mrs.architecture.layers import Layer
-from mrs.block_sizes import BLOCK_TOKENS
+from mrs.block_sizes import BLOCK_TOKENS, CacheSize
 from mrs.devices.cpu_path import cpu_path, torch_units
 from mrs.devices.device import Device
 from mrs.devices.processor import cpu_threads
@@ -72,24 +73,43 @@ class DeviceSizes:
 
 @dataclass(frozen=True)
 class Workload:
-    """What is planned for: `batch` sequences of `context_tokens`, prompts in chunks."""
+    """What is planned for: `batch` sequences of `context_tokens`, prompts in chunks.
+
+    The KV cache has blocks of `block_tokens`: `pool_blocks` of them, or as many as are needed.
+    """
 
     context_tokens: int
     batch: int
     chunk_tokens: int = PREFILL_CHUNK_TOKENS
+    block_tokens: int = BLOCK_TOKENS
+    pool_blocks: int | None = None
+
+    @property
+    def cache(self) -> CacheSize:
+        """What the KV cache is made for."""
+        sizes = self.context_tokens, self.chunk_tokens, self.block_tokens
+        if self.pool_blocks is not None:
+            return CacheSize.of_pool(self.pool_blocks, *sizes)
+        return CacheSize(sizes[0], self.batch, *sizes[1:])
 
     def passes(
-        self, cache: Format, *, on_cpu: bool, native: bool, shown: Pictures | None = None
+        self,
+        dense: Format,
+        cache: Format,
+        *,
+        on_cpu: bool,
+        native: bool,
+        shown: Pictures | None = None,
     ) -> tuple[ForwardShape, ForwardShape]:
         """A whole chunk at the end of the context, and one new token of every sequence.
 
-        All pictures that are `shown` stand in the chunk.
+        Activations are `dense` except on a CPU. All pictures that are `shown` stand in the chunk.
         """
         chunk = min(self.chunk_tokens, self.context_tokens)
         make = partial(
             ForwardShape,
             context_tokens=self.context_tokens,
-            activation=FORMATS["F32"] if on_cpu else cache,
+            activation=FORMATS["F32"] if on_cpu else dense,
             cache=cache,
             threads=cpu_threads() if on_cpu else 0,
             path=cpu_path() if native else "torch",
@@ -103,7 +123,9 @@ class Workload:
 class ModelSizes:
     """Sizes of one model on any device; devices that store alike share them.
 
-    `dense` is the type of what is not quantized and of the KV cache, `level` that of `--isq`.
+    `dense` is the type of what is not quantized, `level` that of `--isq`, `cache` that of keys and
+    values. `kv_bytes` are those of the cache of the load, `sequence_kv_bytes` those of one
+    sequence, of each layer.
     """
 
     def __init__(
@@ -114,25 +136,44 @@ class ModelSizes:
         level: Format | None,
         *,
         cpu_packs: bool,
+        cache: Format | None = None,
         shown: Pictures | None = None,
     ) -> None:
         self.spec = files.spec
         self.parameters = files.parameters
         self.load = load
         self.dense = dense
+        self.cache = cache or dense
         self._files = files
         self._level = level
         self._cpu_packs = cpu_packs
         self._shown = shown
         self.image_keys = shown.keys if shown else 0
-        self.kv_bytes = tuple(_kv_bytes(self.spec.layers, load, dense, self.image_keys))
+        self.kv_bytes = self._kv_bytes(load.cache, self.image_keys)
+        length, chunk = load.context_tokens, load.chunk_tokens
+        one = CacheSize(length, 1, chunk, load.block_tokens)
+        self.sequence_kv_bytes = self._kv_bytes(one, self.image_keys)
         now, later = (
-            sum(_kv_bytes(self.spec.layers, Workload(tokens, 1, load.chunk_tokens), dense, 0, 1))
-            for tokens in (load.context_tokens, load.context_tokens + 1)
+            sum(self._kv_bytes(CacheSize(tokens, 1, chunk, 1))) for tokens in (length, length + 1)
         )
-        self.kv_bytes_per_token = now // load.context_tokens
+        self.kv_bytes_per_token = now // length
         self.kv_bytes_per_further_token = later - now
         self._sizes: dict[bool, DeviceSizes] = {}
+
+    def with_pool(self, blocks: int) -> ModelSizes:
+        """The same with a pool of so many blocks."""
+        other = copy(self)
+        other.load = replace(self.load, pool_blocks=blocks)
+        other.kv_bytes = self._kv_bytes(other.load.cache, self.image_keys)
+        other._sizes = {
+            is_cpu: replace(sizes, kv_bytes=other.kv_bytes) for is_cpu, sizes in self._sizes.items()
+        }
+        return other
+
+    def pool_bytes(self, blocks: int) -> int:
+        """Bytes of a pool of so many blocks, in all layers together."""
+        size = replace(self.load, pool_blocks=blocks).cache
+        return sum(self._kv_bytes(size, self.image_keys))
 
     def on(self, device: Device) -> DeviceSizes:
         """The sizes on a device."""
@@ -145,7 +186,9 @@ class ModelSizes:
         rules = StorageRules(self.dense, self._level, is_cpu and self._cpu_packs)
         kept = self._files.kept(rules, is_cpu=is_cpu)
         storage = kept.storage
-        passes = self.load.passes(self.dense, on_cpu=is_cpu, native=rules.packs, shown=self._shown)
+        passes = self.load.passes(
+            self.dense, self.cache, on_cpu=is_cpu, native=rules.packs, shown=self._shown
+        )
         vision = None
         if self._shown is not None:
             vision = vision_sizes(
@@ -180,24 +223,11 @@ class ModelSizes:
         layers = zip(self.spec.layers, weights.layer_slots, strict=True)
         return [largest(layer, slots) for layer, slots in layers]
 
+    def _kv_bytes(self, size: CacheSize, image_keys: int = 0) -> tuple[int, ...]:
+        """Bytes of each layer's caches; layers of one kind are counted once."""
 
-def _kv_bytes(
-    layers: Sequence[Layer],
-    load: Workload,
-    cache_format: Format,
-    image_keys: int = 0,
-    block_tokens: int = BLOCK_TOKENS,
-) -> list[int]:
-    @cache
-    def of(layer: Layer) -> int:
-        return layer_kv_bytes(
-            layer,
-            load.context_tokens,
-            cache_format,
-            batch=load.batch,
-            chunk_tokens=load.chunk_tokens,
-            block_tokens=block_tokens,
-            image_keys=image_keys,
-        )
+        @cache
+        def of(layer: Layer) -> int:
+            return layer_kv_bytes(layer, size, self.cache, image_keys=image_keys)
 
-    return [of(layer) for layer in layers]
+        return tuple(of(layer) for layer in self.spec.layers)

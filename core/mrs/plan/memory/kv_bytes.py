@@ -14,29 +14,10 @@ from mrs.architecture.layers import (
     GatedDeltaNet,
     LatentAttention,
     Layer,
-    Mixer,
     ShortConvolution,
 )
-from mrs.block_sizes import BLOCK_TOKENS, blocks_of, window_blocks
+from mrs.block_sizes import CacheSize
 from mrs.formats import FORMATS, Format
-from mrs.request import PREFILL_CHUNK_TOKENS
-
-
-def cache_cells(
-    context_tokens: int,
-    *,
-    window: int | None = None,
-    chunk_tokens: int = 0,
-    block_tokens: int = BLOCK_TOKENS,
-) -> int:
-    """Cells of one sequence, in whole blocks.
-
-    A sliding-window layer keeps its window and one prefill chunk beside it, since every token of
-    the chunk still attends to a whole window; a short context needs less.
-    """
-    if window is None or window + chunk_tokens >= context_tokens:
-        return blocks_of(context_tokens, block_tokens) * block_tokens
-    return window_blocks(context_tokens, window, chunk_tokens, block_tokens) * block_tokens
 
 
 def attention_kv_bytes(
@@ -79,33 +60,17 @@ def convolution_state_bytes(
     return state_format.size_bytes((batch, channels, kernel_tokens - 1))
 
 
-def layer_kv_bytes(
-    layer: Layer,
-    context_tokens: int,
-    kv_format: Format,
-    *,
-    batch: int = 1,
-    chunk_tokens: int = PREFILL_CHUNK_TOKENS,
-    block_tokens: int = BLOCK_TOKENS,
-    image_keys: int = 0,
-) -> int:
-    """Bytes of one layer's cache for `batch` sequences of `context_tokens` each.
+def layer_kv_bytes(layer: Layer, size: CacheSize, kv_format: Format, *, image_keys: int = 0) -> int:
+    """Bytes of one layer's caches of all sequences.
 
     `image_keys` counts the keys of all pictures of a sequence, for layers that look at them.
     """
-    if isinstance(layer.mixer, CrossAttention):
-        return mixer_kv_bytes(layer.mixer, image_keys, kv_format, batch)
-    cells = cache_cells(
-        context_tokens,
-        window=_window(layer.mixer),
-        chunk_tokens=chunk_tokens,
-        block_tokens=block_tokens,
-    )
-    return mixer_kv_bytes(layer.mixer, cells, kv_format, batch)
-
-
-def _window(mixer: Mixer) -> int | None:
-    return mixer.window if isinstance(mixer, Attention) else None
+    mixer = layer.mixer
+    if not isinstance(mixer, (Attention, LatentAttention)):
+        return mixer_kv_bytes(mixer, image_keys, kv_format, size.sequences)
+    window = mixer.window if isinstance(mixer, Attention) else None
+    cells = size.blocks(size.window_of(window)) * size.block_tokens
+    return mixer_kv_bytes(mixer, cells, kv_format, 1)
 
 
 @singledispatch

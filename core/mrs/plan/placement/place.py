@@ -37,9 +37,7 @@ def place(
     if request.layer_map is not None:
         memories = [device.memory for device in devices]
         return place_by_hand(parse_layer_map(request.layer_map), count, memories)
-    candidates = placement_devices(devices)
-    if (host := host_index(devices)) < len(candidates):
-        candidates[host] = _without_program(sizes, devices[host], candidates[host])
+    candidates = _memories(sizes, devices)
     if not request.cpu_spill and candidates[0].kind != "cpu":
         candidates = [memory for memory in candidates if memory.kind != "cpu"]
     considered = devices[: len(candidates)]
@@ -49,6 +47,22 @@ def place(
         last = replace(candidates[-1], available_bytes=_UNLIMITED_BYTES)
         request = replace(request, strategy="fill")
         return _placed(request, sizes, considered, [*candidates[:-1], last], corrections)
+
+
+def charged_memory(
+    sizes: ModelSizes, devices: Sequence[Device], corrections: Mapping[str, Correction]
+) -> DeviceMemory:
+    """The first device's memory as a strategy sees it."""
+    first, held = devices[0], sizes.on(devices[0])
+    return _charged(held, held, _memories(sizes, devices)[0], corrections.get(first.label))
+
+
+def _memories(sizes: ModelSizes, devices: Sequence[Device]) -> list[DeviceMemory]:
+    """What each device has for the model; without a CPU whose memory is an accelerator's."""
+    memories = placement_devices(devices)
+    if (host := host_index(devices)) < len(memories):
+        memories[host] = _without_program(sizes, devices[host], memories[host])
+    return memories
 
 
 def _without_program(sizes: ModelSizes, host: Device, memory: DeviceMemory) -> DeviceMemory:
@@ -110,9 +124,8 @@ def _strategy(
 def token_reads(model: ModelSizes, sizes: DeviceSizes) -> TokenReads:
     """What one token reads: of the non-mapped part the head alone, of a batch one cache."""
     head = sizes.storage["embedding.weight" if model.spec.tied_head else "head.weight"]
-    kv_bytes = (kv // model.load.batch for kv in sizes.kv_bytes)
     weights = decoded_layer_bytes(model.parameters, model.spec, sizes.storage)
-    layers = [w + kv for w, kv in zip(weights, kv_bytes, strict=True)]
+    layers = [w + kv for w, kv in zip(weights, model.sequence_kv_bytes, strict=True)]
     return TokenReads(layers, head.size_bytes)
 
 

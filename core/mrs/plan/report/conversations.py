@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mrs.isq import isq_name
+from mrs.plan.largest import largest
 from mrs.plan.placement.placement import Placement
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
-from mrs.plan.report.search import MOST_SEQUENCES, largest
+from mrs.plan.report.search import MOST_SEQUENCES
 from mrs.request import RunRequest
 from mrs.storage import DTYPE_NAMES
 
@@ -16,11 +17,13 @@ from mrs.storage import DTYPE_NAMES
 def conversations_at_once(planner: Planner, request: RunRequest, plan: Plan) -> int:
     """The largest number of sequences of the planned length that fit without any device's reserve.
 
-    It is at least the planned batch, and 0 if the plan does not fit. `plan` was made for `request`
-    or is a saved plan that overrides it.
+    It is at least the planned batch, and 0 if the plan does not fit; of a pool, the number that
+    fits in it. `plan` was made for `request` or is a saved plan that overrides it.
     """
     if not plan.fits:
         return 0
+    if plan.load.cache.is_pool:
+        return plan.load.cache.most_sequences
     settled = replace(
         request,
         max_seq_len=plan.load.context_tokens,

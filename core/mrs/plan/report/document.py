@@ -51,7 +51,10 @@ def to_document(
             "kv_bytes_per_further_token": plan.kv_bytes_per_further_token,
         },
         "planned": {
-            **asdict(plan.load),
+            "context_tokens": plan.load.context_tokens,
+            "batch": plan.load.batch,
+            "chunk_tokens": plan.load.chunk_tokens,
+            "kv_cache": _kv_cache(plan),
             "dtype": plan.dense.name,
             "isq": plan.isq,
             "strategy": plan.strategy,
@@ -90,6 +93,17 @@ def to_document(
 
 def dumps(document: dict[str, Any]) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False)
+
+
+def _kv_cache(plan: Plan) -> dict[str, Any]:
+    size = plan.load.cache
+    return {
+        "dtype": plan.cache_format.name,
+        "block_tokens": size.block_tokens,
+        "blocks": size.blocks(),
+        "tokens": size.total_tokens,
+        "grows": not size.is_pool,
+    }
 
 
 def _device(device: Device, terms: MemoryBreakdown, prefix_bytes: int) -> dict[str, Any]:

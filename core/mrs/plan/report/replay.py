@@ -19,7 +19,7 @@ from mrs.plan.placement.placement import Placement
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
 from mrs.plan.report.document import VERSION
-from mrs.request import RunRequest
+from mrs.request import PagedRequest, RunRequest
 from mrs.storage import DTYPE_NAMES
 from mrs.units import human_bytes
 
@@ -54,6 +54,7 @@ def _replay(planner: Planner, request: RunRequest, saved: Mapping[str, Any], whe
         dtype=DTYPE_NAMES[planned["dtype"]],
         isq=None if planned["isq"] is None else isq_name(planned["isq"]),
         strategy=planned["strategy"],
+        paged=_paged(planned["kv_cache"]),
         layer_map=None,
     )
     indices = _devices(planner.devices, saved, where)
@@ -66,6 +67,16 @@ def _replay(planner: Planner, request: RunRequest, saved: Mapping[str, Any], whe
     for flag, value in contradictions(request, plan):
         _logger.warning("%s is ignored: the plan in %s has %s", flag, where, value)
     return plan
+
+
+def _paged(saved: Mapping[str, Any]) -> PagedRequest:
+    """The request that has exactly the saved cache."""
+    return PagedRequest(
+        pool=not saved["grows"],
+        context_tokens=None if saved["grows"] else _count(saved["tokens"]),
+        block_tokens=_count(saved["block_tokens"]),
+        cache_type=DTYPE_NAMES[saved["dtype"]],
+    )
 
 
 def contradictions(request: RunRequest, plan: Plan) -> Iterator[tuple[str, str]]:
@@ -85,12 +96,27 @@ def contradictions(request: RunRequest, plan: Plan) -> Iterator[tuple[str, str]]
         yield f"--isq {request.isq}", "no --isq" if plan.isq is None else isq_name(plan.isq)
     if request.strategy not in (RunRequest.strategy, plan.strategy):
         yield f"--strategy {request.strategy}", plan.strategy
+    yield from _cache_contradictions(request.paged, plan)
     runs = [(plan.devices[index].label, count) for index, count in plan.runs]
     where = ", ".join(f"{count} layers on {label}" for label, count in runs)
     if request.layer_map is not None and _mapped(request.layer_map, plan) != plan.runs:
         yield f"--num-device-layers {request.layer_map}", where
     if not request.cpu_spill and plan.spilled_layers:
         yield "--no-cpu-spill", where
+
+
+def _cache_contradictions(paged: PagedRequest, plan: Plan) -> Iterator[tuple[str, str]]:
+    size, dtype = plan.load.cache, DTYPE_NAMES[plan.cache_format.name]
+    pool = f"a pool of {size.total_tokens} tokens" if size.is_pool else "a KV cache that grows"
+    for flag in paged.sizes:
+        if not size.is_pool or paged.context_tokens != size.total_tokens:
+            yield flag, pool
+    if paged.pool not in (None, size.is_pool):
+        yield "--paged-attn" if paged.pool else "--no-paged-attn", pool
+    if paged.block_tokens not in (PagedRequest.block_tokens, size.block_tokens):
+        yield f"--pa-blk-size {paged.block_tokens}", str(size.block_tokens)
+    if paged.cache_type not in ("auto", dtype):
+        yield f"--pa-cache-type {paged.cache_type}", dtype
 
 
 def _mapped(layer_map: str, plan: Plan) -> list[tuple[int, int]]:

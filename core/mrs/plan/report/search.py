@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from mrs.plan.plan import Plan
 
@@ -12,31 +12,6 @@ ISQ_LEVELS = ("q8_0", "q6k", "q5k", "q4k", "q3k", "q2k")
 MOST_SEQUENCES = 4096
 #: Planned lengths are multiples of this.
 LENGTH_STEP = 256
-
-
-def largest(fits: Callable[[int], bool], low: int, high: int, step: int = 1) -> int | None:
-    """The largest multiple of `step` from `low` to `high` that fits, or `high` itself.
-
-    None if `low` does not fit. If a value fits, all smaller ones must fit. The search doubles from
-    `low`, then halves the interval.
-    """
-    if not fits(low):
-        return None
-    if fits(high):
-        return high
-    good, bad = low, high
-    while 2 * good < bad and fits(2 * good):
-        good *= 2
-    bad = min(bad, 2 * good)
-    while bad - good > step:
-        middle = max(good + step, (good + bad) // 2 // step * step)
-        if middle >= bad:
-            break
-        if fits(middle):
-            good = middle
-        else:
-            bad = middle
-    return good
 
 
 def best_level(tried: Sequence[tuple[str, Plan]]) -> tuple[str, Plan] | None:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from mrs.plan.largest import largest
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
-from mrs.plan.report.search import ISQ_LEVELS, LENGTH_STEP, MOST_SEQUENCES, best_level, largest
+from mrs.plan.report.search import ISQ_LEVELS, LENGTH_STEP, MOST_SEQUENCES, best_level
 from mrs.request import RunRequest
 
 Goal = Literal["max-seq-len", "max-batch-size", "isq"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from mrs.plan.largest import largest
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
-from mrs.plan.report.search import ISQ_LEVELS, LENGTH_STEP, best_level, largest
+from mrs.plan.report.search import ISQ_LEVELS, LENGTH_STEP, best_level
 from mrs.request import RunRequest
 from mrs.units import human_bytes
 
@@ -31,8 +32,17 @@ def nearest_changes(planner: Planner, request: RunRequest, plan: Plan) -> list[S
     plan that fits from the CPU, quantization that makes it faster is suggested.
     """
     if plan.fits and not plan.spilled_layers:
+        if plan.load.cache.is_pool:
+            return []
         return list(_longer(planner, request, plan))[:1]
-    kinds: tuple[ChangeMaker, ...] = (_shorter, _fewer, _narrower, _quantized, _by_itself)
+    kinds: tuple[ChangeMaker, ...] = (
+        _smaller_pool,
+        _shorter,
+        _fewer,
+        _narrower,
+        _quantized,
+        _by_itself,
+    )
     goals: tuple[Reaches, ...] = (_no_spill,) if plan.fits else (_no_spill, _fits)
     found = [change for kind in kinds for change in _reaching(goals, kind, planner, request, plan)]
     if plan.fits and not found:
@@ -81,6 +91,24 @@ def _longer(planner: Planner, request: RunRequest, plan: Plan) -> Iterator[Sugge
         longer = planner.plan(replace(request, max_seq_len=tokens))
         what = "the model's whole context" if tokens == limit else "the longest that fits"
         yield Suggestion(f"--max-seq-len {tokens}", f"{what}, KV {_kv(longer)}", longer)
+
+
+def _smaller_pool(
+    planner: Planner, request: RunRequest, plan: Plan, goal: Reaches
+) -> Iterator[Suggestion]:
+    size = plan.load.cache
+    if not size.is_pool:
+        return
+
+    def with_pool(tokens: int) -> Plan:
+        return planner.plan(replace(request, paged=replace(request.paged, context_tokens=tokens)))
+
+    low, high = size.block_tokens, size.total_tokens - size.block_tokens
+    tokens = largest(lambda n: goal(with_pool(n)), low, high, low) if low <= high else None
+    if tokens is not None:
+        smaller = with_pool(tokens)
+        effect = f"KV {_kv(smaller)} instead of {_kv(plan)}, {_where(smaller)}"
+        yield Suggestion(f"--pa-ctxt-len {tokens}", effect, smaller)
 
 
 def _shorter(

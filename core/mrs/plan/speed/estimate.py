@@ -26,7 +26,7 @@ def estimate_speed(
     for layer, index in enumerate(placement.layer_devices):
         mixer = sizes.spec.layers[layer].mixer
         past = Work(
-            cache_bytes=sizes.kv_bytes[layer] // sizes.load.batch,
+            cache_bytes=sizes.sequence_kv_bytes[layer],
             past_numbers=past_numbers(mixer, sizes.load.context_tokens, sizes.image_keys),
         )
         if isinstance(sizes.spec.layers[layer].feed_forward, Moe):
