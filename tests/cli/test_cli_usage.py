@@ -34,7 +34,7 @@ WRONG = [
     ("--pa-gpu-mem-usage 0 plain -m x", "is out of range: give a number above 0 and up to 1"),
     (
         "--pa-blk-size 48 plain -m x",
-        "no blocks of 48 tokens (--pa-blk-size): give 8, 16, 32 or 64",
+        "blocks of 48 tokens are not supported (--pa-blk-size): give 8, 16, 32 or 64",
     ),
     (
         "--temperature hot plain -m x",
