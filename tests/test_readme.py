@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mrs.architecture.registry import families
+from mrs.architecture.family_registry import families
 from mrs.architecture.vision.describe_vision import vision_families
 from support.hub_server import HubServer
 

@@ -1,4 +1,4 @@
-"""Plans, loads and runs large language models on whatever devices you have.
+"""Plans, loads and runs large language models on the devices of this machine.
 
     from mrs import ChatCompletionRequest, Runner, Which
 
@@ -8,7 +8,7 @@
     )
     print(response.choices[0].message.content)
 
-Importing this module loads nothing heavy; torch comes with the first `Runner`.
+Importing this module is fast: torch is imported when the first `Runner` is made.
 """
 
 from __future__ import annotations
@@ -17,6 +17,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mrs.api.architectures import (
+        Architecture,
+        ModelDType,
+        MultimodalArchitecture,
+        VisionArchitecture,
+    )
     from mrs.api.requests import ChatCompletionRequest, CompletionRequest
     from mrs.api.responses import (
         ChatCompletionChunkResponse,
@@ -25,13 +31,7 @@ if TYPE_CHECKING:
         CompletionResponse,
     )
     from mrs.api.runner import Runner
-    from mrs.api.which import (
-        Architecture,
-        ModelDType,
-        MultimodalArchitecture,
-        VisionArchitecture,
-        Which,
-    )
+    from mrs.api.which import Which
 
 __all__ = [
     "Architecture",
@@ -49,13 +49,13 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Architecture": "which",
+    "Architecture": "architectures",
     "ChatCompletionRequest": "requests",
     "CompletionRequest": "requests",
-    "ModelDType": "which",
-    "MultimodalArchitecture": "which",
+    "ModelDType": "architectures",
+    "MultimodalArchitecture": "architectures",
     "Runner": "runner",
-    "VisionArchitecture": "which",
+    "VisionArchitecture": "architectures",
     "Which": "which",
 }
 

@@ -1,4 +1,4 @@
-"""Everything that can go wrong, as one line that a person can act on, and its exit code."""
+"""Errors for people, each one line with a hint, and the exit codes of the process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the process tells the shell."""
+    """Exit codes of the process."""
 
     DONE = 0
     INTERNAL = 1
@@ -18,7 +18,7 @@ class ExitCode(IntEnum):
 
 
 def shortened(text: str, most_characters: int = 400) -> str:
-    """`text` as part of a line that can be encoded, a long one cut in the middle."""
+    """`text` on one line and valid as UTF-8; a long text is cut in the middle."""
     if len(text) > most_characters:
         text = f"{text[: most_characters // 2]}\u2026{text[-(most_characters // 2) :]}"
     line = " ".join(text.split()) if "\n" in text or "\r" in text else text
@@ -26,10 +26,10 @@ def shortened(text: str, most_characters: int = 400) -> str:
 
 
 class MrsError(Exception):
-    """An error meant for a person: what happened, where, and what to try.
+    """An error message for a person: what happened, where, and a hint what to try.
 
-    `str(error)` is one line, `what (where): hint`, with the absent parts left out. Whoever made
-    the names and values in it, each part is short.
+    `str(error)` is one line, `what (where): hint`; absent parts are left out. Every part is
+    shortened, since names and values in it may come from a file or a server.
     """
 
     exit_code = ExitCode.INTERNAL
@@ -41,13 +41,13 @@ class MrsError(Exception):
 
 
 class UsageError(MrsError):
-    """The command line or a request asks for something that makes no sense."""
+    """The command line or a request has an invalid or contradictory value."""
 
     exit_code = ExitCode.USAGE
 
 
 class ContextFull(UsageError):
-    """A prompt of `prompt_tokens` where the model, or its KV cache, holds `context_tokens`."""
+    """The prompt has `prompt_tokens`; the `holder` (model or KV cache) only `context_tokens`."""
 
     def __init__(
         self, prompt_tokens: int, context_tokens: int, holder: str = "model's context"
@@ -67,7 +67,7 @@ class NotReadable(MrsError):
 
 
 class DoesNotFit(MrsError):
-    """The devices lack `missing_bytes` of memory."""
+    """The devices have `missing_bytes` too little memory."""
 
     exit_code = ExitCode.DOES_NOT_FIT
 
@@ -77,6 +77,6 @@ class DoesNotFit(MrsError):
 
 
 class Unsupported(MrsError):
-    """A model, format or feature that is known for what it is and cannot be run."""
+    """A model, format or feature was recognized but is not supported."""
 
     exit_code = ExitCode.UNSUPPORTED

@@ -1,4 +1,4 @@
-"""What happens while a model loads and answers, as values that a renderer can show."""
+"""Events of loading and answering, as values for a renderer."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ from typing import Literal
 FinishReason = Literal["stop", "length", "cancelled"]
 
 
-#: The device of a download's progress.
+#: The `device` of a download's progress.
 DISK = "disk"
 
 
 @dataclass(frozen=True)
 class LoadProgress:
-    """`done_bytes` of the `total_bytes` that `device` will hold are in place.
-
-    The first for each device comes before its first byte.
-    """
+    """`done_bytes` of `total_bytes` are on `device`; the first event of a device has 0 bytes."""
 
     device: str
     done_bytes: int
@@ -30,9 +27,9 @@ OnProgress = Callable[[LoadProgress], None]
 
 @dataclass(frozen=True)
 class PlannedRates:
-    """Tokens a second that the plan expected of a reply that is made alone, low and high.
+    """The plan's prediction for a single reply: (lowest, highest) tokens per second.
 
-    A prompt of few tokens has no rate: how soon its reply begins depends on other things.
+    `prompt_tokens_per_s` is None for short prompts, whose time depends on other things.
     """
 
     prompt_tokens_per_s: tuple[float, float] | None
@@ -40,12 +37,13 @@ class PlannedRates:
 
 
 @dataclass(frozen=True)
-class Usage:
+class ReplyUsage:
     """Token counts and times of one reply.
 
-    `cached_tokens` of the `prompt_tokens` came from a cache and cost nothing. `prompt_s` is the
-    time to the first token, `completion_s` the time of all further tokens. `planned` is there
-    where the rates can be held against the plan's: not for replies that were made together.
+    `cached_tokens` of the `prompt_tokens` came from the prefix cache and were not computed.
+    `prompt_s` is the time to the first token, `completion_s` the time of all further tokens.
+    `planned` is None if other replies were computed in the same batch, since the plan predicts
+    rates for a single one.
     """
 
     prompt_tokens: int
@@ -61,7 +59,7 @@ class Usage:
 
     @property
     def completion_tokens_per_s(self) -> float:
-        """The first token belongs to the prompt's time, so it does not count here."""
+        """Without the first token, whose time is part of `prompt_s`."""
         return _rate(self.completion_tokens - 1, self.completion_s)
 
 
@@ -71,13 +69,13 @@ def _rate(tokens: int, seconds: float) -> float:
 
 @dataclass(frozen=True)
 class DeviceMemoryUsage:
-    """What this process holds on a device now, and what is free there.
+    """The memory that this process uses on a device now, and what is available there.
 
-    `device` is its torch name; on the CPU all memory of the process counts.
+    `device` is its torch name. On the CPU all memory of the process counts.
     """
 
     device: str
-    held_bytes: int
+    used_bytes: int
     available_bytes: int
 
 
@@ -85,8 +83,8 @@ class DeviceMemoryUsage:
 class TokenLogprob:
     """A token of the reply as bytes, and the natural logarithm of its probability.
 
-    The probability is the model's own, before sampling settings change it. `top` has the
-    likeliest tokens with theirs, best first.
+    The probability is that of the model's logits, before sampling settings change them. `top` has
+    the most likely tokens with their log probabilities, best first.
     """
 
     token: bytes
@@ -96,9 +94,9 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class TextDelta:
-    """More text of the reply: whole characters, never a part of one.
+    """New text of the reply, in whole characters.
 
-    `logprobs` are those of the tokens since the last event, if they were asked for.
+    `logprobs` are those of the tokens since the last event, if the request asks for them.
     """
 
     text: str
@@ -110,7 +108,7 @@ class Finished:
     """The reply's last event."""
 
     reason: FinishReason
-    usage: Usage
+    usage: ReplyUsage
 
 
 Event = TextDelta | Finished

@@ -1,8 +1,7 @@
-"""How each weight format stores numbers: block elements, block bytes, names. No torch.
+"""Storage formats of tensors: names, block elements and block bytes. No torch.
 
-A format is what a tensor's bytes mean, wherever they lie: the plain types of safetensors and
-the block types of GGUF (ggml) are entries of one table. Rows are stored one after another and
-a row is a whole number of blocks.
+The plain types of safetensors and the block types of GGUF (ggml) are entries of one table. Rows
+are stored one after another, and each row is a whole number of blocks.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from math import prod
 class Format:
     """One storage format; there is one object of each, in `FORMATS`.
 
-    `block_elements` numbers take `block_bytes` bytes. `ggml_type` is its number in GGUF files,
-    or None for types that only safetensors knows.
+    A block of `block_elements` values has `block_bytes` bytes. `ggml_type` is the format's id in
+    GGUF files, None for formats of safetensors only.
     """
 
     name: str
@@ -26,7 +25,7 @@ class Format:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether numbers share a block, so that rows must be cut at block boundaries."""
+        """Whether several values share a block, so that rows are divisible at block boundaries."""
         return self.block_elements > 1
 
     @property
@@ -34,11 +33,11 @@ class Format:
         return 8 * self.block_bytes / self.block_elements
 
     def size_bytes(self, shape: tuple[int, ...]) -> int:
-        """Bytes of a tensor of that shape (last dimension = row); ValueError if a row is cut."""
+        """Bytes of a tensor of `shape`; ValueError if a row is not a whole number of blocks."""
         row_elements = shape[-1] if shape else 1
         if row_elements % self.block_elements:
             raise ValueError(
-                f"rows of {row_elements} are no whole number of {self.name} blocks "
+                f"rows of {row_elements} values are not a whole number of {self.name} blocks "
                 f"({self.block_elements})"
             )
         return prod(shape) // self.block_elements * self.block_bytes
@@ -48,7 +47,7 @@ def _table(*rows: tuple[str, int, int, int | None]) -> dict[str, Format]:
     return {row[0]: Format(*row) for row in rows}
 
 
-#: Every known format by its name; the names are those of GGUF where it has one.
+#: Every known format by its name, which is that of GGUF if GGUF has the format.
 FORMATS: dict[str, Format] = _table(
     ("F32", 1, 4, 0),
     ("F16", 1, 2, 1),

@@ -1,6 +1,6 @@
-"""Which format each tensor gets when a model is quantized while loading (in-situ). No torch.
+"""In-situ quantization (ISQ): the format of each tensor that is quantized while loading. No torch.
 
-The planner and the loader both ask here, so that what is planned is what is loaded.
+Planner and loader share these rules, so that the plan matches what is loaded.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ _BY_NAME = {
     "q5k": "Q5_K",
     "q6k": "Q6_K",
 }
-#: Every value that `--isq` takes.
+#: Every value of `--isq`.
 ISQ_NAMES = (*_BY_NAME, *_BY_BITS)
-_LATER = ("hqq4", "hqq8", "fp8")
+#: Values of `--isq` in mistralrs that are not supported here.
+_NOT_SUPPORTED = ("hqq4", "hqq8", "fp8")
 
-#: What embedding and head get: 2 to 4 bits -> Q6_K, 5 and more -> Q8_0.
-_ONE_STEP_MORE = {
+#: Formats of embedding and head: Q6_K for 2 to 4 bits, Q8_0 for 5 bits and more.
+_EMBEDDING_FORMATS = {
     "Q2_K": "Q6_K",
     "Q3_K": "Q6_K",
     "Q4_0": "Q6_K",
@@ -39,7 +40,7 @@ _ONE_STEP_MORE = {
     "Q8_0": "Q8_0",
 }
 
-#: The 32-number type whose error is no larger, for rows that no 256-number block divides.
+#: For rows that are not a multiple of 256: formats with blocks of 32 and no larger error.
 _SMALLER_BLOCKS = {
     "Q2_K": "Q4_0",
     "Q3_K": "Q4_0",
@@ -50,48 +51,47 @@ _SMALLER_BLOCKS = {
 
 
 def parse_isq(text: str) -> Format:
-    """The format that a value of `--isq` names: a type in any case, or a number of bits.
+    """The format for a value of `--isq`: a format name in any case, or a number of bits.
 
-    Errors: Unsupported for types that are known but cannot be made, UsageError for the rest.
+    Raises Unsupported for formats of mistralrs that are not supported here, UsageError for others.
     """
     name = text.strip().lower()
-    if name in _LATER:
+    if name in _NOT_SUPPORTED:
         raise Unsupported(
             f"--isq {text} is not available", hint=f"choose one of {', '.join(_BY_NAME)}"
         )
     if (format_name := _BY_BITS.get(name) or _BY_NAME.get(name)) is None:
         choices = ", ".join(ISQ_NAMES)
-        raise UsageError(f"--isq {text} is no quantization", hint=f"choose one of {choices}")
+        raise UsageError(f"--isq {text} is not a known format", hint=f"choose one of {choices}")
     return FORMATS[format_name]
 
 
 def isq_name(format_name: str) -> str:
-    """How `--isq` spells a format: `Q4_K` is `q4k`; KeyError for one that it does not make."""
-    return {made: name for name, made in _BY_NAME.items()}[format_name]
+    """The value of `--isq` for a format: `q4k` for `Q4_K`; KeyError if there is none."""
+    return {known: name for name, known in _BY_NAME.items()}[format_name]
 
 
 def isq_format(
     role: str, shape: tuple[int, ...], level: Format, stored: Format
 ) -> tuple[Format, str | None]:
-    """The format of one tensor under `--isq level`, and why it differs from the level's.
+    """(format of one tensor under `--isq level`, why it differs from `level` or None).
 
-    `role` is a parameter's role (`matrix`, `embedding`, `head` or `vector`), `shape` ends with
-    the row, `stored` is the format it has now, which vectors keep without a reason being given.
-    Embedding and head get one step more precision. What is stored in as few bits already stays:
-    quantizing it again would only lose.
+    `role` is the parameter's role, the last dimension of `shape` is the row, `stored` is the format
+    in the file. Vectors are not quantized. Embedding and head get more bits (`_EMBEDDING_FORMATS`).
+    A tensor that has as few bits in the file is not quantized again, which would only add error.
     """
     if role == "vector":
         return stored, None
-    wanted = FORMATS[_ONE_STEP_MORE[level.name]] if role in ("embedding", "head") else level
+    wanted = FORMATS[_EMBEDDING_FORMATS[level.name]] if role in ("embedding", "head") else level
     if stored == wanted:
         return stored, None
     if stored.is_quantized and stored.bits_per_weight <= wanted.bits_per_weight:
-        return stored, f"already {stored.name}"
+        return stored, f"already {stored.name} in the file"
     row = shape[-1]
     if row % wanted.block_elements == 0:
         return wanted, None
-    cut = f"rows of {row} are no whole number of {wanted.name} blocks ({wanted.block_elements})"
+    reason = f"rows of {row} are not a multiple of {wanted.name} blocks ({wanted.block_elements})"
     smaller = FORMATS[_SMALLER_BLOCKS.get(wanted.name, wanted.name)]
     if row % smaller.block_elements == 0:
-        return smaller, f"{cut}: {smaller.name} instead"
-    return stored, f"{cut}, nor of smaller ones: left as {stored.name}"
+        return smaller, f"{reason}: {smaller.name} instead"
+    return stored, f"{reason}, nor of smaller blocks: left as {stored.name}"

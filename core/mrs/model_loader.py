@@ -66,7 +66,7 @@ class ModelLoader:
         with garbage_collection_paused():
             checkpoint = open_checkpoint(self.request.source)
             description = describe(
-                checkpoint, self.request.arch, sees=vision is not None, max_edge=edge
+                checkpoint, self.request.arch, with_vision=vision is not None, max_edge=edge
             )
             return self._new_planner(checkpoint, description)
 

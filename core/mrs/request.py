@@ -1,4 +1,4 @@
-"""What a person asks for: which model, on which devices, how to sample. Plain values, no work."""
+"""Requests as plain values: which model to load, on which devices, and how to sample."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
 #: What `mrs plan --solve` looks for.
 SolveGoal = Literal["max-seq-len", "max-batch-size", "isq"]
 
-#: Most prompt tokens in one forward pass: bounds activations, and is what a plan counts with.
+#: Most prompt tokens in one forward pass, which bounds the memory for activations.
 PREFILL_CHUNK_TOKENS = 512
-#: Length of a sequence that is planned for where nobody gives one and the model is not shorter.
+#: Planned length of a sequence, unless a length is given or the model's context is shorter.
 DEFAULT_SEQ_TOKENS = 4096
 
 
-#: Stands in a message's content where an image belongs: Unicode's object replacement character.
+#: Marks the position of an image in a message's content (U+FFFC, object replacement character).
 IMAGE_MARK = "\ufffc"
 
 
@@ -32,10 +32,10 @@ class _Images(TypedDict, total=False):
 
 
 class Message(_Images):
-    """One turn of a conversation, as chat templates see it.
+    """One message of a conversation, as chat templates get it.
 
-    `images` are paths, file://, http(s):// or data: URLs; `content` holds one IMAGE_MARK for each,
-    in order, and what a person typed holds none. A message without images may lack the field.
+    `images` are paths, file://, http(s):// or data: URLs; the field is absent without images.
+    `content` has one IMAGE_MARK for each image, in the same order, and no others.
     """
 
     role: str
@@ -46,9 +46,9 @@ class Message(_Images):
 class ModelSource:
     """Where a model comes from.
 
-    `model_id` is a hub id, a local folder, a `.gguf` file, or `demo`. `filenames` names GGUF
-    files, and `mmproj` the one that sees for such a model. `token_source` is spelled as on the
-    command line (`cache`, `env:NAME`, …).
+    `model_id` is a hub id, a local folder, a `.gguf` file, or `demo`. `filenames` are names of GGUF
+    files, `mmproj` is that of the file with the vision tower. `token_source` is the value of
+    `--token-source` (`cache`, `env:NAME`, …).
     """
 
     model_id: str
@@ -66,16 +66,17 @@ class ModelSource:
 class Sampling:
     """How the next token is chosen; the defaults are those of a chat.
 
-    `temperature` 0 takes the most likely token. `top_k` None or 0, `top_p` 1 and `min_p` 0 switch
-    their filter off, as do penalties of 0 (`repetition_penalty` 1). With `logprobs`, each token
-    comes with its probability and those of that many likeliest ones.
+    `temperature` 0 chooses the most likely token. `top_k` None or 0, `top_p` 1, `min_p` 0 and
+    penalties of 0 (`repetition_penalty` 1) are off. `logprobs` n returns the log probability of
+    each token and of the n most likely ones; None is off. `logit_bias` has pairs (token id, value
+    added to its logit). With `ignore_eos` no token ends the reply.
 
-    `logit_bias` are pairs of a token id and what is added to its logit. A token that would make a
-    repetition of n tokens longer loses `dry_multiplier * dry_base ** (n - dry_allowed_length)`
-    where n is at least `dry_allowed_length`; the last token of each of `dry_sequence_breakers`
-    ends a repetition. With a `seed`, instead of the model's own if it has one, the same prompt gets
-    the same reply; replies that differ in `variant` draw other chances. With `ignore_eos` no token
-    ends the reply.
+    DRY: the logit of a token that would extend a repetition of n >= `dry_allowed_length` tokens is
+    lowered by `dry_multiplier * dry_base ** (n - dry_allowed_length)`; the last token of each of
+    `dry_sequence_breakers` ends a repetition.
+
+    With a `seed` (which overrides the model's) the same prompt gets the same reply; requests that
+    differ in `variant` get different random numbers.
     """
 
     temperature: float = 0.1
@@ -100,9 +101,11 @@ class Sampling:
 
 @dataclass(frozen=True)
 class VisionRequest:
-    """How a model sees: `max_edge` is the longest edge, in pixels, that an image keeps where the
-    model's family allows resizing. The plan counts with `max_num_images` images of
-    `max_image_length` pixels a side, which are hints, never limits of a run.
+    """The vision settings of a model.
+
+    Images with an edge longer than `max_edge` pixels are scaled down, if the model accepts images
+    of any size. The plan reserves memory for `max_num_images` images of `max_image_length` x
+    `max_image_length` pixels; these are hints, not limits.
     """
 
     max_edge: int | None = None
@@ -112,13 +115,18 @@ class VisionRequest:
 
 @dataclass(frozen=True)
 class PagedRequest:
-    """The blocks of the KV cache, and the pool that a run is limited to.
+    """The blocks of the KV cache, and the size of their pool.
 
-    `pool` says whether there is one; None for one where a size of it is given or the first device
-    is a CUDA GPU that holds the whole model. Of several sizes the first counts: the tokens that it holds, the fraction of
-    the first device's memory that it may fill together with weights and activations, or MiB.
-    Without a pool, there are as many blocks as are needed. `cache_type` is the type of keys and
-    values, `auto` that of the weights. Raises UsageError and Unsupported.
+    pool             whether the pool has a fixed size; None: it has if a size is given or if the
+                     first device is a CUDA GPU that holds the whole model. Without it, blocks are
+                     allocated as needed
+    context_tokens   size of the pool in tokens
+    memory_fraction  or: share of the first device's memory for weights, activations and the pool
+    memory_mib       or: size of the pool in MiB; of several sizes the first one counts
+    block_tokens     tokens in a block
+    cache_type       type of keys and values; `auto` is that of the weights
+
+    Raises UsageError and Unsupported.
     """
 
     pool: bool | None = None
@@ -132,13 +140,13 @@ class PagedRequest:
         if self.block_tokens not in BLOCK_SIZES:
             sizes = ", ".join(map(str, BLOCK_SIZES[:-1]))
             raise UsageError(
-                f"the KV cache has no blocks of {self.block_tokens} tokens",
+                f"blocks of {self.block_tokens} tokens are not supported",
                 where="--pa-blk-size",
                 hint=f"give {sizes} or {BLOCK_SIZES[-1]}",
             )
         if self.cache_type not in CACHE_TYPES:
             raise Unsupported(
-                f"the KV cache cannot be kept as {self.cache_type}",
+                f"a KV cache of type {self.cache_type} is not supported",
                 where="--pa-cache-type",
                 hint=f"give {', '.join(CACHE_TYPES[:-1])} or {CACHE_TYPES[-1]}",
             )
@@ -156,15 +164,19 @@ class PagedRequest:
 
 @dataclass(frozen=True)
 class RunRequest:
-    """Everything that decides how a model is planned and loaded.
+    """All settings of planning and loading a model.
 
-    `layer_map` and `isq` are kept as written, so that errors can quote them. `max_seq_len` and
-    `max_batch_size` are hints for planning, never limits of a run; without the former a plan is
-    made for `DEFAULT_SEQ_TOKENS`, or the model's whole context if that is shorter. `plan_file` is
-    a saved plan to run exactly; `cpu_spill` lets layers go to the CPU where an accelerator is full;
-    `calibration` corrects the plan by what was measured on this machine before. `vision` is there
-    where the model is asked for as one that sees. Past sequences are kept in `prefix_cache_dir`,
-    in at most `prefix_cache_dir_size`, where it names a folder.
+    layer_map, isq         as the user wrote them, so that errors can quote them
+    max_seq_len            planned length of a sequence, a hint and not a limit; by default
+                           `DEFAULT_SEQ_TOKENS`, or the model's context if that is shorter
+    max_batch_size         planned number of sequences, a hint and not a limit
+    plan_file              a saved plan, which is followed exactly
+    cpu_spill              layers that do not fit into the accelerators may go to the CPU
+    calibration            correct the plan by measurements of earlier runs on this machine
+    vision                 set for vision models
+    prefix_cache_n         number of past sequences in the prefix cache
+    prefix_cache_dir       folder that stores the prefix cache between runs, if any
+    prefix_cache_dir_size  size limit of that folder
     """
 
     source: ModelSource

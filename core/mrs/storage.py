@@ -1,4 +1,4 @@
-"""How each parameter is kept on its device: the answer that planner and loader share."""
+"""How each parameter is stored on its device; planner and loader share these rules."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ _DTYPE_FORMATS = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
 #: How `--dtype` spells the dense formats.
 DTYPE_NAMES: dict[str, Dtype] = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
 
-#: Weights that a thread decodes or encodes at a time while a model is loaded. Temporaries take up
-#: to about forty bytes for each.
+#: Weights that a thread decodes or encodes at a time while a model is loaded. Temporary buffers
+#: need up to about 40 bytes for each.
 CODED_WEIGHTS = 1 << 18
-#: Weights in a chunk of a tensor with scales of its own: decoding these takes more.
+#: Weights in a chunk of a tensor with separate scales, which needs larger temporary buffers.
 SCALED_CHUNK_WEIGHTS = 1 << 19
 
 
 def load_chunk_weights(threads: int) -> int:
-    """Weights that are read from a file at a time: enough work for every thread of a CPU."""
+    """Weights that are read from a file at a time: enough to keep every CPU thread busy."""
     return max(threads, 8) * CODED_WEIGHTS
 
 
-#: A plain tensor of numbers; rows packed for the native kernels; or blocks, in as many bytes as in
-#: a file, which the device's kernels multiply or which are decoded for every product.
+#: How a matrix is laid out: `plain` is an ordinary tensor; `packed` has rows interleaved for the
+#: native CPU kernels; `blocks` has the same bytes as a GGUF file, which the device's kernels
+#: multiply directly or decode for every product.
 Form = Literal["plain", "packed", "blocks"]
 
 
 @dataclass(frozen=True)
 class Storage:
-    """One parameter in memory: its format, exact bytes and form."""
+    """The format, exact size and layout of one parameter in memory."""
 
     format: Format
     size_bytes: int
@@ -44,10 +45,10 @@ class Storage:
 
 
 def resolve_dtype(wanted: str, stored: Mapping[Format, int]) -> Format:
-    """The dense format of weights and KV cache: `wanted`, or with `auto` that of the file.
+    """The format of unquantized weights and of the KV cache.
 
-    `stored` counts the file's tensors of each format. A file of quantized blocks, which names no
-    dense format, is run in bf16.
+    That is `wanted`, or with `auto` the most frequent one in the file; `stored` counts the file's
+    tensors of each format. A file with quantized tensors uses BF16.
     """
     if wanted != "auto":
         return FORMATS[_DTYPE_FORMATS[wanted]]
@@ -59,10 +60,10 @@ def resolve_dtype(wanted: str, stored: Mapping[Format, int]) -> Format:
 
 @dataclass(frozen=True)
 class StorageRules:
-    """What decides how a device keeps its parameters.
+    """How a device stores parameters.
 
-    `dense` is the type of what is not quantized, `level` that of `--isq`, and `packs` says that
-    the native kernels multiply on this device.
+    `dense` is the format of unquantized weights, `level` that of `--isq`. `packs` is True on a CPU
+    that runs the native kernels.
     """
 
     dense: Format
@@ -71,15 +72,17 @@ class StorageRules:
 
 
 def store(parameter: Parameter, stored: Sequence[Format], rules: StorageRules) -> Storage:
-    """How a parameter is kept whose pieces the file has in the formats `stored`.
+    """How a parameter is stored whose pieces have the formats `stored` in the file.
 
-    Vectors stay in float32. Matrices are quantized as the file or `--isq` says where all pieces
-    end up in one format, the others take the dense format. So does what native kernels do not
-    multiply: beside them, decoding it for every token would take most of the time. Raises
-    NotReadable for a vector in blocks, which no program writes.
+    Vectors are float32. A matrix gets the format of `--isq` or of the file if that is the same for
+    all of its pieces, else the dense format. On a CPU with native kernels, formats that these
+    kernels do not support become dense too, because decoding them for every token would take most
+    of the time. Raises NotReadable for a quantized vector.
     """
     if parameter.role == "vector" and any(format.is_quantized for format in stored):
-        raise NotReadable(f"the vector {parameter.pieces[0].tensor!r} is stored in blocks")
+        raise NotReadable(
+            f"the vector {parameter.pieces[0].tensor!r} is quantized, which is not supported"
+        )
     return _store(parameter.role, parameter.shape, frozenset(stored), rules)
 
 
@@ -92,14 +95,14 @@ def _store(
     if role == "dense":
         return _plain(shape, rules.dense)
     wanted = {_wanted(role, shape, format, rules.level) for format in stored}
-    (kept,) = wanted if len(wanted) == 1 else {rules.dense}
-    if not kept.is_quantized:
-        kept = rules.dense
-    if rules.packs and kept.name in PACKED_FORMATS:
+    (chosen,) = wanted if len(wanted) == 1 else {rules.dense}
+    if not chosen.is_quantized:
+        chosen = rules.dense
+    if rules.packs and chosen.name in PACKED_FORMATS:
         rows, columns = shape
-        return Storage(kept, packed_bytes(kept, rows, columns), "packed")
-    if kept.is_quantized and not rules.packs:
-        return Storage(kept, kept.size_bytes(shape), "blocks")
+        return Storage(chosen, packed_bytes(chosen, rows, columns), "packed")
+    if chosen.is_quantized and not rules.packs:
+        return Storage(chosen, chosen.size_bytes(shape), "blocks")
     return _plain(shape, rules.dense)
 
 
@@ -109,5 +112,5 @@ def _wanted(role: Role, shape: tuple[int, ...], stored: Format, level: Format | 
     return isq_format(role, shape, level, stored)[0]
 
 
-def _plain(shape: tuple[int, ...], kept: Format) -> Storage:
-    return Storage(kept, kept.size_bytes(shape))
+def _plain(shape: tuple[int, ...], format: Format) -> Storage:
+    return Storage(format, format.size_bytes(shape))

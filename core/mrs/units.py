@@ -1,4 +1,4 @@
-"""Bytes as people write and read them."""
+"""Parse and format sizes in bytes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 
 
 def parse_bytes(text: str) -> int:
-    """`"24GiB"`, `"24G"`, `"1.5 MB"` or `"4096"` in bytes; ValueError quotes what is not a size."""
+    """The bytes of a size such as `24GiB`, `24G`, `1.5 MB` or `4096`; ValueError for other text."""
     match = _SIZE.fullmatch(text)
     factor = _FACTORS.get(match[2].lower()) if match else None
     if match is None or factor is None:
@@ -37,7 +37,7 @@ def parse_bytes(text: str) -> int:
 
 
 def human_bytes(size_bytes: int) -> str:
-    """Three significant digits and a binary unit: `1.50 GiB`."""
+    """A size with three significant digits and a binary unit: `1.50 GiB`."""
     if size_bytes < 0:
         return f"-{human_bytes(-size_bytes)}"
     value, unit = float(size_bytes), "B"

@@ -20,7 +20,7 @@ from mrs import (
     VisionArchitecture,
     Which,
 )
-from mrs.architecture.registry import families
+from mrs.architecture.family_registry import families
 from mrs.architecture.vision.describe_vision import vision_families
 from mrs.engine.loop import TokenStream
 from mrs.engine.sequence import TokenOutput
@@ -259,18 +259,18 @@ def test_what_makes_no_sense_is_refused(runner: Runner, settings: dict[str, obje
         {"type": "image_url", "image_url": {"url": 5}},
     ],
 )
-def test_an_image_needs_an_address(runner: Runner, part: dict[str, object]) -> None:
-    with pytest.raises(UsageError, match="an image lacks its address"):
+def test_an_image_needs_a_url(runner: Runner, part: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="an image lacks its URL"):
         ask(runner, messages=[{"role": "user", "content": [part]}])
 
 
 @pytest.mark.parametrize("part", [{"type": "input_audio"}, {"text": "x"}, "x", None])
 def test_other_parts_are_refused(runner: Runner, part: object) -> None:
-    with pytest.raises(Unsupported, match="beside text and images"):
+    with pytest.raises(Unsupported, match="neither text nor an image"):
         ask(runner, messages=[{"role": "user", "content": [part]}])
 
 
-def test_images_need_a_model_that_sees(runner: Runner, tmp_path: Path) -> None:
+def test_images_need_a_vision_model(runner: Runner, tmp_path: Path) -> None:
     path = tmp_path / "cat.png"
     parts = [{"type": "image_url", "image_url": {"url": str(path)}}]
     with pytest.raises(NotReadable, match=r"cat\.png cannot be read"):

@@ -37,7 +37,7 @@ def runner() -> Iterator[Runner]:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"messages": ["hi"]}, r"messages is \['hi'\]: give a text, or a list of"),
+        ({"messages": ["hi"]}, r"messages is \['hi'\]: give a string, or a list of"),
         ({"messages": {"role": "user", "content": "x"}}, "messages is"),
         ({"messages": None}, "messages is None"),
         ({"max_tokens": 2.5}, "max_tokens is 2.5: give a whole number from 1 up"),
@@ -54,11 +54,11 @@ def runner() -> Iterator[Runner]:
         ({"logit_bias": {-5: 1.0}}, "logit_bias"),
         ({"logit_bias": {"x": 1.0}}, "logit_bias"),
         ({"logit_bias": [(5, 1.0)]}, "logit_bias"),
-        ({"stop_seqs": [1]}, r"stop_seqs is \[1\]: give a text or a list of texts"),
+        ({"stop_seqs": [1]}, r"stop_seqs is \[1\]: give a string or a list of strings"),
         ({"stream": "yes"}, "stream is 'yes': give True or False"),
         ({"reasoning_effort": "high"}, "reasoning_effort is 'high': give off or none"),
         ({"reasoning_effort": "off", "enable_thinking": True}, "leave one of them out"),
-        ({"model": 5}, "model is 5: give a text"),
+        ({"model": 5}, "model is 5: give a string"),
     ],
 )
 def test_a_chat_request(settings: dict[str, Any], words: str) -> None:
@@ -73,7 +73,7 @@ def test_a_chat_request(settings: dict[str, Any], words: str) -> None:
         ({"role": ["user"], "content": "x"}, "role of a message"),
         ({"role": "user", "content": None}, "content of a message is NoneType"),
         ({"role": "user", "content": [{"type": "text"}]}, "lacks its text"),
-        ({"role": "user", "content": "x", "tool_calls": []}, "has a 'tool_calls'"),
+        ({"role": "user", "content": "x", "tool_calls": []}, "the key 'tool_calls' of a message"),
         ({"content": "x"}, "lacks its role"),
     ],
 )
@@ -123,7 +123,7 @@ def test_an_architecture_is_of_the_kind_that_is_loaded() -> None:
         Which.Plain("demo", arch="llama")
     with pytest.raises(UsageError, match="one of VisionArchitecture"):
         Which.MultimodalPlain("demo", arch=Architecture.Llama, max_edge=5)
-    with pytest.raises(UsageError, match="name it in mmproj_filename"):
+    with pytest.raises(UsageError, match="name its file in mmproj_filename"):
         Which.GGUF("demo", max_edge=5)
     with pytest.raises(UsageError, match="max_num_images"):
         Which.VisionPlain("demo", max_num_images=0)

@@ -19,8 +19,8 @@ from mrs.events import (
     Finished,
     LoadProgress,
     OnProgress,
+    ReplyUsage,
     TextDelta,
-    Usage,
 )
 from mrs.plan.plan import Plan
 from mrs.request import Message, ModelSource, RunRequest, Sampling
@@ -93,7 +93,7 @@ class FakeModel:
             time.sleep(self._delay_s)
             said += 1
             yield TextDelta(word)
-        yield Finished("stop", Usage(10, said, 0, 0.05, 0.5))
+        yield Finished("stop", ReplyUsage(10, said, 0, 0.05, 0.5))
 
     def _words(self, text: str, messages: Sequence[Message]) -> Iterator[str]:
         if text == "forever":

@@ -9,7 +9,7 @@ import fake_model
 import pytest
 from mrs_runs import Ran, Terminal
 
-from mrs.events import Finished, TextDelta, Usage
+from mrs.events import Finished, ReplyUsage, TextDelta
 from mrs.request import Sampling
 from mrs_cli.chat.chat_settings import setting_names
 
@@ -99,7 +99,7 @@ def test_edit_needs_its_text_where_no_line_can_be_filled_in(chat):
 def test_tokens_counts_the_context_and_the_cache(chat, monkeypatch):
     def reply(self, text, messages):
         yield TextDelta("three more words")
-        yield Finished("stop", Usage(1200, 3, 1100, 0.1, 0.1))
+        yield Finished("stop", ReplyUsage(1200, 3, 1100, 0.1, 0.1))
 
     monkeypatch.setattr(fake_model.FakeModel, "_reply", reply)
     ran = chat("\\tokens", "one two", "\\tokens", "\\undo", "\\tokens")
@@ -248,10 +248,11 @@ def test_a_question_without_an_answer_can_be_asked_again(attended):
 def test_a_reply_that_fills_the_context_says_so(run_mrs, monkeypatch):
     def reply(self, text, messages):
         yield TextDelta("word")
-        yield Finished("length", Usage(11, 1, 0, 0.1, 0.1))
+        yield Finished("length", ReplyUsage(11, 1, 0, 0.1, 0.1))
 
     monkeypatch.setattr(fake_model.FakeModel, "_reply", reply)
     ran = run_mrs("-i", "plain", "-m", "small", stdin="hello\n")
     assert ran.err.splitlines()[-1] == (
-        "the context of 12 tokens is full: \\clear starts a new conversation, \\undo removes the last turn"
+        "the context of 12 tokens is full: \\clear starts a new conversation, "
+        "\\undo removes the last turn"
     )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from mrs.events import PlannedRates, Usage
+from mrs.events import PlannedRates, ReplyUsage
 from mrs_cli.render.reply_events import CompleteReply
 from mrs_cli.render.statistics import reply_object, statistics_line
 
 
 def reply(planned: PlannedRates | None, completion_tokens: int = 11) -> CompleteReply:
     """100 tokens of prompt a second, 40 of reply."""
-    usage = Usage(50, completion_tokens, 0, 0.5, (completion_tokens - 1) / 40, planned)
+    usage = ReplyUsage(50, completion_tokens, 0, 0.5, (completion_tokens - 1) / 40, planned)
     return CompleteReply("text", "stop", usage)
 
 

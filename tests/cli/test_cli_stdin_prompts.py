@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from mrs.errors import ContextFull
-from mrs.events import Finished, TextDelta, Usage
+from mrs.events import Finished, ReplyUsage, TextDelta
 from mrs.request import Sampling
 from mrs_cli.chat.session import Session
 from mrs_cli.commands.stdin_prompts import PipedLines, started_ahead
@@ -79,7 +79,7 @@ class Model:
         if text == "too long":
             raise ContextFull(99, 9)
         self.started.append(text)
-        return iter((TextDelta(text), Finished("stop", Usage(1, 1, 0, 0.1, 0.1))))
+        return iter((TextDelta(text), Finished("stop", ReplyUsage(1, 1, 0, 0.1, 0.1))))
 
 
 @pytest.mark.parametrize("most", [1, 3, 16])

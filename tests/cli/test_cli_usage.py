@@ -34,7 +34,7 @@ WRONG = [
     ("--pa-gpu-mem-usage 0 plain -m x", "is out of range: give a number above 0, at most 1"),
     (
         "--pa-blk-size 48 plain -m x",
-        "no blocks of 48 tokens (--pa-blk-size): give 8, 16, 32 or 64",
+        "blocks of 48 tokens are not supported (--pa-blk-size): give 8, 16, 32 or 64",
     ),
     (
         "--temperature hot plain -m x",
@@ -120,6 +120,6 @@ def test_a_type_of_cache_that_there_is_not(run_mrs):
     ran = run_mrs("--pa-cache-type", "f8e4m3", "plain", "-m", "x")
     assert ran.code == 5
     assert ran.err == (
-        "mrs: error: the KV cache cannot be kept as f8e4m3 (--pa-cache-type): "
+        "mrs: error: a KV cache of type f8e4m3 is not supported (--pa-cache-type): "
         "give auto, f16, bf16 or f32\n"
     )

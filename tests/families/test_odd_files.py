@@ -20,14 +20,14 @@ from mrs.source.locate import DEMO_FOLDER
 
 
 @pytest.fixture
-def seeing(tmp_path: Path) -> Path:
-    """The demo model that sees, to be spoilt."""
+def vision_model(tmp_path: Path) -> Path:
+    """A copy of the vision demo model, to be damaged."""
     return Path(shutil.copytree(DEMO_FOLDER / "vision_model", tmp_path / "model"))
 
 
 def refusal(folder: Path) -> str:
     with pytest.raises(MrsError) as caught:
-        describe(open_checkpoint(ModelSource(str(folder), "safetensors")), sees=True)
+        describe(open_checkpoint(ModelSource(str(folder), "safetensors")), with_vision=True)
     said = str(caught.value)
     assert "\n" not in said
     return said
@@ -43,9 +43,9 @@ def changed(file: Path, *keys: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [3, ["llama"], {}])
-def test_a_text_model_type_that_is_no_text(seeing: Path, value: object) -> None:
-    changed(seeing / "config.json", "text_config", "model_type", value=value)
-    assert refusal(seeing).startswith(f"model_type = {value!r} is not a text (")
+def test_a_model_type_must_be_a_string(vision_model: Path, value: object) -> None:
+    changed(vision_model / "config.json", "text_config", "model_type", value=value)
+    assert refusal(vision_model).startswith(f"model_type = {value!r} is not a string (")
 
 
 ODD_LISTS = ["x", 1, [1], [0.5] * 4, ["a"] * 3, [None] * 3, [[1]] * 3, [float("nan")] * 3, {"a": 1}]
@@ -53,26 +53,26 @@ ODD_LISTS = ["x", 1, [1], [0.5] * 4, ["a"] * 3, [None] * 3, [[1]] * 3, [float("n
 
 @pytest.mark.parametrize("key", ["image_mean", "image_std"])
 @pytest.mark.parametrize("value", ODD_LISTS, ids=str)
-def test_means_that_are_no_three_numbers(seeing: Path, key: str, value: object) -> None:
-    changed(seeing / "preprocessor_config.json", key, value=value)
-    assert key in refusal(seeing)
+def test_means_that_are_no_three_numbers(vision_model: Path, key: str, value: object) -> None:
+    changed(vision_model / "preprocessor_config.json", key, value=value)
+    assert key in refusal(vision_model)
 
 
 @pytest.mark.parametrize("key", ["size", "crop_size"])
 @pytest.mark.parametrize("value", ["x", [1], True, 0, 2.5, {"height": "x"}, 2**31, 10**18], ids=str)
-def test_sizes_that_are_none(seeing: Path, key: str, value: object) -> None:
-    changed(seeing / "preprocessor_config.json", key, value=value)
-    refusal(seeing)
+def test_sizes_that_are_none(vision_model: Path, key: str, value: object) -> None:
+    changed(vision_model / "preprocessor_config.json", key, value=value)
+    refusal(vision_model)
 
 
-def test_a_deviation_of_nothing(seeing: Path) -> None:
-    changed(seeing / "preprocessor_config.json", "image_std", value=[0, 1, 1])
-    assert refusal(seeing).startswith("image_std = 0")
+def test_a_deviation_of_nothing(vision_model: Path) -> None:
+    changed(vision_model / "preprocessor_config.json", "image_std", value=[0, 1, 1])
+    assert refusal(vision_model).startswith("image_std = 0")
 
 
-def test_more_heads_than_numbers(seeing: Path) -> None:
-    changed(seeing / "config.json", "vision_config", "num_attention_heads", value=10**6)
-    assert "too few" in refusal(seeing)
+def test_more_heads_than_numbers(vision_model: Path) -> None:
+    changed(vision_model / "config.json", "vision_config", "num_attention_heads", value=10**6)
+    assert "smaller than the number of heads" in refusal(vision_model)
 
 
 def gguf_demo(path: Path, name: str, data: np.ndarray, kind: gguf.GGMLQuantizationType) -> str:
@@ -101,7 +101,7 @@ def test_a_vector_in_blocks(tmp_path: Path) -> None:
     block = np.zeros(74, np.uint8)
     kind = gguf.GGMLQuantizationType.IQ2_XS
     path = gguf_demo(tmp_path / "m.gguf", "output_norm.weight", block, kind)
-    with pytest.raises(NotReadable, match=r"the vector 'output_norm\.weight' is stored in blocks"):
+    with pytest.raises(NotReadable, match=r"the vector 'output_norm\.weight' is quantized"):
         ModelLoader(RunRequest(ModelSource(path, "gguf"))).load()
 
 

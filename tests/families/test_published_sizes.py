@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from mrs.architecture.config import Config
+from mrs.architecture.family_registry import families
 from mrs.architecture.parameters import list_parameters
-from mrs.architecture.registry import families
 from mrs.architecture.tensor_names import SAFETENSORS
 
 _MLA: dict[str, Any] = {

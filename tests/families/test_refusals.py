@@ -17,7 +17,7 @@ from parity_cases import CASES, Case
 from safetensors.torch import load_file, save_file
 
 from mrs.architecture.describe import Description, describe
-from mrs.architecture.registry import families
+from mrs.architecture.family_registry import families
 from mrs.errors import ExitCode, MrsError
 from mrs.model.rope import frequencies
 from mrs.request import ModelSource
@@ -103,22 +103,22 @@ EXPERT = "model.layers.1.block_sparse_moe.experts.3.w2.weight"
         ("llama", tensor(NORM), 3, NORM),
         ("llama", config(num_hidden_layers="two"), 3, "num_hidden_layers = 'two'"),
         ("llama", config(num_hidden_layers=10**9), 3, "num_hidden_layers"),
-        ("llama", config(num_key_value_heads=3), 3, "3 key heads"),
+        ("llama", config(num_key_value_heads=3), 3, "num_key_value_heads = 3"),
         ("llama", config(rope_parameters={**ROPE, "rope_type": "yarn"}), 3, "factor"),
         ("phi3", config(rope_parameters={**ROPE, "rope_type": "longrope"}), 3, "rope_factors"),
         ("glm4", config(rope_parameters={**ROPE, "partial_rotary_factor": 2.0}), 3, "rope"),
         ("mixtral", without(EXPERT), 3, EXPERT),
         ("mixtral", config(num_local_experts=10**7), 3, "10000000"),
-        ("qwen3_moe", config(num_experts_per_tok=99), 3, "99 of 4 experts"),
+        ("qwen3_moe", config(num_experts_per_tok=99), 3, "num_experts_per_tok = 99"),
         ("qwen2_moe", config(num_experts=5), 3, "mlp.gate.weight"),
-        ("deepseek_v3", config(n_group=3), 3, "3 groups"),
+        ("deepseek_v3", config(n_group=3), 3, "n_group = 3"),
         ("deepseek_v3", config(scoring_func="tanh"), 5, "scoring_func = 'tanh'"),
         ("deepseek_v2", config(topk_method="greediest"), 5, "greediest"),
         ("deepseek_v3", config(kv_lora_rank=31), 3, "kv_a"),
         ("gpt_oss", config(swiglu_alpha=2.0), 5, "swiglu_alpha"),
         ("gpt_oss", config(quantization_config={"quant_method": "fp8"}), 5, "weight_block_size"),
         ("lfm2", config(layer_types=["conv", "mamba", "conv"]), 5, "mamba"),
-        ("qwen3_next", config(linear_num_value_heads=3), 3, "3 value heads"),
+        ("qwen3_next", config(linear_num_value_heads=3), 3, "linear_num_value_heads = 3"),
     ],
 )  # fmt: skip
 def test_refused_by_name(describe_edited, family: str, edit: Edit, code: int, named: str) -> None:

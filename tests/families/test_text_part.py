@@ -1,4 +1,4 @@
-"""The language model inside a checkpoint that also sees runs on its own."""
+"""The language model inside a multimodal checkpoint runs on its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pool of KV blocks: its size, each form from a computation by hand, and where there is none."""
+"""The pool of KV blocks: its size in each form, computed by hand, and when there is no pool."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ DAMAGED = {
     "alignment 48": (make(value("general.alignment", 4, b"0\0\0\0"), 1), "not a power of two"),
     "alignment text": (make(value("general.alignment", 8, text("x")), 1), "not a power of two"),
     "dimensions": (make(tensors=tensor(shape=(1,) * 5), tensor_count=1), "5 dimensions"),
-    "row cut": (make(tensors=tensor(shape=(33,), kind=8), tensor_count=1), "no whole number"),
+    "row cut": (make(tensors=tensor(shape=(33,), kind=8), tensor_count=1), "whole number of Q8_0"),
     "huge type": (make(tensors=tensor(kind=9999), tensor_count=1), "type 9999"),
     "huge shape": (make(tensors=tensor(shape=(2**63,) * 4), tensor_count=1), "truncated: "),
     "unaligned": (make(tensors=tensor(offset=4), tensor_count=1, data_bytes=32), "not aligned"),

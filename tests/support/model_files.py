@@ -10,8 +10,8 @@ from typing import Any
 
 import mrs.demo
 from mrs.architecture.config import Config
+from mrs.architecture.family_registry import families
 from mrs.architecture.parameters import list_parameters
-from mrs.architecture.registry import families
 from mrs.architecture.tensor_names import SAFETENSORS
 from mrs.formats import FORMATS
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from mrs.architecture.binding import Parameter
 from mrs.architecture.config import Config
+from mrs.architecture.family_registry import families
 from mrs.architecture.parameters import list_parameters
-from mrs.architecture.registry import families
 from mrs.architecture.tensor_names import SAFETENSORS
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.model.decoder import Decoder

@@ -14,7 +14,7 @@ from support.threads import one_thread
 if TYPE_CHECKING:
     from vision_case import VisionCase
     from vision_reference import VisionReference
-    from vision_running import Seeing
+    from vision_running import LoadedVisionModel
 
 __all__ = ["one_thread"]  # a fixture for every test of this folder
 
@@ -35,7 +35,7 @@ def truth(request: pytest.FixtureRequest, vision_references) -> VisionReference:
 
 
 @pytest.fixture(scope="session")
-def model(truth: VisionReference) -> Seeing:
-    from vision_running import load_seeing
+def model(truth: VisionReference) -> LoadedVisionModel:
+    from vision_running import load_vision_model
 
-    return load_seeing(truth.folder)
+    return load_vision_model(truth.folder)

@@ -209,7 +209,7 @@ def published(name: str, max_edge: int | None = None) -> tuple[Description, int]
     own = dict(model.named_parameters())
     tensors = {_as_in_4(name): Shape(tuple(p.shape)) for name, p in own.items()}
     header = Header(name, values, images, tensors)
-    description = describe(header, sees=True, max_edge=max_edge)
+    description = describe(header, with_vision=True, max_edge=max_edge)
     return description, sum(p.numel() for p in own.values())
 
 

@@ -16,7 +16,7 @@ from gemma3_cases import GEMMA3, SPECIALS
 from safetensors.torch import load_file
 from tokenizers import pre_tokenizers
 from vision_reference import VisionReference, make_vision_reference, picture
-from vision_running import Conversation, Seeing, difference, load_seeing
+from vision_running import Conversation, LoadedVisionModel, difference, load_vision_model
 
 from mrs import ChatCompletionRequest, ChatCompletionResponse, Runner, Which
 from mrs.architecture.describe import describe
@@ -159,7 +159,7 @@ def source(folder: Path, mmproj: str = MMPROJ) -> ModelSource:
 @pytest.mark.table("GGUF")
 @pytest.mark.parametrize("images", [0, 1, 2])
 def test_prompts(truth: VisionReference, images: int) -> None:
-    model = load_seeing(truth.folder, source=source(truth.folder))
+    model = load_vision_model(truth.folder, source=source(truth.folder))
     model = with_token(model, truth)
     prompt = truth.prompts[images]
     ids, shown = model.shown(prompt.text, prompt.images)
@@ -167,7 +167,7 @@ def test_prompts(truth: VisionReference, images: int) -> None:
     assert difference(Conversation(model).feed(ids, shown), prompt.logits) < 1e-4
 
 
-def with_token(model: Seeing, truth: VisionReference) -> Seeing:
+def with_token(model: LoadedVisionModel, truth: VisionReference) -> LoadedVisionModel:
     """The tiny vocabulary has the image token elsewhere than published ones."""
     token = truth.case.config["image_token_index"]
     vision = replace(model.vision, image_token_id=token)
@@ -189,7 +189,7 @@ def test_refuses_what_is_no_projector(truth: VisionReference) -> None:
     other.add_string("clip.projector_type", "resampler")
     write_tensors(other, {"v.x": torch.zeros(4)})
     with pytest.raises(Unsupported, match="resampler"):
-        describe(open_checkpoint(source(truth.folder, "mmproj-x.gguf")), sees=True)
+        describe(open_checkpoint(source(truth.folder, "mmproj-x.gguf")), with_vision=True)
 
 
 def test_answers_on_the_command_line(tmp_path: Path) -> None:

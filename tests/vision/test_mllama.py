@@ -18,13 +18,19 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from vision_case import make_tokenizer
 from vision_reference import REPLY_TOKENS, VisionReference, picture
-from vision_running import PLANNED_TOKENS, Conversation, Seeing, difference, load_seeing
+from vision_running import (
+    PLANNED_TOKENS,
+    Conversation,
+    LoadedVisionModel,
+    difference,
+    load_vision_model,
+)
 
 from mrs.architecture.config import Config
 from mrs.architecture.describe import describe
 from mrs.architecture.parameters import list_parameters
 from mrs.architecture.tensor_names import SAFETENSORS
-from mrs.architecture.vision.describe_vision import see
+from mrs.architecture.vision.describe_vision import describe_vision
 from mrs.architecture.vision.vision_family import VisionConfigs
 from mrs.block_sizes import CacheSize
 from mrs.engine.engine import Engine
@@ -32,7 +38,7 @@ from mrs.engine.image_input import ImageInput
 from mrs.engine.multimodal import sequence_input
 from mrs.engine.profile.run import profile_run
 from mrs.errors import MrsError
-from mrs.families.mllama import FAMILY as TEXT_FAMILY
+from mrs.families.mllama_text import FAMILY as TEXT_FAMILY
 from mrs.families.vision.mllama import FAMILY, SPELLINGS
 from mrs.model.batch import forward_batch
 from mrs.request import ModelSource, Sampling
@@ -51,8 +57,8 @@ def known(request: pytest.FixtureRequest, vision_references) -> VisionReference:
 
 
 @pytest.fixture(scope="module")
-def seeing(known: VisionReference) -> Seeing:
-    return load_seeing(known.folder)
+def vision_model(known: VisionReference) -> LoadedVisionModel:
+    return load_vision_model(known.folder)
 
 
 class Peer:
@@ -81,30 +87,34 @@ def peer(known: VisionReference) -> Peer:
 
 
 @pytest.mark.parametrize("chunk_tokens", [512, 3, 2, 1])
-def test_pictures_in_a_row_are_seen_together(seeing: Seeing, peer: Peer, chunk_tokens: int) -> None:
+def test_pictures_in_a_row_are_seen_together(
+    vision_model: LoadedVisionModel, peer: Peer, chunk_tokens: int
+) -> None:
     text = f"{BEGIN} w1 {{}} {{}} w2 w3 {{}} w4 {{}}"
-    ids, images = seeing.shown(text, PICTURES)
-    logits = Conversation(seeing, chunk_tokens).feed(ids, images)
+    ids, images = vision_model.shown(text, PICTURES)
+    logits = Conversation(vision_model, chunk_tokens).feed(ids, images)
     assert difference(logits, peer.logits(text, PICTURES)) < TOLERANCE
 
 
 def test_transformers_as_it_is_where_a_picture_comes_first(
-    seeing: Seeing, known: VisionReference
+    vision_model: LoadedVisionModel, known: VisionReference
 ) -> None:
-    """No token sees none there, so that it does not matter what such a token does."""
+    """Every token there attends to an image, so the rule for other tokens does not matter."""
     peer, text = Peer(known, see_as_published), f"{{}} {BEGIN} w1 w2 {{}} w3"
-    ids, images = seeing.shown(text, PICTURES[1:3])
-    logits = Conversation(seeing).feed(ids, images)
+    ids, images = vision_model.shown(text, PICTURES[1:3])
+    logits = Conversation(vision_model).feed(ids, images)
     assert difference(logits, peer.logits(text, PICTURES[1:3])) < TOLERANCE
 
 
-def test_tiles_that_are_not_used_are_seen_by_the_tower_alone(seeing: Seeing) -> None:
+def test_tiles_that_are_not_used_are_seen_by_the_tower_alone(
+    vision_model: LoadedVisionModel,
+) -> None:
     """Its features of the others depend on them; nothing remembers their own."""
-    one, _, three, _ = seeing.prepare(PICTURES)
+    one, _, three, _ = vision_model.prepare(PICTURES)
     positions = three.shape.keys // prod(three.shape.grid)
     assert one.shape.keys == positions
     assert three.shape.pixels[0] > prod(three.shape.grid)
-    see_it = seeing.decoder.vision
+    see_it = vision_model.decoder.vision
     assert see_it is not None
     changed = three.pixels.clone()
     changed[-1] = 1.0
@@ -115,33 +125,35 @@ def test_tiles_that_are_not_used_are_seen_by_the_tower_alone(seeing: Seeing) -> 
 
 
 @torch.inference_mode()
-def test_sequences_of_a_batch_do_not_mix(seeing: Seeing) -> None:
+def test_sequences_of_a_batch_do_not_mix(vision_model: LoadedVisionModel) -> None:
     """One without a picture, one that goes on after one, one that begins with two."""
-    plain = Conversation(seeing)
-    goes_on, begins = (Conversation(seeing, space=plain.space) for _ in range(2))
-    first, shown = seeing.shown(f"{BEGIN} w1 {{}} w2 w3", PICTURES[:1])
+    plain = Conversation(vision_model)
+    goes_on, begins = (Conversation(vision_model, space=plain.space) for _ in range(2))
+    first, shown = vision_model.shown(f"{BEGIN} w1 {{}} w2 w3", PICTURES[:1])
     goes_on.feed(first[:-1], shown)
-    text, _ = seeing.shown(f"{BEGIN} w7 w8", [])
-    both, two = seeing.shown(f"{BEGIN} {{}} w4 {{}} w5", PICTURES[1:3])
+    text, _ = vision_model.shown(f"{BEGIN} w7 w8", [])
+    both, two = vision_model.shown(f"{BEGIN} {{}} w4 {{}} w5", PICTURES[1:3])
     fed = [(plain, (), text), (goes_on, shown, first), (begins, two, both)]
     inputs = [
-        sequence_input(seeing.decoder, each.cache, images, ids[each.cache.length :], 0)
+        sequence_input(vision_model.decoder, each.cache, images, ids[each.cache.length :], 0)
         for each, images, ids in fed
     ]
     inputs = [replace(each, logits_rows=range(len(each.token_ids))) for each in inputs]
     caches = [each.cache for each, _, _ in fed]
-    together = seeing.decoder.forward(forward_batch(inputs), caches)
-    again, shown_again = seeing.shown(f"{BEGIN} {{}} w4 {{}} w5", PICTURES[1:3])
+    together = vision_model.decoder.forward(forward_batch(inputs), caches)
+    again, shown_again = vision_model.shown(f"{BEGIN} {{}} w4 {{}} w5", PICTURES[1:3])
     alone = [
-        Conversation(seeing).feed(text),
-        Conversation(seeing).feed(*seeing.shown(f"{BEGIN} w1 {{}} w2 w3", PICTURES[:1]))[-1:],
-        Conversation(seeing).feed(again, shown_again),
+        Conversation(vision_model).feed(text),
+        Conversation(vision_model).feed(
+            *vision_model.shown(f"{BEGIN} w1 {{}} w2 w3", PICTURES[:1])
+        )[-1:],
+        Conversation(vision_model).feed(again, shown_again),
     ]
     assert difference(together, torch.cat(alone)) < TOLERANCE
 
 
 class Counting:
-    """Sees as another does, and counts how often."""
+    """Calls another vision module and counts the calls."""
 
     def __init__(self, inner: Any) -> None:
         self.description, self._inner, self.calls = inner.description, inner, 0
@@ -151,9 +163,9 @@ class Counting:
         return self._inner(*args)
 
 
-def begin_engine(seeing: Seeing, prefix_cache_n: int) -> Engine:
+def begin_engine(vision_model: LoadedVisionModel, prefix_cache_n: int) -> Engine:
     return make_engine(
-        seeing.decoder,
+        vision_model.decoder,
         planned_tokens=PLANNED_TOKENS,
         context_tokens=600,
         chunk_tokens=5,
@@ -163,7 +175,7 @@ def begin_engine(seeing: Seeing, prefix_cache_n: int) -> Engine:
     )
 
 
-def test_a_reply_goes_on_seeing(seeing: Seeing, peer: Peer) -> None:
+def test_a_reply_goes_on_seeing(vision_model: LoadedVisionModel, peer: Peer) -> None:
     text = f"{BEGIN} w1 {{}} w2 {{}} w3"
     made = peer.model.generate(
         **peer.inputs(text, PICTURES[:2]),
@@ -171,8 +183,8 @@ def test_a_reply_goes_on_seeing(seeing: Seeing, peer: Peer) -> None:
         min_new_tokens=REPLY_TOKENS,
         do_sample=False,
     )
-    ids, images = seeing.shown(text, PICTURES[:2])
-    reply = generate(begin_engine(seeing, 0), ids, GREEDY, images)
+    ids, images = vision_model.shown(text, PICTURES[:2])
+    reply = generate(begin_engine(vision_model, 0), ids, GREEDY, images)
     assert reply == made[0, len(ids) :].tolist()
 
 
@@ -183,17 +195,17 @@ def with_digests(shown: list[ImageInput], *digests: int) -> list[ImageInput]:
 
 
 def test_remembered_pictures_are_not_looked_at_again(
-    seeing: Seeing, monkeypatch: pytest.MonkeyPatch
+    vision_model: LoadedVisionModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counting = Counting(seeing.decoder.vision)
-    monkeypatch.setattr(seeing.decoder, "vision", counting)
-    remembering, forgetting = begin_engine(seeing, 8), begin_engine(seeing, 0)
+    counting = Counting(vision_model.decoder.vision)
+    monkeypatch.setattr(vision_model.decoder, "vision", counting)
+    remembering, forgetting = begin_engine(vision_model, 8), begin_engine(vision_model, 0)
 
     def replies(text: str, images: Sequence[Image.Image], *digests: int) -> int:
         """Both engines give the same; how many pictures the remembering one looked at."""
-        ids, shown = seeing.shown(text, images)
+        ids, shown = vision_model.shown(text, images)
         expected = generate(forgetting, ids, GREEDY, with_digests(shown, *digests))
-        ids, shown = seeing.shown(text, images)
+        ids, shown = vision_model.shown(text, images)
         before = counting.calls
         made = generate(remembering, ids, GREEDY, with_digests(shown, *digests))
         assert made == expected
@@ -213,12 +225,14 @@ def test_remembered_pictures_are_not_looked_at_again(
     assert replies(f"{BEGIN} w1 {{}} w2 w3 w4 w5", [other], 2) == 0
 
 
-def test_an_interrupted_step_is_undone(seeing: Seeing, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_step_is_undone(
+    vision_model: LoadedVisionModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Some layers have taken up a picture by then."""
     text = f"{BEGIN} w1 w2 w3 w4 w5 {{}} w6"
-    ids, images = seeing.shown(text, PICTURES[:1])
-    expected = generate(begin_engine(seeing, 0), ids, GREEDY, images)
-    layers, calls = seeing.decoder._layers, []
+    ids, images = vision_model.shown(text, PICTURES[:1])
+    expected = generate(begin_engine(vision_model, 0), ids, GREEDY, images)
+    layers, calls = vision_model.decoder._layers, []
 
     class Failing:
         mixer = layers[-1].mixer
@@ -230,9 +244,9 @@ def test_an_interrupted_step_is_undone(seeing: Seeing, monkeypatch: pytest.Monke
             return last(x, *rest)
 
     last = layers[-1]
-    monkeypatch.setattr(seeing.decoder, "_layers", [*layers[:-1], Failing()])
-    engine = begin_engine(seeing, 0)
-    ids, images = seeing.shown(text, PICTURES[:1])
+    monkeypatch.setattr(vision_model.decoder, "_layers", [*layers[:-1], Failing()])
+    engine = begin_engine(vision_model, 0)
+    ids, images = vision_model.shown(text, PICTURES[:1])
     made = Asked.of(engine, ids, GREEDY, images)
     with pytest.raises(KeyboardInterrupt):
         made.finish()
@@ -243,7 +257,7 @@ def test_an_interrupted_step_is_undone(seeing: Seeing, monkeypatch: pytest.Monke
 def test_the_planned_cache_is_what_the_largest_pictures_take(
     known: VisionReference, dtype: Any
 ) -> None:
-    model = load_seeing(known.folder, dtype=dtype)
+    model = load_vision_model(known.folder, dtype=dtype)
     planned = model.plan.vision
     assert planned is not None
     edge = planned.image_edge
@@ -264,25 +278,27 @@ def test_the_planned_cache_is_what_the_largest_pictures_take(
     assert seen.activation_bytes[cpu] <= model.plan.terms[0].activations.expected
 
 
-def test_text_alone_leaves_out_what_looks_at_pictures(seeing: Seeing, peer: Peer) -> None:
-    checkpoint = open_checkpoint(ModelSource(str(seeing.folder), "safetensors"))
+def test_text_alone_leaves_out_what_looks_at_pictures(
+    vision_model: LoadedVisionModel, peer: Peer
+) -> None:
+    checkpoint = open_checkpoint(ModelSource(str(vision_model.folder), "safetensors"))
     description = describe(checkpoint)
     crossed = set(peer.model.config.text_config.cross_attention_layers)
     count = peer.model.config.text_config.num_hidden_layers
     assert description.spec.file_layers == tuple(n for n in range(count) if n not in crossed)
     names = {piece.tensor for p in description.parameters for piece in p.pieces}
     assert not any("cross_attn" in name or "vision" in name for name in names)
-    plain = load_seeing(seeing.folder, sees=False)
+    plain = load_vision_model(vision_model.folder, with_vision=False)
     assert len(plain.plan.kv_bytes) == count - len(crossed)
     text = f"{BEGIN} w1 w2 w3 w9"
-    ids = seeing.ids(text, [])
+    ids = vision_model.ids(text, [])
     with torch.no_grad():
         expected = peer.model(input_ids=torch.tensor([ids])).logits[0]
     assert difference(Conversation(plain).feed(ids), expected) < TOLERANCE
 
 
 def test_names_as_newer_files_have_them(
-    seeing: Seeing, known: VisionReference, tmp_path: Path
+    vision_model: LoadedVisionModel, known: VisionReference, tmp_path: Path
 ) -> None:
     tensors = load_file(known.folder / "model.safetensors")
 
@@ -293,30 +309,33 @@ def test_names_as_newer_files_have_them(
     save_file({renamed(name): t for name, t in tensors.items()}, tmp_path / "model.safetensors")
     for name in ("config.json", "preprocessor_config.json", "tokenizer.json"):
         (tmp_path / name).write_text((known.folder / name).read_text())
-    newer = load_seeing(tmp_path)
+    newer = load_vision_model(tmp_path)
     prompt = known.prompts[1]
     ids, images = newer.shown(prompt.text, prompt.images)
     assert difference(Conversation(newer).feed(ids, images), prompt.logits) < TOLERANCE
 
 
-def test_penalties_pass_over_tokens_that_no_reply_has(seeing: Seeing) -> None:
-    ids, images = seeing.shown(f"{BEGIN} w1 {{}} w2 w1 {{}} w2 w1", PICTURES[:2])
-    assert max(ids) == seeing.description.spec.vocab_size
+def test_penalties_pass_over_tokens_that_no_reply_has(vision_model: LoadedVisionModel) -> None:
+    ids, images = vision_model.shown(f"{BEGIN} w1 {{}} w2 w1 {{}} w2 w1", PICTURES[:2])
+    assert max(ids) == vision_model.description.spec.vocab_size
     sampling = replace(
         GREEDY, repetition_penalty=1.5, dry_multiplier=1.0, dry_allowed_length=1, max_tokens=3
     )
-    reply = generate(begin_engine(seeing, 0), ids, sampling, images)
+    reply = generate(begin_engine(vision_model, 0), ids, sampling, images)
     assert len(reply) == 3
 
 
 WRONG = {
-    "otherwise than for 4 tiles of 24": ("preprocessor_config.json", {"max_image_tiles": 5}),
-    "otherwise than for 4 tiles of 24 pixels": (
+    "does not match the tower, which has 4 tiles of 24": (
+        "preprocessor_config.json",
+        {"max_image_tiles": 5},
+    ),
+    "does not match the tower, which has 4 tiles of 24 pixels": (
         "preprocessor_config.json",
         {"size": {"height": 20, "width": 20}},
     ),
     "supported_aspect_ratios": ("config.json", {"supported_aspect_ratios": [[1, 1], [2, 2]]}),
-    "there is no layer": ("config.json", {"intermediate_layers_indices": [3]}),
+    "intermediate_layers_indices": ("config.json", {"intermediate_layers_indices": [3]}),
 }
 
 
@@ -331,7 +350,7 @@ def test_bad_configurations_are_refused(vision_references, tmp_path: Path, messa
     inner.update(changes)
     (tmp_path / name).write_text(json.dumps(config))
     with pytest.raises(MrsError, match=message):
-        describe(open_checkpoint(ModelSource(str(tmp_path), "safetensors")), sees=True)
+        describe(open_checkpoint(ModelSource(str(tmp_path), "safetensors")), with_vision=True)
 
 
 #: Of the model cards' files: parameters, and what differs from transformers' defaults.
@@ -356,8 +375,9 @@ def test_the_published_models(name: str) -> None:
     count, changes = PUBLISHED[name]
     text = TEXT_FAMILY.read(Config({**TEXT_FAMILY.defaults, **changes}, name))
     model = Config({"vision_config": {"image_size": 560}}, name)
-    spec, seeing = see(FAMILY, model, _IMAGES, text, ())
-    parameters = list_parameters(text, {**SAFETENSORS, **TEXT_FAMILY.safetensors}) + seeing
+    spec, vision_parameters = describe_vision(FAMILY, model, _IMAGES, text, ())
+    parameters = list_parameters(text, {**SAFETENSORS, **TEXT_FAMILY.safetensors})
+    parameters += vision_parameters
     assert sum(prod(p.shape) for p in parameters) == count
     assert spec.vision is not None
     layout = spec.vision.layout

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from vision_reference import VisionReference, picture
-from vision_running import Seeing
+from vision_running import LoadedVisionModel
 
 from mrs.architecture.vision_spec import ImageLayout, PixelScale
 from mrs.errors import UsageError
@@ -22,7 +22,9 @@ def in_steps(ours: torch.Tensor, theirs: torch.Tensor, scale: PixelScale) -> flo
 @pytest.mark.table("pixels")
 @pytest.mark.parametrize("mode", ["RGB", "L", "RGBA"])
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-def test_pixels(model: Seeing, truth: VisionReference, size: tuple[int, int], mode: str) -> None:
+def test_pixels(
+    model: LoadedVisionModel, truth: VisionReference, size: tuple[int, int], mode: str
+) -> None:
     image = picture(*size, mode=mode)
     if mode == "RGBA":
         image.putalpha(picture(*size, seed=1, mode="L"))
@@ -42,7 +44,7 @@ def is_refused(layout: ImageLayout, width: int, height: int) -> bool:
     return False
 
 
-def test_no_picture_is_larger_than_the_largest(model: Seeing) -> None:
+def test_no_picture_is_larger_than_the_largest(model: LoadedVisionModel) -> None:
     layout = model.vision.layout
     for edge in (16, 60, 200, 1024):
         most = layout.largest(edge)

@@ -20,13 +20,17 @@ from safetensors.torch import load_file, save_file
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 from transformers.vision_utils import get_vision_window_index
 from vision_reference import REPLY_TOKENS, VisionReference
-from vision_running import Conversation, Seeing, difference, load_seeing
+from vision_running import Conversation, LoadedVisionModel, difference, load_vision_model
 
 from mrs.architecture.config import Config
 from mrs.architecture.describe import describe
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.parameters import list_parameters
-from mrs.architecture.vision.describe_vision import see, text_of, vision_family
+from mrs.architecture.vision.describe_vision import (
+    describe_vision,
+    language_model_of,
+    vision_family,
+)
 from mrs.architecture.vision.dynamic_layout import DynamicLayout
 from mrs.architecture.vision_spec import PixelScale
 from mrs.engine.multimodal import sequence_input
@@ -48,8 +52,8 @@ def reference(request: pytest.FixtureRequest, vision_references) -> VisionRefere
 
 
 @pytest.fixture(scope="module")
-def seeing(reference: VisionReference) -> Seeing:
-    return load_seeing(reference.folder)
+def vision_model(reference: VisionReference) -> LoadedVisionModel:
+    return load_vision_model(reference.folder)
 
 
 def as_older(config: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +99,7 @@ def respelled(folder: Path, target: Path, spelling: str) -> Path:
 @pytest.mark.parametrize("spelling", ["older", "newer"])
 def test_other_spellings(reference: VisionReference, tmp_path: Path, spelling: str) -> None:
     folder = respelled(reference.folder, tmp_path / spelling, spelling)
-    model, prompt = load_seeing(folder), reference.prompts[2]
+    model, prompt = load_vision_model(folder), reference.prompts[2]
     if "odd" in reference.case.name and spelling == "older":
         assert not json.loads((folder / "config.json").read_text()).get("layer_types")
     ids, images = model.shown(prompt.text, prompt.images)
@@ -108,15 +112,17 @@ def test_other_spellings(reference: VisionReference, tmp_path: Path, spelling: s
     )
 
 
-def test_text_alone(reference: VisionReference, seeing: Seeing) -> None:
+def test_text_alone(reference: VisionReference, vision_model: LoadedVisionModel) -> None:
     """Text turns as it does in a model that never saw; so does the model read as plain."""
     prompt = reference.prompts[0]
-    one = sequence_input(seeing.decoder, Conversation(seeing).cache, (), prompt.ids[:8], 8)
+    one = sequence_input(
+        vision_model.decoder, Conversation(vision_model).cache, (), prompt.ids[:8], 8
+    )
     assert (one.offset, one.positions) == (0, None)
     checkpoint = open_checkpoint(ModelSource(str(reference.folder), "safetensors"))
     spec = describe(checkpoint).spec
     devices = [torch.device("cpu")] * len(spec.layers)
-    plain = Decoder(spec, seeing.weights, devices, torch.float32)
+    plain = Decoder(spec, vision_model.weights, devices, torch.float32)
     cache = plain.new_cache(50, 512)
     one = sequence_input(plain, cache, (), prompt.ids, len(prompt.ids))
     one = replace(one, logits_rows=range(len(prompt.ids)))
@@ -125,15 +131,19 @@ def test_text_alone(reference: VisionReference, seeing: Seeing) -> None:
     assert difference(logits, prompt.logits) < TOLERANCE
 
 
-def test_text_goes_on_behind_the_picture(seeing: Seeing, reference: VisionReference) -> None:
+def test_text_goes_on_behind_the_picture(
+    vision_model: LoadedVisionModel, reference: VisionReference
+) -> None:
     """Pieces of a prompt stand where they stand in the whole of it, a token at a time too."""
     prompt = reference.prompts[2]
-    ids, images = seeing.shown(prompt.text, prompt.images)
-    cache = Conversation(seeing).cache
+    ids, images = vision_model.shown(prompt.text, prompt.images)
+    cache = Conversation(vision_model).cache
 
     def positions(fed: range) -> torch.Tensor:
         cache.length = fed.start
-        one = sequence_input(seeing.decoder, cache, images, ids[fed.start : fed.stop], len(ids))
+        one = sequence_input(
+            vision_model.decoder, cache, images, ids[fed.start : fed.stop], len(ids)
+        )
         if one.positions is not None:
             return one.positions
         return torch.arange(fed.start, fed.stop).repeat(3, 1) + one.offset
@@ -160,27 +170,29 @@ def test_text_goes_on_behind_the_picture(seeing: Seeing, reference: VisionRefere
             place += max(rows, columns)
 
 
-def test_one_goes_on_inside_a_picture(seeing: Seeing, reference: VisionReference) -> None:
+def test_one_goes_on_inside_an_image(
+    vision_model: LoadedVisionModel, reference: VisionReference
+) -> None:
     """Tokens computed before a cancellation, in the middle of an image, serve the next reply."""
     prompt = reference.prompts[1]
     settings = Sampling(
         temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=REPLY_TOKENS
     )
     engine = make_engine(
-        seeing.decoder,
+        vision_model.decoder,
         planned_tokens=300,
         context_tokens=600,
         prefix_cache_n=4,
         chunk_tokens=CHUNK,
     )
-    ids, images = seeing.shown(prompt.text, prompt.images)
+    ids, images = vision_model.shown(prompt.text, prompt.images)
     first = Asked.of(engine, ids, settings, images).sequence
     engine.step()
     first.abort()
     engine.step()
     assert first.finish_reason == "cancelled"
     assert CHUNK in images[0].positions
-    ids, images = seeing.shown(prompt.text, prompt.images)
+    ids, images = vision_model.shown(prompt.text, prompt.images)
     second = Asked.of(engine, ids, settings, images)
     assert second.finish() == reference.reply
     assert second.sequence.num_cached_tokens == CHUNK
@@ -340,11 +352,11 @@ def described(
     family = vision_family(config["model_type"], name)
     model = Config({**family.defaults, **config}, name)
     tensors = () if config.get("tie_word_embeddings") else ("lm_head.weight",)
-    text = text_of(family, model, tensors)
+    text = language_model_of(family, model, tensors)
     spec = text.family.read(text.config)
     parameters = list_parameters(spec, text.names)
-    spec, seeing = see(family, model, images, spec, tensors)
-    return spec, sum(prod(parameter.shape) for parameter in parameters + seeing)
+    spec, vision_parameters = describe_vision(family, model, images, spec, tensors)
+    return spec, sum(prod(parameter.shape) for parameter in parameters + vision_parameters)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -371,8 +383,8 @@ def test_published(name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "told"),
     [
-        ({"rope_scaling": {"mrope_section": [16, 24, 25]}}, NotReadable, "64 pairs in three"),
-        ({"rope_scaling": {"mrope_section": [32, 32]}}, NotReadable, "64 pairs in three"),
+        ({"rope_scaling": {"mrope_section": [16, 24, 25]}}, NotReadable, "with the sum 64"),
+        ({"rope_scaling": {"mrope_section": [32, 32]}}, NotReadable, "with the sum 64"),
         ({"rope_scaling": {"mrope_section": 64}}, NotReadable, "not a list"),
         ({"rope_scaling": {"mrope_section": [64, 0, 0]}}, NotReadable, "at least 1"),
         ({"rope_scaling": {"type": "mrope"}}, NotReadable, "lacks 'mrope_section'"),
@@ -384,12 +396,16 @@ def test_published(name: str) -> None:
         (
             {"rope_scaling": {"mrope_section": [16, 24, 24], "type": "dynamic", "factor": 2.0}},
             Unsupported,
-            "dynamic rope",
+            "rope scaling 'dynamic'",
         ),
-        ({"vision_config": {**_TOWER_25, "num_heads": 640}}, NotReadable, "rows and columns"),
-        ({"vision_config": {**_TOWER_25, "window_size": 27}}, NotReadable, "no room"),
+        ({"vision_config": {**_TOWER_25, "num_heads": 640}}, NotReadable, "two-dimensional rope"),
+        ({"vision_config": {**_TOWER_25, "window_size": 27}}, NotReadable, "window_size"),
         ({"vision_config": {**_TOWER_25, "fullatt_block_indexes": 7}}, NotReadable, "not a list"),
-        ({"vision_config": {**_TOWER_25, "fullatt_block_indexes": ["7"]}}, NotReadable, "layer"),
+        (
+            {"vision_config": {**_TOWER_25, "fullatt_block_indexes": ["7"]}},
+            NotReadable,
+            "fullatt_block_indexes",
+        ),
         ({"vision_config": {**_TOWER_25, "in_channels": 4}}, Unsupported, "in_channels"),
     ],
 )

@@ -20,10 +20,10 @@ from transformers.models.idefics3.modeling_idefics3 import Idefics3VisionEmbeddi
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 from vision_case import make_tokenizer
 from vision_reference import picture
-from vision_running import Conversation, difference, load_seeing
+from vision_running import Conversation, difference, load_vision_model
 
 from mrs.architecture.describe import describe
-from mrs.architecture.vision.image_layouts import limited
+from mrs.architecture.vision.image_layouts import limit_edge
 from mrs.architecture.vision_spec import ImageLayout
 from mrs.errors import NotReadable, UsageError
 from mrs.families.vision.idefics3 import SplitLayout
@@ -64,7 +64,7 @@ def test_as_transformers_4_spelled(vision_references, tmp_path: Path) -> None:
         assert key in config
     del config["tie_word_embeddings"], config["text_config"]["tie_word_embeddings"]
     (folder / "config.json").write_text(json.dumps(config))
-    model, prompt = load_seeing(folder), truth.prompts[2]
+    model, prompt = load_vision_model(folder), truth.prompts[2]
     ids, images = model.shown(prompt.text, prompt.images)
     assert difference(Conversation(model).feed(ids, images), prompt.logits) < 1e-4
 
@@ -95,7 +95,7 @@ SIZES = [(37, 53), (90, 41), (200, 7), (6, 201), (24, 24), (64, 64), (41, 90)]
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_gemma_prompts(case, size, vision_references) -> None:
     """The text around and between images, to the letter."""
-    layout = load_seeing(vision_references(case).folder).vision.layout
+    layout = load_vision_model(vision_references(case).folder).vision.layout
     processor = case.processor(make_tokenizer(case.specials))
     inputs = processor.image_processor(images=[picture(*size)])
     assert layout.shape(size[1], size[0]).text == processor.replace_image_token(inputs, 0)
@@ -104,7 +104,7 @@ def test_gemma_prompts(case, size, vision_references) -> None:
 @pytest.mark.parametrize("case", IDEFICS3, ids=lambda case: case.id)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_idefics_prompts(case, size, vision_references) -> None:
-    layout = load_seeing(vision_references(case).folder).vision.layout
+    layout = load_vision_model(vision_references(case).folder).vision.layout
     processor = case.processor(make_tokenizer(case.specials))
     inputs = processor.image_processor(images=[picture(*size)], return_row_col_info=True)
     text = layout.shape(size[1], size[0]).text
@@ -154,9 +154,9 @@ def test_a_longest_edge_that_is_set_makes_fewer_tiles(
 def test_a_longest_edge_means_nothing_to_others() -> None:
     square = published_layout("gemma-3-4b-it")
     for layout in (square, split_layout(72, 24, is_split=False), split_layout(24, 24)):
-        with pytest.raises(UsageError, match="--max-edge changes nothing"):
-            limited(layout, 500)
-    with pytest.raises(UsageError, match="--max-edge changes nothing"):
+        with pytest.raises(UsageError, match="--max-edge has no effect"):
+            limit_edge(layout, 500)
+    with pytest.raises(UsageError, match="--max-edge has no effect"):
         published("gemma-3-4b-it", 500)
 
 
@@ -166,22 +166,27 @@ _TILES_OF_64 = {"max_image_size": {"longest_edge": 64}}
 @pytest.mark.parametrize(
     ("name", "model", "images", "told"),
     [
-        ("gemma-3-4b-it", {"mm_tokens_per_image": 250}, {}, "250 tokens"),
-        ("gemma-3-4b-it", {"mm_tokens_per_image": 25}, {}, "make no 25 tokens"),
+        ("gemma-3-4b-it", {"mm_tokens_per_image": 250}, {}, "mm_tokens_per_image = 250"),
+        (
+            "gemma-3-4b-it",
+            {"mm_tokens_per_image": 25},
+            {},
+            "cannot be pooled to mm_tokens_per_image = 25",
+        ),
         ("gemma-3-4b-it", {}, {"size": {"height": 448, "width": 896}}, "448 x 896"),
         (
             "gemma-3-4b-it",
             {},
             {"do_pan_and_scan": True, "pan_and_scan_min_crop_size": 1},
-            "stretches of 1 pixels",
+            "crops of 1 pixels",
         ),
-        ("SmolVLM-256M-Instruct", {"scale_factor": 5}, {}, "squares of 5"),
+        ("SmolVLM-256M-Instruct", {"scale_factor": 5}, {}, "scale_factor = 5"),
         ("SmolVLM-256M-Instruct", {}, {"max_image_size": {"longest_edge": 9}}, "0 patches"),
         (
             "SmolVLM-256M-Instruct",
             {},
             {"size": {"longest_edge": 10**9}, **_TILES_OF_64},
-            "more than any",
+            "out of range",
         ),
         ("SmolVLM-256M-Instruct", {}, {"do_resize": False}, "do_resize"),
         ("SmolVLM-256M-Instruct", {}, {"size": {"height": 5, "width": 5}}, "longest_edge"),
@@ -191,5 +196,5 @@ def test_broken_configs(name: str, model: Any, images: Any, told: str) -> None:
     values, settings, _, _ = PUBLISHED[name]
     header = Header(name, {**values, **model}, {**settings, **images}, {})
     with pytest.raises(Exception, match=told) as caught:
-        describe(header, sees=True)
+        describe(header, with_vision=True)
     assert type(caught.value).__module__ == NotReadable.__module__

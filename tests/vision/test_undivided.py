@@ -10,7 +10,7 @@ from gemma3_cases import GEMMA3
 from hypothesis import given
 from hypothesis import strategies as st
 from vision_reference import VisionReference
-from vision_running import Conversation, Seeing, load_seeing
+from vision_running import Conversation, LoadedVisionModel, load_vision_model
 
 from mrs.architecture.vision_spec import ImageShape
 from mrs.engine.engine import Engine
@@ -25,12 +25,14 @@ GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_to
 
 
 @pytest.fixture(scope="module", params=GEMMA3, ids=lambda case: case.id)
-def seeing(request: pytest.FixtureRequest, vision_references) -> tuple[Seeing, VisionReference]:
+def vision_model(
+    request: pytest.FixtureRequest, vision_references
+) -> tuple[LoadedVisionModel, VisionReference]:
     truth = vision_references(request.param)
-    return load_seeing(truth.folder), truth
+    return load_vision_model(truth.folder), truth
 
 
-def begin_engine(model: Seeing, **settings: int) -> Engine:
+def begin_engine(model: LoadedVisionModel, **settings: int) -> Engine:
     return make_engine(
         model.decoder, planned_tokens=300, context_tokens=600, chunk_tokens=CHUNK, **settings
     )
@@ -55,9 +57,9 @@ def test_cuts_lie_between_images(lengths: list[int], start: int, chunk: int) -> 
 
 
 def test_many_prompts_at_once(
-    seeing: tuple[Seeing, VisionReference], monkeypatch: pytest.MonkeyPatch
+    vision_model: tuple[LoadedVisionModel, VisionReference], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, truth = seeing
+    model, truth = vision_model
     steps: list[list[tuple[int, ScheduledSequence]]] = []
     schedule = Scheduler.schedule
 
@@ -91,9 +93,11 @@ def test_many_prompts_at_once(
             assert not any(run.start < start + num_tokens < run.stop for run in runs)
 
 
-def test_no_prefix_ends_inside_an_image(seeing: tuple[Seeing, VisionReference]) -> None:
+def test_no_prefix_ends_inside_an_image(
+    vision_model: tuple[LoadedVisionModel, VisionReference],
+) -> None:
     """A prompt that ends with an image leaves nothing but the image to be computed again."""
-    model, truth = seeing
+    model, truth = vision_model
     engine = begin_engine(model, prefix_cache_n=4)
     prompt = truth.prompts[1]
     replies, cached = [], []
@@ -107,9 +111,9 @@ def test_no_prefix_ends_inside_an_image(seeing: tuple[Seeing, VisionReference]) 
     assert cached == [0, last.start]
 
 
-def test_others_may_be_cut(seeing: tuple[Seeing, VisionReference]) -> None:
+def test_others_may_be_cut(vision_model: tuple[LoadedVisionModel, VisionReference]) -> None:
     """Where a model reads images like text nothing is undivided."""
-    model, truth = seeing
+    model, truth = vision_model
     prompt = truth.prompts[2]
     ids, images = model.shown(prompt.text, prompt.images)
     causal = [replace(image, undivided=()) for image in images]

@@ -1,11 +1,11 @@
-"""Every family that sees gives the numbers of transformers, however pictures and tokens arrive."""
+"""Every vision family gives the logits of transformers, however images and tokens are batched."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from vision_reference import REPLY_TOKENS, Truth, VisionReference
-from vision_running import Conversation, Seeing, difference, load_seeing
+from vision_running import Conversation, LoadedVisionModel, difference, load_vision_model
 
 from mrs.request import Sampling
 from support.engines import generate, make_engine
@@ -15,7 +15,7 @@ TOLERANCE = 1e-4
 GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=REPLY_TOKENS)
 
 
-def check(model: Seeing, prompt: Truth, chunk_tokens: int = 512) -> None:
+def check(model: LoadedVisionModel, prompt: Truth, chunk_tokens: int = 512) -> None:
     ids, images = model.shown(prompt.text, prompt.images)
     assert ids == prompt.ids
     logits = Conversation(model, chunk_tokens).feed(ids, images)
@@ -24,17 +24,17 @@ def check(model: Seeing, prompt: Truth, chunk_tokens: int = 512) -> None:
 
 @pytest.mark.table("0, 1, 2 images")
 @pytest.mark.parametrize("images", [0, 1, 2])
-def test_prompts(model: Seeing, truth: VisionReference, images: int) -> None:
+def test_prompts(model: LoadedVisionModel, truth: VisionReference, images: int) -> None:
     check(model, truth.prompts[images])
 
 
 @pytest.mark.table("chunks of 7")
-def test_in_chunks(model: Seeing, truth: VisionReference) -> None:
+def test_in_chunks(model: LoadedVisionModel, truth: VisionReference) -> None:
     check(model, truth.prompts[2], chunk_tokens=7)
 
 
 @pytest.mark.table("second turn")
-def test_second_turn_with_another_image(model: Seeing, truth: VisionReference) -> None:
+def test_second_turn_with_another_image(model: LoadedVisionModel, truth: VisionReference) -> None:
     first, second = truth.prompts[1], truth.second
     ids, images = model.shown(second.text, second.images)
     assert ids == second.ids
@@ -50,12 +50,12 @@ def test_second_turn_with_another_image(model: Seeing, truth: VisionReference) -
 @pytest.mark.table("two devices")
 def test_split_over_two_logical_devices(truth: VisionReference) -> None:
     devices = torch.device("cpu"), torch.device("cpu", 0)
-    split = load_seeing(truth.folder, devices=devices)
+    split = load_vision_model(truth.folder, devices=devices)
     check(split, truth.prompts[2])
 
 
 @pytest.mark.table("remembered")
-def test_engine(model: Seeing, truth: VisionReference) -> None:
+def test_engine(model: LoadedVisionModel, truth: VisionReference) -> None:
     """Greedy replies, with what the second may remember of the first, and of other pictures."""
     prompt, other = truth.prompts[1], truth.prompts[2]
     engine = make_engine(
@@ -81,7 +81,7 @@ def test_engine(model: Seeing, truth: VisionReference) -> None:
 
 @pytest.mark.table("bf16", "planned bytes")
 def test_bf16_and_planned_bytes(truth: VisionReference) -> None:
-    half = load_seeing(truth.folder, dtype="bf16")
+    half = load_vision_model(truth.folder, dtype="bf16")
     for parameter in half.description.parameters:
         planned = half.plan.storage[parameter.name].size_bytes
         if parameter.role in ("vector", "dense"):

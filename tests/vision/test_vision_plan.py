@@ -1,4 +1,4 @@
-"""What a plan says of seeing is what a run takes."""
+"""The planned memory of the vision part is the memory that a run needs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from vision_reference import VisionReference
-from vision_running import Seeing, load_seeing
+from vision_running import LoadedVisionModel, load_vision_model
 
 from mrs.architecture.describe import describe
 from mrs.devices.probe import probe_devices
@@ -20,7 +20,7 @@ from mrs.source.find import open_checkpoint
 
 
 @pytest.mark.table("planned bytes")
-def test_weights_and_features_are_exact(model: Seeing) -> None:
+def test_weights_and_features_are_exact(model: LoadedVisionModel) -> None:
     planned = model.plan.vision
     assert planned is not None
     held = 0
@@ -42,7 +42,7 @@ def test_weights_and_features_are_exact(model: Seeing) -> None:
 @pytest.mark.table("planned bytes")
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_looking_takes_no_more_than_planned(truth: VisionReference, dtype: str) -> None:
-    model = load_seeing(truth.folder, dtype=dtype)
+    model = load_vision_model(truth.folder, dtype=dtype)
     planned, see = model.plan.vision, model.decoder.vision
     assert planned is not None
     assert see is not None
@@ -56,7 +56,7 @@ def test_looking_takes_no_more_than_planned(truth: VisionReference, dtype: str) 
 
 @pytest.mark.table("ISQ")
 def test_isq_leaves_the_tower(truth: VisionReference) -> None:
-    plain, small = load_seeing(truth.folder), load_seeing(truth.folder, isq="q8_0")
+    plain, small = load_vision_model(truth.folder), load_vision_model(truth.folder, isq="q8_0")
     assert plain.plan.vision == small.plan.vision
     formats = {
         name: kept.format.name
@@ -69,7 +69,7 @@ def test_isq_leaves_the_tower(truth: VisionReference) -> None:
 
 def test_more_images_take_more(truth: VisionReference) -> None:
     checkpoint = open_checkpoint(ModelSource(str(truth.folder), "safetensors"))
-    description = describe(checkpoint, sees=True)
+    description = describe(checkpoint, with_vision=True)
     devices = probe_devices(what_if=("cuda:0=8GiB", "cpu=8GiB"), cpu_only=False)
     request = RunRequest(checkpoint.source, max_seq_len=1000)
     plans = [

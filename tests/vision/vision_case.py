@@ -1,4 +1,4 @@
-"""What a test of a family that sees runs: one tiny configuration, with its processor."""
+"""A test case of a vision family: one tiny configuration, with its processor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workload a tiny model that sees as a run does, and show it pictures."""
+"""Load a tiny vision model as a run does, and give it images."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PLANNED_TOKENS = 200
 
 
 @dataclass(frozen=True)
-class Seeing:
+class LoadedVisionModel:
     """A loaded model."""
 
     folder: Path
@@ -65,18 +65,18 @@ class Seeing:
         return ids, place_images(self.vision, ids, prepared)
 
 
-def load_seeing(
+def load_vision_model(
     folder: Path,
     dtype: Dtype = "f32",
     devices: Sequence[torch.device] = (CPU,),
     isq: str | None = None,
     source: ModelSource | None = None,
-    sees: bool = True,
-) -> Seeing:
+    with_vision: bool = True,
+) -> LoadedVisionModel:
     """The layers are spread over `devices` in equal runs; the rest sits on the first."""
     source = source or ModelSource(str(folder), "safetensors")
     checkpoint = open_checkpoint(source)
-    description = describe(checkpoint, sees=sees)
+    description = describe(checkpoint, with_vision=with_vision)
     request = RunRequest(
         source,
         dtype=dtype,
@@ -88,19 +88,22 @@ def load_seeing(
     host = probe_devices(what_if=(), cpu_only=True)
     made = make_plan(request, ModelWeightsInfo(checkpoint, description), host)
     weights, decoder = planned_decoder(checkpoint, description, made, devices)
-    return Seeing(folder, description, made, weights, decoder)
+    return LoadedVisionModel(folder, description, made, weights, decoder)
 
 
 class Conversation:
     """One sequence of a decoder with pictures in it, fed in chunks."""
 
     def __init__(
-        self, seeing: Seeing, chunk_tokens: int = 512, space: CacheSpace | None = None
+        self,
+        vision_model: LoadedVisionModel,
+        chunk_tokens: int = 512,
+        space: CacheSpace | None = None,
     ) -> None:
-        self._decoder = seeing.decoder
+        self._decoder = vision_model.decoder
         self._chunk_tokens = chunk_tokens
         self._ids: list[int] = []
-        self.space = space or seeing.decoder.new_space(CacheSize(50, 1, chunk_tokens))
+        self.space = space or vision_model.decoder.new_space(CacheSize(50, 1, chunk_tokens))
         self.cache = self.space.new()
 
     @torch.inference_mode()

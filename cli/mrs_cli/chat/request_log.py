@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from mrs.errors import UsageError
-from mrs.events import Usage
+from mrs.events import ReplyUsage
 from mrs.request import Message, Sampling
 from mrs_cli.render.safe_text import json_text
 
@@ -36,7 +36,7 @@ class RequestLog:
         kind = "prompt" if isinstance(asked, str) else "messages"
         self._write("request", {kind: asked, "sampling": asdict(sampling)})
 
-    def response(self, text: str, reason: str, usage: Usage | None) -> None:
+    def response(self, text: str, reason: str, usage: ReplyUsage | None) -> None:
         counts = usage and asdict(usage)
         self._write("response", {"text": text, "finish_reason": reason, "usage": counts})
 

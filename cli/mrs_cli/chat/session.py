@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mrs.errors import UsageError
-from mrs.events import Event, Usage
+from mrs.events import Event, ReplyUsage
 from mrs.request import Message, Sampling, VisionRequest
 from mrs_cli.chat.chat_images import count_images, with_image_names, without_images
 from mrs_cli.chat.question import Question
@@ -33,7 +33,7 @@ class Session:
     log: RequestLog | None = None
     model_id: str = ""
     turns: list[Message] = field(default_factory=list)
-    usage: Usage | None = None
+    usage: ReplyUsage | None = None
     unanswered: Question | None = None
     vision: VisionRequest | None = None
 

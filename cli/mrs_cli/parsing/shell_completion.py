@@ -24,7 +24,7 @@ def truths(incomplete: str) -> list[str]:
 
 
 def architectures(incomplete: str) -> list[str]:
-    from mrs.architecture.registry import families
+    from mrs.architecture.family_registry import families
     from mrs.architecture.vision.describe_vision import vision_families
 
     return _beginning(incomplete.lower(), [*families(), *vision_families()])

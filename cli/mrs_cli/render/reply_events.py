@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from mrs.events import Event, Finished, FinishReason, TextDelta, Usage
+from mrs.events import Event, Finished, FinishReason, ReplyUsage, TextDelta
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class CompleteReply:
 
     text: str
     reason: FinishReason
-    usage: Usage | None
+    usage: ReplyUsage | None
 
 
 def receive(events: Iterator[Event], show_text: Callable[[str], None]) -> CompleteReply:

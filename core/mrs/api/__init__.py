@@ -1,1 +1,1 @@
-"""Models for Python programs: the names that `mrs` itself exports."""
+"""The Python API; the package `mrs` exports its public names."""

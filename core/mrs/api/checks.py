@@ -1,75 +1,20 @@
-"""What each field of a request, a model or a runner may be: one table, one way to say no."""
+"""The accepted values of every field of a request, a model or a runner: one table."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import math
-import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from numbers import Integral, Rational, Real
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from mrs.api.field_types import Allowed, FieldType, Number, of_type, one_of, quoted, require
 from mrs.block_sizes import BLOCK_SIZES
-from mrs.errors import Unsupported, UsageError
+from mrs.errors import Unsupported
 from mrs.request import CACHE_TYPES
 
-_LARGEST = sys.float_info.max
-#: Who may speak in a conversation.
+#: Roles of messages.
 ROLES = ("system", "developer", "user", "assistant", "tool")
-
-
-class Kind(Protocol):
-    """What a field may be; `wording` says it to a person."""
-
-    @property
-    def wording(self) -> str: ...
-    def accepts(self, value: Any) -> bool: ...
-
-
-@dataclass(frozen=True)
-class Number:
-    """A finite number from `low` to `high`; `above` leaves `low` itself out."""
-
-    low: float = 0
-    high: float = math.inf
-    above: bool = False
-    whole: bool = False
-
-    @property
-    def wording(self) -> str:
-        start = f"above {self.low:g}" if self.above else f"from {self.low:g}"
-        high = str(self.high) if self.whole else f"{self.high:g}"
-        end = f" to {high}" if self.high < math.inf else "" if self.above else " up"
-        return f"{'a whole number' if self.whole else 'a number'} {start}{end}"
-
-    def accepts(self, value: Any) -> bool:
-        if isinstance(value, bool) or not isinstance(value, Integral if self.whole else Real):
-            return False
-        number: Any = value if isinstance(value, Rational) else float(value)
-        if not -_LARGEST <= number <= _LARGEST or (self.above and number == self.low):
-            return False
-        return bool(self.low <= number <= self.high)
-
-
-@dataclass(frozen=True)
-class Allowed:
-    """What a function accepts."""
-
-    wording: str
-    accepts: Callable[[Any], bool]
-
-
-def one_of(*values: object) -> Allowed:
-    """One of some texts or constants."""
-    names = [each if isinstance(each, str) else str(each) for each in values]
-    return Allowed(f"{', '.join(names[:-1])} or {names[-1]}", lambda value: value in values)
-
-
-def of_type(wording: str, *types: type) -> Allowed:
-    return Allowed(wording, lambda value: isinstance(value, types))
 
 
 def _is_list(value: Any, accepts: Callable[[Any], bool]) -> bool:
@@ -89,26 +34,27 @@ def _is_text(value: Any) -> bool:
 _COUNT, _POSITIVE = Number(whole=True), Number(1, whole=True)
 _BIAS = Number(-1e9, 1e9)
 _FLAG = of_type("True or False", bool)
-_TEXT, _PATH = of_type("a text", str), of_type("a path", str, Path)
+_TEXT, _PATH = of_type("a string", str), of_type("a path", str, Path)
 _NAME = Allowed(
-    "a name or a path that is not empty", lambda value: _PATH.accepts(value) and bool(str(value))
+    "a name or a path, not an empty one", lambda value: _PATH.accepts(value) and bool(str(value))
 )
 _TEXTS = Allowed(
-    "a text or a list of texts", lambda value: _is_text(value) or _is_list(value, _is_text)
+    "a string or a list of strings", lambda value: _is_text(value) or _is_list(value, _is_text)
 )
 _PENALTY = Number(-2, 2)
 _FORMAT = Allowed(
-    "such as 4bit, q4k or 8", lambda value: _is_text(value) or _POSITIVE.accepts(value)
+    "a format such as 4bit, q4k or 8", lambda value: _is_text(value) or _POSITIVE.accepts(value)
 )
 _LAYERS = Allowed(
-    'such as ["0:16", "1:16"]', lambda value: _TEXTS.accepts(value) or _COUNT.accepts(value)
+    'a layer map such as ["0:16", "1:16"]',
+    lambda value: _TEXTS.accepts(value) or _COUNT.accepts(value),
 )
 
-#: By name of the field. What is not in it is nothing that can be asked for.
-FIELDS: Mapping[str, Kind] = {
+#: The type of every supported field, by its name.
+FIELDS: Mapping[str, FieldType] = {
     # a request
     "messages": Allowed(
-        'a text, or a list of {"role": …, "content": …}',
+        'a string, or a list of {"role": …, "content": …}',
         lambda value: _is_text(value) or _is_list(value, lambda m: isinstance(m, Mapping)),
     ),
     "prompt": _TEXT,
@@ -157,7 +103,7 @@ FIELDS: Mapping[str, Kind] = {
     "prefix_cache_n": _COUNT,
     "prefix_cache_dir": _PATH,
     "prefix_cache_dir_size": Allowed(
-        "bytes, or such as 512MiB", lambda value: _is_text(value) or _COUNT.accepts(value)
+        "a size in bytes, or such as 512MiB", lambda value: _is_text(value) or _COUNT.accepts(value)
     ),
     "no_kv_cache": _FLAG,
     "no_paged_attn": _FLAG,
@@ -173,7 +119,7 @@ FIELDS: Mapping[str, Kind] = {
     "token_source": _TEXT,
     "cpu": _FLAG,
     "on_progress": Allowed("a function", callable),
-    # a text and its tokens
+    # tokenizing and detokenizing
     "text": _TEXT,
     "tokens": Allowed("a list of token ids", lambda value: _is_list(value, _COUNT.accepts)),
     "add_special_tokens": _FLAG,
@@ -182,9 +128,10 @@ FIELDS: Mapping[str, Kind] = {
 
 
 def check(values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
-    """Refuse a value that its field cannot have; that of `defaults` is always one.
+    """Check the values of fields, by name; the default value of a field is always accepted.
 
-    Raises UsageError that says what is wanted, Unsupported for a field that nothing is made of.
+    Raises UsageError for a value that the field does not accept, Unsupported for a field that is
+    not supported and has another value than its default.
     """
     for name, value in values.items():
         if defaults is not None and name in defaults and _is_same(value, defaults[name]):
@@ -194,43 +141,30 @@ def check(values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) 
         require(name, value, FIELDS[name])
 
 
-def require(name: str, value: Any, kind: Kind) -> None:
-    """UsageError unless a field may be `value`."""
-    if not kind.accepts(value):
-        raise UsageError(f"{name} is {shown(value)}", hint=f"give {kind.wording}")
-
-
-def check_fields(instance: Any, other: Mapping[str, Kind]) -> None:
-    """`check` the fields of a dataclass, those in `other` by that kind."""
-    fields = [each for each in dataclasses.fields(instance) if each.name not in other]
+def check_fields(instance: Any, types: Mapping[str, FieldType]) -> None:
+    """`check` the fields of a dataclass; `types` override those in `FIELDS`."""
+    fields = [each for each in dataclasses.fields(instance) if each.name not in types]
     check(
         {each.name: getattr(instance, each.name) for each in fields},
         {each.name: each.default for each in fields},
     )
-    for name, kind in other.items():
-        require(name, getattr(instance, name), kind)
+    for name, field_type in types.items():
+        require(name, getattr(instance, name), field_type)
 
 
 def check_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """`check` the arguments that a function was called with, `given` by name."""
+    """`check` the arguments that `function` was called with; `given` has them by name."""
     parameters = inspect.signature(function).parameters.values()
     check(given, {each.name: each.default for each in parameters})
 
 
-def shown(value: Any) -> str:
-    """A value as an error quotes it."""
-    try:
-        text = repr(value)
-    except Exception:  # noqa: BLE001 - whatever a caller's object raises; a number of 4300 digits
-        text = f"a value of type {type(value).__name__}"
-    return text if len(text) <= 60 else f"{text[:57]}…"
-
-
 def check_keys(what: str, given: Mapping[Any, Any], known: Iterable[str]) -> None:
-    """Unsupported if a mapping says more than is known of it."""
+    """Raise Unsupported if the mapping `given` has a key that is not one of `known`."""
     for key in given:
         if key not in known:
-            raise Unsupported(f"{what} has a {shown(key)}", hint="leave it out")
+            raise Unsupported(
+                f"the key {quoted(key)} of {what} is not supported", hint="leave it out"
+            )
 
 
 def _is_same(value: Any, default: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What a program asks a model."""
+"""Requests of Python programs: chat completions and completions."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from mrs.api.checks import ROLES, check_fields, check_keys, one_of, require
-from mrs.errors import Unsupported, UsageError
-from mrs.request import IMAGE_MARK, Message, Sampling
+from mrs.api.checks import check_fields
+from mrs.api.read_messages import read_message
+from mrs.errors import UsageError
+from mrs.request import Message, Sampling
 
 
 class _Settings:
-    """How a reply is made. What is not given is off; without a temperature, the likeliest token
-    is taken each time.
+    """How replies are generated. A setting that is None is off; no temperature means greedy.
 
-    `logprobs` asks for each token's probability, `top_logprobs` for those of that many likeliest
-    tokens too. `logit_bias` adds to the logits of token ids. Of `n_choices` replies each draws its
-    own chances. With `stream`, chunks come as they are made. With `truncate_sequence`, what is
-    oldest in a prompt that is too long is left out; with `ignore_eos`, no token ends a reply.
+    logit_bias         token id -> value that is added to its logit
+    logprobs           return the log probability of each token of the reply
+    top_logprobs       return those of that many most likely tokens too
+    n_choices          number of replies, each sampled independently
+    stream             return chunks as they are generated
+    truncate_sequence  drop the oldest part of a prompt that is too long
+    ignore_eos         no token ends a reply
     """
 
     max_tokens: int | None
@@ -44,29 +47,29 @@ class _Settings:
         check_fields(self, {})
 
     def samplings(self) -> list[Sampling]:
-        """The settings of every choice."""
+        """The sampling settings of each of the `n_choices` replies."""
         return [self._sampling(choice) for choice in range(self.n_choices)]
 
     def _sampling(self, choice: int) -> Sampling:
-        usual = Sampling()
+        default = Sampling()
         breakers = self.dry_sequence_breakers
         return Sampling(
-            temperature=_or(self.temperature, 0.0),
+            temperature=_default(self.temperature, 0.0),
             top_k=self.top_k,
-            top_p=_or(self.top_p, 1.0),
-            min_p=_or(self.min_p, 0.0),
-            repetition_penalty=_or(self.repetition_penalty, 1.0),
-            frequency_penalty=_or(self.frequency_penalty, 0.0),
-            presence_penalty=_or(self.presence_penalty, 0.0),
+            top_p=_default(self.top_p, 1.0),
+            min_p=_default(self.min_p, 0.0),
+            repetition_penalty=_default(self.repetition_penalty, 1.0),
+            frequency_penalty=_default(self.frequency_penalty, 0.0),
+            presence_penalty=_default(self.presence_penalty, 0.0),
             max_tokens=self.max_tokens,
             stop=_texts(self.stop_seqs or ()),
             logprobs=(self.top_logprobs or 0) if self.logprobs or self.top_logprobs else None,
             logit_bias=tuple((self.logit_bias or {}).items()),
-            dry_multiplier=_or(self.dry_multiplier, usual.dry_multiplier),
-            dry_base=_or(self.dry_base, usual.dry_base),
-            dry_allowed_length=int(_or(self.dry_allowed_length, usual.dry_allowed_length)),
+            dry_multiplier=_default(self.dry_multiplier, default.dry_multiplier),
+            dry_base=_default(self.dry_base, default.dry_base),
+            dry_allowed_length=int(_default(self.dry_allowed_length, default.dry_allowed_length)),
             dry_sequence_breakers=(
-                usual.dry_sequence_breakers if breakers is None else _texts(breakers)
+                default.dry_sequence_breakers if breakers is None else _texts(breakers)
             ),
             ignore_eos=self.ignore_eos,
             variant=choice,
@@ -75,13 +78,13 @@ class _Settings:
 
 @dataclass(frozen=True)
 class ChatCompletionRequest(_Settings):
-    """A conversation for the model to go on with: messages of a `role` and a `content`.
+    """Asks for the next message of a conversation, given as messages with `role` and `content`.
 
-    A content is a text, or a list of parts: `{"type": "text", "text": …}` and `{"type":
-    "image_url", "image_url": {"url": …}}`, with a path, a file://, http:// or https:// address, or
-    a data: URI in base64. A single string is a prompt that is taken as it is, without a chat
-    template. The other fields are those of the peer, in its order; what is not supported may have
-    its default value only. Raises UsageError and Unsupported.
+    `content` is a string, or a list of parts: `{"type": "text", "text": …}` and
+    `{"type": "image_url", "image_url": {"url": …}}`, where the URL is a path, a file://, http:// or
+    https:// URL, or a base64 data: URI. If `messages` is a string, it is the prompt itself, and no
+    chat template is applied. The fields and their order are those of the Python package mistralrs;
+    a field that is not supported accepts its default value only. Raises UsageError and Unsupported.
     """
 
     messages: Sequence[Mapping[str, Any]] | str
@@ -130,31 +133,32 @@ class ChatCompletionRequest(_Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.messages:
-            raise UsageError("a request has no messages", hint="give it at least one")
+            raise UsageError("the request has no messages", hint="give at least one")
         if self.enable_thinking and self.reasoning_effort is not None:
             raise UsageError(
-                f"enable_thinking is True and reasoning_effort {self.reasoning_effort}",
+                f"enable_thinking is True, but reasoning_effort is {self.reasoning_effort!r}",
                 hint="leave one of them out",
             )
 
     @property
     def thinking(self) -> bool | None:
-        """Whether the model shall think; None leaves that to it."""
+        """Whether the model may think before it answers; None for the template's default."""
         return self.enable_thinking if self.reasoning_effort is None else False
 
     def conversation(self) -> list[Message]:
-        """The messages, with their images. Raises UsageError and Unsupported."""
+        """The messages as chat templates get them. Raises UsageError and Unsupported."""
         if isinstance(self.messages, str):
-            raise UsageError("the messages are a text", hint="which is a prompt as it is")
-        return [_message(each) for each in self.messages]
+            raise UsageError("`messages` is a string", hint="that is a prompt, not a conversation")
+        return [read_message(each) for each in self.messages]
 
 
 @dataclass(frozen=True)
 class CompletionRequest(_Settings):
-    """A text for the model to go on with; `echo_prompt` puts it before the reply.
+    """Asks for the continuation of a text; `echo_prompt` returns the text before it.
 
-    The fields are those of the peer, in its order, and more by name; what is not supported may
-    have its default value only. Raises UsageError and Unsupported.
+    The fields and their order are those of the Python package mistralrs, and some more as keyword
+    arguments; a field that is not supported accepts its default value only. Raises UsageError and
+    Unsupported.
     """
 
     prompt: str
@@ -190,55 +194,9 @@ class CompletionRequest(_Settings):
     stream: bool = False
 
 
-def _or(value: float | None, otherwise: float) -> float:
-    return otherwise if value is None else value
+def _default(value: float | None, default: float) -> float:
+    return default if value is None else value
 
 
 def _texts(given: Sequence[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
-
-
-def _message(given: Mapping[str, Any]) -> Message:
-    if not {"role", "content"} <= given.keys():
-        raise UsageError("a message lacks its role or content", hint='{"role": …, "content": …}')
-    check_keys("a message", given, ("role", "content"))
-    role, content = given["role"], given["content"]
-    require("the role of a message", role, one_of(*ROLES))
-    if isinstance(content, str):
-        return Message(role=role, content=content)
-    if not isinstance(content, list):
-        raise UsageError(
-            f"the content of a message is {type(content).__name__}",
-            hint="give a text or a list of parts",
-        )
-    images = [_image(part) for part in content if _kind(part) == "image_url"]
-    text = "".join(map(_text, content))
-    if not images:
-        return Message(role=role, content=text)
-    return Message(role=role, content=text, images=images)
-
-
-def _kind(part: Any) -> str:
-    kind = part.get("type") if isinstance(part, Mapping) else None
-    if kind not in ("text", "image_url"):
-        raise Unsupported("a message shows something beside text and images", hint="leave it out")
-    return str(kind)
-
-
-def _text(part: Mapping[str, Any]) -> str:
-    """What the part adds to the content of its message."""
-    if part["type"] == "image_url":
-        return IMAGE_MARK
-    text = part.get("text")
-    if not isinstance(text, str):
-        raise UsageError("a part of a message lacks its text", hint='{"type": "text", "text": …}')
-    return text.replace(IMAGE_MARK, "")
-
-
-def _image(part: Mapping[str, Any]) -> str:
-    address = part.get("image_url")
-    if isinstance(address, Mapping):
-        address = address.get("url")
-    if not isinstance(address, str) or not address:
-        raise UsageError("an image lacks its address", hint='{"image_url": {"url": …}}')
-    return address

@@ -1,4 +1,4 @@
-"""What a program gets back: the shapes of the OpenAI API, with rates."""
+"""Responses for Python programs, in the shapes of the OpenAI API, with token rates."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Usage:
-    """Token counts and times of a response; of `n_choices` replies the counts are sums.
+    """Token counts and times of a response; with several choices, counts are sums over them.
 
-    `cached_tokens` of the prompt came from the prefix cache. `planned_…` are the least and the most
-    tokens a second that the plan expected of a reply made alone; None where several were made
-    together.
+    `cached_tokens` of the prompt came from the prefix cache. The `planned_…` rates are (lowest,
+    highest) tokens per second that the plan predicted for a single reply; None for several replies.
     """
 
     prompt_tokens: int
@@ -30,7 +29,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class TopLogprob:
-    """A token that could have been next, and the natural logarithm of its probability."""
+    """A candidate for the next token, and the natural logarithm of its probability."""
 
     token: str
     logprob: float
@@ -39,24 +38,21 @@ class TopLogprob:
 
 @dataclass(frozen=True)
 class ResponseLogprob(TopLogprob):
-    """A token of the reply; `top_logprobs` are the likeliest in its place, best first."""
+    """A token of the reply; `top_logprobs` are the most likely candidates, best first."""
 
     top_logprobs: list[TopLogprob]
 
 
 @dataclass(frozen=True)
 class Logprobs:
-    """One entry a token."""
+    """One entry per token of the reply."""
 
     content: list[ResponseLogprob]
 
 
 @dataclass(frozen=True)
 class ResponseMessage:
-    """What the model said, or in a chunk, what it said since the last one.
-
-    No tools are called.
-    """
+    """The message of a reply; in a chunk, the text since the last chunk."""
 
     content: str
     role: str = "assistant"
@@ -67,7 +63,7 @@ class ResponseMessage:
 class _Choice:
     """One of the replies to a request.
 
-    `finish_reason` is `stop` or `length`, and None in a chunk that is not the reply's last.
+    `finish_reason` is `stop` or `length`; None in every chunk but the last one of a reply.
     """
 
     index: int
@@ -84,14 +80,14 @@ class Choice(_Choice):
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkChoice(_Choice):
-    """A piece of a reply."""
+    """A chunk of a reply."""
 
     delta: ResponseMessage
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionChoice(_Choice):
-    """The continuation of a text, or a piece of it."""
+    """The continuation of a text, or a chunk of it."""
 
     text: str
 
@@ -115,7 +111,7 @@ class ChatCompletionResponse(_Response):
 
 @dataclass(frozen=True, kw_only=True)
 class ChatCompletionChunkResponse(_Response):
-    """A part of a streamed answer; the last part of each choice has the `usage` of it."""
+    """A chunk of a streamed answer; the last chunk of each choice has its `usage`."""
 
     choices: list[ChunkChoice]
     usage: Usage | None = None
@@ -133,7 +129,7 @@ class CompletionResponse(_Response):
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionChunkResponse(_Response):
-    """A part of a streamed continuation; the last part of each choice has the `usage` of it."""
+    """A chunk of a streamed continuation; the last chunk of each choice has its `usage`."""
 
     choices: list[CompletionChoice]
     usage: Usage | None = None

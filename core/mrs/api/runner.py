@@ -1,26 +1,29 @@
-"""A loaded model for Python programs."""
+"""A loaded model for Python programs, with the interface of the Python package mistralrs."""
 
 from __future__ import annotations
 
 import itertools
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
-from mrs.api.checks import check, check_arguments, of_type, one_of, require
+from mrs.api.build_responses import (
+    Identity,
+    chat_chunk,
+    chat_response,
+    completion_chunk,
+    completion_response,
+)
+from mrs.api.checks import check, check_arguments
+from mrs.api.chunk_stream import ChunkStream, Events, collect
+from mrs.api.field_types import of_type, one_of, require
 from mrs.api.requests import ChatCompletionRequest, CompletionRequest
 from mrs.api.responses import (
     ChatCompletionChunkResponse,
     ChatCompletionResponse,
-    Choice,
-    ChunkChoice,
-    CompletionChoice,
     CompletionChunkResponse,
     CompletionResponse,
-    Logprobs,
-    ResponseMessage,
 )
-from mrs.api.stream import Chunk, ChunkStream, Collected, Events, collect, total_usage
 from mrs.api.which import (
     AnyWhich,
     Which,
@@ -41,23 +44,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class _Identity(TypedDict):
-    id: str
-    created: int
-    model: str
-
-
-class _Common(TypedDict):
-    index: int
-    finish_reason: str | None
-    logprobs: Logprobs | None
-
-
 class Runner:
-    """Plans and loads a model, and answers requests, from several threads too.
+    """Plans and loads a model, and answers requests. Thread-safe.
 
-    Requests that are made at the same time are computed together. Errors are those of
-    `mrs.errors`.
+    Requests of several threads are computed in one batch. Errors are those of `mrs.errors`.
     """
 
     def __init__(
@@ -101,23 +91,27 @@ class Runner:
     ) -> None:
         """Load a model.
 
-        `device_map` (or `num_device_layers`, which is the same) says how many layers go where, as
-        in `["0:16", "1:16"]`; without it they are placed automatically. `in_situ_quant` quantizes
-        while loading: `4bit`, `q4k`, `8`. `max_seq_len` and `max_batch_size` are hints for
-        planning; `prefix_cache_n` past sequences stay on their devices, and in the folder
-        `prefix_cache_dir` they are kept for later runs, within `prefix_cache_dir_size` (bytes, or
-        such as `512MiB`). The KV cache grows as it is needed, except with `paged_attn`, with one of
-        the sizes `pa_ctxt_len` (tokens), `pa_gpu_mem_usage` (a fraction) and `pa_gpu_mem` (MiB), and
-        on CUDA without `no_paged_attn`: it then is a pool of fixed size. With a `seed` the same request gets the same reply. The first arguments
-        are those of the peer, in its order; what is not supported may have its default value only.
-        Raises MrsError.
+        `device_map` (or `num_device_layers`, which means the same) gives the number of layers for
+        each device, as in `["0:16", "1:16"]`; without it layers are placed automatically.
+        `in_situ_quant` quantizes the weights while loading: `4bit`, `q4k`, `8`. `max_seq_len` and
+        `max_batch_size` are hints for planning. The prefix cache holds `prefix_cache_n` past
+        sequences in memory; with `prefix_cache_dir` it also stores them in that folder for later
+        runs, in at most `prefix_cache_dir_size` (bytes, or such as `512MiB`). With a `seed` the
+        same request gets the same reply.
+
+        The KV cache is a pool of fixed size with `paged_attn`, if its size is given (`pa_ctxt_len`
+        tokens, `pa_gpu_mem_usage` as a fraction of the memory, or `pa_gpu_mem` MiB), and on a CUDA
+        GPU that holds the whole model, unless `no_paged_attn`. Otherwise it grows as needed.
+
+        The first arguments and their order are those of the Python package mistralrs; one that is
+        not supported accepts its default value only. Raises MrsError.
         """
         given = {name: value for name, value in locals().items() if name not in ("self", "which")}
         check_arguments(Runner.__init__, given)
         check_which(which)
         if device_map is not None and num_device_layers is not None:
             raise UsageError(
-                "device_map and num_device_layers are given, which are the same",
+                "device_map and num_device_layers are both given, but they mean the same",
                 hint="leave one of them out",
             )
         if paged_attn and no_paged_attn:
@@ -153,7 +147,7 @@ class Runner:
                 paged=paged,
             )
         ).load(on_progress)
-        self._numbers = itertools.count()
+        self._request_ids = itertools.count()
 
     def __enter__(self) -> Self:
         return self
@@ -162,7 +156,7 @@ class Runner:
         self.close()
 
     def plan(self) -> Plan:
-        """Where every layer sits and where every byte goes."""
+        """The plan by which the model was loaded: layers and bytes on each device."""
         return self._model.plan
 
     def send_chat_completion_request(
@@ -170,44 +164,32 @@ class Runner:
     ) -> ChatCompletionResponse | ChunkStream[ChatCompletionChunkResponse]:
         """The model's answer, or with `request.stream` its chunks. Raises MrsError.
 
-        A KeyboardInterrupt ends the computing and goes on to the caller.
+        A KeyboardInterrupt cancels the replies and is raised again.
         """
         self._check_call(request, ChatCompletionRequest, model_id)
         messages = request.messages
         if not isinstance(messages, str):
-            messages = _held(request.conversation())
+            messages = _with_images_read(request.conversation())
         replies = [self._reply(messages, each, request) for each in request.samplings()]
         identity = self._identity()
         if request.stream:
-            return ChunkStream(replies, lambda chunk: _chat_chunk(chunk, identity))
-        done = collect(replies)
-        choices = [
-            Choice(message=ResponseMessage(each.text), **_common(each, index))
-            for index, each in enumerate(done)
-        ]
-        usage = total_usage([each.usage for each in done])
-        return ChatCompletionResponse(choices=choices, usage=usage, **identity)
+            return ChunkStream(replies, lambda chunk: chat_chunk(chunk, identity))
+        return chat_response(collect(replies), identity)
 
     def send_completion_request(
         self, request: CompletionRequest, model_id: str | None = None
     ) -> CompletionResponse | ChunkStream[CompletionChunkResponse]:
-        """The text that the model goes on with, or with `request.stream` its chunks.
+        """The continuation of the prompt, or with `request.stream` its chunks. Raises MrsError.
 
-        A KeyboardInterrupt ends the computing and goes on to the caller. Raises MrsError.
+        A KeyboardInterrupt cancels the replies and is raised again.
         """
         self._check_call(request, CompletionRequest, model_id)
-        replies = [self._continued(request.prompt, each, request) for each in request.samplings()]
+        replies = [self._complete(request.prompt, each, request) for each in request.samplings()]
         identity = self._identity()
         start = request.prompt if request.echo_prompt else ""
         if request.stream:
-            return ChunkStream(replies, lambda chunk: _completion_chunk(chunk, identity), start)
-        done = collect(replies)
-        choices = [
-            CompletionChoice(text=start + each.text, **_common(each, index))
-            for index, each in enumerate(done)
-        ]
-        usage = total_usage([each.usage for each in done])
-        return CompletionResponse(choices=choices, usage=usage, **identity)
+            return ChunkStream(replies, lambda chunk: completion_chunk(chunk, identity), start)
+        return completion_response(collect(replies), identity, start)
 
     def tokenize_text(
         self,
@@ -216,9 +198,10 @@ class Runner:
         enable_thinking: bool | None = None,
         model_id: str | None = None,
     ) -> list[int]:
-        """Ids of a text, control tokens and all; `add_special_tokens` adds what a prompt gets.
+        """The token ids of a text, in which control tokens are recognized. Raises UsageError.
 
-        No chat template is used, so `enable_thinking` changes nothing. Raises UsageError.
+        `add_special_tokens` adds the tokens that a prompt begins with, such as BOS. No chat
+        template is applied, so `enable_thinking` has no effect.
         """
         self._check_model(model_id)
         check({"text": text, "add_special_tokens": add_special_tokens})
@@ -230,45 +213,44 @@ class Runner:
     def detokenize_text(
         self, tokens: Sequence[int], skip_special_tokens: bool, model_id: str | None = None
     ) -> str:
-        """The text of ids, with control tokens or without. Raises UsageError."""
+        """The text of token ids, with or without control tokens. Raises UsageError."""
         self._check_model(model_id)
         check({"tokens": tokens, "skip_special_tokens": skip_special_tokens})
         return self._model.tokenizer.decode(tokens, show_control=not skip_special_tokens)
 
     def max_sequence_length(self, model_id: str | None = None) -> int:
-        """Tokens that the model's context holds. Raises UsageError."""
+        """The model's context length in tokens. Raises UsageError."""
         self._check_model(model_id)
         return self._model.context_tokens
 
     def list_models(self) -> list[str]:
-        """The one model there is."""
+        """The id of the loaded model, the only one."""
         return [self._model.plan.model.model_id]
 
     def get_default_model_id(self) -> str:
-        """The one model there is."""
+        """The id of the loaded model."""
         return self.list_models()[0]
 
     def is_model_loaded(self, model_id: str) -> bool:
-        """Whether it is this one, and not closed."""
+        """Whether `model_id` is the loaded model and the runner is not closed."""
         return model_id in self.list_models() and not self._model.is_closed
 
     def send_chat_completion_request_to_model(
         self, request: ChatCompletionRequest, model_id: str
     ) -> ChatCompletionResponse | ChunkStream[ChatCompletionChunkResponse]:
-        """As without a model's name, which is checked."""
+        """The same for a model id, which must be that of the loaded model."""
         return self.send_chat_completion_request(request, model_id)
 
     def send_completion_request_to_model(
         self, request: CompletionRequest, model_id: str
     ) -> CompletionResponse | ChunkStream[CompletionChunkResponse]:
-        """As without a model's name, which is checked."""
+        """The same for a model id, which must be that of the loaded model."""
         return self.send_completion_request(request, model_id)
 
     def close(self) -> None:
-        """Give the memory back, once what is to be kept of it is in files.
+        """Free the model's memory, after the prefix cache is written to its folder, if it has one.
 
-        Requests raise UsageError from then on, streams that were begun go on; closing again does
-        nothing.
+        New requests raise UsageError, streams that have begun go on. A second call does nothing.
         """
         self._model.close()
 
@@ -277,33 +259,33 @@ class Runner:
         self._check_model(model_id)
 
     def _check_model(self, model_id: str | None) -> None:
-        mine = self._model.plan.model.model_id
+        loaded = self._model.plan.model.model_id
         if model_id is not None:
-            require("model_id", model_id, one_of("default", mine))
+            require("model_id", model_id, one_of("default", loaded))
 
     def _reply(
         self, messages: str | Sequence[Message], sampling: Sampling, request: ChatCompletionRequest
     ) -> Events:
         if isinstance(messages, str):
-            return self._continued(messages, sampling, request)
+            return self._complete(messages, sampling, request)
         return self._model.stream_chat(
             messages, sampling, thinking=request.thinking, truncate=request.truncate_sequence
         )
 
-    def _continued(
+    def _complete(
         self, prompt: str, sampling: Sampling, request: ChatCompletionRequest | CompletionRequest
     ) -> Events:
         return self._model.stream_completion(prompt, sampling, truncate=request.truncate_sequence)
 
-    def _identity(self) -> _Identity:
+    def _identity(self) -> Identity:
         return {
-            "id": str(next(self._numbers)),
+            "id": str(next(self._request_ids)),
             "created": int(time.time()),
             "model": self._model.plan.model.model_id,
         }
 
 
-def _held(messages: Sequence[Message]) -> list[Message]:
+def _with_images_read(messages: Sequence[Message]) -> list[Message]:
     """The messages with their images read once for all choices. Raises NotReadable."""
     from mrs.media.open_image import embed_image
 
@@ -315,24 +297,6 @@ def _held(messages: Sequence[Message]) -> list[Message]:
     ]
 
 
-def _common(said: Collected | Chunk, index: int) -> _Common:
-    return {
-        "index": index,
-        "finish_reason": said.finish_reason,
-        "logprobs": said.logprobs,
-    }
-
-
-def _chat_chunk(chunk: Chunk, identity: _Identity) -> ChatCompletionChunkResponse:
-    choice = ChunkChoice(delta=ResponseMessage(chunk.text), **_common(chunk, chunk.index))
-    return ChatCompletionChunkResponse(choices=[choice], usage=chunk.usage, **identity)
-
-
-def _completion_chunk(chunk: Chunk, identity: _Identity) -> CompletionChunkResponse:
-    choice = CompletionChoice(text=chunk.text, **_common(chunk, chunk.index))
-    return CompletionChunkResponse(choices=[choice], usage=chunk.usage, **identity)
-
-
 def _layer_map(given: Sequence[str] | str | int | None) -> str | None:
     if given is None or isinstance(given, (str, int)):
         return None if given is None else str(given)
@@ -340,5 +304,5 @@ def _layer_map(given: Sequence[str] | str | int | None) -> str | None:
 
 
 def _bits(text: str) -> str:
-    """`4bit` as the command line spells it."""
+    """A value of `in_situ_quant` as `--isq` spells it: `4bit` is `4`."""
     return text.strip().lower().removesuffix("bit").rstrip("-_ ")

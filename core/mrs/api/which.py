@@ -1,4 +1,4 @@
-"""Which model a `Runner` loads."""
+"""Which model a `Runner` loads, and with which type and vision settings."""
 
 from __future__ import annotations
 
@@ -7,81 +7,27 @@ from dataclasses import KW_ONLY, dataclass
 from enum import Enum
 from typing import Any
 
-from mrs.api.checks import Allowed, Kind, check_fields, of_type, one_of, require
+from mrs.api.architectures import Architecture, ModelDType, VisionArchitecture
+from mrs.api.checks import check_fields
+from mrs.api.field_types import Allowed, FieldType, of_type, one_of, require
 from mrs.errors import UsageError
 from mrs.request import Dtype, ModelSource, VisionRequest
-
-
-class Architecture(Enum):
-    """Families of models, for checkpoints that should be read as another one than they say."""
-
-    DeepSeekV2 = "deepseek_v2"
-    DeepSeekV3 = "deepseek_v3"
-    DeepseekV2 = DeepSeekV2
-    DeepseekV3 = DeepSeekV3
-    Gemma = "gemma"
-    Gemma2 = "gemma2"
-    Gemma3 = "gemma3_text"
-    GLM4 = "glm4"
-    GptOss = "gpt_oss"
-    Granite = "granite"
-    Lfm2 = "lfm2"
-    Llama = "llama"
-    Llama3_2Vision = "mllama_text_model"
-    Mistral = "mistral"
-    Mixtral = "mixtral"
-    Phi2 = "phi"
-    Phi3 = "phi3"
-    Phi3_5MoE = "phimoe"
-    Qwen2 = "qwen2"
-    Qwen2Moe = "qwen2_moe"
-    Qwen3 = "qwen3"
-    Qwen3Moe = "qwen3_moe"
-    Qwen3Next = "qwen3_next"
-    SmolLm3 = "smollm3"
-    Starcoder2 = "starcoder2"
-
-
-class VisionArchitecture(Enum):
-    """Families of models that see, for checkpoints to be read as another one than they say."""
-
-    Gemma3 = "gemma3"
-    Idefics3 = "idefics3"
-    LLaVA = "llava"
-    LLaVANext = "llava_next"
-    Mistral3 = "mistral3"
-    Phi3V = "phi3_v"
-    Qwen2VL = "qwen2_vl"
-    Qwen2_5VL = "qwen2_5_vl"
-    VLlama = "mllama"
-
-
-MultimodalArchitecture = VisionArchitecture
-
-
-class ModelDType(Enum):
-    """Types of the weights that are not quantized; a text such as `bf16` says the same."""
-
-    Auto = "auto"
-    BF16 = "bf16"
-    F16 = "f16"
-    F32 = "f32"
-
 
 AnyDtype = ModelDType | Dtype
 _DTYPES = one_of(*(each.value for each in ModelDType), *ModelDType)
 
 
 class Which:
-    """The ways to name a model: `Which.Plain(…)`, `Which.MultimodalPlain(…)`, `Which.GGUF(…)`.
+    """The kinds of models: `Which.Plain(…)`, `Which.MultimodalPlain(…)`, `Which.GGUF(…)`.
 
-    Their fields are those of the peer, in its order, and more by name; what is not supported may
-    have its default value only. Raises UsageError and Unsupported.
+    Their fields and the order of these are those of the Python package mistralrs, and some more as
+    keyword arguments; a field that is not supported accepts its default value only. Raises
+    UsageError and Unsupported.
     """
 
     @dataclass(frozen=True)
     class Plain:
-        """A model of safetensors files: a hub id, a local folder, or `demo`."""
+        """A text model in safetensors files: a hub id, a local folder, or `demo`."""
 
         model_id: str
         arch: Architecture | None = None
@@ -102,11 +48,11 @@ class Which:
 
     @dataclass(frozen=True)
     class MultimodalPlain:
-        """A model of safetensors files that sees: a hub id or a local folder.
+        """A vision model in safetensors files: a hub id or a local folder.
 
-        Pictures with an edge longer than `max_edge` pixels are made smaller, where the family
-        takes any size. The plan counts with `max_num_images` images of `max_image_length` pixels
-        a side; more and larger ones are shown all the same.
+        Images with an edge longer than `max_edge` pixels are scaled down, if the architecture
+        accepts images of any size. The plan reserves memory for `max_num_images` images of
+        `max_image_length` x `max_image_length` pixels; requests may have more and larger ones.
         """
 
         model_id: str
@@ -135,10 +81,11 @@ class Which:
 
     @dataclass(frozen=True)
     class GGUF:
-        """A model of GGUF files: a hub id or a folder with file names, or one `.gguf` file.
+        """A model in GGUF files: a hub id or folder and file names, or the path of one file.
 
-        `tok_model_id` is a model whose tokenizer and chat template are used in place of those in
-        the file. With `mmproj_filename`, a file beside the model's, it sees.
+        `tok_model_id` is a model whose tokenizer and chat template replace those of the file.
+        `mmproj_filename` is the file with the vision tower, in the same folder; it makes this a
+        vision model.
         """
 
         quantized_model_id: str
@@ -167,7 +114,7 @@ class Which:
             check_fields(self, {"dtype": _DTYPES})
             if self.max_edge is not None and self.mmproj_filename is None:
                 raise UsageError(
-                    "max_edge is given, and nothing that sees", hint="name it in mmproj_filename"
+                    "max_edge needs a vision model", hint="name its file in mmproj_filename"
                 )
 
 
@@ -178,25 +125,25 @@ _WHICH = of_type(
 )
 
 
-def _one_or_none(kind: type[Enum]) -> Kind:
+def _one_or_none(enum: type[Enum]) -> FieldType:
     return Allowed(
-        f"None, or one of {kind.__name__}",
-        lambda value: value is None or isinstance(value, kind),
+        f"None, or one of {enum.__name__}",
+        lambda value: value is None or isinstance(value, enum),
     )
 
 
 def check_which(which: Any) -> None:
-    """UsageError unless it names a model."""
+    """Raise UsageError unless `which` is one of the classes in `Which`."""
     require("which", which, _WHICH)
 
 
 def dtype_of(which: AnyWhich) -> Dtype:
-    """The type that was asked for, as requests spell it."""
+    """The requested type of the weights, as a `RunRequest` spells it."""
     return which.dtype.value if isinstance(which.dtype, ModelDType) else which.dtype
 
 
 def vision_request(which: AnyWhich) -> VisionRequest | None:
-    """How the model sees; None for one that is loaded without its eyes."""
+    """The vision settings; None if the model is loaded without vision support."""
     if isinstance(which, Which.MultimodalPlain):
         return VisionRequest(which.max_edge, which.max_num_images, which.max_image_length)
     if isinstance(which, Which.GGUF) and which.mmproj_filename is not None:
@@ -205,7 +152,7 @@ def vision_request(which: AnyWhich) -> VisionRequest | None:
 
 
 def model_source(which: AnyWhich, token_source: str) -> ModelSource:
-    """Where the model comes from, as plans and loaders see it."""
+    """Where the model comes from, as a `RunRequest` has it."""
     if not isinstance(which, Which.GGUF):
         return ModelSource(
             str(which.model_id),
@@ -228,5 +175,5 @@ def model_source(which: AnyWhich, token_source: str) -> ModelSource:
 
 
 def path_text(given: str | None) -> str | None:
-    """As text, which a `Path` is accepted for too."""
+    """A path as a string; `given` may be a `Path` despite its type."""
     return None if given is None else str(given)

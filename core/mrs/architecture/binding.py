@@ -1,31 +1,31 @@
-"""Which tensors of a checkpoint become which parameters of a model."""
+"""How tensors of a checkpoint are bound to the parameters of a model."""
 
 from __future__ import annotations
 
 from math import prod
 from typing import Literal, NamedTuple
 
-#: What is done to stored numbers: norm weights may be stored as offsets from one, and rates of
-#: decay, which are negative, as logarithms of their size.
+#: How stored values become the values that the model uses: `plus_one` is w + 1 (norm weights that
+#: are stored as offsets from one), `negative_exp` is -exp(w) (decay rates stored as logarithms).
 WeightTransform = Literal["plus_one", "negative_exp"]
 
 Role = Literal["matrix", "embedding", "head", "tower", "dense", "vector"]
 
 
 class Scales(NamedTuple):
-    """A tensor with one scale for each `tile` (rows, columns) of another one's numbers."""
+    """The scales of a quantized tensor: one for each `tile` (rows, columns) of its values."""
 
     tensor: str
     tile: tuple[int, int]
 
 
 class Piece(NamedTuple):
-    """Where a parameter's numbers lie in a checkpoint: rows of one tensor.
+    """Rows of one tensor of a checkpoint; a parameter consists of one or more pieces.
 
-    A tensor of more dimensions is a table too: all but the last one number its rows. Where the
-    parameter has one dimension, every number is a row. `rows` is None for the whole tensor.
-    `transform` is what the stored numbers need. With `transposed` the last two dimensions are
-    swapped before rows are counted. `scales` belong to numbers that are stored without.
+    A tensor is read as a matrix (rows, columns): all dimensions but the last one are flattened
+    into rows. A vector has one column. `rows` is None for the whole tensor. `transform` is applied
+    to the stored values. If `transposed`, the last two dimensions are swapped before rows are
+    counted. `scales` is set if the tensor is quantized and its scales are a tensor of their own.
     """
 
     tensor: str
@@ -36,13 +36,13 @@ class Piece(NamedTuple):
 
 
 class Parameter(NamedTuple):
-    """One tensor of the running model.
+    """One weight of the loaded model.
 
-    `matrix`, `embedding` and `head` may be stored quantized. A `tower` is a matrix of the vision
-    tower, which `--isq` does not quantize; `dense` ones have the model's type, and a `vector` (or
-    a small matrix that must be exact) is float32.
-    `layer` is None for what is not mapped to a device with a layer. `pieces` are stacked along
-    the first dimension.
+    `role` decides how it is stored: `matrix`, `embedding` and `head` may be quantized; a `tower`
+    (a matrix of the vision tower or projector) keeps the file's format, `--isq` does not apply;
+    `dense` uses the model's dtype; a `vector`, or a small matrix that must be exact, is float32.
+    `layer` is the index of the decoder layer, or None outside of the layers. `pieces` are
+    concatenated along the first dimension.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Parameter(NamedTuple):
 
     @property
     def columns(self) -> int:
-        """Numbers in a row, where it is seen as a table."""
+        """Columns of the parameter as a matrix (rows, columns); 1 for a vector."""
         return self.shape[-1] if len(self.shape) > 1 else 1
 
     @property

@@ -1,4 +1,4 @@
-"""Hold a file's tensors against those of the model it should contain."""
+"""Compare the tensors of a checkpoint with those that the model needs."""
 
 from __future__ import annotations
 
@@ -15,39 +15,44 @@ Shapes = Mapping[str, tuple[int, ...]]
 def check_tensors(
     parameters: Sequence[Parameter], shapes: Shapes, ignored: Collection[str], where: str
 ) -> None:
-    """NotReadable for a missing or misshapen tensor, Unsupported for one without a place.
+    """Raise an error unless the tensors in `shapes` are those that `parameters` are read from.
 
-    `ignored` are prefixes of names that nothing here needs.
+    Tensors whose names start with one of `ignored` are skipped. Raises NotReadable for a tensor
+    that is missing or has a wrong shape, Unsupported for a tensor that the model does not use.
     """
-    read: dict[str, _Table] = {}
+    read: dict[str, _RowsRead] = {}
     scales: set[str] = set()
     for parameter in parameters:
         for piece in parameter.pieces:
-            table = read.get(piece.tensor)
-            if table is None:
-                table = read[piece.tensor] = _Table(parameter, piece)
-            table.rows += _rows(parameter, piece)
+            if piece.tensor not in read:
+                read[piece.tensor] = _RowsRead(parameter, piece)
+            read[piece.tensor].rows += _rows(parameter, piece)
             if piece.scales is not None:
                 scales.add(piece.scales.tensor)
-    for tensor, table in read.items():
-        table.check(tensor, shapes, where)
+    for tensor, rows_read in read.items():
+        rows_read.check(tensor, shapes, where)
+    _check_all_used(shapes, read.keys() | scales, ignored, where)
+
+
+def _check_all_used(
+    shapes: Shapes, used: Collection[str], ignored: Collection[str], where: str
+) -> None:
     for name in shapes:
-        if name in read or name in scales:
+        if name in used or name.endswith(IGNORED_SUFFIXES) or name.startswith(tuple(ignored)):
             continue
-        if not name.endswith(IGNORED_SUFFIXES) and not name.startswith(tuple(ignored)):
-            raise Unsupported(
-                f"the tensor {name!r} has no place in this architecture",
-                where=where,
-                hint="force another one with --arch, or the model has a part that is not known",
-            )
+        raise Unsupported(
+            f"the tensor {name!r} is not part of this architecture",
+            where=where,
+            hint="choose another architecture with --arch; or the model needs an unknown feature",
+        )
 
 
 def _rows(parameter: Parameter, piece: Piece) -> int:
     return parameter.rows if piece.rows is None else len(piece.rows)
 
 
-class _Table:
-    """The rows that are read of one tensor."""
+class _RowsRead:
+    """How many rows of one tensor the model reads, and as which pieces."""
 
     def __init__(self, parameter: Parameter, piece: Piece) -> None:
         self.rows = 0
@@ -61,21 +66,21 @@ class _Table:
             found = (*found[:-2], *found[:-3:-1])
         if self._piece.scales is not None:
             self._check_scales(expected, tensor, shapes, where)
-            if len(found) == 4:  # blocks of 32 numbers in 16 bytes
+            if len(found) == 4:  # blocks of 32 values in 16 bytes
                 found = (*found[:-2], found[-2] * found[-1] * 2)
         columns = self._columns
         if prod(found) != prod(expected) or (columns and found[-1:] != columns):
-            raise _misshapen(tensor, shapes[tensor], expected, where)
+            raise _wrong_shape(tensor, shapes[tensor], expected, where)
 
     def _check_scales(
-        self, numbers: tuple[int, ...], tensor: str, shapes: Shapes, where: str
+        self, values: tuple[int, ...], tensor: str, shapes: Shapes, where: str
     ) -> None:
         assert self._piece.scales is not None
         name, tile = self._piece.scales.tensor, self._piece.scales.tile
-        expected = tuple(-(-count // size) for count, size in zip(numbers, tile, strict=True))
+        expected = tuple(-(-count // size) for count, size in zip(values, tile, strict=True))
         found = _find(name, shapes, where)
         if prod(found) != prod(expected) or found[-1:] != expected[-1:]:
-            raise _misshapen(name, found, expected, where)
+            raise _wrong_shape(name, found, expected, where)
 
 
 def _find(tensor: str, shapes: Shapes, where: str) -> tuple[int, ...]:
@@ -88,7 +93,7 @@ def _find(tensor: str, shapes: Shapes, where: str) -> tuple[int, ...]:
     return shapes[tensor]
 
 
-def _misshapen(
+def _wrong_shape(
     tensor: str, found: tuple[int, ...], expected: tuple[int, ...], where: str
 ) -> NotReadable:
     return NotReadable(

@@ -1,4 +1,4 @@
-"""Read a model's configuration, whoever wrote it: transformers 4, transformers 5 or a GGUF file."""
+"""Typed access to a model's config, from transformers 4, transformers 5 or a GGUF file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mrs.architecture.layers import Activation
 from mrs.errors import NotReadable, Unsupported
 
 _MISSING = object()
-#: No number of a config comes near it, and sums and products of such numbers stay finite.
+#: Bound on numbers in a config; sums and products of two of them are finite.
 _MOST = 2**62
 
 _ACTIVATIONS: dict[str, Activation] = {
@@ -25,9 +25,10 @@ _ACTIVATIONS: dict[str, Activation] = {
 
 
 class Config:
-    """Typed access to a config mapping under transformers' names; errors name the key.
+    """A config mapping under transformers' names. Every getter checks the type of the value.
 
-    `where` is what errors call the place: a file name or a model id.
+    A getter raises NotReadable, with the key, if the value is missing (and no default is given)
+    or has a wrong type. `where` is the file name or model id that errors show.
     """
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
@@ -45,14 +46,14 @@ class Config:
             raise NotReadable(
                 f"the configuration lacks {key!r}",
                 where=self.where,
-                hint="the model folder is incomplete or of another kind",
+                hint="the model folder is incomplete, or its model is of another architecture",
             )
         return default
 
-    def whole(self, key: str, default: Any = _MISSING) -> int:
+    def integer(self, key: str, default: Any = _MISSING) -> int:
         value = self._get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MOST:
-            raise NotReadable(f"{key} = {value!r} is not a whole number", where=self.where)
+            raise NotReadable(f"{key} = {value!r} is not a non-negative integer", where=self.where)
         return value
 
     def number(self, key: str, default: Any = _MISSING) -> float:
@@ -82,17 +83,17 @@ class Config:
         return value
 
     def numbers(self, key: str, count: int, above: float = -math.inf) -> tuple[float, ...]:
-        """A list of `count` numbers above `above`."""
+        """A list of `count` numbers, each greater than `above`."""
         values = self.sequence(key)
         if len(values) != count:
-            raise NotReadable(f"{key} = {values!r} has not {count} numbers", where=self.where)
+            raise NotReadable(f"{key} = {values!r} must have {count} numbers", where=self.where)
         items = (Config({key: value}, self.where) for value in values)
         return tuple(item.positive_number(key, above=above) for item in items)
 
     def text(self, key: str, default: Any = _MISSING) -> str:
         value = self._get(key, default)
         if not isinstance(value, str):
-            raise NotReadable(f"{key} = {value!r} is not a text", where=self.where)
+            raise NotReadable(f"{key} = {value!r} is not a string", where=self.where)
         return value
 
     def mapping(self, key: str) -> Mapping[str, Any]:
@@ -102,31 +103,34 @@ class Config:
         return value
 
     def positive(self, key: str, default: Any = _MISSING) -> int:
-        """A whole number of at least one: sizes and counts."""
-        value = self.whole(key, default)
+        """An integer of at least 1."""
+        value = self.integer(key, default)
         if value < 1:
             raise NotReadable(f"{key} = {value} must be at least 1", where=self.where)
         return value
 
     def head_dim(self, width: int, heads: int) -> int:
-        """The part of `width` numbers that each of `heads` has; NotReadable where it is none."""
+        """`width // heads`; NotReadable if that is 0."""
         if width < heads:
-            raise NotReadable(f"{width} numbers are too few for {heads} heads", where=self.where)
+            raise NotReadable(
+                f"hidden size {width} is smaller than the number of heads {heads}",
+                where=self.where,
+            )
         return width // heads
 
     def optional_number(self, key: str) -> float | None:
-        """A number above 0, or None where the config has none."""
+        """A number above 0, or None if the config lacks the key."""
         return self.positive_number(key) if self.has(key) else None
 
     def activation(self, default: str = "silu", *keys: str) -> Activation:
-        """The activation function under the first of `keys` (`hidden_act`) that is given."""
+        """The activation function under the first of `keys` (`hidden_act`) that the config has."""
         name = next((self.values[k] for k in keys or ("hidden_act",) if self.has(k)), default)
         if not isinstance(name, str) or name not in _ACTIVATIONS:
             raise Unsupported(f"the activation {name!r} is not known", where=self.where)
         return _ACTIVATIONS[name]
 
-    def refuse(self, key: str, *supported: object) -> None:
-        """Raise Unsupported unless `key` is absent or has one of the `supported` values."""
+    def allow_only(self, key: str, *supported: object) -> None:
+        """Raise Unsupported if `key` has a value that is not one of `supported`."""
         value = self.values.get(key)
         if value is not None and value not in supported:
             raise Unsupported(f"{key} = {value!r} is not supported", where=self.where)

@@ -1,4 +1,4 @@
-"""What one family file declares: how to read its config, and what its tensors are called."""
+"""What the file of one model family declares."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ Names = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Family:
-    """One model family.
+    """One model family: how to read its config, and the names of its tensors.
 
-    `name` is transformers' `model_type`, `aliases` other values of it that mean the same;
-    `gguf_arch` is GGUF's `general.architecture`.
-    `defaults` are the values that transformers assumes where config.json is silent; GGUF files
-    say everything, or leave it to the family's `read`.
-    `safetensors` and `gguf` hold only the slots whose names differ from `names.py`'s tables.
-    `gguf_keys` maps config keys to further GGUF metadata keys (after the `arch.` prefix).
-    `gguf_rope_interleaved` says that llama.cpp's converter permutes the rows of q and k so that
-    rotary pairs lie side by side; `norm_plus_one` that safetensors files store norm weights as
-    offsets from one (GGUF files hold the sum).
-    `ignored` are the starts of names of tensors that are for other uses of the model; `{layers}`
-    stands for the number of its layers.
+    name, aliases          values of `model_type` in config.json
+    read                   config -> ModelSpec
+    gguf_arch              GGUF's `general.architecture`
+    defaults               values that transformers assumes for keys that config.json lacks; not
+                           applied to GGUF files
+    safetensors, gguf      slot names that differ from the tables in `tensor_names.py`
+    gguf_keys              config key -> GGUF metadata key after the `arch.` prefix
+    gguf_rope_interleaved  llama.cpp's converter permutes the rows of q and k, so that the two
+                           values of a rotary pair are adjacent
+    norm_plus_one          safetensors files store norm weights as offsets from one (GGUF files
+                           store the sum)
+    ignored                prefixes of tensor names that inference does not need; `{layers}` stands
+                           for the number of layers
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""The layers of a decoder and their parts, as small frozen values.
+"""The layers of a decoder and what they consist of, as small frozen values.
 
-A layer mixes tokens (attention, a convolution, …) and then transforms each token (an MLP or a
-mixture of experts). Two layers of one kind compare equal, so a plan can count them.
+A layer mixes tokens (attention, convolution, …) and then transforms each token (an MLP or a
+mixture of experts). Layers with the same settings compare equal, so a plan can count them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "clamped_swiglu"
 
 @dataclass(frozen=True)
 class Norm:
-    """`rms` or `layer` normalization over the last dimension, always computed in float32."""
+    """RMSNorm or LayerNorm over the last dimension, always computed in float32."""
 
     eps: float
     kind: Literal["rms", "layer"] = "rms"
@@ -23,11 +23,11 @@ class Norm:
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """How rotary frequencies are stretched beyond the trained length.
+    """How rotary frequencies are scaled for contexts beyond the trained length.
 
     `kind` names the rule; `values` are its parameters as the config spells them, sorted by name.
-    `factors` and `long_factors` divide the frequencies one by one (longrope: up to the trained
-    length, and beyond it). Where a GGUF file has them as tensors they are empty here.
+    Each frequency is divided by its entry in `factors`; longrope uses `long_factors` instead for
+    sequences beyond the trained length. Both are empty if a GGUF file has them as tensors.
     """
 
     kind: Literal["linear", "llama3", "yarn", "dynamic", "longrope", "factors"]
@@ -40,24 +40,24 @@ class RopeScaling:
 
     @property
     def depends_on_length(self) -> bool:
-        """Whether the same position turns differently in a longer sequence."""
+        """Whether the rotation at a position depends on the length of the sequence."""
         return self.kind in ("dynamic", "longrope")
 
     @property
     def switch_tokens(self) -> int | None:
-        """The length beyond which every position turns by other factors (longrope)."""
+        """The sequence length beyond which longrope uses `long_factors`; None for other kinds."""
         return int(self.trained_tokens) if self.kind == "longrope" else None
 
     @property
     def trained_tokens(self) -> float:
-        """The length that the model was trained on before its rope was stretched."""
+        """The context length that the model was trained on before scaling."""
         return self.get(
             "original_max_position_embeddings", self.get("max_position_embeddings", 2048)
         )
 
     @property
     def file_slots(self) -> tuple[str, ...]:
-        """The slots of the factors that the checkpoint keeps as tensors."""
+        """The slots of the factors that are tensors of the checkpoint."""
         if self.kind == "longrope" and not self.factors:
             return ("rope.short_factors", "rope.long_factors")
         return ("rope.factors",) if self.kind == "factors" else ()
@@ -65,10 +65,11 @@ class RopeScaling:
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary position embedding of the first `dim` numbers of each head.
+    """Rotary position embedding of the first `dim` values of each head.
 
-    Pairs are (i, i + dim/2); with `interleaved`, (2i, 2i + 1). Where tokens stand in time, height
-    and width, as many pairs as `sections` says turn by each of the three.
+    Pairs are (i, i + dim/2), or (2i, 2i + 1) if `interleaved`. `sections` is set for multimodal
+    rope (arXiv 2409.12191): the numbers of pairs that rotate by a token's position in time, by its
+    row and by its column.
     """
 
     dim: int
@@ -80,13 +81,13 @@ class Rope:
 
 @dataclass(frozen=True)
 class Attention:
-    """Softmax attention with grouped heads.
+    """Grouped-query softmax attention.
 
-    `window` limits a query to itself and the `window - 1` tokens before it. `softcap` squashes
-    scores, `sinks` adds one learned score a head to the softmax's denominator. `qk_norm` is
-    applied to every head, or with `qk_norm_whole` to all heads' numbers at once, before rope.
-    With `gated` each head's result is multiplied by the sigmoid of as many further numbers that
-    the map of its query gives.
+    `window` is the sliding window: a query attends to itself and the `window - 1` tokens before it.
+    `softcap` caps scores: softcap * tanh(score / softcap). `sinks` adds one learned score per head
+    to the denominator of the softmax. `qk_norm` is applied before rope to each head, or with
+    `qk_norm_whole` to the concatenation of all heads. `gated`: q_proj also yields a gate of the
+    same size, and the output is multiplied by sigmoid(gate).
     """
 
     heads: int
@@ -106,13 +107,14 @@ class Attention:
 
 @dataclass(frozen=True)
 class LatentAttention:
-    """Multi-head latent attention (arXiv 2405.04434).
+    """Multi-head latent attention, MLA (arXiv 2405.04434).
 
-    Keys and values of all heads are linear maps of one vector of `kv_lora_rank` numbers a token,
-    which is all that is remembered, with the `rope.dim` numbers of a key that is rotated and
-    shared. Each head has `qk_nope_head_dim` more of its own. Queries come from `q_lora_rank`
-    numbers, or directly from the token where that is None. `norm` is that of both latent vectors;
-    `bias` belongs to the maps onto them and to the one back.
+    The KV cache stores `kv_lora_rank + rope.dim` values per token: the latent vector, from which
+    linear maps give the keys and values of all heads, and the rotated key that all heads share.
+    A head's query and key have `qk_nope_head_dim` further values without rope, its value has
+    `v_head_dim`. Queries come from a latent vector of `q_lora_rank` values, or directly from the
+    hidden state if that is None. `norm` normalizes both latent vectors; `bias` is that of the maps
+    to them and of the output projection.
     """
 
     heads: int
@@ -128,11 +130,11 @@ class LatentAttention:
 
 @dataclass(frozen=True)
 class CrossAttention:
-    """Softmax attention of tokens to pictures: keys and values are maps of their features.
+    """Softmax attention of text tokens to image features, from which keys and values are computed.
 
-    A token sees the last picture that stands at or before its own place, and those that stand
-    right before that one without a token in between. One that sees none passes the whole layer as
-    it is. `norm` is that of every head's query and key.
+    A token attends to the last image at or before its position, and to the images directly before
+    that one (with no other token in between). The layer leaves tokens before the first image
+    unchanged. `norm` is applied to every head of queries and keys.
     """
 
     heads: int
@@ -145,11 +147,12 @@ class CrossAttention:
 
 @dataclass(frozen=True)
 class GatedDeltaNet:
-    """Linear attention whose state every token decays and corrects (arXiv 2412.06464).
+    """Linear attention with the gated delta rule (arXiv 2412.06464).
 
-    Queries and keys of `key_heads` and values of `value_heads` go through a convolution over the
-    last `kernel_tokens` tokens. What is read of a head's state, `key_dim` by `value_dim`, is
-    normalized and gated.
+    Queries and keys (`key_heads` of `key_dim`) and values (`value_heads` of `value_dim`) go through
+    a causal convolution over the last `kernel_tokens` tokens. Each value head has a recurrent state
+    of shape (`key_dim`, `value_dim`). `norm` is applied to the output of each head, which is then
+    gated.
     """
 
     key_heads: int
@@ -162,16 +165,15 @@ class GatedDeltaNet:
 
     @property
     def channels(self) -> int:
-        """Numbers of a token that go through the convolution."""
+        """Channels of the convolution: queries, keys and values."""
         return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
 
 
 @dataclass(frozen=True)
 class ShortConvolution:
-    """Gated convolution over the last `kernel_tokens` tokens, each channel on its own (LFM 2).
+    """Gated depthwise causal convolution over the last `kernel_tokens` tokens (LFM 2).
 
-    A token gives three vectors of `channels` numbers: the first two times each other go through
-    the convolution, and its result times the third is mapped back.
+    b, c, x = split(in(h)), each of `channels` values; the output is out(c * convolution(b * x)).
     """
 
     channels: int
@@ -182,9 +184,9 @@ class ShortConvolution:
 
 @dataclass(frozen=True)
 class Mlp:
-    """down(activation(gate(x)) * up(x)), or without a gate down(activation(up(x))).
+    """down(activation(gate(x)) * up(x)), or down(activation(up(x))) if not `gated`.
 
-    `clamped_swiglu` is a function of gate and up, whose numbers it limits to `clamp`.
+    `clamped_swiglu` is a function of both gate and up, which it clamps to `clamp`.
     """
 
     intermediate: int
@@ -196,14 +198,17 @@ class Mlp:
 
 @dataclass(frozen=True)
 class Router:
-    """Scores every expert for a token, chooses some, and weighs them.
+    """Chooses `top_k` of `experts` for a token and weighs them.
 
-    Scores are the softmax or the sigmoid of a linear map, with a `bias` if it has one. While
-    experts are chosen, `score_correction_bias` adds a learned number to each score. With `n_group`,
-    only experts of the `topk_group` best groups can be chosen; a group is worth the sum of its
-    `group_score_experts` best scores. The chosen weigh their scores, divided by their sum if
-    `norm_topk_prob`, times `scale`. `sparsemixer` chooses one after another, each weighing its
-    softmax among the experts left whose scores come within `2 * jitter` of the best one's.
+    Scores are the softmax or sigmoid of a linear map (with `bias`).
+    score_correction_bias  a learned value added to each score for the choice only (DeepSeek V3)
+    n_group, topk_group    experts are chosen from the `topk_group` best of `n_group` groups
+    group_score_experts    the score of a group is the sum of that many of its best scores
+    norm_topk_prob         divide the weights of the chosen experts by their sum
+    scale                  multiplies the weights
+    sparsemixer            (scoring) chooses experts one by one; the weight of each is its softmax
+                           among the remaining experts whose scores lie within a
+                           relative distance of `2 * jitter` from the best one
     """
 
     experts: int
@@ -221,10 +226,10 @@ class Router:
 
 @dataclass(frozen=True)
 class Moe:
-    """A mixture of experts: the weighted sum of what a router's chosen ones make of a token.
+    """Mixture of experts: the weighted sum of the outputs of the experts that the router chose.
 
-    `shared` sees every token, and its result is multiplied by the sigmoid of a linear map with
-    `shared_gate`.
+    The `shared` expert runs for every token; with `shared_gate` its output is multiplied by the
+    sigmoid of a linear map of the token.
     """
 
     router: Router
@@ -241,9 +246,13 @@ FeedForward = Mlp | Moe
 class Layer:
     """One decoder layer.
 
-    `pre`: x + mixer(norm(x)), then x + feed_forward(norm(x)). `sandwich` also normalizes what is
-    added, `gated` multiplies it by the tanh of a learned number. `parallel` adds both parts of one
-    norm(x). `residual_scale` multiplies what is added.
+    style       x becomes
+    `pre`       x + mixer(norm(x)), then x + feed_forward(norm(x))
+    `sandwich`  as `pre`, with a further norm on what is added
+    `gated`     as `pre`, with what is added multiplied by the tanh of a learned scalar
+    `parallel`  x + mixer(norm(x)) + feed_forward(norm(x)), with one norm
+
+    `residual_scale` multiplies what is added.
     """
 
     mixer: Mixer

@@ -1,4 +1,4 @@
-"""The description of a whole model, which planner and loader both read."""
+"""The architecture of a whole model, as frozen values that planner and loader read."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from mrs.architecture.vision_spec import Vision
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A whole decoder: embedding, layers, final norm, head; and what sees for it, if it does.
+    """A decoder-only model: embedding, layers, final norm, head; `vision` for a vision model.
 
-    `extra_tokens` follow on the vocabulary: the embedding has them, the head never makes them.
-    `file_layers` are the numbers that the layers have in the file, where some are left out there.
+    logits = softcap(logit_scale * head(norm(layers(embedding_scale * embedding[ids])))), where
+    softcap(x) is logit_softcap * tanh(x / logit_softcap), or x without a `logit_softcap`.
+    `extra_tokens` are ids after the vocabulary: the embedding has rows for them, the head does not.
+    `file_layers` are the indices of `layers` in the file; empty if the file has no other layers.
     """
 
     family: str
@@ -32,21 +34,25 @@ class ModelSpec:
     file_layers: tuple[int, ...] = ()
 
     @property
-    def layer_numbers(self) -> tuple[int, ...]:
-        """The number of each layer in the file."""
+    def file_layer_indices(self) -> tuple[int, ...]:
+        """The index of each layer in the file."""
         return self.file_layers or tuple(range(len(self.layers)))
 
-    def for_text_alone(self) -> ModelSpec:
-        """The same model without the layers that look at pictures: with none they do nothing."""
-        numbers = range(len(self.layers))
-        kept = [n for n in numbers if not isinstance(self.layers[n].mixer, CrossAttention)]
-        if len(kept) == len(self.layers):
+    def without_cross_attention(self) -> ModelSpec:
+        """The same model without its cross-attention layers, which do nothing without images."""
+        indices = tuple(
+            index
+            for index, layer in enumerate(self.layers)
+            if not isinstance(layer.mixer, CrossAttention)
+        )
+        if len(indices) == len(self.layers):
             return self
-        layers = tuple(self.layers[n] for n in kept)
-        return replace(self, layers=layers, file_layers=tuple(kept))
+        return replace(
+            self, layers=tuple(self.layers[index] for index in indices), file_layers=indices
+        )
 
     def with_interleaved_rope(self) -> ModelSpec:
-        """The same model with rotary pairs side by side, as permuted GGUF files have them."""
+        """The same model with adjacent rotary pairs, as in GGUF files with permuted q and k."""
         return replace(self, layers=tuple(_interleaved(layer) for layer in self.layers))
 
 

@@ -1,4 +1,4 @@
-"""List every tensor that a running model holds, with its shape and where a file keeps it."""
+"""List every parameter of a model, with its shape and the rows of the file that it consists of."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from mrs.architecture.binding import Parameter, Piece, Role, WeightTransform
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.slots import Kind, Slot, layer_slots, model_slots
-from mrs.architecture.tensor_names import INTERLEAVED, JOINT, TRANSPOSED
+from mrs.architecture.slots import Slot, WeightKind, layer_slots, model_slots
+from mrs.architecture.tensor_names import FUSED, INTERLEAVED, TRANSPOSED
 from mrs.architecture.vision_slots import vision_slots
 from mrs.architecture.vision_spec import Vision
 
@@ -19,19 +19,21 @@ def list_parameters(
     tensors: Collection[str] = (),
     *,
     tensor_prefix: str = "",
-    changes: Mapping[Kind, WeightTransform] | None = None,
+    transforms: Mapping[WeightKind, WeightTransform] | None = None,
 ) -> list[Parameter]:
-    """Every parameter of the model, bound to the names of one container.
+    """Every parameter of the language model, bound to the tensor names of one container.
 
-    `names` is a slot table as in `names.py`, the family's changes included; `tensors` are the
-    file's, which decide where parts can be kept in one tensor or in several. All names in the
-    file start with `tensor_prefix`, and it stores weights of some kinds with `changes`.
+    `names` is a table as in `tensor_names.py`, with the family's names merged in. `tensors` are the
+    tensor names of the file; they show which weights are fused into one tensor. All names in the
+    file start with `tensor_prefix`. `transforms` are those that the file's weights need, by kind.
     """
-    bind = _Binding(names, tensors, changes or {})
+    bind = _Binding(names, tensors, transforms or {})
     parameters = list(bind.slots(list(model_slots(spec)), "", tensor_prefix, None))
-    for index, (number, layer) in enumerate(zip(spec.layer_numbers, spec.layers, strict=True)):
+    for index, (file_index, layer) in enumerate(
+        zip(spec.file_layer_indices, spec.layers, strict=True)
+    ):
         slots = list(layer_slots(layer, spec.hidden_size))
-        prefix = tensor_prefix + names["layer"].format(layer=number)
+        prefix = tensor_prefix + names["layer"].format(layer=file_index)
         parameters += bind.slots(slots, f"layers.{index}.", prefix, index)
     return parameters
 
@@ -42,140 +44,150 @@ def list_vision_parameters(
     names: Mapping[str, str],
     tensors: Collection[str],
     *,
-    changes: Mapping[Kind, WeightTransform],
+    transforms: Mapping[WeightKind, WeightTransform],
 ) -> list[Parameter]:
-    """Every parameter of what sees for a language model of `hidden_size`.
+    """Every parameter of the tower and projector for a language model of `hidden_size`.
 
-    `names` is the family's slot table, with whole module names for all but the parts of layers.
-    The file stores weights of some kinds with `changes`.
+    `names` is the family's table; its names are complete, except those of slots inside a layer,
+    which follow the name of the layer. `transforms` as in `list_parameters`.
     """
-    bind = _Binding(names, tensors, changes)
-    parts = (vision.tower, vision.projector)
-    slots = [slot for part in parts for slot in vision_slots(part, hidden_size)]
-    found = list(bind.slots(slots, "vision.", "", None))
-    for key, layers in vision.tower.stacks.items():
+    bind = _Binding(names, tensors, transforms)
+    modules = (vision.tower, vision.projector)
+    slots = [slot for module in modules for slot in vision_slots(module, hidden_size)]
+    parameters = list(bind.slots(slots, "vision.", "", None))
+    for stack, layers in vision.tower.stacks.items():
         for index, layer in enumerate(layers):
-            own, file = f"vision.{key}.{index}.", names[key].format(layer=index)
             slots = list(layer_slots(layer, vision.tower.hidden_size))
-            found += bind.slots(slots, own, file, None)
-    return [p._replace(role="tower") if p.role == "matrix" else p for p in found]
+            file_prefix = names[stack].format(layer=index)
+            parameters += bind.slots(slots, f"vision.{stack}.{index}.", file_prefix, None)
+    return [p._replace(role="tower") if p.role == "matrix" else p for p in parameters]
 
 
 @dataclass(frozen=True)
-class _Place:
-    """The stretches of rows that a slot has in a file's tensors of slot `name`.
+class _SlotRows:
+    """The rows of one slot in the file's tensor for the slot `name`, its own or a fused one.
 
-    `height` counts the rows of the whole tensor, or where it stacks experts, of one of them.
+    `total_rows` are all rows of that tensor; of one expert, if the tensor stacks the experts.
     """
 
     name: str
-    stretches: tuple[range, ...]
-    height: int
+    row_ranges: tuple[range, ...]
+    total_rows: int
 
 
 @dataclass(frozen=True)
 class _Source:
-    """Where the numbers of a slot lie for every expert, or for one part that is no expert's."""
+    """The tensor of one slot, for all of its experts if it has any."""
 
     tensor: str
-    place: _Place
+    rows: _SlotRows
     stacked: bool
     transform: WeightTransform | None
     transposed: bool
 
     def pieces(self, expert: int) -> tuple[Piece, ...]:
-        tensor, place = self.tensor.format(expert=expert), self.place
-        if not self.stacked and place.stretches == (range(place.height),):
+        tensor, rows = self.tensor.format(expert=expert), self.rows
+        if not self.stacked and rows.row_ranges == (range(rows.total_rows),):
             return (Piece(tensor, None, self.transform, self.transposed),)
-        first = expert * place.height if self.stacked else 0
+        first = expert * rows.total_rows if self.stacked else 0
         return tuple(
             Piece(
                 tensor,
-                range(rows.start + first, rows.stop + first, rows.step),
+                range(each.start + first, each.stop + first, each.step),
                 self.transform,
                 self.transposed,
             )
-            for rows in place.stretches
+            for each in rows.row_ranges
         )
 
 
 @dataclass(frozen=True)
 class _Binding:
+    """The tensor names of one container, and the tensors that one file has."""
+
     names: Mapping[str, str]
     tensors: Collection[str]
-    changes: Mapping[Kind, WeightTransform]
+    transforms: Mapping[WeightKind, WeightTransform]
 
     def slots(
         self, slots: Sequence[Slot], own_prefix: str, file_prefix: str, layer: int | None
     ) -> Iterator[Parameter]:
-        """The parameters of one layer, or of what belongs to none."""
-        joint = self._joint_places(slots, file_prefix)
+        """The parameters of `slots`, which are those of one layer or all outside of layers."""
+        fused = self._fused_rows(slots, file_prefix)
         for slot in slots:
-            place = joint.get(slot.name) or _Place(slot.name, (range(slot.rows),), slot.rows)
-            parts: list[tuple[str, tuple[int, ...], Role]] = [(slot.suffix, slot.shape, slot.role)]
+            rows = fused.get(slot.name) or _SlotRows(slot.name, (range(slot.rows),), slot.rows)
+            tensors: list[tuple[str, tuple[int, ...], Role]] = [
+                (slot.suffix, slot.shape, slot.role)
+            ]
             if slot.bias:
-                parts.append((".bias", slot.shape[:1], "vector"))
-            for suffix, shape, role in parts:
-                source = self._source(slot, place, file_prefix, suffix)
+                tensors.append((".bias", slot.shape[:1], "vector"))
+            for suffix, shape, role in tensors:
+                source = self._source(slot, rows, file_prefix, suffix)
                 for expert in range(max(slot.experts, 1)):
                     name = own_prefix + slot.name.format(expert=expert) + suffix
                     yield Parameter(name, shape, role, layer, source.pieces(expert))
 
-    def _joint_places(self, slots: Sequence[Slot], prefix: str) -> dict[str, _Place]:
+    def _fused_rows(self, slots: Sequence[Slot], prefix: str) -> dict[str, _SlotRows]:
+        """The rows of every slot that the file stores in a fused tensor, by slot name."""
         by_name = {slot.name: slot for slot in slots}
-        found: dict[str, _Place] = {}
-        for joint, parts in JOINT.items():
-            present = [by_name[part] for part in parts if part in by_name]
-            if len(present) == len(parts) and self._is_joint(joint, present, prefix):
-                found |= _places(joint, present)
+        found: dict[str, _SlotRows] = {}
+        for fused, names in FUSED.items():
+            present = [by_name[name] for name in names if name in by_name]
+            if len(present) == len(names) and self._is_fused(fused, present, prefix):
+                found |= _rows_of_fused(fused, present)
         return found
 
-    def _is_joint(self, joint: str, parts: Sequence[Slot], prefix: str) -> bool:
-        """Whether the file has the joint tensor, or neither it nor all of its parts."""
-        if joint not in self.names and f"{joint}.weight" not in self.names:
+    def _is_fused(self, fused: str, slots: Sequence[Slot], prefix: str) -> bool:
+        """Whether the file has the fused tensor; assumed if it has none of the separate ones."""
+        if fused not in self.names and f"{fused}.weight" not in self.names:
             return False
-        if self._has(joint, prefix, ".weight"):
+        if self._has(fused, prefix, ".weight"):
             return True
-        if any(part.name not in self.names for part in parts):
+        if any(slot.name not in self.names for slot in slots):
             return True
-        return not any(self._has(part.name, prefix, part.suffix) for part in parts)
+        return not any(self._has(slot.name, prefix, slot.suffix) for slot in slots)
 
     def _has(self, slot_name: str, prefix: str, suffix: str) -> bool:
         return prefix + self._tensor(slot_name, suffix)[0].format(expert=0) in self.tensors
 
     def _tensor(self, slot_name: str, suffix: str) -> tuple[str, bool]:
-        """A tensor's name in the file, and whether it holds transposed matrices.
+        """(name of the tensor in the file, whether it stores transposed matrices).
 
-        A table may give the name with its suffix, too.
+        A table may have an entry for the slot with its suffix, which is then the complete name.
         """
         exact = self.names.get(slot_name + suffix)
         module = self.names[slot_name] if exact is None else exact
         name = module.removesuffix(TRANSPOSED) + (suffix if exact is None else "")
         return name, suffix == ".weight" and module.endswith(TRANSPOSED)
 
-    def _source(self, slot: Slot, place: _Place, prefix: str, suffix: str) -> _Source:
-        tensor, transposed = self._tensor(place.name, suffix)
+    def _source(self, slot: Slot, rows: _SlotRows, prefix: str, suffix: str) -> _Source:
+        tensor, transposed = self._tensor(rows.name, suffix)
         return _Source(
             prefix + tensor,
-            place,
+            rows,
             stacked=slot.experts > 0 and "{expert}" not in tensor,
-            transform=self.changes.get(slot.kind) if suffix == slot.suffix else None,
+            transform=self.transforms.get(slot.kind) if suffix == slot.suffix else None,
             transposed=transposed,
         )
 
 
-def _places(joint: str, parts: Sequence[Slot]) -> dict[str, _Place]:
-    """Where each part lies in a joint tensor, by slot name."""
-    alternates = joint in INTERLEAVED
-    interleave_groups = parts[0].interleave_groups if alternates else 1
-    heights = [part.rows // interleave_groups for part in parts]
-    turn, start, places = sum(heights), 0, {}
-    for part, height in zip(parts, heights, strict=True):
-        if height == 1:
-            stretches: tuple[range, ...] = (range(start, turn * interleave_groups, turn),)
+def _rows_of_fused(fused: str, slots: Sequence[Slot]) -> dict[str, _SlotRows]:
+    """The rows of each slot in a fused tensor, by slot name.
+
+    The tensor repeats `groups` times: the rows of the first slot in this group, then those of the
+    second one, and so on. A tensor that is not interleaved is one group.
+    """
+    groups = slots[0].interleave_groups if fused in INTERLEAVED else 1
+    rows_in_group = [slot.rows // groups for slot in slots]
+    group_rows = sum(rows_in_group)
+    total_rows = group_rows * groups
+    start, found = 0, {}
+    for slot, rows in zip(slots, rows_in_group, strict=True):
+        firsts = range(start, total_rows, group_rows)
+        if rows == 1:
+            row_ranges: tuple[range, ...] = (firsts,)
         else:
-            firsts = range(start, turn * interleave_groups, turn)
-            stretches = tuple(range(first, first + height) for first in firsts)
-        places[part.name] = _Place(joint, stretches, turn * interleave_groups)
-        start += height
-    return places
+            row_ranges = tuple(range(first, first + rows) for first in firsts)
+        found[slot.name] = _SlotRows(fused, row_ranges, total_rows)
+        start += rows
+    return found

@@ -1,10 +1,10 @@
-"""What most checkpoints call the parts of a decoder: slot -> module name in the file.
+"""The usual tensor names of a decoder in safetensors and GGUF files: slot -> module name.
 
-A slot is this project's name of a part. `.weight` or `.bias` is appended, unless a table
-has an entry for the slot with it; layer slots are prefixed with the table's `layer` entry.
-Where a file keeps several parts in one tensor, a table names the joint slot (`mixer.qkv`) and the
-parts are its rows. Experts have a tensor each where `{expert}` is in the name, and lie one after
-another in one tensor where it is not. A name that ends with `^T` is that of transposed matrices.
+A slot is this project's name of a weight. The tensor name is the module name plus `.weight` or
+`.bias`, or the table's entry for the slot with that suffix. Names of slots inside a layer follow
+the table's `layer` entry. A fused slot (`mixer.qkv`) names a tensor whose rows are those of
+several slots. With `{expert}` in a name every expert has its own tensor; without it one tensor
+stacks all experts. `^T` at the end of a name means that the file stores the transposed matrix.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ GGUF: dict[str, str] = {
     "ffn.shared_gate": "ffn_gate_inp_shexp",
 }
 
-#: Slots that a file may keep as one tensor: joint slot -> its parts, in row order.
-JOINT: dict[str, tuple[str, ...]] = {
+#: Slots that a file may store fused in one tensor: fused slot -> its slots, in row order.
+FUSED: dict[str, tuple[str, ...]] = {
     "mixer.qkv": ("mixer.q", "mixer.k", "mixer.v"),
     "mixer.qkvz": ("mixer.q", "mixer.k", "mixer.v", "mixer.z"),
     "mixer.beta_step": ("mixer.beta", "mixer.step"),
@@ -127,11 +127,11 @@ JOINT: dict[str, tuple[str, ...]] = {
     "ffn.experts.{expert}.gate_up_pairs": ("ffn.experts.{expert}.gate", "ffn.experts.{expert}.up"),
 }
 
-#: Joint slots whose parts take turns, instead of each being one stretch of rows.
+#: Fused slots whose rows are interleaved in groups (`Slot.interleave_groups`).
 INTERLEAVED = frozenset(
     {"mixer.kv_b", "mixer.qkvz", "mixer.beta_step", "ffn.experts.{expert}.gate_up_pairs"}
 )
 
-#: Tensors that files carry and no run needs: buffers that are computed from the config, and the
-#: head of a model that says its head is its embedding.
+#: Tensors of files that are never read: buffers that follow from the config, and the copy of the
+#: embedding that some files store as the head of a model with tied embeddings.
 IGNORED_SUFFIXES = (".rotary_emb.inv_freq", ".attn.masked_bias", ".attn.bias", "lm_head.weight")

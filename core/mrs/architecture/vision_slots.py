@@ -1,4 +1,4 @@
-"""List every part of a tower and a projector that has weights, with their shapes."""
+"""List the weights of vision towers and projectors as slots."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def norm_slot(name: str, size: int, norm: Norm) -> Slot:
 
 
 @singledispatch
-def vision_slots(part: object, hidden_size: int) -> Iterator[Slot]:
-    """The slots of a tower, those of its layers left out, or of a projector; one case a kind.
+def vision_slots(module: object, hidden_size: int) -> Iterator[Slot]:
+    """The slots of a projector, or of a tower without its layers (`layer_slots` lists those).
 
-    `hidden_size` is the language model's.
+    `hidden_size` is that of the language model.
     """
-    raise TypeError(f"no slots are known for {type(part).__name__}")
+    raise TypeError(f"no slots are known for {type(module).__name__}")

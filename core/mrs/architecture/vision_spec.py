@@ -1,8 +1,8 @@
-"""What turns pictures into rows of a language model, in numbers.
+"""The vision part of a model as small frozen values: tower, projector and image layout.
 
-A tower looks at patches, a projector maps what it saw onto the language model's width, and a
-layout says into which pixels and how many rows a picture of some size turns. All are small frozen
-values, and none needs torch: the planner counts with them.
+The tower encodes patches of images, the projector maps its output to the language model's hidden
+size, and the layout gives the size of the tensor and the number of rows for an image of any size.
+Torch is not needed: the planner uses these values too.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from mrs.architecture.layers import Layer
 
 @dataclass(frozen=True)
 class ImageShape:
-    """What a picture becomes.
+    """The sizes that follow from the size of one image.
 
-    `pixels` is the shape of the tensor that the tower takes, `patches` how many patches it sees
-    there, padding included; the layout's own `grid` counts tiles or patches. `rows` are the rows
-    of the language model that the picture's features fill; in `text` as many image tokens stand
-    among what else surrounds them in the prompt. Where layers of their own look at the features,
-    there are `keys` of these.
+    pixels   shape of the tower's input tensor
+    patches  patches in that tensor, including padding
+    rows     rows of the language model's input that the image's features fill
+    text     what the prompt has for the image: `rows` image tokens, and the tokens around them
+    grid     tiles or patches along the edges; its meaning depends on the layout
+    keys     keys per head in each cross-attention layer; 0 for models without such layers
     """
 
     pixels: tuple[int, ...]
@@ -35,7 +36,7 @@ class ImageShape:
 
 @dataclass(frozen=True)
 class PixelScale:
-    """From bytes to a tower's numbers: (byte * factor - mean) / std, for each channel."""
+    """The tower's input from 8-bit pixels: (pixel * factor - mean) / std, for each channel."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -43,27 +44,27 @@ class PixelScale:
 
 
 class ImageLayout(Protocol):
-    """How images are scaled, cut and spelled; each kind has a processor in `mrs.media`."""
+    """How images are resized and cut; `mrs.media.image_processors` has a function for each."""
 
     @property
     def scale(self) -> PixelScale: ...
 
     @property
     def is_resizable(self) -> bool:
-        """Whether a smaller picture takes fewer rows, so that `--max-edge` means something."""
+        """Whether smaller images need fewer rows, so that `--max-edge` has an effect."""
 
     def shape(self, height: int, width: int) -> ImageShape:
-        """What a picture of this size becomes."""
+        """The sizes for an image of `height` x `width` pixels."""
 
     def largest(self, edge: int) -> ImageShape:
-        """What takes most rows and patches of all pictures with no edge longer than `edge`."""
+        """The sizes for the image that needs most, of all with no edge longer than `edge`."""
 
 
 @dataclass(frozen=True)
 class Patches:
-    """Non-overlapping square patches, each mapped to a vector by one product.
+    """Patch embedding: a linear map of non-overlapping square patches of `size` pixels.
 
-    Towers for films map as many `frames` together; a picture is each of them.
+    Towers for video map `frames` frames together; an image is repeated for each of them.
     """
 
     size: int
@@ -71,40 +72,37 @@ class Patches:
     bias: bool = False
     frames: int = 1
 
-    @property
-    def numbers(self) -> int:
-        return self.channels * self.frames * self.size**2
-
 
 class Tower(Protocol):
-    """What looks at pixels: a frozen value, with slots of its own and stacks of layers."""
+    """A vision transformer: a frozen value with slots of its own and stacks of layers."""
 
     @property
     def hidden_size(self) -> int: ...
 
     @property
     def output_size(self) -> int:
-        """Numbers of each patch that go to the projector."""
+        """Values per patch that go to the projector."""
 
     @property
     def stacks(self) -> Mapping[str, tuple[Layer, ...]]:
-        """Layers by the slot that starts their parts' names: `layer` where there is one stack."""
+        """Layers by the slot that prefixes their names: `layer` if there is one stack."""
 
 
 class Projector(Protocol):
-    """What maps features onto the language model: a frozen value, with slots of its own."""
+    """Maps the tower's output to the language model's hidden size: a frozen value with slots."""
 
 
 @dataclass(frozen=True)
 class Vision:
-    """The part of a model that sees.
+    """The vision part of a model.
 
-    `placeholder` is what stands for one picture in a rendered prompt, `image_token_id` the token
-    at which a row of features stands. Features take the place of embeddings, or with
-    `enters == "cross_attention"` are looked at by layers of their own. Where the rows of one
-    picture see each other, before and behind, `is_bidirectional`; `positions` tells whether they
-    are numbered one after another or by place in the picture, where a shape's `grid` counts
-    rows and columns of features.
+    placeholder       the text that stands for one image in a rendered prompt
+    image_token_id    the token whose rows are replaced by image features
+    enters            features replace the embeddings of image tokens, or cross-attention layers of
+                      the language model attend to them
+    is_bidirectional  the rows of one image attend to each other in both directions
+    positions         `plain`: consecutive; `multimodal`: by time, row and column (see
+                      `Rope.sections`), where a shape's `grid` is (rows, columns) of features
     """
 
     tower: Tower

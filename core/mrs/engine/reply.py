@@ -11,7 +11,15 @@ from mrs.engine.image_input import ImageInput
 from mrs.engine.loop import EngineLoop
 from mrs.engine.sampling.sampler import SampledToken
 from mrs.engine.sequence import SequenceRequest, TokenOutput
-from mrs.events import Event, Finished, FinishReason, PlannedRates, TextDelta, TokenLogprob, Usage
+from mrs.events import (
+    Event,
+    Finished,
+    FinishReason,
+    PlannedRates,
+    ReplyUsage,
+    TextDelta,
+    TokenLogprob,
+)
 from mrs.plan.speed.learnt import LEAST_PROMPT_TOKENS, Pace
 from mrs.plan.speed.roofline import SpeedEstimate
 from mrs.request import Sampling
@@ -120,7 +128,7 @@ class Reply:
         if rest := self._decoder.finish():
             self._events.append(TextDelta(rest))
         sequence = self._stream.sequence
-        usage = Usage(
+        usage = ReplyUsage(
             prompt_tokens=sequence.num_prompt_tokens,
             completion_tokens=self._num_tokens,
             cached_tokens=sequence.num_cached_tokens,

@@ -1,4 +1,4 @@
-"""DeepSeek V2: latent attention, and from some layer on many small experts beside shared ones."""
+"""DeepSeek V2: MLA, and after the first layers many small routed experts plus shared experts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mrs.architecture.readers.layer_reader import decoder, layer_count, read_mlp
 from mrs.architecture.readers.mla_reader import read_latent_attention
 from mrs.architecture.readers.moe_reader import read_expert, read_router
 
-#: How GGUF files spell the two ways of scoring experts.
+#: GGUF's ids of the two scoring functions.
 _SCORING = {1: "softmax", 2: "sigmoid"}
 
 
@@ -25,7 +25,7 @@ def read_deepseek(config: Config, family: str) -> ModelSpec:
     norm = read_norm(config)
     attention = read_latent_attention(config)
     dense = read_mlp(config, bias=config.flag("mlp_bias", False))
-    moe, first = read_moe(config), config.whole("first_k_dense_replace", 0)
+    moe, first = read_moe(config), config.integer("first_k_dense_replace", 0)
     layers = [
         Layer(attention, dense if layer < first else moe, norm)
         for layer in range(layer_count(config))
@@ -34,17 +34,17 @@ def read_deepseek(config: Config, family: str) -> ModelSpec:
 
 
 def read_moe(config: Config) -> Moe:
-    config.refuse("moe_layer_freq", 1)
-    config.refuse("topk_method", "greedy", "group_limited_greedy", "noaux_tc")
-    config.refuse("scoring_func", *_SCORING, *_SCORING.values())
+    config.allow_only("moe_layer_freq", 1)
+    config.allow_only("topk_method", "greedy", "group_limited_greedy", "noaux_tc")
+    config.allow_only("scoring_func", *_SCORING, *_SCORING.values())
     scoring = config.values.get("scoring_func") or "softmax"
     if isinstance(scoring, int):
         scoring = _SCORING.get(scoring, scoring)
     is_sigmoid = scoring == "sigmoid"
     if not is_sigmoid:
-        config.refuse("norm_topk_prob", False)
+        config.allow_only("norm_topk_prob", False)
     expert = read_expert(config)
-    shared = config.whole("n_shared_experts", 0)
+    shared = config.integer("n_shared_experts", 0)
     router = read_router(
         config,
         scoring=scoring,
@@ -55,19 +55,18 @@ def read_moe(config: Config) -> Moe:
         **_groups(config),
     )
     bias = config.flag("mlp_bias", False)
-    wide = replace(expert, intermediate=expert.intermediate * shared, bias=bias)
-    return Moe(router, expert, shared=wide if shared else None)
+    shared_expert = replace(expert, intermediate=expert.intermediate * shared, bias=bias)
+    return Moe(router, expert, shared=shared_expert if shared else None)
 
 
 def _groups(config: Config) -> Mapping[str, int]:
     if config.values.get("topk_method") == "greedy":
         return {}
-    groups = config.positive("n_group", 1)
-    chosen = config.positive("topk_group", groups)
-    return {"n_group": groups, "topk_group": chosen}
+    n_group = config.positive("n_group", 1)
+    return {"n_group": n_group, "topk_group": config.positive("topk_group", n_group)}
 
 
-#: What versions 2 and 3 agree on where a config.json is silent.
+#: Defaults of transformers for both V2 and V3.
 DEFAULTS = {
     "q_lora_rank": 1536,
     "kv_lora_rank": 512,

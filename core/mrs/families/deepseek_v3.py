@@ -1,4 +1,4 @@
-"""DeepSeek V3 and R1: V2 whose experts are scored by a sigmoid and chosen by groups."""
+"""DeepSeek V3 and R1: V2 with sigmoid scores and experts chosen by groups."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ FAMILY = Family(
         "first_k_dense_replace": 3,
     },
     safetensors=NAMES,
-    # A layer that predicts the token after the next one.
+    # The multi-token prediction layer.
     ignored=("model.layers.{layers}.",),
 )

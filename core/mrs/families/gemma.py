@@ -1,4 +1,4 @@
-"""Gemma 1: tied and scaled embeddings, a free head size, norm weights stored as offsets."""
+"""Gemma 1: tied and scaled embeddings, its own head size, norm weights stored as offsets from 1."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from mrs.architecture.readers.layer_reader import (
 
 
 def read(config: Config) -> ModelSpec:
-    config.refuse("use_bidirectional_attention", False)
+    config.allow_only("use_bidirectional_attention", False)
     norm = read_norm(config)
     bias = config.flag("attention_bias", False)
-    # The published files say "gelu" and mean its tanh form.
+    # The published configs say "gelu", but the models use its tanh approximation.
     config.activation("gelu", "hidden_activation", "hidden_act")
     mlp = read_mlp(config, activation="gelu_tanh")
     layer = Layer(read_attention(config, qkv_bias=bias, out_bias=bias), mlp, norm)

@@ -1,4 +1,4 @@
-"""Gemma 2: Gemma with windows on every other layer, soft caps, and norms after each part too."""
+"""Gemma 2: Gemma with sliding windows on every other layer, soft caps and post-norms."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from mrs.architecture.readers.layer_reader import (
     windows,
 )
 
-#: The model whose query scale is not that of its heads; GGUF files do not say so themselves.
+#: Identifies the 27B model, whose query scale is not 1/sqrt(head_dim), in GGUF files.
 LAYERS_OF_27B = 46
 
 
 def query_scale(config: Config, layers_of_27b: int) -> float:
-    """What scores are multiplied with.
+    """The factor of attention scores: 1/sqrt(query_pre_attn_scalar).
 
-    GGUF files leave it out: it is 1/sqrt(head_dim), and in the 27B model 1/sqrt(hidden / heads).
+    GGUF files lack that key: then it is 1/sqrt(head_dim), in the 27B model 1/sqrt(hidden / heads).
     """
     heads = config.positive("num_attention_heads")
     is_27b = config.positive("num_hidden_layers") == layers_of_27b
@@ -31,7 +31,7 @@ def query_scale(config: Config, layers_of_27b: int) -> float:
 
 
 def read(config: Config) -> ModelSpec:
-    config.refuse("use_bidirectional_attention", False)
+    config.allow_only("use_bidirectional_attention", False)
     norm = read_norm(config)
     bias = config.flag("attention_bias", False)
     mlp = read_mlp(config, activation=config.activation("gelu_pytorch_tanh", "hidden_activation"))

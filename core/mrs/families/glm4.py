@@ -1,4 +1,4 @@
-"""GLM 4 (0414): norms around both parts, half of each head turned in neighbouring pairs."""
+"""GLM 4 (0414): pre- and post-norms, interleaved rope on half of each head."""
 
 from __future__ import annotations
 

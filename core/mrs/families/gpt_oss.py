@@ -1,4 +1,4 @@
-"""gpt-oss: attention sinks, a window on every other layer, and experts with biases."""
+"""gpt-oss: attention sinks, sliding windows on every other layer, experts with biases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mrs.architecture.readers.rope_reader import read_rope
 
 
 def read(config: Config) -> ModelSpec:
-    config.refuse("swiglu_alpha", 1.702)
+    config.allow_only("swiglu_alpha", 1.702)
     norm = read_norm(config, default=1e-5)
     bias = config.flag("attention_bias", True)
     attention = {
@@ -45,7 +45,7 @@ def read(config: Config) -> ModelSpec:
 
 
 def _untruncated(rope: Rope) -> Rope:
-    """GGUF files do not say that yarn's borders between pairs may lie inside one."""
+    """Rope with YaRN's `truncate` = false, which GGUF files do not store."""
     if rope.scaling is None or rope.scaling.get("truncate", -1) >= 0:
         return rope
     values = (*rope.scaling.values, ("truncate", 0.0))

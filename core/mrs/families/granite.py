@@ -1,4 +1,4 @@
-"""Granite 3: Llama with a multiplier each on embeddings, scores, what layers add, and logits."""
+"""Granite 3: Llama with multipliers for embeddings, attention scores, residuals and logits."""
 
 from __future__ import annotations
 

@@ -18,37 +18,43 @@ from mrs.errors import NotReadable
 
 def read(config: Config) -> ModelSpec:
     norm = read_norm(config, "norm_eps", default=1e-5)
-    config, attends = _attention_layers(config)
-    channels, taps = config.positive("hidden_size"), config.positive("conv_L_cache", 3)
-    convolution = ShortConvolution(channels, taps, config.flag("conv_bias", False))
+    config, is_attention = _attention_layers(config)
+    convolution = ShortConvolution(
+        channels=config.positive("hidden_size"),
+        kernel_tokens=config.positive("conv_L_cache", 3),
+        bias=config.flag("conv_bias", False),
+    )
     attention = read_attention(config, qk_norm=norm)
     mlp = Mlp(_intermediate_size(config))
-    mixers: list[Mixer] = [attention if attend else convolution for attend in attends]
+    mixers: list[Mixer] = [attention if each else convolution for each in is_attention]
     layers = [Layer(mixer, mlp, norm) for mixer in mixers]
     tied = config.flag("tie_embedding", config.flag("tie_word_embeddings", True))
     return decoder(config, "lfm2", layers, norm, tied_head=tied)
 
 
 def _attention_layers(config: Config) -> tuple[Config, list[bool]]:
-    """Which layers attend, and the config with one number of key heads.
+    """(config with a single num_key_value_heads, whether each layer is an attention layer).
 
-    GGUF files give that number for each layer, and 0 to convolutions.
+    GGUF files have a list under that key: the number for each layer, 0 for convolutions.
     """
     heads = config.values.get("num_key_value_heads")
     count = layer_count(config)
     if isinstance(heads, (list, tuple)):
         if len(heads) != count or not all(isinstance(number, int) for number in heads):
-            raise NotReadable(f"num_key_value_heads = {heads!r}", where=config.where)
+            raise NotReadable(
+                f"num_key_value_heads = {heads!r} must have one integer for each of {count} layers",
+                where=config.where,
+            )
         values = {**config.values, "num_key_value_heads": max(heads)}
         return Config(values, config.where), [number > 0 for number in heads]
     if config.has("layer_types"):
         return config, [t != "conv" for t in layer_types(config, "conv", "full_attention")]
-    indexes = config.sequence("full_attn_idxs", range(count))
-    return config, [layer in indexes for layer in range(count)]
+    indices = config.sequence("full_attn_idxs", range(count))
+    return config, [layer in indices for layer in range(count)]
 
 
 def _intermediate_size(config: Config) -> int:
-    size = config.positive("block_ff_dim", config.whole("intermediate_size", 0))
+    size = config.positive("block_ff_dim", config.integer("intermediate_size", 0))
     if not config.flag("block_auto_adjust_ff_dim", False):
         return size
     size = int(2 * size / 3)

@@ -1,4 +1,4 @@
-"""Llama 1 to 3.3 and everything shaped like it."""
+"""Llama 1 to 3.3, and models with the same architecture."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read(config: Config) -> ModelSpec:
     bias = config.flag("attention_bias", False)
     attention = read_attention(config, qkv_bias=bias, out_bias=bias)
     mlp = read_mlp(config, bias=config.flag("mlp_bias", False))
-    # GGUF files call Mixtral a Llama too.
+    # The architecture of Mixtral in GGUF files is `llama` too.
     layer = Layer(attention, read_moe(config) if expert_count(config) else mlp, norm)
     return decoder(config, "llama", [layer] * layer_count(config), norm)
 

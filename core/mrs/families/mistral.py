@@ -1,4 +1,4 @@
-"""Mistral: Llama with an optional sliding window and a free head size."""
+"""Mistral: Llama with an optional sliding window and its own head size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Phi 1, 1.5 and 2: attention and feed-forward side by side, LayerNorm, biases everywhere."""
+"""Phi 1, 1.5 and 2: attention and MLP in parallel, LayerNorm, biases everywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Phi 3, 3.5 and 4: Llama with q, k and v in one tensor, gate and up in another, and longrope."""
+"""Phi 3, 3.5 and 4: Llama with longrope, and fused tensors for q, k, v and for gate, up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Phi 3.5 MoE: LayerNorm, biases, longrope, and experts that SparseMixer chooses."""
+"""Phi 3.5 MoE: LayerNorm, biases, longrope, and a SparseMixer router."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Qwen 2 and 2.5: Llama with biases on q, k and v; a window on the upper layers, if any."""
+"""Qwen 2 and 2.5: Llama with biases on q, k and v; optional sliding windows on the upper layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Qwen 2 MoE: Qwen 2 with experts and one shared expert, whose result is gated."""
+"""Qwen 2 MoE: Qwen 2 with routed experts and one gated shared expert."""
 
 from __future__ import annotations
 
@@ -21,19 +21,18 @@ from mrs.architecture.readers.moe_reader import expert_count, mixed_layers, read
 def read(config: Config) -> ModelSpec:
     norm = read_norm(config)
     bias = config.flag("qkv_bias", True)
+    feed_forward = mixed_layers(config, read_moe(config), read_mlp(config))
     layers = [
-        Layer(read_attention(config, qkv_bias=bias, window=window), part, norm)
-        for window, part in zip(
-            _windows(config), mixed_layers(config, read_moe(config), read_mlp(config)), strict=True
-        )
+        Layer(read_attention(config, qkv_bias=bias, window=window), each, norm)
+        for window, each in zip(_windows(config), feed_forward, strict=True)
     ]
     return decoder(config, "qwen2_moe", layers, norm)
 
 
 def read_moe(config: Config, norm_topk_prob: bool = False) -> Moe | None:
-    """The mixture that Qwen 2 and Qwen 3 Next have, None in a model without experts.
+    """The mixture of experts of Qwen 2 and Qwen 3 Next; None for a model without experts.
 
-    `norm_topk_prob` is what a config that is silent means.
+    `norm_topk_prob` is the default if the config lacks the key.
     """
     if not expert_count(config):
         return None
@@ -46,10 +45,10 @@ def read_moe(config: Config, norm_topk_prob: bool = False) -> Moe | None:
 
 
 def _windows(config: Config) -> list[int | None]:
-    """Without `layer_types`, every other one of the lower layers has a window that is in use."""
+    """As `windows`, but without `layer_types` every other one of the lower layers has a window."""
     if config.has("layer_types") or not config.flag("use_sliding_window", False):
         return windows(config)
-    count = config.whole("max_window_layers", 28)
+    count = config.integer("max_window_layers", 28)
     window = read_window(config)
     return [
         window if layer < count and layer % 2 == 0 else None for layer in range(layer_count(config))

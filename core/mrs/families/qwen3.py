@@ -1,4 +1,4 @@
-"""Qwen 3: every head of q and k is normalized before rope."""
+"""Qwen 3: QK norm on every head, before rope."""
 
 from __future__ import annotations
 

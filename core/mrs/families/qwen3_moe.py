@@ -23,10 +23,11 @@ def read(config: Config) -> ModelSpec:
     attention = read_attention(config, qk_norm=norm, qkv_bias=bias, out_bias=bias, window=window)
     moe = None
     if expert_count(config):
-        # Files that say nothing are GGUF ones, whose experts' weights always sum to one.
+        # The key is missing in GGUF files, where the weights of the chosen experts sum to one.
         router = read_router(config, norm_topk_prob=config.flag("norm_topk_prob", True))
         moe = Moe(router, read_expert(config))
-    layers = [Layer(attention, part, norm) for part in mixed_layers(config, moe, read_mlp(config))]
+    feed_forward = mixed_layers(config, moe, read_mlp(config))
+    layers = [Layer(attention, each, norm) for each in feed_forward]
     return decoder(config, "qwen3_moe", layers, norm)
 
 

@@ -1,4 +1,4 @@
-"""Qwen 3 Next: three gated delta nets for each attention layer, whose result is gated; experts."""
+"""Qwen 3 Next: three gated delta nets per gated attention layer, and a mixture of experts."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ def read(config: Config) -> ModelSpec:
     norm = read_norm(config)
     bias = config.flag("attention_bias", False)
     attention = read_attention(config, qk_norm=norm, gated=True, qkv_bias=bias, out_bias=bias)
-    delta = _read_delta_net(config)
-    parts = mixed_layers(config, read_moe(config, norm_topk_prob=True), read_mlp(config))
-    mixers: list[Mixer] = [attention if attends else delta for attends in _attends(config)]
-    layers = [Layer(mixer, part, norm) for mixer, part in zip(mixers, parts, strict=True)]
+    delta_net = _read_delta_net(config)
+    mixers: list[Mixer] = [
+        attention if is_attention else delta_net for is_attention in _attention_layers(config)
+    ]
+    feed_forward = mixed_layers(config, read_moe(config, norm_topk_prob=True), read_mlp(config))
+    layers = [Layer(mixer, each, norm) for mixer, each in zip(mixers, feed_forward, strict=True)]
     return decoder(config, "qwen3_next", layers, norm)
 
 
@@ -35,10 +37,12 @@ def _read_delta_net(config: Config) -> GatedDeltaNet:
     value_heads = config.positive("linear_num_value_heads")
     if value_heads % key_heads:
         raise NotReadable(
-            f"{value_heads} value heads cannot share {key_heads} key heads", where=config.where
+            f"linear_num_value_heads = {value_heads} is not a multiple of "
+            f"linear_num_key_heads = {key_heads}",
+            where=config.where,
         )
-    # GGUF files give the size of all value heads together.
-    value_dim = config.whole("linear_inner_size", 0) // value_heads
+    # GGUF files have the size of all value heads together.
+    value_dim = config.integer("linear_inner_size", 0) // value_heads
     return GatedDeltaNet(
         key_heads,
         value_heads,
@@ -49,8 +53,8 @@ def _read_delta_net(config: Config) -> GatedDeltaNet:
     )
 
 
-def _attends(config: Config) -> list[bool]:
-    """Which layers attend: without `layer_types`, every `full_attention_interval`-th one."""
+def _attention_layers(config: Config) -> list[bool]:
+    """Whether each layer has softmax attention, by `layer_types` or `full_attention_interval`."""
     if config.has("layer_types"):
         types = layer_types(config, "linear_attention", "full_attention")
         return [kind == "full_attention" for kind in types]
@@ -93,6 +97,6 @@ FAMILY = Family(
         "full_attention_interval": "full_attention_interval",
     },
     norm_plus_one=True,
-    # A layer that predicts the token after the next one.
+    # The multi-token prediction layer.
     ignored=("mtp.",),
 )

@@ -1,4 +1,4 @@
-"""SmolLM 3: Llama whose every fourth layer has no rope, and there a window, if any."""
+"""SmolLM 3: Llama without rope in every fourth layer; optional sliding windows in those layers."""
 
 from __future__ import annotations
 
@@ -25,36 +25,38 @@ def read(config: Config) -> ModelSpec:
     bias = config.flag("attention_bias", False)
     mlp = read_mlp(config, bias=config.flag("mlp_bias", False))
     rope = read_rope(config, read_heads(config)[2], default_base=2e6)
-    turned = _turned_layers(config)
+    has_rope = _rope_layers(config)
     layers = [
         Layer(
             read_attention(
-                config, rope=rope if turns else None, window=window, qkv_bias=bias, out_bias=bias
+                config, rope=rope if rotates else None, window=window, qkv_bias=bias, out_bias=bias
             ),
             mlp,
             norm,
         )
-        for turns, window in zip(turned, _windows(config, turned), strict=True)
+        for rotates, window in zip(has_rope, _windows(config, has_rope), strict=True)
     ]
     return decoder(config, "smollm3", layers, norm)
 
 
-def _turned_layers(config: Config) -> list[bool]:
-    """Which layers have rope: `no_rope_layers` has a 1 for those that do."""
+def _rope_layers(config: Config) -> list[bool]:
+    """Whether each layer has rope. Despite its name, `no_rope_layers` is 1 for those that do."""
     count = layer_count(config)
     if not config.has("no_rope_layers"):
         interval = config.positive("no_rope_layer_interval", 4)
         return [(layer + 1) % interval != 0 for layer in range(count)]
     flags = config.sequence("no_rope_layers")[:count]
     if len(flags) < count:
-        raise NotReadable(f"no_rope_layers has {len(flags)} entries", where=config.where)
+        raise NotReadable(
+            f"no_rope_layers has {len(flags)} entries for {count} layers", where=config.where
+        )
     return [bool(flag) for flag in flags]
 
 
-def _windows(config: Config, turned: list[bool]) -> list[int | None]:
+def _windows(config: Config, has_rope: list[bool]) -> list[int | None]:
     if config.has("layer_types") or not config.flag("use_sliding_window", False):
         return windows(config)
-    return [None if turns else read_window(config) for turns in turned]
+    return [None if rotates else read_window(config) for rotates in has_rope]
 
 
 FAMILY = Family(

@@ -1,4 +1,4 @@
-"""StarCoder 2: LayerNorm, an ungated feed-forward part, biases, and a window on every layer."""
+"""StarCoder 2: LayerNorm, MLP without gate, biases, and a sliding window on every layer."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def runnable(model: CachedModel) -> CachedModel | None:
     for selector in (*selectors, "plain") if model.selector == "vision-plain" else selectors:
         try:
             checkpoint = read_checkpoint(model.source, folder, None)
-            describe(checkpoint, sees=selector == "vision-plain")
+            describe(checkpoint, with_vision=selector == "vision-plain")
         except MrsError:
             continue
         return replace(model, selector=selector)

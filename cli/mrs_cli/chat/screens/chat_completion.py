@@ -69,7 +69,7 @@ def _images(text: str) -> Iterator[Completion]:
 def _paths(
     incomplete: str, wanted: Callable[[str], bool] = lambda name: True
 ) -> Iterator[tuple[str, str]]:
-    """The paths that begin with `incomplete`, each with its name to show; folders end with a slash."""
+    """The paths that begin with `incomplete`, and their names to show; folders end with a slash."""
     start, slash, name = incomplete.rpartition("/")
     try:
         entries = sorted(Path(f"{start}{slash}" or ".").expanduser().iterdir())

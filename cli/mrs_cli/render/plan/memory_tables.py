@@ -25,7 +25,7 @@ def memory_tables(plan: Plan, memory: Sequence[DeviceMemoryUsage]) -> str:
             sizes = map(human_bytes, part_bytes(terms)[:USED_PARTS])
             rows.append((device.label, ", ".join(layers) or "none", *sizes))
     now: list[tuple[str, ...]] = [("now", "used", "free")]
-    now += [(m.device, human_bytes(m.held_bytes), human_bytes(m.available_bytes)) for m in memory]
+    now += [(m.device, human_bytes(m.used_bytes), human_bytes(m.available_bytes)) for m in memory]
     return "\n".join(
         (*table(rows, right=range(1, len(rows[0]))), "", *table(now, right=range(1, len(now[0]))))
     )

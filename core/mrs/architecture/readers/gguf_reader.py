@@ -1,4 +1,4 @@
-"""Turn a GGUF file's metadata into a config under transformers' names."""
+"""Convert the metadata of a GGUF file to a config under transformers' names."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _SCALING_KEYS: dict[str, str] = {
 def architecture(metadata: Mapping[str, Any], where: str) -> str:
     arch = metadata.get("general.architecture")
     if not isinstance(arch, str):
-        raise NotReadable("the metadata names no general.architecture", where=where)
+        raise NotReadable("the metadata lacks 'general.architecture'", where=where)
     return arch
 
 
@@ -51,7 +51,7 @@ def config_from_gguf(
     family_keys: Mapping[str, str],
     where: str,
 ) -> dict[str, Any]:
-    """The config that a family reads; what only the tensors tell is taken from their names."""
+    """The config that a family reads; some of its values follow from tensor names and shapes."""
     prefix = f"{architecture(metadata, where)}."
     config = {
         key: metadata[prefix + name]
@@ -72,7 +72,7 @@ def config_from_gguf(
 def _rope_scaling(
     metadata: Mapping[str, Any], prefix: str, tensor_names: Collection[str]
 ) -> dict[str, Any] | None:
-    """The scaling rule; factors that lie in the file as a tensor are not repeated here."""
+    """The rope scaling; factors that are tensors of the file are left out."""
     kind = metadata.get(f"{prefix}rope.scaling.type", "none")
     if "rope_freqs.weight" in tensor_names:
         kind = "factors"
@@ -89,7 +89,7 @@ def _rope_scaling(
 
 
 def _head_sizes(config: dict[str, Any]) -> None:
-    """What GGUF readers assume where the file is silent, whatever the family."""
+    """Fill in what every GGUF reader assumes if the file does not say it, for all families."""
     hidden, heads = config.get("hidden_size"), config.get("num_attention_heads")
     if isinstance(hidden, int) and isinstance(heads, int) and heads > 0:
         config.setdefault("head_dim", hidden // heads)

@@ -1,4 +1,4 @@
-"""The parts that most families share, read from their usual config keys."""
+"""Read what most families share (norms, attention, MLP, windows) from the usual config keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.readers.rope_reader import read_rope
 from mrs.errors import NotReadable, Unsupported
 
-#: More layers than any model has: a broken number must not make a long list.
+#: Bound on the number of layers; a broken config must not make a huge list.
 MOST_LAYERS = 10_000
 
 
@@ -24,17 +24,20 @@ def read_layer_norm(config: Config, key: str = "layer_norm_eps") -> Norm:
 
 
 def read_heads(config: Config) -> tuple[int, int, int]:
-    """(heads, kv_heads, head_dim); head_dim is hidden / heads where the config is silent."""
+    """(heads, kv_heads, head_dim); head_dim defaults to hidden_size // heads."""
     heads = config.positive("num_attention_heads")
     head_dim = config.positive("head_dim", config.positive("hidden_size") // heads)
     kv_heads = config.positive("num_key_value_heads", heads)
     if heads % kv_heads:
-        raise NotReadable(f"{heads} heads cannot share {kv_heads} key heads", where=config.where)
+        raise NotReadable(
+            f"num_attention_heads = {heads} is not a multiple of num_key_value_heads = {kv_heads}",
+            where=config.where,
+        )
     return heads, kv_heads, head_dim
 
 
 def read_attention(config: Config, **changes: Any) -> Attention:
-    """Grouped attention scaled by 1/sqrt(head_dim); `changes` are fields that differ."""
+    """Grouped-query attention scaled by 1/sqrt(head_dim); `changes` override its fields."""
     heads, kv_heads, head_dim = read_heads(config)
     fields: dict[str, Any] = {"scale": head_dim**-0.5, **changes}
     if "rope" not in fields:
@@ -48,14 +51,14 @@ def read_mlp(config: Config, **changes: Any) -> Mlp:
 
 
 def read_window(config: Config) -> int | None:
-    """The sliding window, None (in some GGUF files 0) where every layer sees everything."""
-    return config.whole("sliding_window", 0) or None
+    """The sliding window; None if all layers attend to all tokens (some GGUF files say 0)."""
+    return config.integer("sliding_window", 0) or None
 
 
 def decoder(
     config: Config, family: str, layers: Sequence[Layer], norm: Norm, **changes: Any
 ) -> ModelSpec:
-    """A whole model around its layers; `changes` are ModelSpec fields that differ."""
+    """The spec of a model with these layers; `changes` override its fields."""
     fields: dict[str, Any] = {"tied_head": config.flag("tie_word_embeddings", False), **changes}
     return ModelSpec(
         family=family,
@@ -71,15 +74,16 @@ def decoder(
 def layer_count(config: Config) -> int:
     count = config.positive("num_hidden_layers")
     if count > MOST_LAYERS:
-        raise NotReadable(f"num_hidden_layers = {count} is no model's", where=config.where)
+        raise NotReadable(f"num_hidden_layers = {count} is out of range", where=config.where)
     return count
 
 
 def windows(config: Config, period: int | None = None) -> list[int | None]:
-    """Each layer's sliding window, from `layer_types` where given.
+    """The sliding window of each layer, or None for a layer with full attention.
 
-    Without it, every layer but each `period`-th has the window; or, without a period, a window
-    that is in use (`use_sliding_window`) covers the layers from `max_window_layers` on.
+    Decided by the first of these that is given: `use_sliding_window` = false (no windows),
+    `layer_types`, `period` (every `period`-th layer has full attention), `max_window_layers` (the
+    layers from that index on have the window).
     """
     count, window = layer_count(config), read_window(config)
     if config.has("use_sliding_window") and not config.flag("use_sliding_window"):
@@ -89,15 +93,18 @@ def windows(config: Config, period: int | None = None) -> list[int | None]:
         return [window if kind == "sliding_attention" else None for kind in types]
     if period is not None:
         return [window if (layer + 1) % period else None for layer in range(count)]
-    first = config.whole("max_window_layers", 0)
+    first = config.integer("max_window_layers", 0)
     return [window if layer >= first else None for layer in range(count)]
 
 
 def layer_types(config: Config, *known: str) -> Sequence[str]:
-    """One of the `known` kinds for each layer; Unsupported for another."""
+    """The config's type of each layer; Unsupported for a type that is not one of `known`."""
     types = config.sequence("layer_types")
     if len(types) < layer_count(config):
-        raise NotReadable(f"layer_types has {len(types)} entries", where=config.where)
+        raise NotReadable(
+            f"layer_types has {len(types)} entries for {layer_count(config)} layers",
+            where=config.where,
+        )
     for kind in types:
         if kind not in known:
             raise Unsupported(f"layers of type {kind!r} are not supported", where=config.where)

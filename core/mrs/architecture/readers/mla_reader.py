@@ -1,4 +1,4 @@
-"""Read multi-head latent attention from its usual config keys."""
+"""Read multi-head latent attention (MLA) from its usual config keys."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from mrs.errors import NotReadable
 
 def read_latent_attention(config: Config) -> LatentAttention:
     heads, rope_dim = config.positive("num_attention_heads"), config.positive("qk_rope_head_dim")
-    # Older GGUF files have the sizes of a head where newer ones have those of the latent vector.
-    whole = config.whole("qk_head_dim", config.whole("head_dim", 0))
-    qk_nope_head_dim = config.whole("qk_nope_head_dim", whole - rope_dim)
+    # Newer GGUF files have another key for a head's size, and the latent vector's under this one.
+    qk_head_dim = config.integer("qk_head_dim", config.integer("head_dim", 0))
+    qk_nope_head_dim = config.integer("qk_nope_head_dim", qk_head_dim - rope_dim)
     if not qk_nope_head_dim:
-        raise NotReadable("heads of nothing but a rotated part", where=config.where)
+        raise NotReadable("qk_nope_head_dim is 0", where=config.where)
     rope = read_rope(config, rope_dim, interleaved=config.flag("rope_interleave", True))
     return LatentAttention(
         heads,
         qk_nope_head_dim,
-        config.positive("v_head_dim", config.whole("value_length", 0)),
+        config.positive("v_head_dim", config.integer("value_length", 0)),
         config.positive("kv_lora_rank"),
         config.positive("q_lora_rank") if config.has("q_lora_rank") else None,
-        scale=(qk_nope_head_dim + rope_dim) ** -0.5 * _stretch_scale(rope),
+        scale=(qk_nope_head_dim + rope_dim) ** -0.5 * _yarn_scale(rope),
         rope=_without_magnitude(rope),
         norm=Norm(1e-6),
         bias=config.flag("attention_bias", False),
     )
 
 
-def _stretch_scale(rope: Rope) -> float:
-    """What a stretched rope multiplies scores by, beside what it does to the rotated parts."""
+def _yarn_scale(rope: Rope) -> float:
+    """The square of DeepSeek's `mscale`, by which YaRN multiplies all scores; 1 without scaling."""
     if rope.scaling is None:
         return 1.0
     weight = rope.scaling.get("mscale_all_dim", 10 * rope.scaling.get("yarn_log_multiplier", 0))
@@ -42,7 +42,10 @@ def _stretch_scale(rope: Rope) -> float:
 
 
 def _without_magnitude(rope: Rope) -> Rope:
-    """GGUF files give one number for both magnitudes, which then cancel."""
+    """Rope without YaRN's factor on cos and sin, for GGUF files.
+
+    The factor is mscale / mscale_all_dim, and GGUF files store one number for both.
+    """
     if rope.scaling is None or rope.scaling.get("yarn_log_multiplier", 0) == 0:
         return rope
     values = (*rope.scaling.values, ("attention_factor", 1.0))

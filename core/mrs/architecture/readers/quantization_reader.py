@@ -1,4 +1,4 @@
-"""Weights that safetensors files keep in few bits, with their scales in tensors beside them."""
+"""Quantized weights in safetensors files: values and scales in separate tensors."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from mrs.errors import Unsupported
 
 @dataclass(frozen=True)
 class Quantization:
-    """How a checkpoint's numbers are stored.
+    """How the names of a checkpoint's quantized tensors are formed.
 
-    Where a tensor of a name has scales, the file has it under its name and `numbers`, and the
-    scales, one for each `tile` of numbers, under its name and `scales`.
+    A quantized weight `name` is stored as the tensors `name + values_suffix` and
+    `name + scales_suffix`, with one scale for each `tile` (rows, columns) of values.
     """
 
-    numbers: str
-    scales: str
+    values_suffix: str
+    scales_suffix: str
     tile: tuple[int, int]
 
 
 def read_quantization(config: Config) -> Quantization | None:
-    """The scheme that `quantization_config` names; Unsupported for one that cannot be decoded."""
+    """The scheme in `quantization_config`, if there is one; Unsupported if it cannot be decoded."""
     if not config.has("quantization_config"):
         return None
     inner = Config(config.mapping("quantization_config"), config.where)
@@ -33,11 +33,13 @@ def read_quantization(config: Config) -> Quantization | None:
         return Quantization("_blocks", "_scales", (1, 32))
     if method != "fp8":
         raise Unsupported(f"the quantization {method!r} is not supported", where=config.where)
-    inner.refuse("fmt", "e4m3")
+    inner.allow_only("fmt", "e4m3")
     tile = inner.values.get("weight_block_size")
     if tile != [128, 128]:
         raise Unsupported(
-            f"fp8 with weight_block_size = {tile!r} is not supported", where=config.where
+            f"fp8 with weight_block_size = {tile!r} is not supported",
+            where=config.where,
+            hint="only [128, 128] is supported",
         )
     return Quantization("", "_scale_inv", (128, 128))
 
@@ -45,14 +47,14 @@ def read_quantization(config: Config) -> Quantization | None:
 def with_scales(
     parameters: list[Parameter], quantization: Quantization, tensors: Collection[str]
 ) -> list[Parameter]:
-    """The same parameters, those that the file has scales for read with them."""
+    """The same parameters, with scales for every piece that `tensors` has scales for."""
 
     def scaled(piece: Piece) -> Piece:
-        scales = piece.tensor + quantization.scales
+        scales = piece.tensor + quantization.scales_suffix
         if scales not in tensors:
             return piece
-        tensor = piece.tensor + quantization.numbers
-        # Blocks lie along the columns, whichever way the plain tensor has them.
+        tensor = piece.tensor + quantization.values_suffix
+        # Quantized tensors are never transposed: their blocks lie along the columns.
         return Piece(tensor, piece.rows, piece.transform, scales=Scales(scales, quantization.tile))
 
     return [p._replace(pieces=tuple(map(scaled, p.pieces))) for p in parameters]

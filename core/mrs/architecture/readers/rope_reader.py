@@ -1,4 +1,4 @@
-"""Read the rotary embedding that a config describes."""
+"""Read the rotary position embedding and its scaling from a config."""
 
 from __future__ import annotations
 
@@ -17,34 +17,38 @@ def read_rope(
     layer_type: str | None = None,
     interleaved: bool = False,
 ) -> Rope:
-    """The rotary embedding that a config describes.
+    """The rotary embedding of heads of `head_dim` values.
 
-    transformers 5 keeps everything in `rope_parameters`, per `layer_type` where layers differ;
-    transformers 4 has `rope_theta` at the top level and the scaling rule in `rope_scaling`.
+    transformers 5 stores everything in `rope_parameters`, by `layer_type` if layers differ;
+    transformers 4 stores `rope_theta` at the top level and the scaling in `rope_scaling`.
     """
+    inner = _rope_config(config, layer_type)
+    default_base = config.number("rope_theta", default_base)
+    base = inner.positive_number("rope_theta", default_base, above=1)
+    share = inner.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
+    dim = config.integer("rotary_dim", int(head_dim * share))
+    if dim % 2 or not 0 < dim <= head_dim:
+        raise NotReadable(
+            f"rope cannot rotate {dim} of the {head_dim} values of a head", where=config.where
+        )
+    scaling = _read_scaling(inner, config, dim // 2)
+    return Rope(dim, base, scaling, interleaved, _read_sections(inner, scaling, dim // 2))
+
+
+def _rope_config(config: Config, layer_type: str | None) -> Config:
     values = dict(config.mapping("rope_parameters")) or dict(config.mapping("rope_scaling"))
     if layer_type is not None and isinstance(values.get(layer_type), Mapping):
         values = dict(values[layer_type])
     nested = next((key for key, value in values.items() if isinstance(value, Mapping)), None)
     if nested is not None:
         raise Unsupported(
-            f"rope parameters for {nested!r} alone are not supported", where=config.where
+            f"separate rope parameters for {nested!r} are not supported", where=config.where
         )
-    inner = Config(values, config.where)
-    default_base = config.number("rope_theta", default_base)
-    base = inner.positive_number("rope_theta", default_base, above=1)
-    part = inner.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
-    dim = config.whole("rotary_dim", int(head_dim * part))
-    if dim % 2 or not 0 < dim <= head_dim:
-        raise NotReadable(
-            f"rope cannot turn {dim} numbers of a head of {head_dim}", where=config.where
-        )
-    scaling = _read_scaling(inner, config, dim // 2)
-    return Rope(dim, base, scaling, interleaved, _read_sections(inner, scaling, dim // 2))
+    return Config(values, config.where)
 
 
-#: What parameters of rope scaling must be above, since formulas divide by them or their logarithm.
-_LOWEST = {
+#: Exclusive lower bounds of scaling parameters; formulas divide by these or by their logarithm.
+_LOWER_BOUNDS = {
     "factor": 0,
     "beta_fast": 0,
     "beta_slow": 0,
@@ -57,53 +61,60 @@ def _read_scaling(values: Config, config: Config, pairs: int) -> RopeScaling | N
     kind = values.values.get("rope_type", values.values.get("type", "default"))
     if kind in ("default", "mrope", None):
         return None
-    if kind == "su":  # what longrope was called at first
+    if kind == "su":  # the first name of longrope
         kind = "longrope"
     if kind not in ("linear", "llama3", "yarn", "dynamic", "longrope", "factors"):
         raise Unsupported(f"the rope scaling {kind!r} is not known", where=config.where)
     if kind in ("linear", "llama3", "yarn", "dynamic"):
         values.positive_number("factor")
-    numbers = {
+    parameters = _scaling_parameters(values, config)
+    if kind == "dynamic" and pairs < 2:
+        raise NotReadable("dynamic rope must rotate at least 4 values", where=config.where)
+    short, long = _factors(values, "short_factor", pairs), _factors(values, "long_factor", pairs)
+    if bool(short) != bool(long):
+        raise NotReadable("longrope needs short_factor and long_factor", where=config.where)
+    return RopeScaling(kind, tuple(sorted(parameters.items())), short, long)
+
+
+def _scaling_parameters(values: Config, config: Config) -> dict[str, float]:
+    """All numbers of the rope parameters, and the trained lengths that the config has."""
+    found = {
         name: float(value) if isinstance(value, bool) else values.number(name)
         for name, value in values.values.items()
         if isinstance(value, (int, float)) and name not in ("rope_theta", "partial_rotary_factor")
     }
     for name in ("max_position_embeddings", "original_max_position_embeddings"):
         if config.has(name):
-            numbers.setdefault(name, config.positive(name))
-    for name in _LOWEST.keys() & numbers.keys():
-        values.positive_number(name, numbers[name], above=_LOWEST[name])
-    if kind == "dynamic" and pairs < 2:
-        raise NotReadable("dynamic rope needs two pairs in a head", where=config.where)
-    short, long = _factors(values, "short_factor", pairs), _factors(values, "long_factor", pairs)
-    if bool(short) != bool(long):
-        raise NotReadable("longrope needs short_factor and long_factor", where=config.where)
-    return RopeScaling(kind, tuple(sorted(numbers.items())), short, long)
+            found.setdefault(name, config.positive(name))
+    for name in _LOWER_BOUNDS.keys() & found.keys():
+        values.positive_number(name, found[name], above=_LOWER_BOUNDS[name])
+    return found
 
 
 def _read_sections(values: Config, scaling: RopeScaling | None, pairs: int) -> tuple[int, ...]:
-    """How many pairs turn by time, by height and by width, of a model that tells them apart."""
+    """`Rope.sections`: the numbers of pairs for time, rows and columns; () for ordinary rope."""
     if not values.has("mrope_section"):
         return ()
-    values.refuse("mrope_interleaved", False)
+    values.allow_only("mrope_interleaved", False)
     given = values.sequence("mrope_section")
     sections = tuple(
         Config({"mrope_section": count}, values.where).positive("mrope_section") for count in given
     )
     if len(sections) != 3 or sum(sections) != pairs:
         raise NotReadable(
-            f"mrope_section = {list(sections)} does not divide {pairs} pairs in three",
+            f"mrope_section = {list(sections)} must be three numbers with the sum {pairs}",
             where=values.where,
         )
     if scaling is not None and scaling.depends_on_length:
         raise Unsupported(
-            f"{scaling.kind} rope by time, height and width is not supported", where=values.where
+            f"rope scaling {scaling.kind!r} is not supported with mrope_section",
+            where=values.where,
         )
     return sections
 
 
 def _factors(values: Config, key: str, pairs: int) -> tuple[float, ...]:
-    """One divisor a rotary pair, or none where the config has none."""
+    """One divisor per rotary pair; () if the config has none."""
     factors = values.sequence(key, ())
     if factors and len(factors) != pairs:
         raise NotReadable(f"{key} has {len(factors)} numbers, not {pairs}", where=values.where)

@@ -1,4 +1,4 @@
-"""Find the family of a checkpoint that sees, and describe both of its parts."""
+"""Describe vision models: find the family, its language model, and its tower and projector."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 from mrs.architecture.binding import Parameter
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family, Names
+from mrs.architecture.family_registry import family_by_name
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.parameters import list_vision_parameters
-from mrs.architecture.registry import family_by_name
 from mrs.architecture.tensor_names import SAFETENSORS, TRANSPOSED
-from mrs.architecture.vision.image_layouts import limited
-from mrs.architecture.vision.text_defaults import LEFT_OUT
+from mrs.architecture.vision.image_layouts import limit_edge
+from mrs.architecture.vision.text_defaults import NESTED_CONFIG_DEFAULTS
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import Vision
 from mrs.errors import NotReadable, Unsupported
@@ -25,7 +25,7 @@ from mrs.errors import NotReadable, Unsupported
 
 @cache
 def vision_families() -> dict[str, VisionFamily]:
-    """Every family that sees by its name: one module of this package each, with a `FAMILY`."""
+    """Every vision family by its name: the `FAMILY` of each module in `mrs.families.vision`."""
     package = import_module("mrs.families.vision")
     modules = (
         import_module(f"{package.__name__}.{m.name}")
@@ -36,65 +36,67 @@ def vision_families() -> dict[str, VisionFamily]:
 
 
 def find_vision_family(name: str) -> VisionFamily | None:
-    """The family called `name` in a config or by `--arch`, if there is one."""
+    """The vision family of a `model_type` or `--arch` name, if there is one."""
     wanted = name.lower().replace("-", "_")
     families = vision_families().values()
     return next((f for f in families if wanted in (f.name, *f.aliases)), None)
 
 
 def vision_family(name: str, where: str) -> VisionFamily:
-    """The family called `name` in a config or by `--arch`; Unsupported if there is none."""
+    """The vision family of a `model_type` or `--arch` name; Unsupported if there is none."""
     family = find_vision_family(name)
     if family is None:
         raise Unsupported(
-            f"the architecture {name!r} is not known to see",
+            f"the architecture {name!r} is not a known vision model",
             where=where,
-            hint=f"known are {', '.join(vision_families())}; its text part may run as plain",
+            hint=f"choose one of {', '.join(vision_families())}; "
+            "without images the model may run with `plain`",
         )
     return family
 
 
 @dataclass(frozen=True)
-class TextPart:
-    """The language model inside a checkpoint that sees."""
+class LanguageModel:
+    """The language model inside a multimodal checkpoint: family, config and tensor names."""
 
     family: Family
     config: Config
     names: Names
 
 
-def text_of(family: VisionFamily, model: Config, tensors: Collection[str]) -> TextPart:
-    """Its family, its config, and where its tensors are.
-
-    Whether its head is tied is said in either of two configs, and by the tensors for certain.
-    """
+def language_model_of(
+    family: VisionFamily, model: Config, tensors: Collection[str]
+) -> LanguageModel:
+    """The language model inside a checkpoint of `family` with the config `model`."""
     values = model.values.get("text_config")
     values = values if isinstance(values, Mapping) else model.values
     kind = Config(values, model.where).text("model_type", family.text)
     text = family_by_name(family.text_types.get(kind, kind))
+    # Either of the two configs may say whether the head is tied; the tensors are certain.
     tied = f"{family.head}.weight" not in tensors
     quantization = model.values.get("quantization_config")
     given = {"quantization_config": quantization, **values, "tie_word_embeddings": tied}
     own = {**SAFETENSORS, **text.safetensors, **family.text_names}
     renamed = {slot: _renamed(name, family) for slot, name in own.items()}
     names = _spelled(renamed, family, tensors)
-    defaults = {**LEFT_OUT.get(text.name, {}), **text.defaults, **family.text_defaults}
-    return TextPart(text, Config({**defaults, **given}, model.where), names)
+    nested = NESTED_CONFIG_DEFAULTS.get(text.name, {})
+    defaults = {**nested, **text.defaults, **family.text_defaults}
+    return LanguageModel(text, Config({**defaults, **given}, model.where), names)
 
 
 def with_longest_edge(spec: ModelSpec, edge: int) -> ModelSpec:
-    """The model, if it sees, for pictures of which no edge is longer than `edge`.
+    """The same model for images that are scaled down until no edge is longer than `edge` pixels.
 
-    UsageError where that changes nothing.
+    A text model is returned unchanged. UsageError if the limit would have no effect.
     """
     if spec.vision is None:
         return spec
-    layout = limited(spec.vision.layout, edge)
+    layout = limit_edge(spec.vision.layout, edge)
     return replace(spec, vision=replace(spec.vision, layout=layout))
 
 
 def vision_tensor_prefixes(family: VisionFamily, tensors: Collection[str]) -> tuple[str, ...]:
-    """What the names of tensors start with that are for seeing alone."""
+    """The prefixes of the names of all tensors of the tower and projector."""
     modules = {
         slot: name.removesuffix(TRANSPOSED).partition("{")[0]
         for slot, name in family.names.items()
@@ -110,7 +112,7 @@ def _renamed(name: str, family: VisionFamily) -> str:
 
 
 def _spelled(names: Names, family: VisionFamily, tensors: Collection[str]) -> Names:
-    """The names as these files spell them."""
+    """`names` in the spelling of this checkpoint, see `VisionFamily.spellings`."""
     spellings = {
         old: new
         for old, new in family.spellings.items()
@@ -124,23 +126,23 @@ def _spelled(names: Names, family: VisionFamily, tensors: Collection[str]) -> Na
     return found
 
 
-def see(
+def describe_vision(
     family: VisionFamily,
     model: Config,
     images: Mapping[str, Any],
     text: ModelSpec,
     tensors: Collection[str],
 ) -> tuple[ModelSpec, list[Parameter]]:
-    """The text model's spec with what sees for it, and the parameters of that.
+    """(spec of `text` with its vision part, parameters of the tower and projector).
 
-    `images` is preprocessor_config.json.
+    `model` is config.json, `images` is preprocessor_config.json.
     """
     tower = model.values.get(family.tower_key)
     if not isinstance(tower, Mapping):
         raise NotReadable(
-            f"the configuration has no {family.tower_key!r}",
+            f"the configuration lacks {family.tower_key!r}",
             where=model.where,
-            hint="a model of text alone runs as plain",
+            hint="run a text model with `plain`",
         )
     configs = VisionConfigs(
         model=model,
@@ -153,6 +155,6 @@ def see(
         text.hidden_size,
         _spelled(family.names, family, tensors),
         tensors,
-        changes={"offset_norm": "plus_one"},
+        transforms={"offset_norm": "plus_one"},
     )
     return replace(text, vision=vision), parameters

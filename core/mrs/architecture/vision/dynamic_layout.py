@@ -1,4 +1,4 @@
-"""Dynamic resolution: a picture keeps its size and its shape, nearly (arXiv 2409.12191)."""
+"""Dynamic resolution: images nearly keep their size and aspect ratio (arXiv 2409.12191)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from mrs.architecture.vision.image_layouts import read_resampling, read_scale
 from mrs.architecture.vision_spec import ImageShape, PixelScale
 from mrs.errors import NotReadable, UsageError
 
-#: Pictures that are longer than wide by more than this are not taken.
-MOST_ELONGATED = 200
-#: More rows than pictures are scaled up to: a broken number must not make a long prompt.
+#: Bound on an image's aspect ratio.
+MAX_ASPECT_RATIO = 200
+#: Bound on the rows that small images are scaled up to, against huge prompts by a broken config.
 MOST_LEAST_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
 class DynamicLayout:
-    """Both sides are scaled to multiples of `factor`, and `min_pixels` to `max_pixels` are in them.
+    """Both edges become multiples of `factor`, and the image has `min_pixels` to `max_pixels`.
 
-    `patch_size` is that of the tower's patches, as many of which as lie in a square of `factor`
-    pixels become one row. In a shape's `grid` are the rows and columns of these.
+    The patches (of `patch_size` pixels) in a square of `factor` x `factor` pixels become one row.
+    A shape's `grid` is (rows, columns) of such squares.
     """
 
     patch_size: int
@@ -34,18 +34,18 @@ class DynamicLayout:
     is_resizable: bool = True
 
     def shape(self, height: int, width: int) -> ImageShape:
-        """UsageError for a picture that is too elongated."""
-        if max(height, width) > MOST_ELONGATED * min(height, width):
+        """UsageError for an image that is too long and narrow."""
+        if max(height, width) > MAX_ASPECT_RATIO * min(height, width):
             raise UsageError(
                 f"an image of {width} x {height} pixels is too narrow for this model",
-                hint=f"no side may be more than {MOST_ELONGATED} times the other one",
+                hint=f"one edge may be at most {MAX_ASPECT_RATIO} times the other one",
             )
         return self._of_grid(*self._grid(height, width))
 
     def largest(self, edge: int) -> ImageShape:
-        """An upper bound: rounding up makes small and very elongated pictures take more."""
+        """An upper bound, since rounding adds most to small and to very long images."""
         least, most = self.min_pixels / self.factor**2, self.max_pixels / self.factor**2
-        elongated = sqrt(min(edge, MOST_ELONGATED))
+        elongated = sqrt(min(edge, MAX_ASPECT_RATIO))
         rows = max(round(edge / self.factor), 1) ** 2
         if rows > most:
             rows = floor(max(most, sqrt(most) * elongated, 1))
@@ -54,7 +54,7 @@ class DynamicLayout:
         return self._of_grid(side, rows // side)
 
     def _grid(self, height: int, width: int) -> tuple[int, int]:
-        """Rows and columns of squares; either side is rounded, and where it must be, scaled."""
+        """(rows, columns) of squares: each edge is rounded, and the image scaled if necessary."""
         factor, pixels = self.factor, height * width
         rows, columns = round(height / factor), round(width / factor)
         if rows * columns * factor**2 > self.max_pixels:
@@ -77,15 +77,18 @@ class DynamicLayout:
 
 
 def read_dynamic(images: Config, patch_size: int, merge: int, token: str) -> DynamicLayout:
-    """What preprocessor_config.json says, in either of its spellings, for a tower's patches."""
-    images.refuse("do_resize", True)
-    images.refuse("patch_size", patch_size)
-    images.refuse("merge_size", merge)
+    """The layout in preprocessor_config.json, in either of its spellings.
+
+    `merge` x `merge` patches of `patch_size` pixels become one row.
+    """
+    images.allow_only("do_resize", True)
+    images.allow_only("patch_size", patch_size)
+    images.allow_only("merge_size", merge)
     size = Config(images.mapping("size"), images.where)
     least = images.positive("min_pixels", size.values.get("shortest_edge"))
     most = images.positive("max_pixels", size.values.get("longest_edge"))
     if least > MOST_LEAST_ROWS * (patch_size * merge) ** 2:
-        raise NotReadable(f"min_pixels = {least} is more than any image", where=images.where)
+        raise NotReadable(f"min_pixels = {least} is out of range", where=images.where)
     return DynamicLayout(
         patch_size=patch_size,
         factor=patch_size * merge,

@@ -1,4 +1,4 @@
-"""How images are cut and scaled for a vision tower: sizes only, no pixels."""
+"""How images are resized and cut for a tower: what layouts share. Sizes only, no pixels."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from mrs.architecture.config import Config
 from mrs.architecture.vision_spec import ImageLayout, ImageShape, PixelScale
 from mrs.errors import NotReadable, UsageError
 
-#: Pillow's numbers of its filters, as preprocessor_config.json has them.
+#: Pillow's resampling filters by their ids in preprocessor_config.json.
 RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 
-#: Pixels that no processor scales an edge of a picture to.
+#: Bound on edges in preprocessor_config.json, in pixels.
 _MOST_EDGE = 2**14
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -26,19 +26,19 @@ CLIP_IMAGES = {
 
 
 def read_scale(images: Config) -> PixelScale:
-    """The numbers by which bytes are scaled."""
+    """How pixels are rescaled and normalized."""
     for step in ("do_rescale", "do_normalize"):
-        images.refuse(step, True)
+        images.allow_only(step, True)
     mean, std = images.numbers("image_mean", 3), images.numbers("image_std", 3, above=0)
     return PixelScale(mean, std, images.number("rescale_factor", 1 / 255))
 
 
 def read_resampling(images: Config) -> str:
-    return RESAMPLING.get(images.whole("resample", 3), "bicubic")
+    return RESAMPLING.get(images.integer("resample", 3), "bicubic")
 
 
 def read_size(images: Config, key: str, *sides: str) -> tuple[int, ...]:
-    """The numbers under `sides` of a size, which may also be one number for all of them."""
+    """The lengths of `sides` in the size under `key`, which may be one number for all sides."""
     value = images.values.get(key)
     if isinstance(value, int):
         found = (images.positive(key),) * len(sides)
@@ -46,35 +46,34 @@ def read_size(images: Config, key: str, *sides: str) -> tuple[int, ...]:
         size = Config(images.mapping(key), images.where)
         found = tuple(size.positive(side) for side in sides)
     if max(found) > _MOST_EDGE:
-        raise NotReadable(f"{key} = {value!r} is more than any image", where=images.where)
+        raise NotReadable(f"{key} = {value!r} is out of range", where=images.where)
     return found
 
 
-def limited(layout: ImageLayout, edge: int) -> ImageLayout:
-    """The layout for pictures of which no edge is longer than `edge`.
+def limit_edge(layout: ImageLayout, edge: int) -> ImageLayout:
+    """The layout for images with no edge longer than `edge` pixels.
 
-    UsageError where the model scales every picture to one size.
+    UsageError if the model scales every image to one size.
     """
     if not layout.is_resizable:
         raise UsageError(
-            "--max-edge changes nothing: this model scales every image to one size",
+            "--max-edge has no effect: this model scales every image to one size",
             hint="leave it out",
         )
-    return scaled_within(layout, edge)
+    return limit_upscaling(layout, edge)
 
 
 @singledispatch
-def scaled_within(layout: ImageLayout, edge: int) -> ImageLayout:
-    """The same layout, or where it scales smaller pictures up, one that does not go beyond `edge`;
-    a case each."""
+def limit_upscaling(layout: ImageLayout, edge: int) -> ImageLayout:
+    """The same layout; layouts that enlarge images register one that stays within `edge`."""
     return layout
 
 
 @dataclass(frozen=True)
 class CropLayout:
-    """CLIP's: the shorter edge is scaled to `edge`, and the middle of `crop` by `crop` is kept.
+    """CLIP's: the shorter edge is scaled to `edge`, then the central `crop` x `crop` is cut out.
 
-    Every picture takes as many rows as there are patches in the crop.
+    Every image needs one row per patch of the crop, plus `extra_rows`.
     """
 
     edge: int

@@ -1,4 +1,4 @@
-"""What sees for a GGUF model: tower and projector in a file of their own (mmproj)."""
+"""Describe an mmproj file: the vision tower and projector of a GGUF model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mrs.architecture.config import Config
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.parameters import list_vision_parameters
 from mrs.architecture.vision.describe_vision import vision_families
-from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
+from mrs.architecture.vision.vision_family import GgufProjector, VisionConfigs, VisionFamily
 from mrs.errors import NotReadable, Unsupported
 
 #: config key -> GGUF key after `clip.vision.`
@@ -34,36 +34,49 @@ def describe_mmproj(
     tensors: Collection[str],
     where: str,
 ) -> tuple[ModelSpec, list[Parameter]]:
-    """The text model's spec with what sees for it, and the parameters of that.
+    """(spec of `text` with its vision part, parameters of the tower and projector).
 
-    `metadata` is that of the projector's file, `vocabulary` the tokens of the model's. Raises
-    Unsupported if the projector's family is not the text model's, NotReadable if the file is no
-    projector.
+    `metadata` is that of the mmproj file, `vocabulary` are the tokens of the language model.
+    Raises Unsupported for a projector of another family than the language model, NotReadable for a
+    file that is not a projector.
     """
     family = _family(metadata, where)
     gguf = family.gguf
     assert gguf is not None
     if text.family != family.text:
         raise Unsupported(
-            f"the projector is that of {family.name}, the model {text.family}", where=where
+            f"the projector is for {family.name} models, but the model is {text.family}",
+            where=where,
+            hint="name the mmproj file that belongs to the model",
         )
+    vision = family.read(_configs(family, gguf, metadata, vocabulary, where), text)
+    parameters = list_vision_parameters(
+        vision, text.hidden_size, gguf.names, tensors, transforms={}
+    )
+    return replace(text, vision=vision), parameters
+
+
+def _configs(
+    family: VisionFamily,
+    gguf: GgufProjector,
+    metadata: Mapping[str, Any],
+    vocabulary: Sequence[str],
+    where: str,
+) -> VisionConfigs:
     tower, images = _under(metadata, TOWER_KEYS), _under(metadata, IMAGE_KEYS)
     model, more_images = gguf.configs(Config(_under(metadata, None), where))
     token = {}
     if gguf.token in vocabulary:
         token["image_token_index"] = vocabulary.index(gguf.token)
-    configs = VisionConfigs(
+    return VisionConfigs(
         model=Config({**family.defaults, **model, **token}, where),
         tower=Config({**family.tower_defaults, **tower}, where),
         images=Config({**family.image_defaults, **images, **more_images}, where),
     )
-    vision = family.read(configs, text)
-    parameters = list_vision_parameters(vision, text.hidden_size, gguf.names, tensors, changes={})
-    return replace(text, vision=vision), parameters
 
 
 def _under(metadata: Mapping[str, Any], keys: Mapping[str, str] | None) -> dict[str, Any]:
-    """The values of `clip.vision.` under the names that `keys` give them, or under their own."""
+    """The metadata under `clip.vision.`: that in `keys`, renamed; all of it if `keys` is None."""
     prefix = "clip.vision."
     own = {name.removeprefix(prefix): name for name in metadata if name.startswith(prefix)}
     wanted = {name: name for name in own} if keys is None else keys
@@ -73,7 +86,7 @@ def _under(metadata: Mapping[str, Any], keys: Mapping[str, str] | None) -> dict[
 def _family(metadata: Mapping[str, Any], where: str) -> VisionFamily:
     if metadata.get("general.architecture") != "clip":
         raise NotReadable(
-            "not the file of a projector", where=where, hint="name the mmproj file with --mmproj"
+            "this is not an mmproj file", where=where, hint="name the projector with --mmproj"
         )
     kinds = (metadata.get(f"clip.{key}projector_type") for key in ("", "vision."))
     kind = next((kind for kind in kinds if kind), None)
@@ -82,6 +95,6 @@ def _family(metadata: Mapping[str, Any], where: str) -> VisionFamily:
         raise Unsupported(
             f"projectors of type {kind!r} are not supported in GGUF files",
             where=where,
-            hint=f"known are {', '.join(known)}; others run from safetensors as vision-plain",
+            hint=f"only {', '.join(known)} are; use safetensors files with vision-plain",
         )
     return known[kind]

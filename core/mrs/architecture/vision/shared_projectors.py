@@ -12,7 +12,7 @@ from mrs.architecture.vision_slots import vision_slots
 
 @dataclass(frozen=True)
 class MlpProjector:
-    """down(activation(up(x))) from a tower's width to the language model's."""
+    """down(activation(up(x))), from `input_size` values of the tower to the hidden size."""
 
     input_size: int
     activation: Activation = "gelu"
@@ -20,19 +20,19 @@ class MlpProjector:
 
 
 @vision_slots.register
-def _(part: MlpProjector, hidden_size: int) -> Iterator[Slot]:
-    yield Slot("projector.up", (hidden_size, part.input_size), bias=part.bias)
-    yield Slot("projector.down", (hidden_size, hidden_size), bias=part.bias)
+def _(projector: MlpProjector, hidden_size: int) -> Iterator[Slot]:
+    yield Slot("projector.up", (hidden_size, projector.input_size), bias=projector.bias)
+    yield Slot("projector.down", (hidden_size, hidden_size), bias=projector.bias)
 
 
 @dataclass(frozen=True)
 class LinearProjector:
-    """One map from a tower's width to the language model's."""
+    """One linear map from `input_size` values of the tower to the hidden size."""
 
     input_size: int
     bias: bool = True
 
 
 @vision_slots.register
-def _(part: LinearProjector, hidden_size: int) -> Iterator[Slot]:
-    yield Slot("projector", (hidden_size, part.input_size), bias=part.bias)
+def _(projector: LinearProjector, hidden_size: int) -> Iterator[Slot]:
+    yield Slot("projector", (hidden_size, projector.input_size), bias=projector.bias)

@@ -1,7 +1,7 @@
-"""What configs of text models leave out where they lie inside another config.
+"""Default values for text configs that are nested in the config of a vision model.
 
-There transformers 4 writes what differs from a class's own values, where it writes all sizes of a
-model alone.
+transformers 4 writes all sizes to the config of a text model, but to a nested one only the values
+that differ from the defaults of its class.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LLAMA = {
 }
 
 #: By text family.
-LEFT_OUT: dict[str, Mapping[str, Any]] = {
+NESTED_CONFIG_DEFAULTS: dict[str, Mapping[str, Any]] = {
     "llama": _LLAMA,
     "mistral": {**_LLAMA, "intermediate_size": 14_336, "max_position_embeddings": 131_072},
 }

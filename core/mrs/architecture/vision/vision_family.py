@@ -1,4 +1,4 @@
-"""What one file of a family that sees declares, around the text family inside it."""
+"""What the file of one family of vision models declares."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.vision_spec import Vision
 
 TowerKey = Literal["vision_config", "img_processor"]
-#: A config without any of these is of no model that sees.
+#: A config without any of these keys is not that of a vision model.
 TOWER_KEYS: tuple[TowerKey, ...] = get_args(TowerKey)
 
 
 @dataclass(frozen=True)
 class VisionConfigs:
-    """What the files of a checkpoint say of its vision part.
+    """The configs of a vision model, with the family's defaults filled in.
 
-    `model` is config.json; `tower` its `vision_config`, under the family's defaults; `images`
-    is preprocessor_config.json, under its defaults.
+    `model` is config.json, `tower` its `vision_config`, `images` is preprocessor_config.json.
     """
 
     model: Config
@@ -31,11 +30,13 @@ class VisionConfigs:
 
 @dataclass(frozen=True)
 class GgufProjector:
-    """How GGUF files have a family's tower and projector.
+    """How mmproj files store a family's tower and projector.
 
-    `projector` is their `clip.projector_type`. `configs` makes of what they say under
-    `clip.vision.` what the family reads of config.json and preprocessor_config.json beside the
-    usual keys. `token` is the image token in the vocabulary of the language model.
+    projector  their `clip.projector_type`
+    names      slot -> module name, for tower and projector
+    token      the image token in the vocabulary of the language model
+    configs    metadata under `clip.vision.` -> (config.json, preprocessor_config.json): the keys
+               that the family reads in addition to the usual ones
     """
 
     projector: str
@@ -46,17 +47,29 @@ class GgufProjector:
 
 @dataclass(frozen=True)
 class VisionFamily:
-    """One family of models that see.
+    """One family of vision models: how to read the configs, and the names of the tensors.
 
-    `name` is transformers' `model_type`. `read` makes the vision part from the configs and the
-    text model's spec. The text model is of the family that its own config names, or of `text`;
-    `text_types` are names of text families in such checkpoints alone. Where that family's names
-    start with `model.`, here they start with `text_start`, and its head is `head`; `text_names`
-    are slots named otherwise, `text_defaults` what its config leaves out. `names` gives the parts
-    of tower and projector their module names, and `layer` the start of those of a tower's layer.
-    `tower_key` is where the tower is described. Files without a name that starts like a key of
-    `spellings` start it with the value.
-    `refine` changes the text model's spec by the whole config.
+    name, aliases   values of `model_type` in config.json
+    read            (configs, spec of the language model) -> Vision
+    refine          changes the spec of the language model by the whole config
+    names           slot -> module name, for tower and projector; `layer` is the prefix of the
+                    names inside a layer of the tower
+    spellings       old prefix -> new prefix of tensor names, for checkpoints in which no name
+                    starts with the old one
+    ignored         prefixes of tensor names that inference does not need
+    gguf            how mmproj files store tower and projector
+    defaults        values that transformers assumes for keys that config.json lacks; likewise
+                    `tower_defaults` and `image_defaults`
+    tower_key       the key of the tower's config in config.json
+
+    The language model is a text family:
+
+    text            its name, if the text config does not give one
+    text_types      name in the text config -> name of the text family
+    text_start      replaces `model.` at the start of that family's tensor names
+    head            replaces `lm_head`
+    text_names      slots with other names than in the text family
+    text_defaults   defaults for its config
     """
 
     name: str

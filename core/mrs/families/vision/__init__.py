@@ -1,1 +1,1 @@
-"""Families that see: one small file each, and what their towers and projectors are made of."""
+"""Families of vision models, one file each."""

@@ -1,4 +1,4 @@
-"""Gemma 3: SigLIP's patches, averaged in squares, which see each other in the language model."""
+"""Gemma 3: SigLIP features, average-pooled; bidirectional attention within an image."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from mrs.architecture.vision.towers.siglip_tower import (
     GGUF_SIGLIP,
     SIGLIP_DEFAULTS,
     SIGLIP_IMAGES,
+    SiglipTower,
     read_siglip,
     siglip_names,
 )
@@ -30,18 +31,19 @@ BEGIN, TOKEN, END = "<start_of_image>", "<image_soft_token>", "<end_of_image>"
 
 @dataclass(frozen=True)
 class PanAndScan:
-    """When long pictures are shown in stretches, too: at most `most` of them.
+    """When long images are also encoded as a row or column of crops.
 
-    A picture must be at least `ratio` times as long as wide, and no edge of a stretch is shorter
-    than `edge`.
+    edge   shortest edge of a crop, in pixels
+    most   largest number of crops
+    ratio  aspect ratio from which on an image is cropped
     """
 
     edge: int
     most: int
     ratio: float
 
-    def stretches(self, length: int, width: int) -> int:
-        """Along the longer edge of a picture; 0 where it is only shown whole."""
+    def crops(self, length: int, width: int) -> int:
+        """The number of crops along the longer edge, `length`; 0 if the image is not cropped."""
         if length / width < self.ratio:
             return 0
         count = min(floor(length / width + 0.5), length // self.edge)
@@ -51,9 +53,9 @@ class PanAndScan:
 
 @dataclass(frozen=True)
 class SquareLayout:
-    """Pictures stretched to squares of `edge`, each of which takes `rows` rows.
+    """Images are resized to squares of `edge` pixels, each of which needs `rows` rows.
 
-    A shape's `grid` are the rows and columns that the picture is cut into besides.
+    A shape's `grid` is (rows, columns) of crops that are encoded in addition to the whole image.
     """
 
     edge: int
@@ -67,10 +69,10 @@ class SquareLayout:
     def shape(self, height: int, width: int) -> ImageShape:
         down = across = 0
         if self.pan and width >= height:
-            across = self.pan.stretches(width, height)
+            across = self.pan.crops(width, height)
             down = min(across, 1)
         elif self.pan:
-            down = self.pan.stretches(height, width)
+            down = self.pan.crops(height, width)
             across = min(down, 1)
         views = 1 + down * across
         return ImageShape(
@@ -90,13 +92,13 @@ class SquareLayout:
         return f"Here is the original image {one} {between} {crops}"
 
     def largest(self, edge: int) -> ImageShape:
-        """As long as can be, and just as wide as a stretch has to be."""
+        """An image with the longest edge, just wide enough to be cropped."""
         return self.shape(min(self.pan.edge, edge) if self.pan else edge, edge)
 
 
 @dataclass(frozen=True)
 class PooledProjector:
-    """Averages over squares of `pool` x `pool` patches, normalized and mapped by one product."""
+    """Average pooling over `pool` x `pool` patches, a norm and a linear map."""
 
     input_size: int
     side: int
@@ -105,40 +107,49 @@ class PooledProjector:
 
 
 @vision_slots.register
-def _(part: PooledProjector, hidden_size: int) -> Iterator[Slot]:
-    yield Slot("projector.norm", (part.input_size,), "vector", kind="offset_norm")
-    yield Slot("projector", (hidden_size, part.input_size))
+def _(projector: PooledProjector, hidden_size: int) -> Iterator[Slot]:
+    yield Slot("projector.norm", (projector.input_size,), "vector", kind="offset_norm")
+    yield Slot("projector", (hidden_size, projector.input_size))
 
 
 def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
-    model, images = configs.model, configs.images
-    images.refuse("do_resize", True)
     tower = read_siglip(configs.tower)
+    layout = _read_layout(configs, tower)
+    norm = Norm(configs.tower.number("layer_norm_eps"))
+    pool = tower.side // isqrt(layout.rows)
+    return Vision(
+        tower,
+        PooledProjector(tower.hidden_size, tower.side, pool, norm),
+        layout,
+        placeholder=BEGIN,
+        image_token_id=configs.model.integer("image_token_index", 262_144),
+        is_bidirectional=True,
+    )
+
+
+def _read_layout(configs: VisionConfigs, tower: SiglipTower) -> SquareLayout:
+    images = configs.images
+    images.allow_only("do_resize", True)
     height, width = read_size(images, "size", "height", "width")
-    rows = model.positive("mm_tokens_per_image", 256)
+    rows = configs.model.positive("mm_tokens_per_image", 256)
     if height != width or height != tower.image_size or isqrt(rows) ** 2 != rows:
         raise NotReadable(
-            f"{rows} tokens for pictures of {height} x {width}, seen at {tower.image_size}",
+            f"mm_tokens_per_image = {rows} does not fit images of {height} x {width} pixels "
+            f"and a tower for {tower.image_size}",
             where=images.where,
         )
     if tower.side % isqrt(rows):
-        raise NotReadable(f"{tower.side**2} patches make no {rows} tokens", where=images.where)
-    layout = SquareLayout(
+        raise NotReadable(
+            f"{tower.side**2} patches cannot be pooled to mm_tokens_per_image = {rows}",
+            where=images.where,
+        )
+    return SquareLayout(
         edge=height,
         patch_size=tower.patches.size,
         rows=rows,
         scale=read_scale(images),
         resampling=read_resampling(images),
         pan=_read_pan(images) if images.flag("do_pan_and_scan", False) else None,
-    )
-    norm = Norm(configs.tower.number("layer_norm_eps"))
-    return Vision(
-        tower,
-        PooledProjector(tower.hidden_size, tower.side, tower.side // isqrt(rows), norm),
-        layout,
-        placeholder=BEGIN,
-        image_token_id=model.whole("image_token_index", 262_144),
-        is_bidirectional=True,
     )
 
 
@@ -149,12 +160,14 @@ def _read_pan(images: Config) -> PanAndScan:
         images.positive_number("pan_and_scan_min_ratio_to_activate", 1.2),
     )
     if pan.edge < max(pan.most, 2):
-        raise NotReadable(f"{pan.most} stretches of {pan.edge} pixels", where=images.where)
+        raise NotReadable(
+            f"{pan.most} crops are too many for crops of {pan.edge} pixels", where=images.where
+        )
     return pan
 
 
 def _from_gguf(clip: Config) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Rows follow from how many patches are averaged; 4 by 4 where the file does not say."""
+    """The number of rows follows from the pooling, 4 x 4 patches if the file does not say it."""
     edge, pool = clip.positive("image_size"), clip.positive("projector.scale_factor", 4)
     side = edge // clip.positive("patch_size") // pool
     return {"mm_tokens_per_image": side**2}, {"size": {"height": edge, "width": edge}}

@@ -1,4 +1,4 @@
-"""Idefics 3 and SmolVLM: larger pictures in tiles, and several patches of SigLIP's to a row."""
+"""Idefics 3 and SmolVLM: larger images in tiles, and several SigLIP patches per row."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
+from mrs.architecture.config import Config
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.slots import Slot
 from mrs.architecture.vision.image_layouts import (
+    limit_upscaling,
     read_resampling,
     read_scale,
     read_size,
-    scaled_within,
 )
 from mrs.architecture.vision.towers.siglip_tower import (
     SIGLIP_DEFAULTS,
@@ -25,20 +26,20 @@ from mrs.architecture.vision_slots import vision_slots
 from mrs.architecture.vision_spec import ImageShape, PixelScale, Vision
 from mrs.errors import NotReadable
 
-#: No edge is scaled up beyond it, whatever a config says.
+#: Bound on the edges of a scaled image, whatever a config says.
 MOST_EDGE = 4096
-#: More tiles side by side than any model takes: a broken number must not make a long prompt.
+#: Bound on the tiles along an edge; a broken config must not make a huge prompt.
 MOST_TILES = 32
 AROUND, WHOLE, TOKEN = "<fake_token_around_image>", "<global-img>", "<image>"
 
 
 @dataclass(frozen=True)
 class SplitLayout:
-    """Pictures scaled to `longest_edge`, in tiles of `tile`, and once more whole in one tile.
+    """Images are scaled to `longest_edge` and cut into tiles; one more tile has the whole image.
 
-    Both edges are rounded up to whole tiles. Pictures of one tile, and all where there is no
-    splitting, are only seen whole. A tile makes `tile_rows` rows. In a shape's `grid` are the rows
-    and columns of tiles, none for a picture that is only seen whole.
+    Both edges are rounded up to multiples of `tile`. An image that fits one tile, and every image
+    unless `is_split`, is encoded as one tile only. A tile needs `tile_rows` rows. A shape's `grid`
+    is (rows, columns) of tiles, (0, 0) for an image that is not cut.
     """
 
     longest_edge: int
@@ -68,11 +69,11 @@ class SplitLayout:
         )
 
     def largest(self, edge: int) -> ImageShape:
-        """A square, whatever its size: all are scaled to `longest_edge`."""
+        """A square of any size, since all images are scaled to `longest_edge`."""
         return self.shape(edge, edge)
 
     def scaled(self, height: int, width: int) -> tuple[int, int]:
-        """(height, width) with the longer edge `longest_edge`, the other one of an even length."""
+        """(height, width) with a longer edge of `longest_edge`; the other edge is even."""
         tall, wide = _with_longest(height, width, self.longest_edge)
         if wide >= tall:
             tall += tall % 2
@@ -86,8 +87,8 @@ class SplitLayout:
     def fitted(self, height: int, width: int) -> tuple[int, int]:
         """(height, width) of all tiles together."""
         tall, wide = self.scaled(height, width)
-        tall, wide = _with_longest(tall, wide, _up(max(tall, wide), self.tile))
-        return _up(tall, self.tile), _up(wide, self.tile)
+        tall, wide = _with_longest(tall, wide, _rounded_up(max(tall, wide), self.tile))
+        return _rounded_up(tall, self.tile), _rounded_up(wide, self.tile)
 
     def _text(self, rows: int, columns: int) -> str:
         features = TOKEN * self.tile_rows
@@ -100,27 +101,30 @@ class SplitLayout:
 
 
 def _with_longest(height: int, width: int, edge: int) -> tuple[int, int]:
-    """(height, width) of the same shape with a longer edge of `edge`."""
-    shape = width / height
+    """(height, width) of the same aspect ratio with a longer edge of `edge`."""
+    ratio = width / height
     if width >= height:
-        return int(edge / shape), edge
-    return edge, int(edge * shape)
+        return int(edge / ratio), edge
+    return edge, int(edge * ratio)
 
 
-def _up(length: int, multiple: int) -> int:
+def _rounded_up(length: int, multiple: int) -> int:
     return max(ceil(length / multiple), 1) * multiple
 
 
-@scaled_within.register
+@limit_upscaling.register
 def _(layout: SplitLayout, edge: int) -> SplitLayout:
-    """In so many tiles that no edge is longer, but one."""
+    """As many tiles along an edge as fit into `edge`, but at least one."""
     tiles = max(edge // layout.tile, 1)
     return replace(layout, longest_edge=min(layout.longest_edge, tiles * layout.tile))
 
 
 @dataclass(frozen=True)
 class FoldedProjector:
-    """Squares of `fold` x `fold` patches of `side` x `side`, each mapped by one product."""
+    """A linear map of the concatenation of `fold` x `fold` patches (pixel shuffle).
+
+    A tile has `side` x `side` patches.
+    """
 
     input_size: int
     side: int
@@ -128,39 +132,46 @@ class FoldedProjector:
 
 
 @vision_slots.register
-def _(part: FoldedProjector, hidden_size: int) -> Iterator[Slot]:
-    yield Slot("projector", (hidden_size, part.input_size * part.fold**2))
+def _(projector: FoldedProjector, hidden_size: int) -> Iterator[Slot]:
+    yield Slot("projector", (hidden_size, projector.input_size * projector.fold**2))
 
 
 def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
-    model, images = configs.model, configs.images
-    images.refuse("do_resize", True)
-    tower = read_siglip(configs.tower, fractional_places=True)
-    tile, fold = (
-        read_size(images, "max_image_size", "longest_edge")[0],
-        model.positive("scale_factor", 2),
+    tower = read_siglip(configs.tower, fractional_positions=True)
+    fold = configs.model.positive("scale_factor", 2)
+    layout = _read_layout(configs.images, tower.patches.size, fold)
+    return Vision(
+        tower,
+        FoldedProjector(tower.hidden_size, layout.tile // layout.patch_size, fold),
+        layout,
+        placeholder=TOKEN,
+        image_token_id=configs.model.integer("image_token_id", 128_257),
     )
+
+
+def _read_layout(images: Config, patch_size: int, fold: int) -> SplitLayout:
+    images.allow_only("do_resize", True)
+    tile = read_size(images, "max_image_size", "longest_edge")[0]
     longest_edge = read_size(images, "size", "longest_edge")[0]
-    side = tile // tower.patches.size
+    side = tile // patch_size
     if not side or side % fold:
-        raise NotReadable(f"{side} patches a side make no squares of {fold}", where=images.where)
+        raise NotReadable(
+            f"{side} patches along a tile's edge are not a multiple of scale_factor = {fold}",
+            where=images.where,
+        )
     if min(longest_edge, MOST_EDGE) > MOST_TILES * tile:
-        raise NotReadable(f"{longest_edge} pixels in tiles of {tile}", where=images.where)
-    layout = SplitLayout(
+        raise NotReadable(
+            f"images of {longest_edge} pixels would need too many tiles of {tile} pixels",
+            where=images.where,
+        )
+    return SplitLayout(
         longest_edge=longest_edge,
         tile=tile,
-        patch_size=tower.patches.size,
+        patch_size=patch_size,
         tile_rows=(side // fold) ** 2,
         scale=read_scale(images),
         resampling=read_resampling(images),
         is_split=images.flag("do_image_splitting", True),
-    )
-    return Vision(
-        tower,
-        FoldedProjector(tower.hidden_size, side, fold),
-        layout,
-        placeholder=TOKEN,
-        image_token_id=model.whole("image_token_id", 128_257),
     )
 
 

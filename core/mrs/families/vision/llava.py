@@ -1,4 +1,4 @@
-"""LLaVA 1.5: CLIP's patches, mapped by two layers, in the place of embeddings."""
+"""LLaVA 1.5: CLIP features, through a two-layer MLP, in place of embeddings."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from mrs.architecture.vision_spec import Vision
 from mrs.errors import NotReadable
 
 TOWER = "vision_tower.vision_model."
-#: As newer transformers write it.
+#: The names that newer versions of transformers write.
 SPELLINGS = {TOWER: "vision_tower."}
 
 
 def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
     model, images = configs.model, configs.images
-    model.refuse("vision_feature_select_strategy", "default", "full")
+    model.allow_only("vision_feature_select_strategy", "default", "full")
     keeps_class = model.values.get("vision_feature_select_strategy") == "full"
     tower = read_clip(configs.tower, read_layers(model), keeps_class=keeps_class)
     layout = CropLayout(
@@ -50,16 +50,18 @@ def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
         ),
         layout,
         placeholder="<image>",
-        image_token_id=model.whole("image_token_index", 32_000),
+        image_token_id=model.integer("image_token_index", 32_000),
     )
 
 
 def read_layers(model: Config, default: int = -2) -> tuple[int, ...]:
-    """The tower's layers whose results are taken, as they are numbered in a config."""
+    """The tower's layers whose outputs are used: the indices in `vision_feature_layer`."""
     layer = model.values.get("vision_feature_layer", default)
     layers = tuple(layer) if isinstance(layer, (list, tuple)) else (layer,)
-    if not all(isinstance(number, int) for number in layers):
-        raise NotReadable(f"vision_feature_layer = {layer!r} is no layer", where=model.where)
+    if not all(isinstance(index, int) for index in layers):
+        raise NotReadable(
+            f"vision_feature_layer = {layer!r} is not a layer index", where=model.where
+        )
     return layers
 
 

@@ -1,4 +1,4 @@
-"""LLaVA-NeXT (1.6): a picture is seen whole, and once more in tiles at a higher resolution."""
+"""LLaVA-NeXT (1.6): the whole image, and tiles of it at a higher resolution."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from mrs.families.vision.llava import SPELLINGS, TOWER, read_layers
 
 @dataclass(frozen=True)
 class AnyResolutionLayout:
-    """One view of the whole picture, then tiles of it at the best of some `resolutions`.
+    """The whole image in one tile, then tiles of it at the best of some `resolutions`.
 
-    `edge` is that of a view and of a tile, `resolutions` are (height, width) in multiples of it.
-    In a shape's `grid` are the rows and columns of tiles, those of patches in a tile, and the rows
-    above and the columns left of the picture that show nothing and are left out, as are as many
-    below and right of it.
+    Tiles have `edge` x `edge` pixels; `resolutions` are (height, width) in multiples of `edge`.
+    A shape's `grid` is (rows of tiles, columns of tiles, patches along a tile's edge, padding rows
+    above, padding columns on the left). There is as much padding below and on the right; features
+    of padding are dropped. All padding is counted in patches.
     """
 
     edge: int
@@ -53,10 +53,10 @@ class AnyResolutionLayout:
     def shape(self, height: int, width: int) -> ImageShape:
         tall, wide = self.resolution(height, width)
         rows, columns = tall // self.edge, wide // self.edge
-        above, left = self._empty(height, width, rows * self.side, columns * self.side)
-        seen_rows = rows * self.side - 2 * above
-        seen_columns = columns * self.side - 2 * left
-        features = self.side**2 + seen_rows * (seen_columns + 1)
+        above, left = self._padding(height, width, rows * self.side, columns * self.side)
+        image_rows = rows * self.side - 2 * above
+        image_columns = columns * self.side - 2 * left
+        features = self.side**2 + image_rows * (image_columns + 1)
         return ImageShape(
             pixels=(1 + rows * columns, 3, self.edge, self.edge),
             patches=(1 + rows * columns) * (self.side**2 + 1),
@@ -66,11 +66,11 @@ class AnyResolutionLayout:
         )
 
     def largest(self, edge: int) -> ImageShape:
-        """A picture as wide as high as one of the resolutions fills it whole."""
+        """An image with the aspect ratio of a resolution needs no padding."""
         return max((self.shape(*size) for size in self.resolutions), key=lambda s: s.rows)
 
     def resolution(self, height: int, width: int) -> tuple[int, int]:
-        """The one that keeps most of the picture's pixels, and then wastes least of its own."""
+        """The resolution that keeps most of the image's pixels; of several, the smallest."""
 
         def kept(size: tuple[int, int]) -> int:
             scale = min(size[1] / width, size[0] / height)
@@ -79,14 +79,14 @@ class AnyResolutionLayout:
         return max(self.resolutions, key=lambda size: (kept(size), kept(size) - size[0] * size[1]))
 
     def scaled(self, height: int, width: int) -> tuple[int, int]:
-        """(height, width) of the picture inside its resolution."""
+        """(height, width) of the scaled image inside its resolution."""
         tall, wide = self.resolution(height, width)
         if wide / width < tall / height:
             return min(ceil(height * (wide / width)), tall), wide
         return tall, min(ceil(width * (tall / height)), wide)
 
-    def _empty(self, height: int, width: int, rows: int, columns: int) -> tuple[int, int]:
-        """Rows above and columns left of the picture, in patches of rows x columns."""
+    def _padding(self, height: int, width: int, rows: int, columns: int) -> tuple[int, int]:
+        """(rows above, columns on the left) of the image in rows x columns of patches."""
         if width / height > columns / rows:
             return (rows - int(round(height * (columns / width), 7))) // 2, 0
         return 0, (columns - int(round(width * (rows / height), 7))) // 2
@@ -94,20 +94,20 @@ class AnyResolutionLayout:
 
 @dataclass(frozen=True)
 class TilesProjector:
-    """Rows of the tiles put together, each with a learned vector at its end."""
+    """An MLP; then the tiles are joined, with a learned vector at the end of each row."""
 
     mlp: MlpProjector
 
 
 @vision_slots.register
-def _(part: TilesProjector, hidden_size: int) -> Iterator[Slot]:
-    yield from vision_slots(part.mlp, hidden_size)
+def _(projector: TilesProjector, hidden_size: int) -> Iterator[Slot]:
+    yield from vision_slots(projector.mlp, hidden_size)
     yield Slot("newline", (hidden_size,), "vector", suffix="")
 
 
 def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
     model, images = configs.model, configs.images
-    model.refuse("vision_feature_select_strategy", "default")
+    model.allow_only("vision_feature_select_strategy", "default")
     tower = read_clip(configs.tower, read_layers(model))
     layout = AnyResolutionLayout(
         edge=read_size(images, "crop_size", "height")[0],
@@ -127,12 +127,12 @@ def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
         TilesProjector(mlp),
         layout,
         placeholder="<image>",
-        image_token_id=model.whole("image_token_index", 32_000),
+        image_token_id=model.integer("image_token_index", 32_000),
     )
 
 
 def read_resolutions(config: Config) -> tuple[tuple[int, int], ...]:
-    """Pairs of whole numbers under `image_grid_pinpoints`."""
+    """The pairs (height, width) in `image_grid_pinpoints`."""
     pairs = [
         Config({"height": pair[0], "width": pair[1]}, config.where)
         for pair in config.sequence("image_grid_pinpoints")

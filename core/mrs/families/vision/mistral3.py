@@ -1,4 +1,4 @@
-"""Mistral Small 3.1 and later with Pixtral's tower (arXiv 2410.07073), for images of any shape."""
+"""Mistral Small 3.1 and later: Pixtral's tower (arXiv 2410.07073), images of any aspect ratio."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from mrs.architecture.vision_spec import ImageShape, Patches, PixelScale, Vision
 from mrs.errors import Unsupported
 from mrs.families.vision.llava import read_layers
 
-#: What the tower's norms are computed with, which no config says.
+#: Epsilon of the tower's norms, which configs do not have.
 TOWER_EPS = 1e-5
-TOKEN, LINE_END, PICTURE_END = "[IMG]", "[IMG_BREAK]", "[IMG_END]"
+TOKEN, ROW_END, IMAGE_END = "[IMG]", "[IMG_BREAK]", "[IMG_END]"
 
 
 @dataclass(frozen=True)
 class LongestEdgeLayout:
-    """No edge longer than `longest_edge`, in whole squares of `square` pixels.
+    """No edge is longer than `longest_edge`; edges are rounded up to multiples of `square` pixels.
 
-    A shape's `grid` are rows and columns of squares, each of which is one row of the language
-    model's; the tower sees `merged` by `merged` patches in it.
+    A square has `merged` x `merged` patches of the tower and becomes one row of the language
+    model's input. A shape's `grid` is (rows, columns) of squares.
     """
 
     longest_edge: int
@@ -53,7 +53,7 @@ class LongestEdgeLayout:
             pixels=(3, rows * self.square, columns * self.square),
             patches=rows * columns * self.merged**2,
             rows=rows * columns,
-            text=LINE_END.join([line] * rows) + PICTURE_END,
+            text=ROW_END.join([line] * rows) + IMAGE_END,
             grid=(rows, columns),
         )
 
@@ -63,7 +63,7 @@ class LongestEdgeLayout:
 
 @dataclass(frozen=True)
 class PixtralTower:
-    """A vision transformer that turns queries and keys by row and column, as decoders do."""
+    """A vision transformer with RMSNorm, gated MLPs and two-dimensional rope."""
 
     hidden_size: int
     patches: Patches
@@ -82,7 +82,7 @@ class PixtralTower:
 
 @dataclass(frozen=True)
 class MergingProjector:
-    """Normalizes patches, makes one of each square of `merged` by `merged`, and maps it."""
+    """A norm, a linear map of each `merged` x `merged` patches to one, and a two-layer MLP."""
 
     input_size: int
     merged: int
@@ -92,18 +92,18 @@ class MergingProjector:
 
 
 @vision_slots.register
-def _(part: PixtralTower, hidden_size: int) -> Iterator[Slot]:
-    yield patch_slot(part.patches, part.hidden_size)
-    yield norm_slot("pre_norm", part.hidden_size, part.norm)
+def _(tower: PixtralTower, hidden_size: int) -> Iterator[Slot]:
+    yield patch_slot(tower.patches, tower.hidden_size)
+    yield norm_slot("pre_norm", tower.hidden_size, tower.norm)
 
 
 @vision_slots.register
-def _(part: MergingProjector, hidden_size: int) -> Iterator[Slot]:
-    size = part.input_size
-    yield norm_slot("projector.norm", size, part.norm)
-    yield Slot("projector.merge", (size, size * part.merged**2))
-    yield Slot("projector.up", (hidden_size, size), bias=part.bias)
-    yield Slot("projector.down", (hidden_size, hidden_size), bias=part.bias)
+def _(projector: MergingProjector, hidden_size: int) -> Iterator[Slot]:
+    size = projector.input_size
+    yield norm_slot("projector.norm", size, projector.norm)
+    yield Slot("projector.merge", (size, size * projector.merged**2))
+    yield Slot("projector.up", (hidden_size, size), bias=projector.bias)
+    yield Slot("projector.down", (hidden_size, hidden_size), bias=projector.bias)
 
 
 def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
@@ -130,15 +130,18 @@ def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
         projector,
         layout,
         placeholder=TOKEN,
-        image_token_id=model.whole("image_token_index", 10),
+        image_token_id=model.integer("image_token_index", 10),
     )
 
 
 def read_pixtral(tower: Config, selected: tuple[int, ...]) -> PixtralTower:
-    """The tower up to the one layer of `selected`."""
+    """The tower up to the only layer in `selected`; -1 is the last layer of the config."""
     count = layer_count(tower)
     if len(selected) != 1 or not -count <= selected[0] <= count:
-        raise Unsupported(f"vision_feature_layer = {list(selected)}", where=tower.where)
+        raise Unsupported(
+            f"vision_feature_layer = {list(selected)} is not supported for {count} layers",
+            where=tower.where,
+        )
     hidden, heads = tower.positive("hidden_size"), tower.positive("num_attention_heads")
     head_dim = tower.head_dim(hidden, heads)
     norm = Norm(TOWER_EPS)

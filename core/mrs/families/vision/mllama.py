@@ -1,4 +1,4 @@
-"""Llama 3.2 Vision: a picture in up to four tiles, looked at by layers of the language model."""
+"""Llama 3.2 Vision: images in up to four tiles, which cross-attention layers attend to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mrs.architecture.vision_spec import Vision
 from mrs.errors import NotReadable
 
 TOWER = "vision_model."
-#: As newer transformers write it.
+#: The names that newer versions of transformers write.
 SPELLINGS = {
     TOWER: "model.vision_model.",
     "multi_modal_projector": "model.multi_modal_projector",
@@ -36,21 +36,21 @@ def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
         LinearProjector(tower.output_size),
         layout,
         placeholder="<|image|>",
-        image_token_id=model.whole("image_token_index", 128_256),
+        image_token_id=model.integer("image_token_index", 128_256),
         enters="cross_attention",
     )
 
 
 def _read_edge(configs: VisionConfigs, tower: TilesTower) -> int:
-    """The edge of a tile, which the tower and what cuts pictures must agree on."""
+    """The edge of a tile in pixels; tower and preprocessor_config.json must agree on it."""
     images = configs.images
     edges = {*read_size(images, "size", "height", "width"), tower.image_size}
     if len(edges) > 1 or images.positive("max_image_tiles") != tower.most_tiles:
         raise NotReadable(
-            f"pictures are cut otherwise than for {tower.most_tiles} tiles of {tower.image_size} "
-            "pixels",
+            f"preprocessor_config.json does not match the tower, which has {tower.most_tiles} "
+            f"tiles of {tower.image_size} pixels",
             where=images.where,
-            hint="preprocessor_config.json belongs to another model",
+            hint="it may belong to another model",
         )
     return tower.image_size
 

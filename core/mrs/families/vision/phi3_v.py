@@ -1,4 +1,4 @@
-"""Phi-3 and Phi-3.5 Vision: CLIP on crops of a large picture and on the whole of it.
+"""Phi-3 and Phi-3.5 Vision: CLIP features of crops of a large image and of the whole image.
 
 Configs do not describe the tower, which is always CLIP ViT-L/14 for 336 pixels.
 """
@@ -24,17 +24,18 @@ from mrs.architecture.vision_slots import vision_slots
 from mrs.architecture.vision_spec import ImageShape, PixelScale, Vision
 
 START = "model.vision_embed_tokens."
-#: Patches in a square of so many by so many become one feature.
+#: MERGED x MERGED patches become one feature.
 MERGED = 2
-#: `<|image|>` of the published tokenizers, which no config names.
+#: The id of `<|image|>` in the published tokenizers; configs do not have it.
 IMAGE_TOKEN_ID = 32_044
 
 
 @dataclass(frozen=True)
 class CropsLayout:
-    """As large as `most_crops` squares of `edge` pixels allow, with white added to fill them.
+    """Images are enlarged as far as `most_crops` crops of `edge` x `edge` pixels allow.
 
-    A shape's `grid` are rows and columns of crops, and the side of one in features.
+    White padding fills the last crops. A shape's `grid` is (rows of crops, columns of crops,
+    features along a crop's edge).
     """
 
     edge: int
@@ -50,15 +51,15 @@ class CropsLayout:
         return self._shape(rows, columns)
 
     def largest(self, edge: int) -> ImageShape:
-        """Every picture is scaled up, so that its proportions alone matter: try all grids."""
+        """Every image is enlarged, so only its aspect ratio matters: try all grids."""
         grids = [(rows, self.most_crops // rows) for rows in range(1, self.most_crops + 1)]
         return max((self._shape(*grid) for grid in grids), key=lambda shape: shape.rows)
 
     def scaled(self, height: int, width: int) -> tuple[tuple[int, int], bool]:
-        """(height, width) before it is filled up, and whether it is lying on its side for that."""
+        """((height, width) before padding, whether the image is transposed to be scaled)."""
         if width < height:
-            (lying_height, lying_width), _ = self.scaled(width, height)
-            return (lying_width, lying_height), True
+            (transposed_height, transposed_width), _ = self.scaled(width, height)
+            return (transposed_width, transposed_height), True
         columns = 1
         while (columns + 1) * ceil((columns + 1) * height / width) <= self.most_crops:
             columns += 1
@@ -80,16 +81,16 @@ class CropsLayout:
 
 @dataclass(frozen=True)
 class CropsProjector:
-    """Squares of patches side by side, a learned vector after each row and one in between."""
+    """Merged patches, a learned vector after each row and one before the whole image; an MLP."""
 
     mlp: MlpProjector
 
 
 @vision_slots.register
-def _(part: CropsProjector, hidden_size: int) -> Iterator[Slot]:
-    yield from vision_slots(part.mlp, hidden_size)
-    yield Slot("newline", (part.mlp.input_size,), "vector", suffix="")
-    yield Slot("between", (part.mlp.input_size,), "vector", suffix="")
+def _(projector: CropsProjector, hidden_size: int) -> Iterator[Slot]:
+    yield from vision_slots(projector.mlp, hidden_size)
+    yield Slot("newline", (projector.mlp.input_size,), "vector", suffix="")
+    yield Slot("between", (projector.mlp.input_size,), "vector", suffix="")
 
 
 def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
@@ -106,7 +107,7 @@ def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
         CropsProjector(MlpProjector(tower.hidden_size * MERGED**2)),
         layout,
         placeholder="<|image_{n}|>",
-        image_token_id=configs.model.whole("image_token_id", IMAGE_TOKEN_ID),
+        image_token_id=configs.model.integer("image_token_id", IMAGE_TOKEN_ID),
     )
 
 

@@ -1,4 +1,4 @@
-"""Qwen2.5-VL: Qwen2-VL with a tower made like Qwen's text layers, most of which see windows."""
+"""Qwen2.5-VL: Qwen2-VL with RMSNorm, gated MLPs and windowed attention in the tower."""
 
 from __future__ import annotations
 
@@ -22,25 +22,32 @@ from mrs.errors import NotReadable
 def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
     tower = configs.tower
     mlp = Mlp(tower.positive("intermediate_size"), tower.activation(), bias=True)
-    built = read_tower(
-        tower, tower.positive("hidden_size"), mlp, Norm(1e-6), read_window(tower), read_full(tower)
+    qwen_tower = read_tower(
+        tower,
+        tower.positive("hidden_size"),
+        mlp,
+        Norm(1e-6),
+        window=read_window(tower),
+        full=read_full_attention_layers(tower),
     )
-    return read_qwen(configs, text, built)
+    return read_qwen(configs, text, qwen_tower)
 
 
 def read_window(tower: Config) -> int:
-    """Patches on each side of a window: no row's patches are in two windows."""
+    """Patches along the edge of a window, a multiple of those that are merged to one row."""
     merge = tower.positive("spatial_merge_size")
     window = tower.positive("window_size") // merge // tower.positive("patch_size") * merge
     if not window:
-        raise NotReadable("a window has no room for a patch", where=tower.where)
+        raise NotReadable(
+            "window_size is smaller than the patches that are merged to one row", where=tower.where
+        )
     return window
 
 
-def read_full(tower: Config) -> tuple[int, ...]:
-    """The layers in which patches see all of the picture."""
-    numbers = tower.sequence("fullatt_block_indexes")
-    return tuple(Config({"layer": number}, tower.where).whole("layer") for number in numbers)
+def read_full_attention_layers(tower: Config) -> tuple[int, ...]:
+    """The layers in which patches attend to the whole image."""
+    key = "fullatt_block_indexes"
+    return tuple(Config({key: index}, tower.where).integer(key) for index in tower.sequence(key))
 
 
 FAMILY = VisionFamily(

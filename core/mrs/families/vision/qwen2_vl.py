@@ -1,4 +1,4 @@
-"""Qwen2-VL: pictures of any size, and text that turns by their rows and columns."""
+"""Qwen2-VL: images of any size, and multimodal rope in the language model."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from mrs.architecture.vision_spec import Vision
 def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
     tower = configs.tower
     hidden_size = tower.positive("embed_dim")
-    wide = int(hidden_size * tower.positive_number("mlp_ratio"))
-    mlp = Mlp(wide, tower.activation(), gated=False, bias=True)
+    intermediate = int(hidden_size * tower.positive_number("mlp_ratio"))
+    mlp = Mlp(intermediate, tower.activation(), gated=False, bias=True)
     norm = Norm(1e-6, "layer", bias=True)
-    return read_qwen(configs, text, read_tower(tower, hidden_size, mlp, norm, None, ()))
+    qwen_tower = read_tower(tower, hidden_size, mlp, norm, window=None, full=())
+    return read_qwen(configs, text, qwen_tower)
 
 
 FAMILY = VisionFamily(

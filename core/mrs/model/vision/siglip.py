@@ -38,7 +38,7 @@ class SiglipTowerModule:
 
     def _position_embeddings(self, view: Tensor) -> Tensor:
         """The position embedding of each patch, (patches, hidden)."""
-        if not self._tower.fractional_places:
+        if not self._tower.fractional_positions:
             return self._positions
         size = self._tower.patches.size
         rows, columns = view.shape[1] // size, view.shape[2] // size

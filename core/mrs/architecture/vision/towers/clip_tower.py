@@ -1,4 +1,4 @@
-"""CLIP's tower: its parts, their names in files, and how configs describe it."""
+"""CLIP's vision tower: architecture, tensor names and config."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mrs.architecture.vision_slots import norm_slot, patch_slot, vision_slots
 from mrs.architecture.vision_spec import Patches
 from mrs.errors import NotReadable
 
-#: What transformers assumes where a `clip_vision_model` config is silent.
+#: Defaults of transformers for a `clip_vision_model` config.
 CLIP_DEFAULTS = {
     "hidden_size": 768,
     "intermediate_size": 3072,
@@ -26,7 +26,7 @@ CLIP_DEFAULTS = {
     "layer_norm_eps": 1e-5,
 }
 
-#: Module names of a CLIP tower and its layers, after the tower's own prefix.
+#: Slot -> module name; names outside of layers follow the tower's own prefix.
 CLIP_NAMES = {
     "patches": "embeddings.patch_embedding",
     "class": "embeddings.class_embedding",
@@ -46,12 +46,11 @@ CLIP_NAMES = {
 
 @dataclass(frozen=True)
 class ClipTower:
-    """CLIP's vision transformer (arXiv 2103.00020) on square pictures of `image_size`.
+    """CLIP's vision transformer (arXiv 2103.00020) on square images of `image_size` pixels.
 
-    A class vector goes before the patches, and a learned vector is added at each position.
-    `selected` are the numbers of the layers whose results are taken, side by side: 0 is what
-    goes into the first layer. `layers` ends with the last one of them. The class vector's
-    result is left out unless `keeps_class`.
+    A class embedding precedes the patches; positions have learned embeddings. The output is the
+    concatenation of the outputs of the layers `selected` (0 is the input of the first layer), and
+    `layers` ends with the last of these. The class token's output is dropped unless `keeps_class`.
     """
 
     hidden_size: int
@@ -76,15 +75,15 @@ class ClipTower:
 
 
 @vision_slots.register
-def _(part: ClipTower, hidden_size: int) -> Iterator[Slot]:
-    yield patch_slot(part.patches, part.hidden_size)
-    yield Slot("class", (part.hidden_size,), "vector", suffix="")
-    yield Slot("positions", (part.positions, part.hidden_size), "dense")
-    yield norm_slot("pre_norm", part.hidden_size, part.norm)
+def _(tower: ClipTower, hidden_size: int) -> Iterator[Slot]:
+    yield patch_slot(tower.patches, tower.hidden_size)
+    yield Slot("class", (tower.hidden_size,), "vector", suffix="")
+    yield Slot("positions", (tower.positions, tower.hidden_size), "dense")
+    yield norm_slot("pre_norm", tower.hidden_size, tower.norm)
 
 
 def read_encoder_layer(tower: Config) -> Layer:
-    """A layer of the usual vision transformer: biases everywhere, no gate."""
+    """A layer of the usual vision transformer: biases everywhere, MLP without gate."""
     hidden, heads = tower.positive("hidden_size"), tower.positive("num_attention_heads")
     head_dim = tower.head_dim(hidden, heads)
     return Layer(
@@ -95,25 +94,28 @@ def read_encoder_layer(tower: Config) -> Layer:
 
 
 def read_clip(tower: Config, selected: Sequence[int], *, keeps_class: bool = False) -> ClipTower:
-    """The tower up to the last of the layers `selected`, which may be counted from the end."""
+    """The tower up to the last of the layers `selected`; -1 is the last layer of the config."""
     count = layer_count(tower)
-    counted = tuple(number + count + 1 if number < 0 else number for number in selected)
-    if not counted or not all(0 <= number <= count for number in counted):
-        raise NotReadable(f"there is no layer {selected} of {count}", where=tower.where)
+    indices = tuple(index + count + 1 if index < 0 else index for index in selected)
+    if not indices or not all(0 <= index <= count for index in indices):
+        raise NotReadable(
+            f"vision_feature_layer = {selected} is out of range: the tower has {count} layers",
+            where=tower.where,
+        )
     layer = read_encoder_layer(tower)
     return ClipTower(
         hidden_size=tower.positive("hidden_size"),
         image_size=tower.positive("image_size"),
         patches=Patches(tower.positive("patch_size"), tower.positive("num_channels")),
-        layers=(layer,) * max(counted),
+        layers=(layer,) * max(indices),
         norm=layer.norm,
-        selected=counted,
+        selected=indices,
         keeps_class=keeps_class,
     )
 
 
 def clip_names(prefix: str) -> dict[str, str]:
-    """Where the parts of a tower are whose names start with `prefix` in a file."""
+    """Slot -> module name of a tower whose names start with `prefix`."""
     return {
         slot: name if slot.startswith(("mixer", "ffn")) else prefix + name
         for slot, name in CLIP_NAMES.items()
@@ -121,7 +123,8 @@ def clip_names(prefix: str) -> dict[str, str]:
 
 
 def clip_ignored(prefix: str) -> tuple[str, ...]:
-    """What a CLIP tower has that its features do not pass through: its last layers, above all."""
+    """Prefixes of tensors that the features do not need: the layers after the last selected one,
+    and what follows them."""
     starts = (prefix, f"{prefix}vision_model.")
     unused = ("post_layernorm.", "embeddings.position_ids", "encoder.layers.")
     return tuple(start + name for start in starts for name in unused)

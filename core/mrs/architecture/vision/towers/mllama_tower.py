@@ -1,4 +1,4 @@
-"""A tower that sees a picture in tiles all at once, and the tiles that pictures are cut into."""
+"""The vision tower of Llama 3.2, which encodes all tiles of an image together, and its layout."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mrs.architecture.vision_slots import norm_slot, patch_slot, vision_slots
 from mrs.architecture.vision_spec import ImageShape, Patches, PixelScale
 from mrs.errors import NotReadable
 
-#: Rows of a tile are filled up to a multiple of it.
+#: The patches of a tile are padded to a multiple of it.
 ROWS_MULTIPLE = 8
 
 
 def tile_grids(most_tiles: int) -> list[tuple[int, int]]:
-    """(rows, columns) of every way to lay out so many tiles or fewer, in the order of their ids."""
+    """(rows, columns) of all grids of at most `most_tiles` tiles, by aspect ratio id - 1."""
     return [
         (rows, columns)
         for rows in range(1, most_tiles + 1)
@@ -29,12 +29,13 @@ def tile_grids(most_tiles: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class TilesTower:
-    """Llama 3.2's vision transformer on `most_tiles` square tiles of `image_size`, used or not.
+    """Llama 3.2's vision transformer on `most_tiles` square tiles of `image_size` pixels.
 
-    A class vector goes before the patches of each tile. Learned vectors are added at each
-    position and, gated, for each tile of a grid. All tiles go through `layers` together and then,
-    with other vectors for the tiles, through `global_layers`. What comes out stands beside what
-    went into the layers `selected`, whose numbers take turns.
+    Unused tiles are encoded too. A class embedding precedes the patches of each tile. Positions,
+    and (gated) the tiles of each grid, have learned embeddings. All tiles go together through
+    `layers` and then, with further tile embeddings, through `global_layers`. The output
+    concatenates that result with the inputs of the layers `selected`, which are interleaved value
+    by value.
     """
 
     hidden_size: int
@@ -60,20 +61,20 @@ class TilesTower:
 
 
 @vision_slots.register
-def _(part: TilesTower, hidden_size: int) -> Iterator[Slot]:
-    hidden = part.hidden_size
-    # Number 0 stands for no picture.
-    grids = len(tile_grids(part.most_tiles)) + 1
-    yield patch_slot(part.patches, hidden)
+def _(tower: TilesTower, hidden_size: int) -> Iterator[Slot]:
+    hidden = tower.hidden_size
+    # Aspect ratio id 0 means that there is no image.
+    grids = len(tile_grids(tower.most_tiles)) + 1
+    yield patch_slot(tower.patches, hidden)
     yield Slot("class", (hidden,), "vector", suffix="")
-    yield Slot("positions", (part.positions, hidden), "dense", suffix="")
+    yield Slot("positions", (tower.positions, hidden), "dense", suffix="")
     yield Slot("positions.gate", (1,), "vector", suffix="")
-    yield Slot("positions.tiles", (grids, part.most_tiles * part.positions * hidden), "dense")
+    yield Slot("positions.tiles", (grids, tower.most_tiles * tower.positions * hidden), "dense")
     for name in ("tiles_before", "tiles_after"):
-        yield Slot(name, (grids, part.most_tiles * hidden), "dense")
+        yield Slot(name, (grids, tower.most_tiles * hidden), "dense")
         yield Slot(f"{name}.gate", (1,), "vector", suffix="")
-    yield norm_slot("pre_norm", hidden, part.norm)
-    yield norm_slot("post_norm", hidden, part.norm)
+    yield norm_slot("pre_norm", hidden, tower.norm)
+    yield norm_slot("post_norm", hidden, tower.norm)
 
 
 def read_tower(tower: Config) -> TilesTower:
@@ -84,11 +85,15 @@ def read_tower(tower: Config) -> TilesTower:
     norm = Norm(tower.number("norm_eps"), "layer", bias=True)
     count = layer_count(tower)
     selected = tuple(tower.sequence("intermediate_layers_indices"))
-    if not all(isinstance(number, int) and 0 <= number < count for number in selected):
-        raise NotReadable(f"there is no layer {selected} of {count}", where=tower.where)
+    if not all(isinstance(index, int) and 0 <= index < count for index in selected):
+        raise NotReadable(
+            f"intermediate_layers_indices = {selected} is out of range: the tower has {count} "
+            "layers",
+            where=tower.where,
+        )
     most_tiles = tower.positive("max_num_tiles")
     if tower.has("supported_aspect_ratios"):
-        tower.refuse("supported_aspect_ratios", [list(grid) for grid in tile_grids(most_tiles)])
+        tower.allow_only("supported_aspect_ratios", [list(grid) for grid in tile_grids(most_tiles)])
     return TilesTower(
         hidden_size=hidden,
         image_size=tower.positive("image_size"),
@@ -103,10 +108,10 @@ def read_tower(tower: Config) -> TilesTower:
 
 @dataclass(frozen=True)
 class TilesLayout:
-    """The grid of tiles of `edge` pixels that a picture fills best, with black right and below.
+    """The grid of tiles of `edge` pixels that fits an image best; black padding right and below.
 
-    A shape's `grid` are rows and columns of tiles. The tower sees `positions` patches of each of
-    `most_tiles` tiles, but only those of the grid are looked at.
+    A shape's `grid` is (rows, columns) of tiles. The tower encodes `positions` patches of each of
+    `most_tiles` tiles; cross-attention uses those of the tiles in the grid.
     """
 
     edge: int
@@ -121,15 +126,15 @@ class TilesLayout:
         return self._shape(*self.grid(height, width))
 
     def largest(self, edge: int) -> ImageShape:
-        """A picture can fill the grids that are no higher or wider than the tiles that it needs."""
+        """Grids have at most as many rows and columns as tiles are needed for an edge of `edge`."""
         most = -(-edge // self.edge)
         grids = [grid for grid in tile_grids(self.most_tiles) if max(grid) <= most]
         return max((self._shape(*grid) for grid in grids), key=lambda shape: shape.keys)
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
-        """Rows and columns of tiles: those that enlarge the picture least, or else shrink it least.
+        """(rows, columns) of the grid that enlarges the image least, or else shrinks it least.
 
-        Of several that do, those with the fewest tiles.
+        Of several such grids, the one with the fewest tiles.
         """
 
         def scale(grid: tuple[int, int]) -> float:
@@ -143,8 +148,10 @@ class TilesLayout:
         return min(equal, key=lambda grid: grid[0] * grid[1])
 
     def scaled(self, height: int, width: int) -> tuple[int, int]:
-        """(height, width) of the picture inside its grid: no edge exceeds that or is enlarged,
-        unless both are shorter than a tile's."""
+        """(height, width) of the scaled image inside its grid.
+
+        It is enlarged only if both edges are shorter than a tile's.
+        """
         rows, columns = self.grid(height, width)
         most_height = min(max(height, self.edge), rows * self.edge)
         most_width = min(max(width, self.edge), columns * self.edge)

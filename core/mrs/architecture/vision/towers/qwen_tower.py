@@ -1,4 +1,4 @@
-"""The tower of Qwen2-VL and Qwen2.5-VL, and how their patches become rows."""
+"""The vision tower and projector of Qwen2-VL and Qwen2.5-VL."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from mrs.errors import NotReadable
 
 TOKEN = "<|image_pad|>"
 TOWER = "model.visual."
-#: As older transformers write them.
+#: The names that older versions of transformers write.
 SPELLINGS = {TOWER: "visual.", "model.language_model.": "model."}
 
-#: What the parts are called that both towers have.
+#: Slot -> module name, for what both towers have.
 NAMES = {
     "patches": f"{TOWER}patch_embed.proj",
     "layer": f"{TOWER}blocks.{{layer}}.",
@@ -34,7 +34,7 @@ NAMES = {
     "projector.up": f"{TOWER}merger.mlp.0",
     "projector.down": f"{TOWER}merger.mlp.2",
 }
-#: What transformers assumes where the configs are silent.
+#: Defaults of transformers.
 TEXT_DEFAULTS = {
     "vocab_size": 152_064,
     "max_position_embeddings": 32_768,
@@ -59,11 +59,11 @@ IMAGE_DEFAULTS = {
 
 @dataclass(frozen=True)
 class QwenTower:
-    """A vision transformer over pictures of any size, whose heads turn by rows and columns.
+    """A vision transformer for images of any size, with two-dimensional rope.
 
-    One half of the rotary pairs turns by a patch's row, the other by its column, with `rope_base`.
-    Patches see those in their own window, a square with `window` patches on each side, and in the
-    layers `full`, or where there is no window, all of the picture.
+    One half of the rotary pairs rotates by a patch's row, the other half by its column.
+    Patches attend within windows of `window` x `window` patches; in the layers `full`, and in all
+    layers if `window` is None, to the whole image.
     """
 
     hidden_size: int
@@ -84,7 +84,7 @@ class QwenTower:
 
 @dataclass(frozen=True)
 class PatchMerger:
-    """down(gelu(up(x))) of `merge` by `merge` patches side by side, each of them normalized."""
+    """down(gelu(up(x))), where x concatenates `merge` x `merge` patches after a norm of each."""
 
     input_size: int
     merge: int
@@ -92,14 +92,14 @@ class PatchMerger:
 
 
 @vision_slots.register
-def _(part: QwenTower, hidden_size: int) -> Iterator[Slot]:
-    yield patch_slot(part.patches, part.hidden_size)
+def _(tower: QwenTower, hidden_size: int) -> Iterator[Slot]:
+    yield patch_slot(tower.patches, tower.hidden_size)
 
 
 @vision_slots.register
-def _(part: PatchMerger, hidden_size: int) -> Iterator[Slot]:
-    merged = part.input_size * part.merge**2
-    yield norm_slot("projector.norm", part.input_size, part.norm)
+def _(projector: PatchMerger, hidden_size: int) -> Iterator[Slot]:
+    merged = projector.input_size * projector.merge**2
+    yield norm_slot("projector.norm", projector.input_size, projector.norm)
     yield Slot("projector.up", (merged, merged), bias=True)
     yield Slot("projector.down", (hidden_size, merged), bias=True)
 
@@ -107,12 +107,13 @@ def _(part: PatchMerger, hidden_size: int) -> Iterator[Slot]:
 def read_tower(
     tower: Config, hidden_size: int, mlp: Mlp, norm: Norm, window: int | None, full: tuple[int, ...]
 ) -> QwenTower:
-    tower.refuse("in_channels", 3)
+    tower.allow_only("in_channels", 3)
     heads = tower.positive("num_heads")
     head_dim = tower.head_dim(hidden_size, heads)
     if head_dim % 4:
         raise NotReadable(
-            f"heads of {head_dim} numbers cannot turn by rows and columns", where=tower.where
+            f"head size {head_dim} is not a multiple of 4, as two-dimensional rope needs",
+            where=tower.where,
         )
     rope = Config(tower.mapping("rope_parameters"), tower.where)
     attention = Attention(
@@ -130,7 +131,7 @@ def read_tower(
 
 
 def read_qwen(configs: VisionConfigs, text: ModelSpec, tower: QwenTower) -> Vision:
-    """What both families have around their towers."""
+    """The vision part around `tower`, which is the same in both families."""
     if not all(layer.mixer.rope and layer.mixer.rope.sections for layer in text.layers):
         raise NotReadable("the configuration lacks 'mrope_section'", where=configs.model.where)
     merge = configs.tower.positive("spatial_merge_size")
@@ -139,6 +140,6 @@ def read_qwen(configs: VisionConfigs, text: ModelSpec, tower: QwenTower) -> Visi
         PatchMerger(tower.hidden_size, merge, tower.layers[0].norm),
         read_dynamic(configs.images, tower.patches.size, merge, TOKEN),
         placeholder=TOKEN,
-        image_token_id=configs.model.whole("image_token_id", 151_655),
+        image_token_id=configs.model.integer("image_token_id", 151_655),
         positions="multimodal",
     )

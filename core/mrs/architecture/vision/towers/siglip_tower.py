@@ -1,4 +1,4 @@
-"""SigLIP's tower: its parts, their names in files, and how configs describe it."""
+"""SigLIP's vision tower: architecture, tensor names and config."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mrs.architecture.vision_slots import norm_slot, patch_slot, vision_slots
 from mrs.architecture.vision_spec import Patches
 from mrs.errors import NotReadable
 
-#: What transformers assumes where a `siglip_vision_model` config is silent.
+#: Defaults of transformers for a `siglip_vision_model` config.
 SIGLIP_DEFAULTS = {
     "hidden_size": 768,
     "intermediate_size": 3072,
@@ -33,8 +33,7 @@ SIGLIP_IMAGES = {
     "rescale_factor": 1 / 255,
 }
 
-
-#: Module names in the file of a GGUF projector.
+#: Slot -> module name in mmproj files.
 GGUF_SIGLIP = {
     "patches": "v.patch_embd",
     "positions": "v.position_embd",
@@ -53,11 +52,11 @@ GGUF_SIGLIP = {
 
 @dataclass(frozen=True)
 class SiglipTower:
-    """SigLIP's vision transformer (arXiv 2303.15343): no class vector, and a norm at the end.
+    """SigLIP's vision transformer (arXiv 2303.15343): no class token, and a norm at the end.
 
-    A vector is added to each patch, learned for its place in square pictures of `image_size`.
-    With `fractional_places` views may have any size: a patch takes the vector of the learned place
-    that lies as far down and across (arXiv 2307.06304). Views are seen one by one.
+    Positions have learned embeddings, for square images of `image_size` pixels. With
+    `fractional_positions` images may have any size: a patch gets the learned embedding at the same
+    relative row and column (arXiv 2307.06304). Images are encoded one by one.
     """
 
     hidden_size: int
@@ -65,7 +64,7 @@ class SiglipTower:
     patches: Patches
     layers: tuple[Layer, ...]
     norm: Norm
-    fractional_places: bool = False
+    fractional_positions: bool = False
 
     @property
     def side(self) -> int:
@@ -81,27 +80,30 @@ class SiglipTower:
 
 
 @vision_slots.register
-def _(part: SiglipTower, hidden_size: int) -> Iterator[Slot]:
-    yield patch_slot(part.patches, part.hidden_size)
-    yield Slot("positions", (part.side**2, part.hidden_size), "dense")
-    yield norm_slot("post_norm", part.hidden_size, part.norm)
+def _(tower: SiglipTower, hidden_size: int) -> Iterator[Slot]:
+    yield patch_slot(tower.patches, tower.hidden_size)
+    yield Slot("positions", (tower.side**2, tower.hidden_size), "dense")
+    yield norm_slot("post_norm", tower.hidden_size, tower.norm)
 
 
-def read_siglip(tower: Config, *, fractional_places: bool = False) -> SiglipTower:
+def read_siglip(tower: Config, *, fractional_positions: bool = False) -> SiglipTower:
     layer = read_encoder_layer(tower)
     image_size, patch_size = tower.positive("image_size"), tower.positive("patch_size")
     if image_size < patch_size:
-        raise NotReadable(f"patches of {patch_size} in pictures of {image_size}", where=tower.where)
+        raise NotReadable(
+            f"patch_size = {patch_size} is larger than image_size = {image_size}",
+            where=tower.where,
+        )
     return SiglipTower(
         hidden_size=tower.positive("hidden_size"),
         image_size=image_size,
         patches=Patches(patch_size, tower.positive("num_channels"), bias=True),
         layers=(layer,) * layer_count(tower),
         norm=layer.norm,
-        fractional_places=fractional_places,
+        fractional_positions=fractional_positions,
     )
 
 
 def siglip_names(prefix: str) -> dict[str, str]:
-    """Where the parts of a tower are whose names start with `prefix` in a file."""
+    """Slot -> module name of a tower whose names start with `prefix`."""
     return {**clip_names(prefix), "post_norm": f"{prefix}post_layernorm"}

@@ -1,6 +1,6 @@
-"""Gemma 3, text: Gemma 2 with five windowed layers for each full one, and normalized q and k.
+"""Gemma 3, text: Gemma 2 with QK norm, and five sliding-window layers per full-attention layer.
 
-Windowed layers turn with a rope of their own, which is never scaled.
+Sliding-window layers have a separate rope, which is never scaled.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LAYERS_OF_27B = 62
 
 
 def read(config: Config) -> ModelSpec:
-    config.refuse("use_bidirectional_attention", False)
+    config.allow_only("use_bidirectional_attention", False)
     norm = read_norm(config)
     bias = config.flag("attention_bias", False)
     mlp = read_mlp(config, activation=config.activation("gelu_pytorch_tanh", "hidden_activation"))
@@ -37,16 +37,11 @@ def read(config: Config) -> ModelSpec:
         "qkv_bias": bias,
         "out_bias": bias,
     }
-    types = windows(config, period=config.positive("sliding_window_pattern", 6))
-    layers = [
-        Layer(
-            read_attention(config, rope=local if window else full, window=window, **attention),
-            mlp,
-            norm,
-            style="sandwich",
-        )
-        for window in types
-    ]
+    layers = []
+    for window in windows(config, period=config.positive("sliding_window_pattern", 6)):
+        rope = local if window else full
+        mixer = read_attention(config, rope=rope, window=window, **attention)
+        layers.append(Layer(mixer, mlp, norm, style="sandwich"))
     return decoder(
         config,
         "gemma3_text",

@@ -1,4 +1,4 @@
-"""From the events of replies to the parts of responses."""
+"""Turn the events of replies into chunks, or into whole replies with usage."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from mrs.api.responses import Logprobs, ResponseLogprob, TopLogprob, Usage
-from mrs.events import Event, Finished, TextDelta, TokenLogprob
-from mrs.events import Usage as ReplyUsage
+from mrs.events import Event, Finished, ReplyUsage, TextDelta, TokenLogprob
 
 Response_co = TypeVar("Response_co", covariant=True)
 
 
 class Events(Protocol):
-    """The events of one reply."""
+    """The events of one reply, an iterator; `close` cancels the reply."""
 
     def __next__(self) -> Event: ...
     def close(self) -> None: ...
@@ -22,7 +21,7 @@ class Events(Protocol):
 
 @dataclass(frozen=True)
 class Chunk:
-    """More of one of several replies; its last chunk has a reason and a usage."""
+    """New text of the reply `index`; the last chunk of a reply has a finish reason and a usage."""
 
     index: int
     text: str = ""
@@ -32,10 +31,10 @@ class Chunk:
 
 
 class ChunkStream(Generic[Response_co]):
-    """The chunks of a response as they are made, an iterator; `start` comes before each reply.
+    """Iterator over the chunks of a response as they are generated; each reply begins with `start`.
 
-    `close` ends it, from another thread too. A KeyboardInterrupt ends the computing and goes on to
-    the caller.
+    `close` ends it, from another thread too. A KeyboardInterrupt cancels the replies and is raised
+    again.
     """
 
     def __init__(
@@ -60,14 +59,14 @@ class ChunkStream(Generic[Response_co]):
         return self._make(chunk)
 
     def close(self) -> None:
-        """Stop computing what was not taken yet."""
+        """Cancel all replies that are not finished."""
         self._is_closed = True
         for reply in self._replies:
             reply.close()
 
 
 def _chunks(replies: Sequence[Events], start: str) -> Iterator[Chunk]:
-    """All replies' chunks, one after another from each that is not finished."""
+    """The chunks of all replies, round robin over those that are not finished."""
     open_replies = dict(enumerate(replies))
     if start:
         yield from (Chunk(index, start) for index in open_replies)
@@ -95,7 +94,7 @@ class Collected:
 
 
 def collect(replies: Sequence[Events]) -> list[Collected]:
-    """Wait for whole replies. A KeyboardInterrupt stops them all."""
+    """Wait for whole replies. A KeyboardInterrupt cancels all of them."""
     try:
         return [_collected(reply) for reply in replies]
     finally:
@@ -104,21 +103,21 @@ def collect(replies: Sequence[Events]) -> list[Collected]:
 
 
 def _collected(reply: Events) -> Collected:
-    said: list[TextDelta] = []
+    deltas: list[TextDelta] = []
     while isinstance(event := next(reply), TextDelta):
-        said.append(event)
+        deltas.append(event)
     if event.reason == "cancelled":
         raise KeyboardInterrupt
     return Collected(
-        "".join(delta.text for delta in said),
-        logprobs_of([each for delta in said for each in delta.logprobs]),
+        "".join(delta.text for delta in deltas),
+        logprobs_of([each for delta in deltas for each in delta.logprobs]),
         event.reason,
         event.usage,
     )
 
 
 def logprobs_of(tokens: Sequence[TokenLogprob]) -> Logprobs | None:
-    """As a response has them; None for none."""
+    """The log probabilities of `tokens` as a response has them; None for no tokens."""
     if not tokens:
         return None
     return Logprobs(
@@ -139,23 +138,23 @@ def _text(token: bytes) -> str:
 
 
 def total_usage(replies: Sequence[ReplyUsage]) -> Usage:
-    """The counts of replies that were made together, and the times of the slowest."""
+    """The usage of a response: token counts are summed, times are those of the slowest reply."""
     prompt = sum(each.prompt_tokens for each in replies)
-    made = sum(each.completion_tokens for each in replies)
+    completion = sum(each.completion_tokens for each in replies)
     prompt_s = max(each.prompt_s for each in replies)
-    made_s = max(each.completion_s for each in replies)
+    completion_s = max(each.completion_s for each in replies)
     planned = replies[0].planned if len(replies) == 1 else None
     return Usage(
         prompt_tokens=prompt,
-        completion_tokens=made,
-        total_tokens=prompt + made,
+        completion_tokens=completion,
+        total_tokens=prompt + completion,
         cached_tokens=sum(each.cached_tokens for each in replies),
-        avg_tok_per_sec=_rate(prompt + made, prompt_s + made_s),
+        avg_tok_per_sec=_rate(prompt + completion, prompt_s + completion_s),
         avg_prompt_tok_per_sec=_rate(prompt, prompt_s),
-        avg_compl_tok_per_sec=_rate(made - len(replies), made_s),
-        total_time_sec=prompt_s + made_s,
+        avg_compl_tok_per_sec=_rate(completion - len(replies), completion_s),
+        total_time_sec=prompt_s + completion_s,
         total_prompt_time_sec=prompt_s,
-        total_completion_time_sec=made_s,
+        total_completion_time_sec=completion_s,
         planned_prompt_tok_per_sec=planned.prompt_tokens_per_s if planned else None,
         planned_compl_tok_per_sec=planned.completion_tokens_per_s if planned else None,
     )

@@ -1,4 +1,4 @@
-"""Every family of text models, by what containers call them."""
+"""Look up families of text models by the names that containers use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mrs.errors import Unsupported
 
 @cache
 def families() -> dict[str, Family]:
-    """Every family by its name: one module of this package each, with a `FAMILY`."""
+    """Every text family by its name: the `FAMILY` of each module in `mrs.families`."""
     package = import_module("mrs.families")
     modules = (
         import_module(f"mrs.families.{m.name}") for m in pkgutil.iter_modules(package.__path__)
@@ -22,7 +22,7 @@ def families() -> dict[str, Family]:
 
 
 def family_by_name(name: str) -> Family:
-    """The family that transformers or a person calls so; Unsupported if there is none."""
+    """The family of a `model_type` or `--arch` name; Unsupported if there is none."""
     wanted = name.lower().replace("-", "_")
     for family in families().values():
         if wanted in (family.name, *family.aliases):
@@ -40,5 +40,6 @@ def family_by_gguf_arch(arch: str) -> Family:
 
 def _unknown(name: str) -> Unsupported:
     return Unsupported(
-        f"the architecture {name!r} is not known", hint=f"known are {', '.join(families())}"
+        f"the architecture {name!r} is not known",
+        hint=f"choose one of {', '.join(families())}",
     )

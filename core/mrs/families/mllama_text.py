@@ -1,4 +1,4 @@
-"""The language model of Llama 3.2 Vision: Llama, with layers in between that look at pictures."""
+"""The language model of Llama 3.2 Vision: Llama with additional cross-attention layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mrs.architecture.readers.layer_reader import (
     read_norm,
 )
 
-#: Tokens behind the vocabulary: the one that stands for a picture, and spare ones.
+#: Tokens after the vocabulary: the image token, and unused ones.
 EXTRA_TOKENS = 8
 
 
@@ -22,10 +22,12 @@ def read(config: Config) -> ModelSpec:
     norm, mlp = read_norm(config), read_mlp(config)
     attention = read_attention(config)
     sizes = attention.heads, attention.kv_heads, attention.head_dim
-    looking = Layer(CrossAttention(*sizes, attention.scale, norm), mlp, norm, "gated")
-    plain = Layer(attention, mlp, norm)
-    which = config.sequence("cross_attention_layers")
-    layers = [looking if number in which else plain for number in range(layer_count(config))]
+    cross_layer = Layer(CrossAttention(*sizes, attention.scale, norm), mlp, norm, "gated")
+    self_layer = Layer(attention, mlp, norm)
+    indices = config.sequence("cross_attention_layers")
+    layers = [
+        cross_layer if index in indices else self_layer for index in range(layer_count(config))
+    ]
     return decoder(
         config,
         "mllama_text_model",

@@ -1,4 +1,4 @@
-"""A model that sees, from a folder to its replies: in Python, on the command line, in a chat."""
+"""A vision model, from a folder to its replies: in Python, on the command line, in a chat."""
 
 from __future__ import annotations
 

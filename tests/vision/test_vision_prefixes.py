@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from vision_case import WORDS
 from vision_reference import VisionReference, picture
-from vision_running import Seeing
+from vision_running import LoadedVisionModel
 
 from mrs.cache.prefix import chain, disk
 from mrs.cache.prefix.disk import DiskPrefixCache
@@ -29,7 +29,7 @@ class Past:
     images: tuple[PreparedImage, ...] = ()
 
 
-def begin_engine(model: Seeing, n: int, folder: DiskPrefixCache | None = None) -> Engine:
+def begin_engine(model: LoadedVisionModel, n: int, folder: DiskPrefixCache | None = None) -> Engine:
     return make_engine(
         model.decoder,
         planned_tokens=200,
@@ -41,7 +41,9 @@ def begin_engine(model: Seeing, n: int, folder: DiskPrefixCache | None = None) -
     )
 
 
-def reply(model: Seeing, engine: Engine, asked: Past, sampling: Sampling) -> tuple[list[int], int]:
+def reply(
+    model: LoadedVisionModel, engine: Engine, asked: Past, sampling: Sampling
+) -> tuple[list[int], int]:
     """The tokens, and how many of the prompt were remembered."""
     images = place_images(model.vision, asked.ids, asked.images)
     made = Asked.of(engine, asked.ids, sampling, images)
@@ -51,7 +53,7 @@ def reply(model: Seeing, engine: Engine, asked: Past, sampling: Sampling) -> tup
 @pytest.mark.parametrize("lasting", [False, True], ids=["memory", "files"])
 def test_conversations_that_mix_pictures_are_answered_as_from_nothing(
     truth: VisionReference,
-    model: Seeing,
+    model: LoadedVisionModel,
     lasting: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,0 +1,61 @@
+"""Names of architectures and of weight types, for `Which`."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Architecture(Enum):
+    """Architectures of text models; overrides what the checkpoint's config says."""
+
+    DeepSeekV2 = "deepseek_v2"
+    DeepSeekV3 = "deepseek_v3"
+    DeepseekV2 = DeepSeekV2
+    DeepseekV3 = DeepSeekV3
+    Gemma = "gemma"
+    Gemma2 = "gemma2"
+    Gemma3 = "gemma3_text"
+    GLM4 = "glm4"
+    GptOss = "gpt_oss"
+    Granite = "granite"
+    Lfm2 = "lfm2"
+    Llama = "llama"
+    Llama3_2Vision = "mllama_text_model"
+    Mistral = "mistral"
+    Mixtral = "mixtral"
+    Phi2 = "phi"
+    Phi3 = "phi3"
+    Phi3_5MoE = "phimoe"
+    Qwen2 = "qwen2"
+    Qwen2Moe = "qwen2_moe"
+    Qwen3 = "qwen3"
+    Qwen3Moe = "qwen3_moe"
+    Qwen3Next = "qwen3_next"
+    SmolLm3 = "smollm3"
+    Starcoder2 = "starcoder2"
+
+
+class VisionArchitecture(Enum):
+    """Architectures of vision models; overrides what the checkpoint's config says."""
+
+    Gemma3 = "gemma3"
+    Idefics3 = "idefics3"
+    LLaVA = "llava"
+    LLaVANext = "llava_next"
+    Mistral3 = "mistral3"
+    Phi3V = "phi3_v"
+    Qwen2VL = "qwen2_vl"
+    Qwen2_5VL = "qwen2_5_vl"
+    VLlama = "mllama"
+
+
+MultimodalArchitecture = VisionArchitecture
+
+
+class ModelDType(Enum):
+    """Types of weights that are not quantized; the strings, such as `bf16`, are accepted too."""
+
+    Auto = "auto"
+    BF16 = "bf16"
+    F16 = "f16"
+    F32 = "f32"

@@ -1,0 +1,60 @@
+"""Read the messages of a request: roles, texts and images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mrs.api.checks import ROLES, check_keys
+from mrs.api.field_types import one_of, require
+from mrs.errors import Unsupported, UsageError
+from mrs.request import IMAGE_MARK, Message
+
+
+def read_message(given: Mapping[str, Any]) -> Message:
+    """A message as chat templates get it. Raises UsageError and Unsupported."""
+    if not {"role", "content"} <= given.keys():
+        raise UsageError("a message lacks its role or content", hint='{"role": …, "content": …}')
+    check_keys("a message", given, ("role", "content"))
+    role, content = given["role"], given["content"]
+    require("the role of a message", role, one_of(*ROLES))
+    if isinstance(content, str):
+        return Message(role=role, content=content)
+    if not isinstance(content, list):
+        raise UsageError(
+            f"the content of a message is {type(content).__name__}",
+            hint="give a string or a list of parts",
+        )
+    images = [_image(part) for part in content if _type(part) == "image_url"]
+    text = "".join(map(_text, content))
+    if not images:
+        return Message(role=role, content=text)
+    return Message(role=role, content=text, images=images)
+
+
+def _type(part: Any) -> str:
+    part_type = part.get("type") if isinstance(part, Mapping) else None
+    if part_type not in ("text", "image_url"):
+        raise Unsupported(
+            "a message has a part that is neither text nor an image", hint="leave it out"
+        )
+    return str(part_type)
+
+
+def _text(part: Mapping[str, Any]) -> str:
+    """What the part adds to the content of its message: its text, or an `IMAGE_MARK`."""
+    if part["type"] == "image_url":
+        return IMAGE_MARK
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise UsageError("a part of a message lacks its text", hint='{"type": "text", "text": …}')
+    return text.replace(IMAGE_MARK, "")
+
+
+def _image(part: Mapping[str, Any]) -> str:
+    url = part.get("image_url")
+    if isinstance(url, Mapping):
+        url = url.get("url")
+    if not isinstance(url, str) or not url:
+        raise UsageError("an image lacks its URL", hint='{"image_url": {"url": …}}')
+    return url

@@ -1,0 +1,153 @@
+"""Describe the model in a checkpoint of safetensors files: a text model or a vision model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from mrs.architecture.binding import Parameter, WeightTransform
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.family_registry import family_by_name
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.parameters import list_parameters
+from mrs.architecture.readers.quantization_reader import read_quantization, with_scales
+from mrs.architecture.slots import WeightKind
+from mrs.architecture.tensor_names import SAFETENSORS
+from mrs.architecture.vision.describe_vision import (
+    describe_vision,
+    find_vision_family,
+    language_model_of,
+    vision_family,
+    vision_tensor_prefixes,
+)
+from mrs.architecture.vision.vision_family import TOWER_KEYS, VisionFamily
+from mrs.errors import NotReadable
+
+#: Prefix of the language model's tensor names in multimodal checkpoints.
+_LANGUAGE_MODEL = "language_model."
+
+
+class _Tensor(Protocol):
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+class CheckpointHeaders(Protocol):
+    """The fields of `mrs.source.Checkpoint` that are read here."""
+
+    @property
+    def container(self) -> str: ...
+    @property
+    def model_id(self) -> str: ...
+    @property
+    def config(self) -> Mapping[str, Any]: ...
+    @property
+    def image_config(self) -> Mapping[str, Any]: ...
+    @property
+    def tensors(self) -> Mapping[str, _Tensor]: ...
+
+
+class ReadModel(NamedTuple):
+    """A model as read from a checkpoint, before its tensors are checked.
+
+    All of its tensor names start with `prefix`; names that go on with one of `ignored` are skipped.
+    """
+
+    spec: ModelSpec
+    parameters: list[Parameter]
+    prefix: str = ""
+    ignored: tuple[str, ...] = ()
+
+
+#: Transforms that safetensors files need; GGUF files store the values as they are used.
+_TRANSFORMS: dict[WeightKind, WeightTransform] = {"decay": "negative_exp"}
+
+
+def read_safetensors(checkpoint: CheckpointHeaders, arch: str | None) -> ReadModel:
+    where = checkpoint.model_id
+    values, prefix = _text_config(checkpoint.config, checkpoint.tensors)
+    name = arch or _model_type(values, where)
+    # The lookup imports all vision families, so it is skipped for configs of text models.
+    has_tower = any(key in values for key in TOWER_KEYS)
+    multimodal = find_vision_family(name) if has_tower else None
+    if multimodal is not None and multimodal.tower_key in values:
+        found = _read_language_model(checkpoint, multimodal)
+        return found._replace(
+            ignored=found.ignored + vision_tensor_prefixes(multimodal, checkpoint.tensors)
+        )
+    family = family_by_name(name)
+    config = Config({**family.defaults, **values}, where)
+    full = family.read(config)
+    spec = full.without_cross_attention()
+    names = {**SAFETENSORS, **family.safetensors}
+    parameters = _text_parameters(checkpoint, family, config, spec, names, prefix)
+    removed = set(range(len(full.layers))) - set(spec.file_layer_indices)
+    unused = (names["layer"].format(layer=index) for index in sorted(removed))
+    return ReadModel(spec, parameters, prefix, (*family.ignored, *unused))
+
+
+def read_multimodal(checkpoint: CheckpointHeaders, arch: str | None) -> ReadModel:
+    where = checkpoint.model_id
+    family = vision_family(arch or _model_type(checkpoint.config, where), where)
+    found = _read_language_model(checkpoint, family)
+    model = Config({**family.defaults, **checkpoint.config}, where)
+    spec, vision_parameters = describe_vision(
+        family, model, checkpoint.image_config, found.spec, checkpoint.tensors
+    )
+    return found._replace(spec=spec, parameters=found.parameters + vision_parameters)
+
+
+def _read_language_model(checkpoint: CheckpointHeaders, family: VisionFamily) -> ReadModel:
+    """The language model inside a multimodal checkpoint."""
+    model = Config({**family.defaults, **checkpoint.config}, checkpoint.model_id)
+    text = language_model_of(family, model, checkpoint.tensors)
+    spec = text.family.read(text.config)
+    if family.refine is not None:
+        spec = family.refine(spec, model)
+    parameters = _text_parameters(checkpoint, text.family, text.config, spec, text.names)
+    return ReadModel(spec, parameters, ignored=text.family.ignored + family.ignored)
+
+
+def _text_parameters(
+    checkpoint: CheckpointHeaders,
+    family: Family,
+    config: Config,
+    spec: ModelSpec,
+    names: Mapping[str, str],
+    prefix: str = "",
+) -> list[Parameter]:
+    """The parameters of a text model in safetensors files."""
+    transforms = {**_TRANSFORMS, "norm": "plus_one"} if family.norm_plus_one else _TRANSFORMS
+    parameters = list_parameters(
+        spec, names, checkpoint.tensors, tensor_prefix=prefix, transforms=transforms
+    )
+    quantization = read_quantization(config)
+    if quantization is not None:
+        parameters = with_scales(parameters, quantization, checkpoint.tensors)
+    return parameters
+
+
+def _model_type(config: Mapping[str, Any], where: str) -> str:
+    name = config.get("model_type")
+    if not isinstance(name, str):
+        raise NotReadable(
+            "the configuration lacks 'model_type'",
+            where=where,
+            hint="give the architecture with --arch",
+        )
+    return name
+
+
+def _text_config(
+    config: Mapping[str, Any], tensors: Collection[str]
+) -> tuple[Mapping[str, Any], str]:
+    """(config, prefix of tensor names) of the language model; (`config`, "") for a text model."""
+    text = config.get("text_config")
+    prefix = _LANGUAGE_MODEL
+    if not isinstance(text, Mapping) or not any(name.startswith(prefix) for name in tensors):
+        return config, ""
+    # Either of the two configs may say whether the head is tied; the tensors are certain.
+    tied = f"{prefix}lm_head.weight" not in tensors
+    quantization = config.get("quantization_config")
+    return {"quantization_config": quantization, **text, "tie_word_embeddings": tied}, prefix
