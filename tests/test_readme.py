@@ -116,3 +116,12 @@ def test_the_families_are_those_of_the_registries():
         aliases = {alias for family in registry().values() for alias in family.aliases}
         # The language model of mllama is a family of its own, which nobody names.
         assert set(registry()) - {"mllama_text_model"} <= named <= {*registry(), *aliases}
+
+
+def test_every_path_of_contributing_exists():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    paths = [path for path in re.findall(r"`([a-z_./]+/[a-z_.]*)`", text) if "<" not in path]
+    roots = (ROOT, ROOT / "core/mrs", ROOT / "cli/mrs_cli", ROOT / "tests")
+    within = [folder for root in roots for folder in (root, *filter(Path.is_dir, root.glob("*")))]
+    assert [p for p in paths if not any((folder / p).exists() for folder in within)] == []
+    assert len(paths) > 40
