@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mrs.architecture.layers import Mlp, Moe, Router
+from mrs.architecture.mixers.mlp_spec import Mlp
+from mrs.architecture.mixers.moe_spec import Moe, Router
 from mrs.kernels.expert_routing import choose_experts, sparsemixer_top_k
 from mrs.model.linear import DenseMatrix
 from mrs.model.model_weights import ModelWeights

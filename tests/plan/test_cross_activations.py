@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mrs.architecture.layers import CrossAttention, Layer, Mlp, Norm
-from mrs.architecture.slots import layer_slots
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.cross_attention_spec import CrossAttention
+from mrs.architecture.mixers.mlp_spec import Mlp
+from mrs.architecture.norm_rope import Norm
 from mrs.block_sizes import CacheSize
 from mrs.cache.cross_attention_kv import CrossAttentionCache
 from mrs.cache.sequence_cache import SequenceCache
@@ -33,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def make_layer(layer: Layer, dense: str) -> CrossAttentionLayer:
     generator = torch.Generator().manual_seed(0)
     matrices, vectors = {}, {}
-    for slot in layer_slots(layer, HIDDEN):
+    for slot in layer.slots(HIDDEN):
         numbers = torch.randn(slot.shape, generator=generator) * 0.05
         if slot.role == "matrix":
             matrices[f"{slot.name}.weight"] = DenseMatrix(numbers.to(TORCH_DTYPES[dense]))

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
+from mrs.architecture.mixers.mla_spec import LatentAttention
+from mrs.architecture.norm_rope import Norm, Rope
 from mrs.block_sizes import CacheSize
 from mrs.formats import FORMATS, Format
 from mrs.plan.memory.kv_bytes import (
-    attention_kv_bytes,
-    convolution_state_bytes,
-    latent_kv_bytes,
     layer_kv_bytes,
-    recurrent_state_bytes,
+    rows_bytes,
 )
 
 MIB = 1024**2
@@ -28,15 +29,15 @@ BY_BYTES = {2: FORMATS["F16"], 1.0625: FORMATS["Q8_0"]}
 @pytest.mark.parametrize("case", EXACT, ids=lambda case: case["model"])
 def test_reported_caches_to_the_byte(case):
     kv_format = BY_BYTES[case["bytes_per_elem"]]
-    one_layer = attention_kv_bytes(
-        case["cells"], case["kv_heads"], case["k_dim"], case["v_dim"], kv_format
-    )
+    widths = [case["kv_heads"] * case[dim] for dim in ("k_dim", "v_dim")]
+    one_layer = rows_bytes(widths, case["cells"], kv_format)
     assert one_layer * case["kv_layers"] == case["expect_mib"] * MIB
 
 
 @pytest.mark.parametrize("case", [c for c in EXACT if c["v_dim"] == 0], ids=lambda c: c["model"])
 def test_latent_attention_to_the_byte(case):
-    one_layer = latent_kv_bytes(case["cells"], 512, 64, FORMATS["BF16"])
+    mla = LatentAttention(16, 128, 128, 512, None, 1.0, Rope(64, 1e4), Norm(1e-6))
+    one_layer = rows_bytes(mla.cache_shape.token_rows, case["cells"], FORMATS["BF16"])
     assert one_layer * case["kv_layers"] == case["expect_mib"] * MIB
 
 
@@ -45,8 +46,9 @@ def gemma3_mib(context: int, layers: tuple[int, int], kv_heads: int, dim: int, c
     whole, windowed = layers
     size = CacheSize(context, 1, chunk + 1, block_tokens=1)
     cells = size.blocks(size.window_of(1024))
-    total = whole * attention_kv_bytes(context, kv_heads, dim, dim, FORMATS["F16"])
-    total += windowed * attention_kv_bytes(cells, kv_heads, dim, dim, FORMATS["F16"])
+    rows = Attention(kv_heads, kv_heads, dim, 1.0, None).cache_shape.token_rows
+    total = whole * rows_bytes(rows, context, FORMATS["F16"])
+    total += windowed * rows_bytes(rows, cells, FORMATS["F16"])
     return total / MIB
 
 
@@ -79,7 +81,7 @@ def test_sliding_window_models_in_whole():
 )
 def test_models_whose_naive_estimates_failed(model, layers, kv_heads, numbers, tokens):
     actual = {row[0]: row[2] for row in TOTALS["estimate_vs_actual_failures"]}[model]
-    total = layers * attention_kv_bytes(tokens, kv_heads, numbers, 0, FORMATS["F16"])
+    total = layers * rows_bytes([kv_heads * numbers], tokens, FORMATS["F16"])
     # Published with two digits after the point.
     assert total / GIB == pytest.approx(actual, abs=0.006)
 
@@ -105,14 +107,14 @@ def test_paged_cells_are_whole_blocks(tokens, block, cells):
 @pytest.mark.parametrize("name", ["F32", "BF16", "F8_E4M3", "Q8_0", "Q4_0"])
 def test_every_kv_type_counts_its_own_bits(name):
     kv_format: Format = FORMATS[name]
-    one = attention_kv_bytes(4096, 8, 128, 64, kv_format)
+    one = rows_bytes((8 * 128, 8 * 64), 4096, kv_format)
     assert one == 4096 * 8 * (128 + 64) * kv_format.bits_per_weight / 8
-    assert attention_kv_bytes(4096, 8, 128, 64, kv_format, batch=3) == 3 * one
+    assert rows_bytes((8 * 128, 8 * 64), 3 * 4096, kv_format) == 3 * one
 
 
 def test_numbers_that_cut_a_block_are_refused():
     with pytest.raises(ValueError, match="Q8_0"):
-        attention_kv_bytes(10, 1, 80, 80, FORMATS["Q8_0"])
+        rows_bytes((80, 80), 10, FORMATS["Q8_0"])
 
 
 def test_states_equal_those_of_a_reference_model():
@@ -144,18 +146,19 @@ def test_states_equal_those_of_a_reference_model():
     with torch.inference_mode():
         cache = model(torch.arange(7)[None], use_cache=True).past_key_values
     states = cache.layers[0]
-    recurrent = recurrent_state_bytes(4, 8, 16)
+    net, longer = (GatedDeltaNet(2, 4, 8, 16, kernel, Norm(1e-6)).cache_shape for kernel in (4, 5))
     # Keys and queries of 2 x 8 and values of 4 x 16 pass through the convolution. The reference
     # keeps one input more than the three that a kernel of four needs.
-    channels = 2 * 2 * 8 + 4 * 16
-    convolution = convolution_state_bytes(channels, 4 + 1, FORMATS["F32"])
-    assert states.recurrent_states[0].nbytes == recurrent
-    assert states.conv_states[0].nbytes == convolution
-    assert convolution_state_bytes(channels, 4, FORMATS["F32"]) == channels * 3 * 4
+    assert states.recurrent_states[0].nbytes == 4 * net.float32_values
+    assert states.conv_states[0].nbytes == 4 * longer.state_values
+    assert net.state_values == (2 * 2 * 8 + 4 * 16) * 3
 
 
 def test_a_layer_from_its_description():
-    from mrs.architecture.layers import Attention, Layer, Mlp, Norm
+    from mrs.architecture.layers import Layer
+    from mrs.architecture.mixers.attention_spec import Attention
+    from mrs.architecture.mixers.mlp_spec import Mlp
+    from mrs.architecture.norm_rope import Norm
 
     def layer(window: int | None) -> Layer:
         mixer = Attention(heads=8, kv_heads=4, head_dim=256, scale=1.0, rope=None, window=window)

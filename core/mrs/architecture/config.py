@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mrs.architecture.layers import Activation
+from mrs.architecture.mixers.mlp_spec import Activation
 from mrs.errors import NotReadable, Unsupported
 
 _MISSING = object()

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
-from mrs.architecture.layers import CrossAttention, Layer, Mixer, Norm
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.cross_attention_spec import CrossAttention
+from mrs.architecture.mixers.mixer import Mixer
+from mrs.architecture.norm_rope import Norm
+from mrs.architecture.slots import Slot, norm_slot
 from mrs.architecture.vision_spec import Vision
 
 
@@ -38,6 +44,19 @@ class ModelSpec:
         """The index of each layer in the file."""
         return self.file_layers or tuple(range(len(self.layers)))
 
+    def slots(self) -> Iterator[Slot]:
+        """The weights outside of the layers."""
+        yield Slot(
+            "embedding", (self.vocab_size + self.extra_tokens, self.hidden_size), "embedding"
+        )
+        yield norm_slot("norm", self.hidden_size, self.norm)
+        if not self.tied_head:
+            yield Slot("head", (self.vocab_size, self.hidden_size), "head", self.head_bias)
+        elif self.head_bias:
+            yield Slot("head", (self.vocab_size,), "vector", suffix=".bias")
+        for name, pairs in sorted(_factor_tables(self)):
+            yield Slot(name, (pairs,), "vector")
+
     def without_cross_attention(self) -> ModelSpec:
         """The same model without its cross-attention layers, which do nothing without images."""
         indices = tuple(
@@ -60,5 +79,15 @@ def _interleaved(layer: Layer) -> Layer:
     if layer.mixer.rope is None:
         return layer
     rope = replace(layer.mixer.rope, interleaved=True)
-    mixer: Mixer = replace(layer.mixer, rope=rope)
+    mixer: Mixer = replace(cast(Any, layer.mixer), rope=rope)
     return replace(layer, mixer=mixer)
+
+
+def _factor_tables(spec: ModelSpec) -> set[tuple[str, int]]:
+    """(slot, rotary pairs) of frequency factors that are tensors of the file."""
+    ropes = {layer.mixer.rope for layer in spec.layers}
+    found = set()
+    for rope in ropes:
+        if rope is not None and rope.scaling is not None:
+            found |= {(slot, rope.dim // 2) for slot in rope.scaling.file_slots}
+    return found

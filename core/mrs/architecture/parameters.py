@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mrs.architecture.binding import Parameter, Piece, Role, WeightTransform
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.slots import Slot, WeightKind, layer_slots, model_slots
+from mrs.architecture.slots import Slot, WeightKind
 from mrs.architecture.tensor_names import FUSED, INTERLEAVED, TRANSPOSED
 from mrs.architecture.vision_slots import vision_slots
 from mrs.architecture.vision_spec import Vision
@@ -28,11 +28,11 @@ def list_parameters(
     file start with `tensor_prefix`. `transforms` are those that the file's weights need, by kind.
     """
     bind = _Binding(names, tensors, transforms or {})
-    parameters = list(bind.slots(list(model_slots(spec)), "", tensor_prefix, None))
+    parameters = list(bind.slots(list(spec.slots()), "", tensor_prefix, None))
     for index, (file_index, layer) in enumerate(
         zip(spec.file_layer_indices, spec.layers, strict=True)
     ):
-        slots = list(layer_slots(layer, spec.hidden_size))
+        slots = list(layer.slots(spec.hidden_size))
         prefix = tensor_prefix + names["layer"].format(layer=file_index)
         parameters += bind.slots(slots, f"layers.{index}.", prefix, index)
     return parameters
@@ -57,7 +57,7 @@ def list_vision_parameters(
     parameters = list(bind.slots(slots, "vision.", "", None))
     for stack, layers in vision.tower.stacks.items():
         for index, layer in enumerate(layers):
-            slots = list(layer_slots(layer, vision.tower.hidden_size))
+            slots = list(layer.slots(vision.tower.hidden_size))
             file_prefix = names[stack].format(layer=index)
             parameters += bind.slots(slots, f"vision.{stack}.{index}.", file_prefix, None)
     return [p._replace(role="tower") if p.role == "matrix" else p for p in parameters]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import singledispatch
 
-from mrs.architecture.layers import Norm
 from mrs.architecture.slots import Slot
 from mrs.architecture.vision_spec import Patches
 
@@ -16,13 +15,9 @@ def patch_slot(patches: Patches, hidden_size: int) -> Slot:
     return Slot("patches", shape, "dense", patches.bias)
 
 
-def norm_slot(name: str, size: int, norm: Norm) -> Slot:
-    return Slot(name, (size,), "vector", norm.bias)
-
-
 @singledispatch
 def vision_slots(module: object, hidden_size: int) -> Iterator[Slot]:
-    """The slots of a projector, or of a tower without its layers (`layer_slots` lists those).
+    """The slots of a projector, or of a tower without its layers (`Layer.slots` lists those).
 
     `hidden_size` is that of the language model.
     """

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer, Moe
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.readers.layer_reader import decoder, layer_count, read_mlp, read_norm
 from mrs.architecture.readers.mla_reader import read_latent_attention

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer, Rope
+from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.norm_rope import Rope
 from mrs.architecture.readers.layer_reader import (
     decoder,
     read_attention,

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer, Moe, Rope
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.norm_rope import Rope
 from mrs.architecture.readers.layer_reader import (
     decoder,
     read_attention,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer, Mixer, Mlp, ShortConvolution
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.mixer import Mixer
+from mrs.architecture.mixers.mlp_spec import Mlp
+from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.readers.layer_reader import (
     decoder,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer, Moe
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.readers.layer_reader import (
     decoder,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
-from mrs.architecture.layers import GatedDeltaNet, Layer, Mixer
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
+from mrs.architecture.mixers.mixer import Mixer
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.readers.layer_reader import (
     decoder,

@@ -9,7 +9,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from mrs.architecture.layers import CrossAttention, Layer
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.cross_attention_kv import CrossAttentionCache, ImageKeys
 from mrs.kernels.paged import Queries

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mrs.architecture.layers import CrossAttention, Layer, RopeScaling
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.norm_rope import RopeScaling
 from mrs.block_sizes import CacheSize
 from mrs.cache.cache_space import CacheBuilder, CacheConfig, CacheSpace
 from mrs.cache.sequence_cache import SequenceCache

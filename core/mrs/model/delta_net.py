@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrs.architecture.layers import GatedDeltaNet
+from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
 from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.recurrent_state import RecurrentStateCache
 from mrs.kernels.causal_convolution import causal_convolution

@@ -12,7 +12,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from mrs.architecture.layers import Attention, Layer, Mlp, Norm
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.mlp_spec import Mlp
+from mrs.architecture.norm_rope import Norm
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.kernels.cpu.elementwise import ACTIVATION_CODES
 from mrs.kernels.cpu.fused_layer import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mrs.architecture.layers import Mlp
+from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.kernels.nonlinearities import ACTIVATIONS, gated
 from mrs.model.model_weights import ModelWeights
 

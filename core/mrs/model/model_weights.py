@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from mrs.architecture.layers import Norm
+from mrs.architecture.norm_rope import Norm
 from mrs.kernels.norms import layer_norm, rms_norm
 from mrs.model.linear import Linear, Matrix
 

@@ -8,16 +8,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from mrs.architecture.layers import (
-    Attention,
-    FeedForward,
-    GatedDeltaNet,
-    LatentAttention,
-    Mixer,
-    Mlp,
-    Moe,
-    ShortConvolution,
-)
+from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
+from mrs.architecture.mixers.mixer import FeedForward, Mixer
+from mrs.architecture.mixers.mla_spec import LatentAttention
+from mrs.architecture.mixers.mlp_spec import Mlp
+from mrs.architecture.mixers.moe_spec import Moe
+from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
 from mrs.cache.cache_space import CacheBuilder
 from mrs.model.attention import AttentionModule
 from mrs.model.batch import ForwardBatch

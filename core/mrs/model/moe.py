@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mrs.architecture.layers import Moe, Router
+from mrs.architecture.mixers.moe_spec import Moe, Router
 from mrs.kernels.expert_routing import choose_experts, sparsemixer_top_k
 from mrs.model.mlp import MlpModule
 from mrs.model.model_weights import ModelWeights

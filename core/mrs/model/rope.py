@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from mrs.architecture.layers import Rope, RopeScaling
+from mrs.architecture.norm_rope import Rope, RopeScaling
 from mrs.kernels.rotate import rotate
 from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights

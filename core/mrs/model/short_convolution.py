@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mrs.architecture.layers import ShortConvolution
+from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
 from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.recurrent_state import RecurrentStateCache
 from mrs.kernels.causal_convolution import causal_convolution

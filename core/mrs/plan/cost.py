@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from mrs.architecture.binding import Parameter
-from mrs.architecture.layers import Attention, CrossAttention, LatentAttention, Mixer, Moe
+from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
 from mrs.storage import Storage
 
@@ -77,18 +77,6 @@ def _work(
             expert_weights=round(share * numbers),
         )
     return Work(weight_bytes=count * size_bytes, tensors=count, weights=numbers)
-
-
-def past_numbers(mixer: Mixer, context_tokens: int, image_keys: int) -> int:
-    """Elements of a full KV cache that one token multiplies; recurrent states are negligible."""
-    if isinstance(mixer, Attention):
-        seen = min(context_tokens, mixer.window or context_tokens)
-        return 2 * mixer.heads * mixer.head_dim * seen
-    if isinstance(mixer, LatentAttention):
-        return mixer.heads * (2 * mixer.kv_lora_rank + mixer.rope.dim) * context_tokens
-    if isinstance(mixer, CrossAttention):
-        return 2 * mixer.heads * mixer.head_dim * image_keys
-    return 0
 
 
 def chosen_share(spec: ModelSpec) -> float:

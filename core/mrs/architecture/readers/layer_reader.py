@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from mrs.architecture.config import Config
-from mrs.architecture.layers import Attention, Layer, Mlp, Norm
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.rope_reader import read_rope
 from mrs.errors import NotReadable, Unsupported
 

@@ -6,7 +6,8 @@ import math
 from dataclasses import replace
 
 from mrs.architecture.config import Config
-from mrs.architecture.layers import LatentAttention, Norm, Rope
+from mrs.architecture.mixers.mla_spec import LatentAttention
+from mrs.architecture.norm_rope import Norm, Rope
 from mrs.architecture.readers.rope_reader import read_rope
 from mrs.errors import NotReadable
 

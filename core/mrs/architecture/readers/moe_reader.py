@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mrs.architecture.config import Config
-from mrs.architecture.layers import Mlp, Moe, Router
+from mrs.architecture.mixers.mlp_spec import Mlp
+from mrs.architecture.mixers.moe_spec import Moe, Router
 from mrs.architecture.readers.layer_reader import layer_count
 from mrs.errors import NotReadable
 

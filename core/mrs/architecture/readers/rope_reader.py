@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mrs.architecture.config import Config
-from mrs.architecture.layers import Rope, RopeScaling
+from mrs.architecture.norm_rope import Rope, RopeScaling
 from mrs.errors import NotReadable, Unsupported
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mrs.architecture.layers import Activation
+from mrs.architecture.mixers.mlp_spec import Activation
 from mrs.architecture.slots import Slot
 from mrs.architecture.vision_slots import vision_slots
 

@@ -8,8 +8,8 @@ from math import ceil, floor, isqrt
 from typing import Any
 
 from mrs.architecture.config import Config
-from mrs.architecture.layers import Norm
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.norm_rope import Norm
 from mrs.architecture.slots import Slot
 from mrs.architecture.vision.image_layouts import read_resampling, read_scale, read_size
 from mrs.architecture.vision.towers.siglip_tower import (

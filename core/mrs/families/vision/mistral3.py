@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from math import floor
 
 from mrs.architecture.config import Config
-from mrs.architecture.layers import Activation, Attention, Layer, Mlp, Norm
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.mlp_spec import Activation, Mlp
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_reader import layer_count
-from mrs.architecture.slots import Slot
+from mrs.architecture.slots import Slot, norm_slot
 from mrs.architecture.vision.image_layouts import (
     CLIP_IMAGES,
     read_resampling,
@@ -18,7 +21,7 @@ from mrs.architecture.vision.image_layouts import (
     read_size,
 )
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
-from mrs.architecture.vision_slots import norm_slot, patch_slot, vision_slots
+from mrs.architecture.vision_slots import patch_slot, vision_slots
 from mrs.architecture.vision_spec import ImageShape, Patches, PixelScale, Vision
 from mrs.errors import Unsupported
 from mrs.families.vision.llava import read_layers

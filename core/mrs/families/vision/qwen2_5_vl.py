@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from mrs.architecture.config import Config
-from mrs.architecture.layers import Mlp, Norm
+from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.norm_rope import Norm
 from mrs.architecture.vision.towers.qwen_tower import (
     IMAGE_DEFAULTS,
     NAMES,

@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrs.architecture.layers import Attention, Layer, Mlp
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.model.mlp import MlpModule
 from mrs.model.model_weights import ModelWeights
 

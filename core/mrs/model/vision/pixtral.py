@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mrs.architecture.layers import Attention
+from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.vision.shared_projectors import MlpProjector
 from mrs.architecture.vision_spec import ImageShape
 from mrs.families.vision.mistral3 import MergingProjector, PixtralTower

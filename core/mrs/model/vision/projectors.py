@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mrs.architecture.layers import Mlp
+from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.vision.shared_projectors import LinearProjector, MlpProjector
 from mrs.architecture.vision_spec import ImageShape
 from mrs.families.vision.gemma3 import PooledProjector

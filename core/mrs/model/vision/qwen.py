@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mrs.architecture.layers import Attention, Mlp
+from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.vision.towers.qwen_tower import PatchMerger, QwenTower
 from mrs.architecture.vision_spec import ImageShape
 from mrs.kernels.rotate import rotate

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from mrs.architecture.layers import Attention, CrossAttention, LatentAttention, Rope
+from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.cross_attention_spec import CrossAttention
+from mrs.architecture.mixers.mla_spec import LatentAttention
+from mrs.architecture.norm_rope import Rope
 from mrs.attention_sizes import is_native, workspace_bytes
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
 

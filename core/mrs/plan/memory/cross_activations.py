@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mrs.architecture.layers import CrossAttention
+from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.attention_sizes import TASK_HEADS, is_native
 from mrs.plan.memory.attention_activations import kernel_bytes
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mrs.architecture.layers import Attention, Layer, Mlp
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.attention_sizes import is_native
 from mrs.plan.memory.attention_activations import score_bytes
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, decodes_packed, panel_bytes

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from functools import singledispatch
 
-from mrs.architecture.layers import (
-    Attention,
-    CrossAttention,
-    GatedDeltaNet,
-    LatentAttention,
-    Layer,
-    Mlp,
-    Moe,
-    ShortConvolution,
-)
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.cross_attention_spec import CrossAttention
+from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
+from mrs.architecture.mixers.mla_spec import LatentAttention
+from mrs.architecture.mixers.mlp_spec import Mlp
+from mrs.architecture.mixers.moe_spec import Moe
+from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
 from mrs.architecture.model_spec import ModelSpec
 from mrs.plan.memory.attention_activations import (
     attention_bytes,

@@ -11,7 +11,9 @@ from functools import singledispatch
 from math import prod
 
 from mrs.architecture.binding import Parameter
-from mrs.architecture.layers import Attention, Layer, Mlp
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.vision.towers.clip_tower import ClipTower
 from mrs.architecture.vision.towers.siglip_tower import SiglipTower

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mrs.architecture.layers import Moe
+from mrs.architecture.mixers.moe_spec import Moe
 from mrs.devices.device import Device
-from mrs.plan.cost import Work, chosen_share, past_numbers
+from mrs.plan.cost import Work, chosen_share
 from mrs.plan.memory.device_sizes import ModelSizes
 from mrs.plan.memory.model_facts import weights_format
 from mrs.plan.placement.placement import Placement
@@ -27,7 +27,7 @@ def estimate_speed(
         mixer = sizes.spec.layers[layer].mixer
         past = Work(
             cache_bytes=sizes.sequence_kv_bytes[layer],
-            past_numbers=past_numbers(mixer, sizes.load.context_tokens, sizes.image_keys),
+            past_numbers=mixer.cached_multiplications(sizes.load.context_tokens, sizes.image_keys),
         )
         if isinstance(sizes.spec.layers[layer].feed_forward, Moe):
             past += Work(tensors=ROUTING_STEPS)

@@ -6,14 +6,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from mrs.architecture.config import Config
-from mrs.architecture.layers import Attention, Layer, Mlp, Norm
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_reader import layer_count
-from mrs.architecture.slots import Slot
+from mrs.architecture.slots import Slot, norm_slot
 from mrs.architecture.vision.dynamic_layout import read_dynamic
 from mrs.architecture.vision.image_layouts import CLIP_IMAGES
 from mrs.architecture.vision.vision_family import VisionConfigs
-from mrs.architecture.vision_slots import norm_slot, patch_slot, vision_slots
+from mrs.architecture.vision_slots import patch_slot, vision_slots
 from mrs.architecture.vision_spec import Patches, Vision
 from mrs.errors import NotReadable
 

@@ -1,0 +1,60 @@
+"""Grouped-query softmax attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mrs.architecture.mixers.mixer import CacheShape, Mixer
+from mrs.architecture.norm_rope import Norm, Rope
+from mrs.architecture.slots import Slot, norm_slot
+
+
+@dataclass(frozen=True)
+class Attention(Mixer):
+    """Grouped-query softmax attention.
+
+    `window` is the sliding window: a query attends to itself and the `window - 1` tokens before it.
+    `softcap` caps scores: softcap * tanh(score / softcap). `sinks` adds one learned score per head
+    to the denominator of the softmax. `qk_norm` is applied before rope to each head, or with
+    `qk_norm_whole` to the concatenation of all heads. `gated`: q_proj also yields a gate of the
+    same size, and the output is multiplied by sigmoid(gate).
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    rope: Rope | None
+    window: int | None = None
+    softcap: float | None = None
+    qk_norm: Norm | None = None
+    qk_norm_whole: bool = False
+    qkv_bias: bool = False
+    out_bias: bool = False
+    sinks: bool = False
+    gated: bool = False
+
+    def slots(self, hidden_size: int) -> Iterator[Slot]:
+        query_size = self.heads * self.head_dim
+        key_size = self.kv_heads * self.head_dim
+        query_rows = 2 * query_size if self.gated else query_size
+        yield Slot("mixer.q", (query_rows, hidden_size), bias=self.qkv_bias)
+        yield Slot("mixer.k", (key_size, hidden_size), bias=self.qkv_bias)
+        yield Slot("mixer.v", (key_size, hidden_size), bias=self.qkv_bias)
+        yield Slot("mixer.o", (hidden_size, query_size), bias=self.out_bias)
+        if self.qk_norm is not None:
+            whole = self.qk_norm_whole
+            yield norm_slot("mixer.q_norm", query_size if whole else self.head_dim, self.qk_norm)
+            yield norm_slot("mixer.k_norm", key_size if whole else self.head_dim, self.qk_norm)
+        if self.sinks:
+            yield Slot("mixer.sinks", (self.heads,), "vector", suffix="")
+
+    @property
+    def cache_shape(self) -> CacheShape:
+        row = self.kv_heads * self.head_dim
+        return CacheShape((row, row), self.window)
+
+    def cached_multiplications(self, context_tokens: int, image_keys: int) -> int:
+        visible = min(context_tokens, self.window or context_tokens)
+        return 2 * self.heads * self.head_dim * visible

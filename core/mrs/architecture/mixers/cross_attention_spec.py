@@ -1,0 +1,45 @@
+"""Attention of text tokens to images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mrs.architecture.mixers.mixer import CacheShape, Mixer
+from mrs.architecture.norm_rope import Norm
+from mrs.architecture.slots import Slot, norm_slot
+
+
+@dataclass(frozen=True)
+class CrossAttention(Mixer):
+    """Softmax attention of text tokens to image features, from which keys and values are computed.
+
+    A token attends to the last image at or before its position, and to the images directly before
+    that one (with no other token in between). The layer leaves tokens before the first image
+    unchanged. `norm` is applied to every head of queries and keys.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    norm: Norm
+    rope: None = None
+
+    def slots(self, hidden_size: int) -> Iterator[Slot]:
+        query_size = self.heads * self.head_dim
+        key_size = self.kv_heads * self.head_dim
+        yield Slot("cross.q", (query_size, hidden_size))
+        yield Slot("cross.k", (key_size, hidden_size))
+        yield Slot("cross.v", (key_size, hidden_size))
+        yield Slot("cross.o", (hidden_size, query_size))
+        yield norm_slot("cross.q_norm", self.head_dim, self.norm)
+        yield norm_slot("cross.k_norm", self.head_dim, self.norm)
+
+    @property
+    def cache_shape(self) -> CacheShape:
+        row = self.kv_heads * self.head_dim
+        return CacheShape(image_rows=(row, row))
+
+    def cached_multiplications(self, context_tokens: int, image_keys: int) -> int:
+        return 2 * self.heads * self.head_dim * image_keys

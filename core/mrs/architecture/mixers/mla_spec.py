@@ -1,0 +1,57 @@
+"""Multi-head latent attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mrs.architecture.mixers.mixer import CacheShape, Mixer
+from mrs.architecture.norm_rope import Norm, Rope
+from mrs.architecture.slots import Slot, norm_slot
+
+
+@dataclass(frozen=True)
+class LatentAttention(Mixer):
+    """Multi-head latent attention, MLA (arXiv 2405.04434).
+
+    The KV cache stores `kv_lora_rank + rope.dim` values per token: the latent vector, from which
+    linear maps give the keys and values of all heads, and the rotated key that all heads share.
+    A head's query and key have `qk_nope_head_dim` further values without rope, its value has
+    `v_head_dim`. Queries come from a latent vector of `q_lora_rank` values, or directly from the
+    hidden state if that is None. `norm` normalizes both latent vectors; `bias` is that of the maps
+    to them and of the output projection.
+    """
+
+    heads: int
+    qk_nope_head_dim: int
+    v_head_dim: int
+    kv_lora_rank: int
+    q_lora_rank: int | None
+    scale: float
+    rope: Rope
+    norm: Norm
+    bias: bool = False
+
+    def slots(self, hidden_size: int) -> Iterator[Slot]:
+        heads, latent = self.heads, self.kv_lora_rank
+        query_rows = heads * (self.qk_nope_head_dim + self.rope.dim)
+        if self.q_lora_rank is None:
+            yield Slot("mixer.q", (query_rows, hidden_size))
+        else:
+            yield Slot("mixer.q_a", (self.q_lora_rank, hidden_size), bias=self.bias)
+            yield norm_slot("mixer.q_a_norm", self.q_lora_rank, self.norm)
+            yield Slot("mixer.q_b", (query_rows, self.q_lora_rank))
+        yield Slot("mixer.kv_a", (latent + self.rope.dim, hidden_size), bias=self.bias)
+        yield norm_slot("mixer.kv_a_norm", latent, self.norm)
+        yield Slot(
+            "mixer.k_b", (heads, self.qk_nope_head_dim, latent), "dense", interleave_groups=heads
+        )
+        yield Slot("mixer.v_b", (heads, self.v_head_dim, latent), "dense", interleave_groups=heads)
+        yield Slot("mixer.o", (hidden_size, heads * self.v_head_dim), bias=self.bias)
+
+    @property
+    def cache_shape(self) -> CacheShape:
+        return CacheShape((self.kv_lora_rank + self.rope.dim,))
+
+    def cached_multiplications(self, context_tokens: int, image_keys: int) -> int:
+        return self.heads * (2 * self.kv_lora_rank + self.rope.dim) * context_tokens

@@ -1,0 +1,64 @@
+"""A mixture of experts and its router."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from mrs.architecture.mixers.mixer import FeedForward
+from mrs.architecture.mixers.mlp_spec import Mlp, mlp_slots
+from mrs.architecture.slots import Slot
+
+
+@dataclass(frozen=True)
+class Router:
+    """Chooses `top_k` of `experts` for a token and weighs them.
+
+    Scores are the softmax or sigmoid of a linear map (with `bias`).
+    score_correction_bias  a learned value added to each score for the choice only (DeepSeek V3)
+    n_group, topk_group    experts are chosen from the `topk_group` best of `n_group` groups
+    group_score_experts    the score of a group is the sum of that many of its best scores
+    norm_topk_prob         divide the weights of the chosen experts by their sum
+    scale                  multiplies the weights
+    sparsemixer            (scoring) chooses experts one by one; the weight of each is its softmax
+                           among the remaining experts whose scores lie within a
+                           relative distance of `2 * jitter` from the best one
+    """
+
+    experts: int
+    top_k: int
+    scoring: Literal["softmax", "sigmoid", "sparsemixer"] = "softmax"
+    bias: bool = False
+    score_correction_bias: bool = False
+    n_group: int = 1
+    topk_group: int = 1
+    group_score_experts: int = 1
+    norm_topk_prob: bool = False
+    scale: float = 1.0
+    jitter: float = 0.0
+
+
+@dataclass(frozen=True)
+class Moe(FeedForward):
+    """Mixture of experts: the weighted sum of the outputs of the experts that the router chose.
+
+    The `shared` expert runs for every token; with `shared_gate` its output is multiplied by the
+    sigmoid of a linear map of the token.
+    """
+
+    router: Router
+    expert: Mlp
+    shared: Mlp | None = None
+    shared_gate: bool = False
+
+    def slots(self, hidden_size: int) -> Iterator[Slot]:
+        router = self.router
+        yield Slot("ffn.router", (router.experts, hidden_size), "vector", router.bias)
+        if router.score_correction_bias:
+            yield Slot("ffn.router.correction", (router.experts,), "vector", suffix="")
+        yield from mlp_slots("ffn.experts.{expert}", self.expert, hidden_size, router.experts)
+        if self.shared is not None:
+            yield from mlp_slots("ffn.shared", self.shared, hidden_size)
+        if self.shared_gate:
+            yield Slot("ffn.shared_gate", (hidden_size,), "vector")
