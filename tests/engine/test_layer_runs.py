@@ -15,11 +15,11 @@ from engines import Asked, make_engine
 from mrs.cache.sequence import SequenceCache
 from mrs.cpu import cpu_path
 from mrs.engine.engine import Engine
-from mrs.kernels.layer_run import FEW_TOKENS
 from mrs.kernels.library import is_available
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder, DecoderLayer
 from mrs.model.layer_run import FusedLayers
+from mrs.sizes.fused_layer import FEW_TOKENS
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="the native kernels were not built")
 

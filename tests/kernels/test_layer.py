@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 import torch
 from packed_blocks import random_blocks
@@ -12,12 +10,13 @@ from torch import Tensor
 from mrs.kernels.activations import gated
 from mrs.kernels.attention_backend import attention_backend
 from mrs.kernels.layer import AttentionHalf, FeedForwardHalf
-from mrs.kernels.layer_run import FEW_TOKENS, LayerRun
+from mrs.kernels.layer_run import LayerRun
 from mrs.kernels.library import NativeLibrary
 from mrs.kernels.norms import rms_norm
 from mrs.kernels.packed import PackedMatrix
 from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.kernels.rope import rotate
+from mrs.sizes.fused_layer import FEW_TOKENS
 
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, PAIRS = 256, 512, 8, 2, 32, 12
 BLOCK = 16
@@ -26,8 +25,8 @@ BLOCK = 16
 @pytest.fixture(autouse=True)
 def no_matrix_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library multiplies any number of tokens, the feed-forward half 36 at a time."""
-    monkeypatch.setattr("mrs.kernels.layer._SCRATCH_BYTES", 36 * 4 * (HIDDEN + 2 * INTERMEDIATE))
-    monkeypatch.setattr("mrs.kernels.packed._dense", lambda path: (sys.maxsize, torch.float32))
+    monkeypatch.setattr("mrs.sizes.fused_layer.SCRATCH_BYTES", 36 * 4 * (HIDDEN + 2 * INTERMEDIATE))
+    monkeypatch.setattr("mrs.kernels.packed.DECODED_TOKENS", {})
 
 
 def packed(name: str, rows: int, columns: int, seed: int) -> PackedMatrix:

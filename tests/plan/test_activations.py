@@ -19,12 +19,12 @@ from mrs.load.load import load_weights
 from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.decoder import Decoder
 from mrs.plan.device import Device
-from mrs.plan.forward_pass import decoding_bytes
 from mrs.plan.kept import ModelFiles
 from mrs.plan.terms import Load, ModelSizes, Sizes
 from mrs.quants import decode
 from mrs.quants.registry import DECODERS
 from mrs.request import ModelSource
+from mrs.sizes.quantization import decoding_bytes
 from mrs.source.find import open_checkpoint
 
 CONTEXT_TOKENS = 1024
@@ -132,7 +132,7 @@ def test_decoding_takes_what_is_planned() -> None:
         measured = peak_bytes(
             lambda format=format, blocks=blocks: decode(blocks, format), torch.device("cpu")
         )
-        bound = decoding_bytes(run, format, numbers)
+        bound = decoding_bytes(name, numbers, run.activation.block_bytes, run.threads)
         assert measured <= bound <= 1.15 * measured, name
 
 

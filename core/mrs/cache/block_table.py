@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mrs.block_sizes import blocks_of
 from mrs.cache.block_pool import BlockPool
 from mrs.cache.layer import MemoryTally
 from mrs.interrupts import interrupts_held
+from mrs.sizes.blocks import blocks_of
 
 
 @dataclass(frozen=True)

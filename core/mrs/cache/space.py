@@ -9,13 +9,13 @@ from typing import Protocol, cast
 
 import torch
 
-from mrs.block_sizes import BLOCK_TOKENS, blocks_of, window_blocks
 from mrs.cache.block_pool import BlockPool
 from mrs.cache.block_table import BlockTable
 from mrs.cache.layer import CachePart, LayerCache
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.cache.sequence import SequenceCache
 from mrs.kernels.paged import PagedKV
+from mrs.sizes.blocks import BLOCK_TOKENS, blocks_of, window_blocks
 
 
 class OwnLayer(LayerCache, CachePart, Protocol):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import abc
 
-from mrs.block_sizes import blocks_of
 from mrs.cache.prefix import PrefixCacheManager
 from mrs.cache.space import CacheSpace
 from mrs.engine.image_input import chunk_end
 from mrs.engine.sequence import Sequence
 from mrs.model.decoder import Decoder
+from mrs.sizes.blocks import blocks_of
 
 #: As many tokens are worth a step of their own, or waiting for, if they are not computed again.
 _WORTH_TOKENS = 32

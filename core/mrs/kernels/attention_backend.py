@@ -11,9 +11,7 @@ from mrs.kernels import steps
 from mrs.kernels.attention import attend_with_torch
 from mrs.kernels.library import NativeLibrary, native_library
 from mrs.kernels.paged import AttentionBatch, PagedKV
-
-#: Where many heads share one head of keys, only a step through them bounds the scores in memory.
-SCORES_AT_ONCE = 1 << 24
+from mrs.sizes.latent import heads_at_once
 
 
 class AttentionBackend(Protocol):
@@ -127,4 +125,4 @@ def _some_heads(q: Tensor, k: Tensor, has_sinks: bool) -> tuple[Tensor, ...]:
     """q (T, H, D) in parts of some heads, where all share k (1, S, D)."""
     if k.shape[0] > 1 or has_sinks:
         return (q,)
-    return torch.split(q, max(SCORES_AT_ONCE // (q.shape[0] * k.shape[1]), 1), dim=1)
+    return torch.split(q, heads_at_once(q.shape[0], k.shape[1]), dim=1)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-#: Tokens whose corrections of the state are found together, by one triangular system a head.
-CHUNK_TOKENS = 64
+from mrs.sizes.delta import CHUNK_TOKENS
 
 
 def gated_delta_rule(

@@ -13,18 +13,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mrs.attention_sizes import is_native
 from mrs.kernels.library import NativeLibrary, native_library
 from mrs.kernels.packed import PackedMatrix
 from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.kernels.steps import ACTIVATION_NUMBERS
-
-#: Memory for what is between gate, up and down. The allocator keeps blocks of this size; larger
-#: ones it would return to the system, to have every page cleared again for the next layer.
-_SCRATCH_BYTES = 31 << 20
-
-#: Tokens of a panel of activations: pieces should waste none.
-_PANEL_TOKENS = 12
+from mrs.sizes.fused_layer import attention_numbers, feed_forward_numbers, most_tokens
 
 
 class _FeedForward(ctypes.Structure):
@@ -116,9 +109,9 @@ class FeedForwardHalf(Half):
             up.address,
             down.address,
         )
-        super().__init__(library, norm, matrices, native, gate.shape[1] + 2 * gate.shape[0])
-        panels = _SCRATCH_BYTES // (4 * self.scratch_numbers * _PANEL_TOKENS)
-        self._most_tokens = max(panels, 1) * _PANEL_TOKENS
+        rows, columns = gate.shape
+        super().__init__(library, norm, matrices, native, feed_forward_numbers(columns, rows))
+        self._most_tokens = most_tokens(self.scratch_numbers)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (N, hidden) float32 to (N, hidden)."""
@@ -165,7 +158,7 @@ class AttentionHalf(Half):
         The first three may have `biases`; each head of queries and keys passes `head_norms`.
         `pairs` and `interleaved` are as in `rope.rotate`, the rest as in `attention.attend`.
         """
-        q, k, v, _ = matrices
+        q, k, *_ = matrices
         vectors = [None if each is None else each.float() for each in (*biases, *head_norms)]
         native = _AttentionHalf(
             norm.data_ptr(),
@@ -180,7 +173,7 @@ class AttentionHalf(Half):
             scale,
             softcap or 0.0,
         )
-        numbers = 2 * q.shape[0] + q.shape[1] + k.shape[0] + v.shape[0]
+        numbers = attention_numbers(q.shape[1], q.shape[0], k.shape[0])
         super().__init__(library, norm, matrices, native, numbers)
         self._vectors = vectors
 
@@ -219,8 +212,3 @@ def require(is_done: bool) -> None:
 def library_of(matrices: Sequence[PackedMatrix]) -> NativeLibrary | None:
     """The library, if there are matrices."""
     return native_library() if matrices else None
-
-
-def can_hold(head_dim: int) -> bool:
-    """Whether the library attends over heads of this size."""
-    return is_native(head_dim)

@@ -10,9 +10,7 @@ from torch import Tensor
 
 from mrs.kernels.layer import Angles, AttentionHalf, FeedForwardHalf, Half, require
 from mrs.kernels.paged import AttentionBatch, PagedKV
-
-#: More tokens than these take so long that a Ctrl-C should not wait for several layers.
-FEW_TOKENS = 8
+from mrs.sizes.fused_layer import FEW_TOKENS
 
 
 class _Layer(ctypes.Structure):

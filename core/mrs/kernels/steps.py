@@ -11,11 +11,12 @@ import ctypes
 import torch
 from torch import Tensor
 
-from mrs.attention_sizes import is_native
 from mrs.kernels.library import NativeLibrary, native_library
+from mrs.sizes.attention import is_native
+from mrs.sizes.fused_layer import ACTIVATIONS
 
-#: Activations that the library computes together with the product that follows them.
-ACTIVATION_NUMBERS = {"silu": 0, "gelu_tanh": 1}
+#: How the library calls activations.
+ACTIVATION_NUMBERS = {name: number for number, name in enumerate(ACTIVATIONS)}
 
 #: How the library calls the types of a cache.
 CACHE_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}

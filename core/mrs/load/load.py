@@ -10,13 +10,14 @@ from torch import Tensor
 from mrs.families.spec import Change, Parameter
 from mrs.formats import Format
 from mrs.kernels.memory import WeightArena, freed_memory_returned
-from mrs.kernels.packed import GROUP_ROWS, PackedMatrix
+from mrs.kernels.packed import PackedMatrix
 from mrs.load.blocks import BlockFiller
 from mrs.load.tensor_reader import TORCH_DTYPES, TensorReader
 from mrs.model.matrix import DenseMatrix, Matrix
 from mrs.model.weights import ModelWeights
 from mrs.plan.storage import Storage
 from mrs.quants import decode, requantize
+from mrs.sizes.packed import GROUP_ROWS
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.weights import Weights
 

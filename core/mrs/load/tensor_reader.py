@@ -10,11 +10,11 @@ from torch import Tensor
 
 from mrs.families.spec import Piece, Scales
 from mrs.formats import FORMATS, Format
-from mrs.kernels.packed import GROUP_ROWS
-from mrs.plan.storage import SCALED_CHUNK_WEIGHTS, load_chunk_weights
 from mrs.quants import decode
 from mrs.quants.float8 import decode_float8_tiles
 from mrs.quants.fp4 import decode_mxfp4_pairs
+from mrs.sizes.packed import GROUP_ROWS
+from mrs.sizes.quantization import SCALED_CHUNK_WEIGHTS, load_chunk_weights
 from mrs.source.checkpoint import TensorInfo
 from mrs.source.weights import Weights
 

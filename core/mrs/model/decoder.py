@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mrs.block_sizes import BLOCK_TOKENS
 from mrs.cache.sequence import SequenceCache
 from mrs.cache.space import CacheBuilder, CacheConfig, CacheSpace
 from mrs.families.spec import CrossAttention, Layer, ModelSpec, RopeScaling
@@ -21,6 +20,7 @@ from mrs.model.parts import build_feed_forward, build_mixer
 from mrs.model.rope import RopeTable, file_factors
 from mrs.model.vision.build import VisionPart
 from mrs.model.weights import ModelWeights
+from mrs.sizes.blocks import BLOCK_TOKENS
 
 
 class DecoderLayer:

@@ -1,8 +1,7 @@
 """The halves of ordinary layers that the native library computes in one call each.
 
-Ordinary are layers of the `pre` style with root-mean-square norms, whose matrices are packed and
-have no biases but those of queries, keys and values, and whose attention and feed-forward parts
-have no rarer features. All others are computed step by step: with the same results.
+Which those are says `mrs.sizes.fusable`. All others are computed step by step: with the same
+results.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from mrs.cache.paged_kv import PagedKVCache
-from mrs.families.spec import Attention, Layer, Mlp, Norm
-from mrs.kernels.layer import AttentionHalf, FeedForwardHalf, can_hold, library_of
+from mrs.families.spec import Layer, Norm
+from mrs.kernels.layer import AttentionHalf, FeedForwardHalf, library_of
 from mrs.kernels.packed import PackedMatrix
-from mrs.kernels.steps import ACTIVATION_NUMBERS
 from mrs.model.batch import ForwardBatch
 from mrs.model.rope import RopeTable
 from mrs.model.weights import ModelWeights
+from mrs.sizes.fusable import fusable_attention, fusable_feed_forward
 
 
 class FusedAttention:
@@ -39,16 +38,13 @@ class FusedAttention:
 def fuse_attention(
     layer: Layer, weights: ModelWeights, rope: RopeTable | None
 ) -> FusedAttention | None:
-    part = layer.mixer
-    if rope is None or not isinstance(part, Attention) or not _is_ordinary(layer):
-        return None
-    head_norm = part.qk_norm or Norm(0.0)
-    if part.sinks or part.gated or part.qk_norm_whole or head_norm.kind != "rms":
+    part = fusable_attention(layer)
+    if part is None or rope is None:
         return None
     into = [f"mixer.{slot}" for slot in "qkv"]
     matrices = _packed(weights, *into, "mixer.o")
     library = library_of(matrices)
-    if library is None or part.out_bias or not can_hold(part.head_dim):
+    if library is None:
         return None
     half = AttentionHalf(
         library,
@@ -63,16 +59,14 @@ def fuse_attention(
         softcap=part.softcap,
         biases=[weights.optional_vector(f"{slot}.bias") for slot in into],
         head_norms=[weights.optional_vector(f"mixer.{slot}_norm.weight") for slot in "qk"],
-        head_eps=head_norm.eps,
+        head_eps=(part.qk_norm or Norm(0.0)).eps,
     )
     return FusedAttention(half, rope)
 
 
 def fuse_feed_forward(layer: Layer, weights: ModelWeights) -> FeedForwardHalf | None:
-    part = layer.feed_forward
-    if not isinstance(part, Mlp) or not part.gated or part.activation not in ACTIVATION_NUMBERS:
-        return None
-    if part.bias or not _is_ordinary(layer):
+    part = fusable_feed_forward(layer)
+    if part is None:
         return None
     matrices = _packed(weights, "ffn.gate", "ffn.up", "ffn.down")
     library = library_of(matrices)
@@ -80,10 +74,6 @@ def fuse_feed_forward(layer: Layer, weights: ModelWeights) -> FeedForwardHalf | 
         return None
     norm = weights.vector("ffn.norm.weight")
     return FeedForwardHalf(library, norm, layer.norm.eps, part.activation, matrices)
-
-
-def _is_ordinary(layer: Layer) -> bool:
-    return layer.style == "pre" and layer.residual_scale == 1.0 and layer.norm.kind == "rms"
 
 
 def _packed(weights: ModelWeights, *slots: str) -> list[PackedMatrix]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from mrs.attention_sizes import is_native, workspace_bytes
 from mrs.families.spec import Attention, CrossAttention, LatentAttention, Rope
-from mrs.plan.forward_pass import KeptAs, Pass, norm_bytes, product_bytes
+from mrs.plan.forward_pass import KeptAs, Pass, head_product_bytes, norm_bytes, product_bytes
+from mrs.sizes.attention import is_native, workspace_bytes
+from mrs.sizes.latent import heads_at_once
 
 #: Keys that the CPU's fused attention looks at in one step, and float32 sums it keeps beside.
 ATTENTION_KEYS_PER_STEP = 512
-#: Scores of latent attention that are in memory at once.
-LATENT_SCORES = 1 << 24
 
 
 def attention_bytes(part: Attention, run: Pass, hidden_size: int, kept: KeptAs) -> int:
@@ -55,24 +54,24 @@ def latent_attention_bytes(part: LatentAttention, run: Pass, hidden_size: int, k
     """First queries, those through the keys' map, and what of them is rotated.
 
     Then queries as they came and as they attend, the latent vector and the keys stay; beside them
-    what attention takes and its result; last the result, what goes through the values' map, cast
-    and put in order for it, and the projection back.
+    what attention takes and its result; last the result, what comes through the values' map and is
+    put in order, and the projection back.
     """
     wide = part.latent_dim + part.rope.dim
     q = run.size(part.heads * (part.key_dim + part.rope.dim))
     latents = run.size(part.heads * part.latent_dim)
     queries = run.size(part.heads * wide)
     held = q + queries + run.size(2 * wide + part.latent_dim)
-    making = q + latents + queries + 2 * run.size(part.heads * part.rope.dim)
+    mapping = head_product_bytes(run, part.heads, part.key_dim, part.latent_dim)
+    turning = latents + queries + 2 * run.size(part.heads * part.rope.dim)
+    making = q + max(mapping, turning)
     attending = latents + _latent_workspace_bytes(part, run.of_one_sequence())
     values = run.size(part.heads * part.value_dim)
     back = product_bytes(
         run, part.heads * part.value_dim, hidden_size, kept("mixer.o"), bias=part.bias
     )
-    # Maps of heads are of the cache's type.
-    narrow = run.tokens * part.heads * run.cache.block_bytes
-    cast = 0 if run.cache == run.activation else 2 * narrow * (part.latent_dim + part.value_dim)
-    ending = latents + max(cast, 2 * values + back)
+    mapping = head_product_bytes(run, part.heads, part.latent_dim, part.value_dim)
+    ending = latents + max(mapping, 2 * values, values + back)
     return max(making, held + max(attending, ending))
 
 
@@ -85,7 +84,7 @@ def _latent_workspace_bytes(part: LatentAttention, run: Pass) -> int:
     if run.native and is_native(wide, part.latent_dim):
         return native_attention_bytes(part.heads, wide, part.latent_dim, run)
     pairs = run.tokens * run.context_tokens
-    scores = max(min(part.heads * pairs, LATENT_SCORES), pairs)
+    scores = pairs * min(part.heads, heads_at_once(run.tokens, run.context_tokens))
     keys = run.context_tokens * wide * (2 * 4 + run.cache.block_bytes)
     cast = run.tokens * part.heads * wide * run.cache.block_bytes
     return cast + (3 * 4 + 2) * scores + keys + run.size(part.heads * part.latent_dim)
@@ -151,9 +150,10 @@ def score_bytes(part: Attention, run: Pass) -> int:
 
 def native_attention_bytes(group: int, key_dim: int, value_dim: int, run: Pass) -> int:
     """What native attention of one sequence keeps in all threads."""
-    return run.threads * workspace_bytes(
-        group, key_dim, value_dim, tokens=run.tokens, context_tokens=run.context_tokens
+    each = workspace_bytes(
+        run.path, group, key_dim, value_dim, tokens=run.tokens, context_tokens=run.context_tokens
     )
+    return run.threads * each
 
 
 def _seen_keys(part: Attention, run: Pass) -> int:

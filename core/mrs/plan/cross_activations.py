@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mrs.attention_sizes import TASK_HEADS, is_native
 from mrs.families.spec import CrossAttention
-from mrs.plan.attention_activations import kernel_bytes
+from mrs.plan.attention_activations import kernel_bytes, native_attention_bytes
 from mrs.plan.forward_pass import KeptAs, Pass, norm_bytes, product_bytes
+from mrs.sizes.attention import is_native
 
 
 def cross_attention_bytes(part: CrossAttention, run: Pass, hidden_size: int, kept: KeptAs) -> int:
@@ -56,7 +56,9 @@ def _attending_bytes(part: CrossAttention, run: Pass, hidden_size: int, kept: Ke
         folded = (2 if run.cache != run.activation else 1) * cast
         attending = max(folded + cast + kernel_bytes(part, one), 3 * cast)
     elif run.native and is_native(part.head_dim):
-        attending = one.size(size) + run.threads * TASK_HEADS * 4 * run.image_keys
+        group, dim = part.heads // part.kv_heads, part.head_dim
+        pictures = replace(one, context_tokens=run.image_keys)
+        attending = one.size(size) + native_attention_bytes(group, dim, dim, pictures)
     else:
         attending = 3 * cast + kernel_bytes(part, one)
     return max(

@@ -13,16 +13,9 @@ from mrs.families.spec import Parameter
 from mrs.formats import FORMATS, Format
 from mrs.plan.facts import ModelFacts, model_facts
 from mrs.plan.processor import cpu_threads
-from mrs.plan.storage import (
-    CODED_WEIGHTS,
-    SCALED_CHUNK_WEIGHTS,
-    Storage,
-    StorageRules,
-    load_chunk_weights,
-    resolve_dtype,
-    store,
-)
+from mrs.plan.storage import Storage, StorageRules, resolve_dtype, store
 from mrs.plan.work import Work, weights_work
+from mrs.sizes.quantization import CODED_WEIGHTS, SCALED_CHUNK_WEIGHTS, load_chunk_weights
 from mrs.source.checkpoint import Checkpoint
 from mrs.units import MIB
 

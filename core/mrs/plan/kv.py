@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from functools import singledispatch
 
-from mrs.block_sizes import BLOCK_TOKENS, blocks_of, window_blocks
 from mrs.families.spec import (
     Attention,
     CrossAttention,
@@ -20,6 +19,7 @@ from mrs.families.spec import (
 )
 from mrs.formats import FORMATS, Format
 from mrs.request import PREFILL_CHUNK_TOKENS
+from mrs.sizes.blocks import BLOCK_TOKENS, blocks_of, window_blocks
 
 
 def cache_cells(

@@ -9,25 +9,14 @@ from typing import Literal
 
 from mrs.errors import NotReadable
 from mrs.families.spec import Parameter, Role
-from mrs.formats import FORMATS, PACKED_FORMATS, Format, packed_bytes
+from mrs.formats import FORMATS, Format
 from mrs.isq import isq_format
 from mrs.request import Dtype
+from mrs.sizes.packed import PACKED_FORMATS, packed_bytes
 
 _DTYPE_FORMATS = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
 #: How `--dtype` spells the dense formats.
 DTYPE_NAMES: dict[str, Dtype] = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
-
-#: Weights that a thread decodes or encodes at a time while a model is loaded. Temporaries take up
-#: to about forty bytes for each.
-CODED_WEIGHTS = 1 << 18
-#: Weights in a chunk of a tensor with scales of its own: decoding these takes more.
-SCALED_CHUNK_WEIGHTS = 1 << 19
-
-
-def load_chunk_weights(threads: int) -> int:
-    """Weights that are read from a file at a time: enough work for every thread of a CPU."""
-    return max(threads, 8) * CODED_WEIGHTS
-
 
 #: A plain tensor of numbers; rows packed for the native kernels; or blocks, in as many bytes as in
 #: a file, which the device's kernels multiply or which are decoded for every product.

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
-from mrs.block_sizes import BLOCK_TOKENS
 from mrs.cpu import cpu_path, torch_units
 from mrs.families.spec import Layer
 from mrs.formats import FORMATS, Format
@@ -19,6 +18,7 @@ from mrs.plan.processor import cpu_threads
 from mrs.plan.storage import Storage, StorageRules
 from mrs.plan.vision import Pictures, VisionTerms, vision_terms
 from mrs.request import PREFILL_CHUNK_TOKENS
+from mrs.sizes.blocks import BLOCK_TOKENS
 
 
 @dataclass(frozen=True)

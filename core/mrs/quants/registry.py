@@ -13,8 +13,8 @@ import torch
 from mrs.errors import Unsupported
 from mrs.formats import Format
 from mrs.kernels.encode import native_encoder
-from mrs.plan.storage import CODED_WEIGHTS
 from mrs.quants import fp4, iq, k_encode, k_quants, legacy, plain, ternary
+from mrs.sizes.quantization import coded_weights
 
 _Blocks = Callable[[torch.Tensor], torch.Tensor]
 _Step = Callable[[torch.Tensor, torch.Tensor], object]
@@ -31,16 +31,10 @@ DECODERS: dict[str, _Blocks] = {
 #: From float32 (N, block_elements) to blocks (N, block_bytes).
 ENCODERS: dict[str, _Blocks] = {**legacy.ENCODERS, **k_encode.ENCODERS}
 
-#: Numbers converted at a time: enough to outweigh the overhead of an operation on every device,
-#: while temporaries, about ten times four bytes a number, stay small beside the weights.
-_CHUNK_ELEMENTS = {"cpu": CODED_WEIGHTS}
-_OTHER_CHUNK_ELEMENTS = 1 << 22
-
 
 def _convert(source: torch.Tensor, target: torch.Tensor, elements: int, convert: _Step) -> None:
     """`convert(source, target)` for some rows at a time, which have `elements` numbers each."""
-    chunk_elements = _CHUNK_ELEMENTS.get(source.device.type, _OTHER_CHUNK_ELEMENTS)
-    rows = chunk_elements // elements
+    rows = coded_weights(on_cpu=source.device.type == "cpu") // elements
     chunks = list(zip(torch.split(source, rows), torch.split(target, rows), strict=True))
     threads = torch.get_num_threads() if source.device.type == "cpu" else 1
     if threads == 1 or len(chunks) == 1:
