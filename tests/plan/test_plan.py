@@ -17,6 +17,7 @@ from made_models import GPT_OSS, LLAMA_70B, tensor_shapes, write_few_bits, write
 
 from mrs.errors import DoesNotFit, UsageError
 from mrs.formats import FORMATS
+from mrs.plan import kept
 from mrs.plan.advice import nearest_changes
 from mrs.plan.conversations import conversations_at_once
 from mrs.plan.conversions import conversion_text, conversions, memory_bytes
@@ -419,3 +420,16 @@ def test_unified_memory_that_both_use(small: Path, planner_of) -> None:
     assert plan.visible_devices == [0, 1]
     (warning,) = plan.warnings
     assert re.fullmatch(r"metal:0 and cpu share one memory: .* \d+ MiB of 12.0 GiB", warning)
+
+
+def test_weights_are_counted_once(
+    llama_70b: Path, planner_of, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search makes many plans; a model may have 90,000 tensors."""
+    planner, request = planner_of(llama_70b, "cpu=1500GiB")
+    counted: list[object] = []
+    monkeypatch.setattr(kept, "weights_format", lambda storage: counted.append(storage) or "BF16")
+    plans = [planner.plan(replace(request, max_batch_size=batch)) for batch in (1, 2, 3)]
+    assert len(counted) == 1
+    assert not any("storage" in vars(plan) for plan in plans)
+    assert plans[0].storage == counted[0]

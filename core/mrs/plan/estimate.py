@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from mrs.families.spec import Moe
 from mrs.plan.device import Device
-from mrs.plan.facts import weights_format
 from mrs.plan.placement import Placement
 from mrs.plan.rates import device_speed
 from mrs.plan.speed import MOST_CACHED_BYTES, SpeedEstimate
@@ -46,13 +45,13 @@ def estimate_speed(
 def _weights_kind(sizes: ModelSizes, works: Sequence[Work], device: Device) -> tuple[str, str]:
     """The format of most weights, and what their rates are learnt as: apart for what caches hold,
     for mixtures, and for what is multiplied without the native kernels."""
-    storage = sizes.on(device).storage
-    format_name = weights_format(storage).split(" ")[0]
+    kept = sizes.on(device).kept
+    format_name = kept.weights_format.split(" ")[0]
     words = [format_name]
     if sum(work.weight_bytes + work.expert_bytes for work in works) < MOST_CACHED_BYTES:
         words.append("cached")
     if any(isinstance(layer.feed_forward, Moe) for layer in sizes.spec.layers):
         words.append("mixture")
-    if all(kept.form != "packed" for kept in storage.values()):
+    if not kept.is_packed:
         words.append("without native kernels")
     return format_name, " ".join(words)

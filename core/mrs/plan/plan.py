@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 
 from mrs.errors import DoesNotFit
+from mrs.families.spec import Parameter
 from mrs.formats import Format
 from mrs.isq import parse_isq
 from mrs.plan.account import Correction, DeviceTerms, device_terms
 from mrs.plan.device import Device
 from mrs.plan.estimate import estimate_speed
 from mrs.plan.facts import ModelFacts, weights_format
-from mrs.plan.kept import ModelFiles
+from mrs.plan.kept import KeptWeights, ModelFiles
 from mrs.plan.place import place
 from mrs.plan.placement import Placement
 from mrs.plan.prefix import prefix_budgets
@@ -33,8 +35,8 @@ class Plan:
     """What a run will do.
 
     `layer_devices` has one index into `devices` a layer; embedding, final norm and head sit on
-    `devices[home]`. `storage`, `stored` (the same in the files) and `parameter_devices` are keyed
-    by parameter name. `kv_bytes_per_token` is the average over the planned length,
+    `devices[home]`. `kept` are the weights as each device would keep them, `stored` is how the
+    files do, by parameter name. `kv_bytes_per_token` is the average over the planned length,
     `kv_bytes_per_further_token` what one more would take. `terms` has one entry a device, and so
     has `prefix_bytes`: what past sequences may be remembered in. `vision` is what sees, on
     `devices[home]`, a part of its terms; None where nothing does. `corrected` says that
@@ -49,9 +51,9 @@ class Plan:
     devices: tuple[Device, ...]
     layer_devices: tuple[int, ...]
     home: int
-    storage: Mapping[str, Storage]
+    parameters: Sequence[Parameter]
+    kept: tuple[KeptWeights, ...]
     stored: Mapping[str, Storage]
-    parameter_devices: Mapping[str, int]
     layer_bytes: tuple[int, ...]
     kv_bytes: tuple[int, ...]
     kv_bytes_per_token: int
@@ -99,7 +101,21 @@ class Plan:
             return "fits"
         return f"fits with {self.spilled_layers} of {self.model.layers} layers on the CPU"
 
-    @property
+    @cached_property
+    def parameter_devices(self) -> Mapping[str, int]:
+        """The index into `devices` of each parameter's, by its name."""
+        return {
+            p.name: self.home if p.layer is None else self.layer_devices[p.layer]
+            for p in self.parameters
+        }
+
+    @cached_property
+    def storage(self) -> Mapping[str, Storage]:
+        """How each parameter is kept, by its name."""
+        devices = self.parameter_devices.items()
+        return {name: self.kept[index].storage[name] for name, index in devices}
+
+    @cached_property
     def weights_format(self) -> str:
         return weights_format(self.storage)
 
@@ -176,9 +192,6 @@ def make_plan(
     if placement is None:
         placement = place(request, sizes, devices, used_corrections)
     layer_devices, home = tuple(placement.layer_devices), placement.first_device
-    parameter_devices = {
-        p.name: home if p.layer is None else layer_devices[p.layer] for p in sizes.parameters
-    }
     on = [sizes.on(device) for device in devices]
     terms = device_terms(sizes, devices, layer_devices, home, used_corrections)
     vision = on[home].vision
@@ -192,8 +205,8 @@ def make_plan(
         layer_devices=layer_devices,
         home=home,
         stored=files.stored_as,
-        storage={name: on[index].storage[name] for name, index in parameter_devices.items()},
-        parameter_devices=parameter_devices,
+        parameters=sizes.parameters,
+        kept=tuple(each.kept for each in on),
         layer_bytes=tuple(on[i].layer_bytes[n] for n, i in enumerate(layer_devices)),
         kv_bytes=sizes.kv_bytes,
         kv_bytes_per_token=sizes.kv_bytes_per_token,

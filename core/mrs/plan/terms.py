@@ -162,15 +162,15 @@ class ModelSizes:
 
     def _layer_activations(self, weights: KeptWeights, passes: Sequence[Pass]) -> list[int]:
         """Layers of one kind whose matrices are kept alike are counted once."""
-
-        @cache
-        def largest(layer: Layer, slots: tuple[tuple[str, Storage], ...]) -> int:
-            kept = dict(slots).__getitem__
-            hidden = self.spec.hidden_size
-            return max(layer_activation_bytes(layer, hidden, run, kept) for run in passes)
-
-        layers = zip(self.spec.layers, weights.layer_slots, strict=True)
-        return [largest(layer, slots) for layer, slots in layers]
+        hidden_size = self.spec.hidden_size
+        largest = [
+            max(
+                layer_activation_bytes(layer, hidden_size, run, dict(slots).__getitem__)
+                for run in passes
+            )
+            for layer, slots in weights.kinds
+        ]
+        return [largest[kind] for kind in weights.layer_kinds]
 
 
 def _kv_bytes(
