@@ -12,6 +12,7 @@ from mrs.families.spec import Rope, RopeScaling
 from mrs.kernels.rope import rotate
 from mrs.model.batch import ForwardBatch
 from mrs.model.weights import ModelWeights
+from mrs.sizes.rope import grown_rows
 
 
 def frequencies(
@@ -148,7 +149,7 @@ class RopeTable:
     def _fixed(self, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
         end = int(batch.positions.max()) + 1
         if end > self._cos.shape[0]:
-            rows = max(end, 2 * self._cos.shape[0], 256)
+            rows = grown_rows(end, self._cos.shape[0])
             self._cos, self._sin = self._tabulate(torch.arange(rows), 0)
         positions = batch.positions.to(self._device)
         if positions.dim() == 1:

@@ -6,6 +6,7 @@ from mrs.families.spec import Attention, CrossAttention, LatentAttention, Rope
 from mrs.plan.forward_pass import KeptAs, Pass, head_product_bytes, norm_bytes, product_bytes
 from mrs.sizes.attention import is_native, workspace_bytes
 from mrs.sizes.latent import heads_at_once
+from mrs.sizes.rope import grown_rows
 
 #: Keys that the CPU's fused attention looks at in one step, and float32 sums it keeps beside.
 ATTENTION_KEYS_PER_STEP = 512
@@ -107,10 +108,10 @@ def rotation_bytes(run: Pass, heads: int, head_dim: int, rope: Rope) -> int:
 
 
 def table_tokens(context_tokens: int, chunk_tokens: int) -> int:
-    """Rows of a rotary table, which doubles until it holds the context."""
-    rows = max(256, min(chunk_tokens, context_tokens))
+    """Rows of a rotary table that has grown until it holds the context."""
+    rows = grown_rows(min(chunk_tokens, context_tokens))
     while rows < context_tokens:
-        rows *= 2
+        rows = grown_rows(rows + 1, rows)
     return rows
 
 

@@ -14,12 +14,13 @@ from mrs.families.spec import Attention, Layer, Mlp, ModelSpec, Parameter
 from mrs.families.vision.clip import ClipTower
 from mrs.families.vision.siglip import SiglipTower
 from mrs.families.vision.spec import ImageShape, Tower, Vision
+from mrs.plan.attention_activations import ATTENTION_KEYS_PER_STEP
 from mrs.plan.forward_pass import Pass, norm_bytes, product_bytes
 from mrs.plan.storage import Storage
 from mrs.request import VisionRequest
 
-#: Queries and keys that torch's attention on a CPU works on together, a thread.
-ATTENTION_TILE = (256, 512)
+#: Queries that torch's attention on a CPU works on together at most, a thread.
+ATTENTION_QUERIES = 256
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def _layer_bytes(
     mixer, mlp = layer.mixer, layer.feed_forward
     heads = run.size(mixer.heads * mixer.head_dim)
     x, wide = run.size(hidden_size), run.size(mlp.intermediate)
-    tile = ATTENTION_TILE[0] * (ATTENTION_TILE[1] + mixer.head_dim + 2)
+    tile = ATTENTION_QUERIES * (ATTENTION_KEYS_PER_STEP + mixer.head_dim + 2)
     scores = max(run.threads, 1) * 4 * min(tile, run.tokens * (run.tokens + mixer.head_dim + 2))
     back = product("mixer.o", mixer.heads * mixer.head_dim, hidden_size, mixer.out_bias)
     mixing = 2 * x + 7 * heads + max(scores, back)
