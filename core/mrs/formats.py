@@ -102,20 +102,3 @@ FORMATS: dict[str, Format] = _table(
 GGML_FORMATS: dict[int, Format] = {
     f.ggml_type: f for f in FORMATS.values() if f.ggml_type is not None
 }
-
-#: Formats that the native CPU kernels multiply; other weights are decoded where they are used.
-PACKED_FORMATS = frozenset(
-    {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "F16", "BF16"}
-)
-
-_GROUP_ROWS = 16
-_UNIT_COLUMNS = 32
-
-
-def packed_bytes(stored: Format, rows: int, columns: int) -> int:
-    """Bytes of a matrix re-laid for the native CPU kernels (`PACKED_FORMATS`).
-
-    Rows are stored in groups of 16 and plain columns in units of 32, the last ones padded.
-    """
-    padded = columns if stored.is_quantized else -(-columns // _UNIT_COLUMNS) * _UNIT_COLUMNS
-    return stored.size_bytes((-(-rows // _GROUP_ROWS) * _GROUP_ROWS, padded))

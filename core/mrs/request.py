@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypedDict, get_args
 
-from mrs.block_sizes import BLOCK_SIZES, BLOCK_TOKENS
 from mrs.errors import Unsupported, UsageError
+from mrs.sizes.blocks import BLOCK_SIZES, BLOCK_TOKENS
 
 Container = Literal["safetensors", "gguf"]
 Dtype = Literal["auto", "bf16", "f16", "f32"]

@@ -9,25 +9,14 @@ from typing import Literal
 
 from mrs.architecture.binding import Parameter, Role
 from mrs.errors import NotReadable
-from mrs.formats import FORMATS, PACKED_FORMATS, Format, packed_bytes
+from mrs.formats import FORMATS, Format
 from mrs.isq import isq_format
 from mrs.request import Dtype
+from mrs.sizes.packed import PACKED_FORMATS, packed_bytes
 
 _DTYPE_FORMATS = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
 #: How `--dtype` spells the dense formats.
 DTYPE_NAMES: dict[str, Dtype] = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
-
-#: Weights that a thread decodes or encodes at a time while a model is loaded. Temporary buffers
-#: need up to about 40 bytes for each.
-CODED_WEIGHTS = 1 << 18
-#: Weights in a chunk of a tensor with separate scales, which needs larger temporary buffers.
-SCALED_CHUNK_WEIGHTS = 1 << 19
-
-
-def load_chunk_weights(threads: int) -> int:
-    """Weights that are read from a file at a time: enough to keep every CPU thread busy."""
-    return max(threads, 8) * CODED_WEIGHTS
-
 
 #: How a matrix is laid out: `plain` is an ordinary tensor; `packed` has rows interleaved for the
 #: native CPU kernels; `blocks` has the same bytes as a GGUF file, which the device's kernels

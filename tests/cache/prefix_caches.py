@@ -7,13 +7,13 @@ from functools import cache
 
 import torch
 
-from mrs.block_sizes import CacheSize
 from mrs.cache.cache_space import CacheBuilder, CacheConfig, CacheSpace
 from mrs.cache.layer_cache import LayerSlice, TensorShape
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.cache.prefix.manager import PrefixCacheManager
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.kernels.paged import PagedKV
+from mrs.sizes.blocks import CacheSize
 
 CPU = torch.device("cpu")
 WINDOW, CHUNK, BLOCK = 4, 2, 4

@@ -7,12 +7,12 @@ import random
 import pytest
 import torch
 
-from mrs.block_sizes import window_blocks
 from mrs.cache.block_pool import BlockPool
 from mrs.cache.block_table import BlockTable, SharedBlocks
 from mrs.cache.layer_cache import LayerCache
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.kernels.paged import PagedKV
+from mrs.sizes.blocks import window_blocks
 
 CPU = torch.device("cpu")
 BLOCK, WINDOW, CHUNK = 4, 6, 3

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from mrs.block_sizes import CacheSize
 from mrs.cache.cache_space import CacheBuilder, CacheConfig
 from mrs.cache.cross_attention_kv import CrossAttentionCache, ImageKeys
 from mrs.cache.layer_cache import LayerCache
 from mrs.cache.prefix.manager import PrefixCacheManager
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.kernels.paged import PagedKV
+from mrs.sizes.blocks import CacheSize
 
 CPU = torch.device("cpu")
 KV_HEADS, DIM, BLOCK = 2, 3, 4

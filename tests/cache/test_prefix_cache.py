@@ -21,11 +21,11 @@ from prefix_caches import (
     store,
 )
 
-from mrs.block_sizes import CacheSize
 from mrs.cache.cache_space import CacheBuilder, CacheConfig
 from mrs.cache.prefix.manager import PrefixCacheManager
 from mrs.engine.sequence import Sequence
 from mrs.kernels.paged import PagedKV
+from mrs.sizes.blocks import CacheSize
 
 KIND_NAMES = list(KINDS)
 

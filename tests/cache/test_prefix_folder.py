@@ -18,7 +18,6 @@ import torch
 from prefix_caches import CPU, KINDS, WINDOW, feed, found, seen, store
 from safetensors import safe_open
 
-from mrs.block_sizes import CacheSize
 from mrs.cache.cache_space import CacheBuilder, CacheConfig, CacheSpace
 from mrs.cache.cross_attention_kv import CrossAttentionCache, ImageKeys
 from mrs.cache.prefix.chain import BLOCK_TOKENS
@@ -28,6 +27,7 @@ from mrs.cache.prefix.signing_key import prefix_key
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.errors import UsageError
 from mrs.kernels.paged import PagedKV
+from mrs.sizes.blocks import CacheSize
 
 KIND_NAMES = list(KINDS)
 LONG = [1 + (number * 7) % 50 for number in range(3 * BLOCK_TOKENS + 20)]

@@ -13,11 +13,11 @@ from torch import Tensor
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.devices.cpu_path import cpu_path
 from mrs.engine.engine import Engine
-from mrs.kernels.cpu.fused_layer_chain import FEW_TOKENS
 from mrs.kernels.cpu.library import is_available
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder, DecoderLayer
 from mrs.model.fused_chain import FusedLayerChain
+from mrs.sizes.fused_layer import FEW_TOKENS
 from support.engines import Asked, make_engine
 from support.tiny_decoders import GREEDY, PACKED_CONFIGS, VOCABULARY, packed_decoder
 

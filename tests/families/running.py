@@ -11,7 +11,6 @@ from reference import REPLY_TOKENS, Reference
 from torch import Tensor
 
 from mrs.architecture.describe import Description, describe
-from mrs.block_sizes import CacheSize
 from mrs.cache.cache_space import CacheSpace
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.devices.probe import probe_devices
@@ -24,6 +23,7 @@ from mrs.plan.memory.kv_bytes import layer_kv_bytes
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.plan import Plan, make_plan
 from mrs.request import PREFILL_CHUNK_TOKENS, ModelSource, RunRequest
+from mrs.sizes.blocks import CacheSize
 from mrs.source.find import open_checkpoint
 from support.planned_decoder import planned_decoder
 

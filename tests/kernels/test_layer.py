@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 import torch
 from packed_blocks import random_blocks
@@ -11,13 +9,14 @@ from torch import Tensor
 
 from mrs.kernels.attention_backend import attention_backend
 from mrs.kernels.cpu.fused_layer import NativeAttentionBlock, NativeMlpBlock
-from mrs.kernels.cpu.fused_layer_chain import FEW_TOKENS, NativeLayerChain
+from mrs.kernels.cpu.fused_layer_chain import NativeLayerChain
 from mrs.kernels.cpu.library import NativeLibrary
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.nonlinearities import gated
 from mrs.kernels.norms import rms_norm
 from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.kernels.rotate import rotate
+from mrs.sizes.fused_layer import FEW_TOKENS
 
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, PAIRS = 256, 512, 8, 2, 32, 12
 BLOCK = 16
@@ -26,10 +25,8 @@ BLOCK = 16
 @pytest.fixture(autouse=True)
 def no_matrix_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library multiplies any number of tokens, the MLP block 36 at a time."""
-    monkeypatch.setattr(
-        "mrs.kernels.cpu.fused_layer._SCRATCH_BYTES", 36 * 4 * (HIDDEN + 2 * INTERMEDIATE)
-    )
-    monkeypatch.setattr("mrs.kernels.cpu.packed._dense", lambda path: (sys.maxsize, torch.float32))
+    monkeypatch.setattr("mrs.sizes.fused_layer.SCRATCH_BYTES", 36 * 4 * (HIDDEN + 2 * INTERMEDIATE))
+    monkeypatch.setattr("mrs.kernels.cpu.packed.DECODED_TOKENS", {})
 
 
 def packed(name: str, rows: int, columns: int, seed: int) -> PackedMatrix:

@@ -7,9 +7,10 @@ import torch
 from packed_blocks import FLOAT_DTYPES, random_blocks, reference_values, same_bytes
 from torch import Tensor
 
-from mrs.formats import FORMATS, packed_bytes
-from mrs.kernels.cpu.library import NativeLibrary
-from mrs.kernels.cpu.packed import PACKED_FORMATS, PackedMatrix
+from mrs.formats import FORMATS
+from mrs.kernels.cpu.library import NativeLibrary, native_paths
+from mrs.kernels.cpu.packed import PackedMatrix
+from mrs.sizes.packed import PACKED_FORMATS, packed_bytes
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -48,8 +49,12 @@ class TestPackedMatrix:
     def test_multiplies_decoded_tiles(
         self, name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("mrs.kernels.cpu.packed._dense", lambda path: (1, dtype))
-        monkeypatch.setattr("mrs.kernels.cpu.packed._TILE_BYTES", 32 * COLUMNS * dtype.itemsize)
+        size = dtype.itemsize
+        monkeypatch.setattr(
+            "mrs.kernels.cpu.packed.DECODED_TOKENS", dict.fromkeys(native_paths(), 1)
+        )
+        monkeypatch.setattr("mrs.kernels.cpu.packed.decoded_number_bytes", lambda path: size)
+        monkeypatch.setattr("mrs.sizes.products.DECODED_TILE_BYTES", 32 * COLUMNS * size)
         blocks = random_blocks(name, ROWS, COLUMNS)
         x = torch.randn(3, COLUMNS, generator=torch.Generator().manual_seed(0))
         expected = x.double() @ reference_values(name, blocks).double().T

@@ -62,6 +62,62 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "qwen3": {**_LLAMA, "model_type": "qwen3", "head_dim": 64},
     "qwen3_moe": {**_MIXTURE, "model_type": "qwen3_moe", "norm_topk_prob": True},
+    "lfm2": {
+        **_LLAMA,
+        "model_type": "lfm2",
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "block_auto_adjust_ff_dim": False,
+        "num_hidden_layers": 10,
+        "layer_types": ["full_attention" if n % 3 == 2 else "conv" for n in range(10)],
+        "num_attention_heads": 16,
+        "vocab_size": 16384,
+        "tie_word_embeddings": True,
+    },
+    "gpt_oss": {
+        **{key: value for key, value in _LLAMA.items() if key != "rope_theta"},
+        "model_type": "gpt_oss",
+        "hidden_size": 768,
+        "intermediate_size": 768,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 12,
+        "head_dim": 64,
+        "vocab_size": 16384,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "sliding_window": 128,
+        "layer_types": ["sliding_attention", "full_attention"] * 3,
+    },
+    "qwen3_next": {
+        **_MIXTURE,
+        "model_type": "qwen3_next",
+        "num_hidden_layers": 8,
+        "vocab_size": 16384,
+        "norm_topk_prob": True,
+        "shared_expert_intermediate_size": 512,
+        "linear_num_key_heads": 8,
+        "linear_num_value_heads": 16,
+        "linear_key_head_dim": 64,
+        "linear_value_head_dim": 64,
+    },
+    "deepseek_v3": {
+        **_MIXTURE,
+        "model_type": "deepseek_v3",
+        "hidden_size": 768,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 12,
+        "vocab_size": 16384,
+        "n_routed_experts": 16,
+        "n_group": 4,
+        "topk_group": 2,
+        "first_k_dense_replace": 1,
+        "kv_lora_rank": 256,
+        "q_lora_rank": 384,
+        "qk_nope_head_dim": 64,
+        "qk_rope_head_dim": 32,
+        "v_head_dim": 64,
+    },
 }
 
 
@@ -114,6 +170,14 @@ SLOW = (
     Configuration("llama-1b", isq="q4k", batch=4),
     Configuration("llama-1b", isq="q4_0", tokens=2048),
     Configuration("llama-1b", isq="q3k"),
+    Configuration("lfm2", isq="q4k"),
+    Configuration("lfm2", tokens=2048, batch=2),
+    Configuration("gpt_oss"),
+    Configuration("gpt_oss", isq="q8_0", tokens=2048),
+    Configuration("qwen3_next", tokens=2048),
+    Configuration("qwen3_next", isq="q4k", batch=4),
+    Configuration("deepseek_v3"),
+    Configuration("deepseek_v3", isq="q4k", tokens=2048, batch=2),
 )
 
 
@@ -132,7 +196,19 @@ def model_path(configuration: Configuration, folder: Path) -> Path:
         return Path(configuration.model)
     path = folder / f"{configuration.model}-{configuration.stored}"
     if not (path / "tokenizer.json").exists():
-        write_model(path, MODELS[configuration.model], configuration.stored)
-        byte_tokenizer(MODELS[configuration.model]["vocab_size"]).save(str(path / "tokenizer.json"))
+        config = MODELS[configuration.model]
+        write = _write_with_transformers if config["model_type"] == "gpt_oss" else write_model
+        write(path, config, configuration.stored)
+        byte_tokenizer(config["vocab_size"]).save(str(path / "tokenizer.json"))
         (path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
     return path
+
+
+def _write_with_transformers(path: Path, config: dict[str, Any], stored: str) -> None:
+    """A model whose experts are stored in a way that `write_model` does not know."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    assert stored == "BF16"
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
+    model.to(torch.bfloat16).save_pretrained(path)

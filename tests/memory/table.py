@@ -1,8 +1,8 @@
 """Planned bounds and measured peaks of every configuration, as a table.
 
-    python tests/memory/table.py [FOLDER]
+    python tests/memory/table.py [FOLDER [MODEL ...]]
 
-FOLDER keeps the models' files for the next time.
+FOLDER keeps the models' files for the next time; with MODELs the table has their rows alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
+        models = sys.argv[2:]
         for each in (*QUICK, *SLOW, *published()):
+            if models and each.model not in models:
+                continue
             found = measured(each, folder)
             sizes = (found.low, found.peak, found.high)
             ends = [

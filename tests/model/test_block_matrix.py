@@ -10,9 +10,8 @@ import torch
 
 from mrs.errors import Unsupported
 from mrs.formats import FORMATS
-from mrs.model import linear as matrix_module
 from mrs.model.linear import BlockMatrix
-from mrs.plan.memory import forward_pass
+from mrs.sizes import quantization
 
 CPU = torch.device("cpu")
 NAMES = ["Q4_0", "Q5_1", "Q8_0", "Q3_K", "Q4_K", "IQ2_XXS", "IQ4_XS", "TQ2_0"]
@@ -27,7 +26,7 @@ def blocks_of(name: str, rows: int, columns: int) -> torch.Tensor:
 @pytest.mark.parametrize("name", NAMES)
 def test_multiplies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, columns = 7, 512
-    monkeypatch.setitem(matrix_module.TILE_WEIGHTS, "cpu", 3 * columns)  # 3, 3 and 1 rows
+    monkeypatch.setattr(quantization, "TILE_WEIGHTS", 3 * columns)  # 3, 3 and 1 rows
     blocks = blocks_of(name, rows, columns)
     matrix = BlockMatrix(FORMATS[name], rows, columns, CPU)
     matrix.fill(blocks[4:], 4)
@@ -43,11 +42,6 @@ def test_multiplies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         expected = x.double() @ values.T
         error = (matrix.matmul(x).double() - expected).norm() / expected.norm()
         assert error < 1e-5
-
-
-def test_tiles_are_those_of_the_plan() -> None:
-    assert matrix_module.TILE_WEIGHTS == {"cpu": forward_pass.BLOCK_TILE_WEIGHTS}
-    assert matrix_module.TILE_WEIGHTS_ELSEWHERE == forward_pass.BLOCK_TILE_WEIGHTS_ELSEWHERE
 
 
 def test_a_format_without_a_decoder_is_refused_while_loading() -> None:

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from mrs.architecture.describe import describe
-from mrs.block_sizes import CacheSize
 from mrs.devices.device import Device
 from mrs.engine.profile.peak_memory import peak_bytes
 from mrs.engine.profile.run import profile_run
@@ -20,11 +19,12 @@ from mrs.load.load import load_weights
 from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.decoder import Decoder
 from mrs.plan.memory.device_sizes import DeviceSizes, ModelSizes, Workload
-from mrs.plan.memory.forward_pass import decoding_bytes
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.quants import decode
 from mrs.quants.codec import DECODERS
 from mrs.request import ModelSource
+from mrs.sizes.blocks import CacheSize
+from mrs.sizes.quantization import decoding_bytes
 from mrs.source.find import open_checkpoint
 from support.model_files import write_model
 
@@ -133,7 +133,7 @@ def test_decoding_takes_what_is_planned() -> None:
         measured = peak_bytes(
             lambda format=format, blocks=blocks: decode(blocks, format), torch.device("cpu")
         )
-        bound = decoding_bytes(run, format, numbers)
+        bound = decoding_bytes(name, numbers, run.activation.block_bytes, run.threads)
         assert measured <= bound <= 1.15 * measured, name
 
 

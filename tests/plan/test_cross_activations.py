@@ -9,7 +9,6 @@ from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.norm_rope import Norm
-from mrs.block_sizes import CacheSize
 from mrs.cache.cross_attention_kv import CrossAttentionCache
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.devices.cpu_path import torch_units
@@ -23,6 +22,7 @@ from mrs.model.model_weights import ModelWeights
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf
 from mrs.plan.memory.kv_bytes import layer_kv_bytes
 from mrs.plan.memory.layer_activations import layer_activation_bytes
+from mrs.sizes.blocks import CacheSize
 from mrs.storage import Storage
 
 CPU = torch.device("cpu")

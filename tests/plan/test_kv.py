@@ -11,12 +11,12 @@ from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
 from mrs.architecture.mixers.mla_spec import LatentAttention
 from mrs.architecture.norm_rope import Norm, Rope
-from mrs.block_sizes import CacheSize
 from mrs.formats import FORMATS, Format
 from mrs.plan.memory.kv_bytes import (
     layer_kv_bytes,
     rows_bytes,
 )
+from mrs.sizes.blocks import CacheSize
 
 MIB = 1024**2
 GIB = 1024**3

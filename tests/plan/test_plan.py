@@ -16,6 +16,7 @@ from jsonschema import Draft202012Validator
 
 from mrs.errors import DoesNotFit, UsageError
 from mrs.formats import FORMATS
+from mrs.plan.memory import stored_weights
 from mrs.plan.placement.placement import Placement
 from mrs.plan.plan import Plan
 from mrs.plan.report.conversations import conversations_at_once
@@ -420,3 +421,18 @@ def test_unified_memory_that_both_use(small: Path, planner_of) -> None:
     assert plan.visible_devices == [0, 1]
     (warning,) = plan.warnings
     assert re.fullmatch(r"metal:0 and cpu share one memory: .* \d+ MiB of 12.0 GiB", warning)
+
+
+def test_weights_are_counted_once(
+    llama_70b: Path, planner_of, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search makes many plans; a model may have 90,000 tensors."""
+    planner, request = planner_of(llama_70b, "cpu=1500GiB")
+    counted: list[object] = []
+    monkeypatch.setattr(
+        stored_weights, "weights_format", lambda storage: counted.append(storage) or "BF16"
+    )
+    plans = [planner.plan(replace(request, max_batch_size=batch)) for batch in (1, 2, 3)]
+    assert len(counted) == 1
+    assert not any("storage" in vars(plan) for plan in plans)
+    assert plans[0].storage == counted[0]

@@ -19,21 +19,30 @@ PROGRAM = """
 import json, sys, torch
 from mrs.devices.cpu_path import torch_units
 from mrs.formats import FORMATS
-from mrs.plan.memory.forward_pass import ForwardShape, product_bytes
+from mrs.model.latent_attention import _per_head_matmul
+from mrs.plan.memory.forward_pass import ForwardShape, head_product_bytes, product_bytes
 from mrs.storage import Storage
 from mrs.engine.profile.peak_memory import peak_bytes
 
+cpu, f32, formats = torch.device("cpu"), FORMATS["F32"], {"bfloat16": "BF16", "float16": "F16"}
 found = []
 for threads, dtype, tokens, columns, rows in json.loads(sys.argv[1]):
     torch.set_num_threads(threads)
     weight = torch.ones(rows, columns, dtype=getattr(torch, dtype))
     x = torch.ones(tokens, columns)
     multiply = lambda: torch.nn.functional.linear(x.to(weight.dtype), weight).float()
-    format = FORMATS[{"bfloat16": "BF16", "float16": "F16"}[dtype]]
-    sizes = tokens, tokens, tokens, FORMATS["F32"], format, threads
+    format = FORMATS[formats[dtype]]
+    sizes = tokens, tokens, tokens, f32, format, threads
     run = ForwardShape(*sizes, torch_units=torch_units())
     planned = product_bytes(run, columns, rows, Storage(format, 0))
-    found.append((peak_bytes(multiply, torch.device("cpu")), planned))
+    found.append((peak_bytes(multiply, cpu), planned))
+for heads, dtype, tokens, columns, rows in json.loads(sys.argv[2]):
+    torch.set_num_threads(1)
+    maps = torch.ones(heads, rows, columns, dtype=getattr(torch, dtype)).transpose(1, 2)
+    x, format = torch.ones(tokens, heads, columns), FORMATS[formats[dtype]]
+    run = ForwardShape(tokens, tokens, tokens, f32, format, 1, torch_units=torch_units())
+    measured = peak_bytes(lambda: _per_head_matmul(x, maps), cpu)
+    found.append((measured, head_product_bytes(run, heads, columns, rows)))
 print(json.dumps(found))
 """
 CASES = [
@@ -44,18 +53,26 @@ CASES = [
     (1, "float16", 512, 2048, 2048),
     (2, "float16", 16, 256, 256),
 ]
+#: Maps of 8 heads, as latent attention has them.
+HEADS = [
+    (8, dtype, tokens, columns, rows)
+    for dtype in ("bfloat16", "float16")
+    for tokens in (1, 512)
+    for columns, rows in ((128, 32), (32, 128), (512, 128))
+]
 
 
 @pytest.mark.parametrize("most", ["AVX2", "AVX512_CORE", "ALL"])
 def test_products_are_bounded(most: str) -> None:
     """Threads that find nothing to do take nothing, so the bound is close for one thread."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(CASES)],
+        [sys.executable, "-c", PROGRAM, json.dumps(CASES), json.dumps(HEADS)],
         env={**os.environ, TORCH_VARIABLE: most},
         capture_output=True,
         text=True,
         check=True,
     )
-    for case, (measured, planned) in zip(CASES, json.loads(done.stdout), strict=True):
+    found = json.loads(done.stdout)
+    for case, (measured, planned) in zip([*CASES, *HEADS], found, strict=True):
         assert measured <= planned, case
         assert case[0] > 1 or planned <= 1.15 * measured + 200_000, case

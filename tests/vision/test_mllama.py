@@ -32,7 +32,6 @@ from mrs.architecture.parameters import list_parameters
 from mrs.architecture.tensor_names import SAFETENSORS
 from mrs.architecture.vision.describe_vision import describe_vision
 from mrs.architecture.vision.vision_family import VisionConfigs
-from mrs.block_sizes import CacheSize
 from mrs.engine.engine import Engine
 from mrs.engine.image_input import ImageInput
 from mrs.engine.multimodal import sequence_input
@@ -42,6 +41,7 @@ from mrs.families.mllama_text import FAMILY as TEXT_FAMILY
 from mrs.families.vision.mllama import FAMILY, SPELLINGS
 from mrs.model.batch import forward_batch
 from mrs.request import ModelSource, Sampling
+from mrs.sizes.blocks import CacheSize
 from mrs.source.find import open_checkpoint
 from support.engines import Asked, generate, make_engine
 

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from mrs.architecture.describe import Description, describe
 from mrs.architecture.vision_spec import Vision
-from mrs.block_sizes import CacheSize
 from mrs.cache.cache_space import CacheSpace
 from mrs.devices.probe import probe_devices
 from mrs.engine.image_input import ImageInput, chunk_end, place_images
@@ -25,6 +24,7 @@ from mrs.model.model_weights import ModelWeights
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.plan import Plan, make_plan
 from mrs.request import Dtype, ModelSource, RunRequest, VisionRequest
+from mrs.sizes.blocks import CacheSize
 from mrs.source.find import open_checkpoint
 from support.planned_decoder import planned_decoder
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from mrs.api.field_types import Allowed, FieldType, Number, of_type, one_of, quoted, require
-from mrs.block_sizes import BLOCK_SIZES
 from mrs.errors import Unsupported
 from mrs.request import CACHE_TYPES
+from mrs.sizes.blocks import BLOCK_SIZES
 
 #: Roles of messages.
 ROLES = ("system", "developer", "user", "assistant", "tool")

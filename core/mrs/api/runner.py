@@ -33,12 +33,12 @@ from mrs.api.which import (
     path_text,
     vision_request,
 )
-from mrs.block_sizes import BLOCK_TOKENS
 from mrs.errors import UsageError
 from mrs.events import OnProgress
 from mrs.model_loader import ModelLoader
 from mrs.plan.plan import Plan
 from mrs.request import CacheType, Message, PagedRequest, RunRequest, Sampling
+from mrs.sizes.blocks import BLOCK_TOKENS
 
 if TYPE_CHECKING:
     from typing_extensions import Self

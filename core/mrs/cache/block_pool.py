@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from mrs.block_sizes import BLOCK_TOKENS
 from mrs.kernels.paged import PagedKV
+from mrs.sizes.blocks import BLOCK_TOKENS
 
 
 class BlockPool:

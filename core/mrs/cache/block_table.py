@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mrs.block_sizes import blocks_of
 from mrs.cache.block_pool import BlockPool
 from mrs.cache.layer_cache import MemoryTally
 from mrs.interrupts import interrupts_held
+from mrs.sizes.blocks import blocks_of
 
 
 @dataclass(frozen=True)

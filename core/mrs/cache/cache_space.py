@@ -9,13 +9,13 @@ from typing import Protocol, cast
 
 import torch
 
-from mrs.block_sizes import CacheSize
 from mrs.cache.block_pool import BlockPool
 from mrs.cache.block_table import BlockTable
 from mrs.cache.layer_cache import CachePart, LayerCache
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.kernels.paged import PagedKV
+from mrs.sizes.blocks import CacheSize
 
 
 class OwnLayer(LayerCache, CachePart, Protocol):

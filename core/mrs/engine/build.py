@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from mrs.block_sizes import BLOCK_TOKENS, CacheSize
 from mrs.cache.prefix.disk import DiskPrefixCache
 from mrs.cache.prefix.manager import PrefixCacheManager
 from mrs.engine.cache_manager import CacheManager
@@ -16,6 +15,7 @@ from mrs.engine.scheduler import MAX_WAITING, Scheduler
 from mrs.engine.worker import Worker
 from mrs.model.decoder import Decoder
 from mrs.request import PREFILL_CHUNK_TOKENS
+from mrs.sizes.blocks import BLOCK_TOKENS, CacheSize
 
 
 @dataclass(frozen=True)

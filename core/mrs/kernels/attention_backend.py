@@ -11,9 +11,7 @@ from mrs.kernels.cpu import elementwise
 from mrs.kernels.cpu.library import NativeLibrary, native_library
 from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.kernels.softmax_attention import attend_with_torch
-
-#: Scores that are computed at once if all heads share one key head; bounds their memory.
-SCORES_AT_ONCE = 1 << 24
+from mrs.sizes.latent import heads_at_once
 
 
 class AttentionBackend(Protocol):
@@ -128,4 +126,4 @@ def _split_heads(q: Tensor, k: Tensor, has_sinks: bool) -> tuple[Tensor, ...]:
     """q (T, H, D) split by heads to bound the scores' memory, if all heads share k (1, S, D)."""
     if k.shape[0] > 1 or has_sinks:
         return (q,)
-    return torch.split(q, max(SCORES_AT_ONCE // (q.shape[0] * k.shape[1]), 1), dim=1)
+    return torch.split(q, heads_at_once(q.shape[0], k.shape[1]), dim=1)

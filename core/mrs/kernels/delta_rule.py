@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-#: Tokens whose updates of the state are computed together, as one triangular system for each head.
-CHUNK_TOKENS = 64
+from mrs.sizes.delta import CHUNK_TOKENS
 
 
 def gated_delta_rule(

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mrs.architecture.binding import Parameter, WeightTransform
 from mrs.formats import Format
-from mrs.kernels.cpu.packed import GROUP_ROWS, PackedMatrix
+from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.cpu.weight_memory import WeightArena
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
 from mrs.kernels.triton.self_test import triton_unavailable_reason
@@ -26,6 +26,7 @@ from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.linear import BlockMatrix, DenseMatrix, Matrix
 from mrs.quants import decode, requantize
 from mrs.quants.fields import PLANE_LAYOUTS, split_blocks
+from mrs.sizes.packed import GROUP_ROWS
 from mrs.storage import Form, Storage
 
 _logger = logging.getLogger(__name__)

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from mrs.architecture.binding import Piece, Scales
 from mrs.formats import FORMATS, Format
-from mrs.kernels.cpu.packed import GROUP_ROWS
 from mrs.quants import decode
 from mrs.quants.float8 import decode_float8_tiles
 from mrs.quants.fp4 import decode_mxfp4_pairs
+from mrs.sizes.packed import GROUP_ROWS
+from mrs.sizes.quantization import SCALED_CHUNK_WEIGHTS, load_chunk_weights
 from mrs.source.checkpoint import TensorInfo
 from mrs.source.weights import Weights
-from mrs.storage import SCALED_CHUNK_WEIGHTS, load_chunk_weights
 
 #: The torch dtype of each plain format.
 TORCH_DTYPES: dict[str, torch.dtype] = {

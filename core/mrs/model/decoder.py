@@ -12,7 +12,6 @@ from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import RopeScaling
-from mrs.block_sizes import CacheSize
 from mrs.cache.cache_space import CacheBuilder, CacheConfig, CacheSpace
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.model.batch import ForwardBatch
@@ -24,6 +23,7 @@ from mrs.model.model_weights import ModelWeights
 from mrs.model.modules import build_feed_forward, build_mixer
 from mrs.model.rope import RopeTable, file_factors
 from mrs.model.vision.vision_module import VisionModule
+from mrs.sizes.blocks import CacheSize
 
 
 class DecoderLayer:

@@ -1,9 +1,7 @@
 """Attention and MLP blocks of a layer that the native library computes in one call each.
 
-A block is fused if its layer has style `pre`, RMS norms and a residual scale of 1, if its matrices
-are packed, and if it has no feature that the native code lacks: biases other than those of
-queries, keys and values, attention sinks, output gates, or a norm over all heads at once. All
-other blocks are computed operation by operation, with the same results.
+`mrs.sizes.fusable` says which blocks these are. All others are computed operation by operation,
+with the same results.
 """
 
 from __future__ import annotations
@@ -13,21 +11,18 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.norm_rope import Norm
 from mrs.cache.paged_kv import PagedKVCache
-from mrs.kernels.cpu.elementwise import ACTIVATION_CODES
 from mrs.kernels.cpu.fused_layer import (
     NativeAttentionBlock,
     NativeMlpBlock,
     native_library_for,
-    supports_head_dim,
 )
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights
 from mrs.model.rope import RopeTable
+from mrs.sizes.fusable import fusable_attention, fusable_feed_forward
 
 
 class FusedAttentionBlock:
@@ -49,16 +44,13 @@ def fuse_attention(
     layer: Layer, weights: ModelWeights, rope: RopeTable | None
 ) -> FusedAttentionBlock | None:
     """The fused attention block of a layer; None if the native library cannot compute it."""
-    config = layer.mixer
-    if rope is None or not isinstance(config, Attention) or not _is_ordinary(layer):
-        return None
-    head_norm = config.qk_norm or Norm(0.0)
-    if config.sinks or config.gated or config.qk_norm_whole or head_norm.kind != "rms":
+    config = fusable_attention(layer)
+    if config is None or rope is None:
         return None
     qkv_slots = [f"mixer.{slot}" for slot in "qkv"]
     matrices = _packed_matrices(weights, *qkv_slots, "mixer.o")
     library = native_library_for(matrices)
-    if library is None or config.out_bias or not supports_head_dim(config.head_dim):
+    if library is None:
         return None
     native = NativeAttentionBlock(
         library,
@@ -73,17 +65,15 @@ def fuse_attention(
         softcap=config.softcap,
         biases=[weights.optional_vector(f"{slot}.bias") for slot in qkv_slots],
         head_norms=[weights.optional_vector(f"mixer.{slot}_norm.weight") for slot in "qk"],
-        head_eps=head_norm.eps,
+        head_eps=(config.qk_norm or Norm(0.0)).eps,
     )
     return FusedAttentionBlock(native, rope)
 
 
 def fuse_feed_forward(layer: Layer, weights: ModelWeights) -> NativeMlpBlock | None:
     """The fused MLP block of a layer; None if the native library cannot compute it."""
-    mlp = layer.feed_forward
-    if not isinstance(mlp, Mlp) or not mlp.gated or mlp.activation not in ACTIVATION_CODES:
-        return None
-    if mlp.bias or not _is_ordinary(layer):
+    mlp = fusable_feed_forward(layer)
+    if mlp is None:
         return None
     matrices = _packed_matrices(weights, "ffn.gate", "ffn.up", "ffn.down")
     library = native_library_for(matrices)
@@ -91,10 +81,6 @@ def fuse_feed_forward(layer: Layer, weights: ModelWeights) -> NativeMlpBlock | N
         return None
     norm = weights.vector("ffn.norm.weight")
     return NativeMlpBlock(library, norm, layer.norm.eps, mlp.activation, matrices)
-
-
-def _is_ordinary(layer: Layer) -> bool:
-    return layer.style == "pre" and layer.residual_scale == 1.0 and layer.norm.kind == "rms"
 
 
 def _packed_matrices(weights: ModelWeights, *slots: str) -> list[PackedMatrix]:

@@ -10,11 +10,7 @@ from torch import Tensor
 
 from mrs.formats import Format
 from mrs.quants import decode
-
-#: Weights that `BlockMatrix` decodes at a time. On a CPU, some of a tile stays in its caches; on a
-#: GPU, a few dozen bytes of temporary memory for each weight are affordable.
-TILE_WEIGHTS = {"cpu": 1 << 20}
-TILE_WEIGHTS_ELSEWHERE = 1 << 22
+from mrs.sizes.quantization import tile_rows
 
 
 class Matrix(Protocol):
@@ -86,10 +82,10 @@ class BlockMatrix:
     def matmul(self, x: Tensor) -> Tensor:
         rows, columns = self.shape
         out = torch.empty(len(x), rows, dtype=x.dtype, device=x.device)
-        tile_rows = max(TILE_WEIGHTS.get(x.device.type, TILE_WEIGHTS_ELSEWHERE) // columns, 1)
-        for first in range(0, rows, tile_rows):
-            tile = decode(self._blocks[first : first + tile_rows], self._format, x.dtype)
-            out[:, first : first + tile_rows] = F.linear(x, tile)
+        some = tile_rows(columns, on_cpu=x.device.type == "cpu")
+        for first in range(0, rows, some):
+            tile = decode(self._blocks[first : first + some], self._format, x.dtype)
+            out[:, first : first + some] = F.linear(x, tile)
         return out
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:

@@ -12,6 +12,7 @@ from mrs.architecture.norm_rope import Rope, RopeScaling
 from mrs.kernels.rotate import rotate
 from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights
+from mrs.sizes.rope import grown_rows
 
 
 def frequencies(
@@ -151,7 +152,7 @@ class RopeTable:
         """From the table, which grows to the largest position."""
         end = int(batch.positions.max()) + 1
         if end > self._cos.shape[0]:
-            rows = max(end, 2 * self._cos.shape[0], 256)
+            rows = grown_rows(end, self._cos.shape[0])
             self._cos, self._sin = self._tabulate(torch.arange(rows), 0)
         positions = batch.positions.to(self._device)
         if positions.dim() == 1:

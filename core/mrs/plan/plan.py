@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 
+from mrs.architecture.binding import Parameter
 from mrs.devices.device import Device
 from mrs.errors import DoesNotFit
 from mrs.formats import FORMATS, Format
@@ -15,7 +17,7 @@ from mrs.plan.memory.breakdown import Correction, MemoryBreakdown, memory_breakd
 from mrs.plan.memory.device_sizes import ModelSizes, Workload
 from mrs.plan.memory.model_facts import ModelFacts, weights_format
 from mrs.plan.memory.prefix_budget import prefix_budgets
-from mrs.plan.memory.stored_weights import ModelWeightsInfo
+from mrs.plan.memory.stored_weights import ModelWeightsInfo, StoredWeights
 from mrs.plan.memory.vision_sizes import VisionSizes, pictures
 from mrs.plan.placement.paged import place_with_pool
 from mrs.plan.placement.placement import Placement
@@ -34,9 +36,8 @@ class Plan:
 
     layer_devices                 an index into `devices` for each layer
     primary_device                the index of the device of embedding, final norm and head
-    storage, stored               how weights are stored in memory and in the files, by parameter
+    kept, stored                  weights as each device would store them; as files do, by parameter
     cache_format                  the type of keys and values
-    parameter_devices             the device index of each parameter
     kv_bytes_per_token            the average over the planned length
     kv_bytes_per_further_token    the bytes that one more token needs
     terms, prefix_bytes           memory of each device; and how much its prefix cache may use
@@ -53,9 +54,9 @@ class Plan:
     devices: tuple[Device, ...]
     layer_devices: tuple[int, ...]
     primary_device: int
-    storage: Mapping[str, Storage]
+    parameters: Sequence[Parameter]
+    kept: tuple[StoredWeights, ...]
     stored: Mapping[str, Storage]
-    parameter_devices: Mapping[str, int]
     layer_bytes: tuple[int, ...]
     kv_bytes: tuple[int, ...]
     kv_bytes_per_token: int
@@ -110,7 +111,21 @@ class Plan:
             return "fits"
         return f"fits with {self.spilled_layers} of {self.model.layers} layers on the CPU"
 
-    @property
+    @cached_property
+    def parameter_devices(self) -> Mapping[str, int]:
+        """The index into `devices` of each parameter's, by its name."""
+        return {
+            p.name: self.primary_device if p.layer is None else self.layer_devices[p.layer]
+            for p in self.parameters
+        }
+
+    @cached_property
+    def storage(self) -> Mapping[str, Storage]:
+        """How each parameter is kept, by its name."""
+        devices = self.parameter_devices.items()
+        return {name: self.kept[index].storage[name] for name, index in devices}
+
+    @cached_property
     def weights_format(self) -> str:
         return weights_format(self.storage)
 
@@ -190,10 +205,6 @@ def make_plan(
     used_corrections = corrections or {}
     sizes, placement = place_with_pool(request, sizes, devices, used_corrections, placement)
     layer_devices, primary_device = tuple(placement.layer_devices), placement.first_device
-    parameter_devices = {
-        p.name: primary_device if p.layer is None else layer_devices[p.layer]
-        for p in sizes.parameters
-    }
     on = [sizes.on(device) for device in devices]
     terms = memory_breakdowns(sizes, devices, layer_devices, primary_device, used_corrections)
     vision = on[primary_device].vision
@@ -208,8 +219,8 @@ def make_plan(
         layer_devices=layer_devices,
         primary_device=primary_device,
         stored=files.stored_as,
-        storage={name: on[index].storage[name] for name, index in parameter_devices.items()},
-        parameter_devices=parameter_devices,
+        parameters=sizes.parameters,
+        kept=tuple(each.kept for each in on),
         layer_bytes=tuple(on[i].layer_bytes[n] for n, i in enumerate(layer_devices)),
         kv_bytes=sizes.kv_bytes,
         kv_bytes_per_token=sizes.kv_bytes_per_token,

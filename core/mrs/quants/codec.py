@@ -14,7 +14,7 @@ from mrs.errors import Unsupported
 from mrs.formats import Format
 from mrs.kernels.cpu.encode import native_encoder
 from mrs.quants import fp4, iq, k_encode, k_quants, legacy, ternary, unquantized
-from mrs.storage import CODED_WEIGHTS
+from mrs.sizes.quantization import coded_weights
 
 _BlockConversion = Callable[[torch.Tensor], torch.Tensor]
 _ConvertInto = Callable[[torch.Tensor, torch.Tensor], object]
@@ -31,18 +31,12 @@ DECODERS: dict[str, _BlockConversion] = {
 #: From float32 (N, block_elements) to blocks (N, block_bytes).
 ENCODERS: dict[str, _BlockConversion] = {**legacy.ENCODERS, **k_encode.ENCODERS}
 
-#: Values converted at a time: enough to outweigh the overhead of an operation on every device.
-#: Temporaries, about 40 bytes for each value, stay small compared with the weights.
-_CHUNK_ELEMENTS = {"cpu": CODED_WEIGHTS}
-_OTHER_CHUNK_ELEMENTS = 1 << 22
-
 
 def _convert(
     source: torch.Tensor, target: torch.Tensor, elements: int, convert: _ConvertInto
 ) -> None:
     """Call `convert(source, target)` chunk by chunk; each row has `elements` values."""
-    chunk_elements = _CHUNK_ELEMENTS.get(source.device.type, _OTHER_CHUNK_ELEMENTS)
-    rows = chunk_elements // elements
+    rows = coded_weights(on_cpu=source.device.type == "cpu") // elements
     chunks = list(zip(torch.split(source, rows), torch.split(target, rows), strict=True))
     threads = torch.get_num_threads() if source.device.type == "cpu" else 1
     if threads == 1 or len(chunks) == 1:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mrs.block_sizes import CacheSize, blocks_of
 from mrs.cache.cache_space import CacheSpace
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.devices.host_memory import peak_resident_bytes
@@ -19,6 +18,7 @@ from mrs.model.batch import ImageFeatures, SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.model_weights import ModelWeights
 from mrs.plan.report.reconcile import Measured
+from mrs.sizes.blocks import CacheSize, blocks_of
 
 #: Tokens that are decoded at the full length.
 DECODED_TOKENS = 8

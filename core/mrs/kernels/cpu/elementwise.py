@@ -10,12 +10,13 @@ import ctypes
 import torch
 from torch import Tensor
 
-from mrs.attention_sizes import is_native
 from mrs.kernels.cpu.library import NativeLibrary, native_library
 from mrs.kernels.native_structs import CACHE_TYPES, NativeBatch, NativeKV
+from mrs.sizes.attention import is_native
+from mrs.sizes.fused_layer import ACTIVATIONS
 
 #: The library's codes for the activation functions that it computes.
-ACTIVATION_CODES = {"silu": 0, "gelu_tanh": 1}
+ACTIVATION_CODES = {name: code for code, name in enumerate(ACTIVATIONS)}
 
 #: log2 of a block size that no sequence exceeds.
 _ONE_BLOCK_SHIFT = 62

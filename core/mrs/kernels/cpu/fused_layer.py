@@ -13,18 +13,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mrs.attention_sizes import is_native
 from mrs.kernels.cpu.elementwise import ACTIVATION_CODES
 from mrs.kernels.cpu.library import NativeLibrary, native_library
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.paged import AttentionBatch, PagedKV
-
-#: Workspace of an MLP block. The allocator keeps freed memory of this size; larger allocations it
-#: returns to the system, which then clears every page again for the next layer.
-_SCRATCH_BYTES = 31 << 20
-
-#: Tokens of a panel of packed activations; an MLP block computes whole panels at a time.
-_PANEL_TOKENS = 12
+from mrs.sizes.fused_layer import attention_numbers, feed_forward_numbers, most_tokens
 
 
 class _MlpStruct(ctypes.Structure):
@@ -116,9 +109,9 @@ class NativeMlpBlock(NativeBlock):
             up.address,
             down.address,
         )
-        super().__init__(library, norm, matrices, native, gate.shape[1] + 2 * gate.shape[0])
-        panels = _SCRATCH_BYTES // (4 * self.workspace_floats * _PANEL_TOKENS)
-        self._tokens_at_once = max(panels, 1) * _PANEL_TOKENS
+        rows, columns = gate.shape
+        super().__init__(library, norm, matrices, native, feed_forward_numbers(columns, rows))
+        self._tokens_at_once = most_tokens(self.workspace_floats)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (N, hidden) float32 to (N, hidden)."""
@@ -165,7 +158,7 @@ class NativeAttentionBlock(NativeBlock):
         `head_norms` are the weights of the RMS norms of the heads of q and k. `pairs` and
         `interleaved` are as in `kernels.rotate`, the rest as in `attend_with_torch`.
         """
-        q, k, v, _ = matrices
+        q, k, *_ = matrices
         vectors = [None if each is None else each.float() for each in (*biases, *head_norms)]
         native = _AttentionStruct(
             norm.data_ptr(),
@@ -180,8 +173,8 @@ class NativeAttentionBlock(NativeBlock):
             scale,
             softcap or 0.0,
         )
-        workspace_floats = 2 * q.shape[0] + q.shape[1] + k.shape[0] + v.shape[0]
-        super().__init__(library, norm, matrices, native, workspace_floats)
+        floats = attention_numbers(q.shape[1], q.shape[0], k.shape[0])
+        super().__init__(library, norm, matrices, native, floats)
         self._vectors = vectors
 
     def __call__(
@@ -219,8 +212,3 @@ def check_allocated(is_done: bool) -> None:
 def native_library_for(matrices: Sequence[PackedMatrix]) -> NativeLibrary | None:
     """The library, if there are packed matrices to multiply."""
     return native_library() if matrices else None
-
-
-def supports_head_dim(head_dim: int) -> bool:
-    """Whether the library computes attention with heads of this size."""
-    return is_native(head_dim)

@@ -16,9 +16,7 @@ from mrs.kernels.cpu.fused_layer import (
     check_allocated,
 )
 from mrs.kernels.paged import AttentionBatch, PagedKV
-
-#: More tokens take so long that Ctrl-C should not have to wait for several layers.
-FEW_TOKENS = 8
+from mrs.sizes.fused_layer import FEW_TOKENS
 
 
 class _LayerStruct(ctypes.Structure):

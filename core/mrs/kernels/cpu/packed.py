@@ -4,32 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from functools import cache
 
 import torch
 from torch import Tensor
 
+from mrs.formats import FORMATS
 from mrs.kernels.cpu.library import NativeLibrary, NativeMatrix, native_library
-
-#: GGUF formats that the native kernels multiply, in the order of the library's codes.
-PACKED_FORMATS = (
-    "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "F16", "BF16",
-)  # fmt: skip
-
-#: Columns of a block; a row consists of whole blocks.
-_BLOCK_COLUMNS = {
-    **dict.fromkeys(PACKED_FORMATS[:5], 32),
-    **dict.fromkeys(PACKED_FORMATS[5:10], 256),
-    **dict.fromkeys(PACKED_FORMATS[10:], 1),
-}
-
-#: Rows that are stored interleaved; matrices are padded to a multiple of them.
-GROUP_ROWS = 16
-
-#: Bytes of a tile of decoded weights: it stays in the second- or third-level cache until used.
-_TILE_BYTES = 4 << 20
+from mrs.sizes.packed import GROUP_ROWS, PACKED_FORMATS, packed_bytes
+from mrs.sizes.products import DECODED_TOKENS, decoded_number_bytes, decoded_tile_rows
 
 _TYPES = {torch.float32: 0, torch.bfloat16: 1}
+#: By the bytes of a number.
+_DENSE_DTYPES = {2: torch.bfloat16, 4: torch.float32}
 
 
 class PackedMatrix:
@@ -77,8 +63,9 @@ class PackedMatrix:
             None if self._subnormal is None else self._subnormal.data_ptr(),
         )
         self._address = ctypes.addressof(self._matrix)
-        self._row_bytes: int = library.functions.mrs_row_bytes(format_code, columns)
-        self._dense_tokens, self._dense_dtype = _dense(library.path)
+        self._row_bytes = FORMATS[format_name].size_bytes((columns,))
+        self._dense_tokens = DECODED_TOKENS.get(library.path, sys.maxsize)
+        self._dense_dtype = _DENSE_DTYPES[decoded_number_bytes(library.path)]
         self.shape = (rows, columns)
 
     @property
@@ -164,7 +151,7 @@ class PackedMatrix:
         dtype = self._dense_dtype
         x_dense = x.to(dtype)
         out = torch.empty(x.shape[0], rows, dtype=x.dtype)
-        tile_rows = max(_TILE_BYTES // (dtype.itemsize * columns) // GROUP_ROWS, 1) * GROUP_ROWS
+        tile_rows = decoded_tile_rows(dtype.itemsize, columns)
         for first in range(0, rows, tile_rows):
             count = min(tile_rows, rows - first)
             tile = torch.empty(count, columns, dtype=dtype)
@@ -203,11 +190,9 @@ class PackedMatrix:
 
 
 def _packed_bytes(format_name: str, rows: int, columns: int) -> int:
-    if rows < 1 or columns < 1 or columns % _BLOCK_COLUMNS[format_name]:
-        raise ValueError(f"{rows} x {columns} weights are not whole {format_name} blocks")
-    format_code = PACKED_FORMATS.index(format_name)
-    size_bytes: int = _required_library().functions.mrs_packed_bytes(format_code, rows, columns)
-    return size_bytes
+    if rows < 1 or columns < 1:
+        raise ValueError(f"a matrix cannot have {rows} rows of {columns} columns")
+    return packed_bytes(FORMATS[format_name], rows, columns)
 
 
 def _required_library() -> NativeLibrary:
@@ -215,17 +200,3 @@ def _required_library() -> NativeLibrary:
     if library is None:
         raise RuntimeError("the native kernels are not available")
     return library
-
-
-@cache
-def _dense(path: str) -> tuple[int, torch.dtype]:
-    """From how many tokens on torch's product of decoded weights is faster, and in which type.
-
-    As measured, torch is faster with matrix units (AMX), and faster than the portable C code; on
-    all other CPU paths this library is always faster.
-    """
-    if path == "amx":
-        return 32, torch.bfloat16
-    if path == "portable":
-        return 4, torch.float32
-    return sys.maxsize, torch.float32

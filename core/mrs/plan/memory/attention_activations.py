@@ -6,13 +6,19 @@ from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.mixers.mla_spec import LatentAttention
 from mrs.architecture.norm_rope import Rope
-from mrs.attention_sizes import is_native, workspace_bytes
-from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
+from mrs.plan.memory.forward_pass import (
+    ForwardShape,
+    StorageOf,
+    head_product_bytes,
+    norm_bytes,
+    product_bytes,
+)
+from mrs.sizes.attention import is_native, workspace_bytes
+from mrs.sizes.latent import heads_at_once
+from mrs.sizes.rope import grown_rows
 
 #: Keys that the CPU's fused attention looks at in one step, and float32 sums it keeps beside.
 ATTENTION_KEYS_PER_STEP = 512
-#: Scores of latent attention that are in memory at once.
-LATENT_SCORES = 1 << 24
 
 
 def attention_bytes(part: Attention, run: ForwardShape, hidden_size: int, kept: StorageOf) -> int:
@@ -60,24 +66,24 @@ def latent_attention_bytes(
     """First queries, those through the keys' map, and what of them is rotated.
 
     Then queries as they came and as they attend, the latent vector and the keys stay; beside them
-    what attention takes and its result; last the result, what goes through the values' map, cast
-    and put in order for it, and the projection back.
+    what attention takes and its result; last the result, what comes through the values' map and is
+    put in order, and the projection back.
     """
     wide = part.kv_lora_rank + part.rope.dim
     q = run.size(part.heads * (part.qk_nope_head_dim + part.rope.dim))
     latents = run.size(part.heads * part.kv_lora_rank)
     queries = run.size(part.heads * wide)
     held = q + queries + run.size(2 * wide + part.kv_lora_rank)
-    making = q + latents + queries + 2 * run.size(part.heads * part.rope.dim)
+    mapping = head_product_bytes(run, part.heads, part.qk_nope_head_dim, part.kv_lora_rank)
+    turning = latents + queries + 2 * run.size(part.heads * part.rope.dim)
+    making = q + max(mapping, turning)
     attending = latents + _latent_workspace_bytes(part, run.of_one_sequence())
     values = run.size(part.heads * part.v_head_dim)
     back = product_bytes(
         run, part.heads * part.v_head_dim, hidden_size, kept("mixer.o"), bias=part.bias
     )
-    # Maps of heads are of the cache's type.
-    narrow = run.tokens * part.heads * run.cache.block_bytes
-    cast = 0 if run.cache == run.activation else 2 * narrow * (part.kv_lora_rank + part.v_head_dim)
-    ending = latents + max(cast, 2 * values + back)
+    mapping = head_product_bytes(run, part.heads, part.kv_lora_rank, part.v_head_dim)
+    ending = latents + max(mapping, 2 * values, values + back)
     return max(making, held + max(attending, ending))
 
 
@@ -90,7 +96,7 @@ def _latent_workspace_bytes(part: LatentAttention, run: ForwardShape) -> int:
     if run.native and is_native(wide, part.kv_lora_rank):
         return native_attention_bytes(part.heads, wide, part.kv_lora_rank, run)
     pairs = run.tokens * run.context_tokens
-    scores = max(min(part.heads * pairs, LATENT_SCORES), pairs)
+    scores = pairs * min(part.heads, heads_at_once(run.tokens, run.context_tokens))
     keys = run.context_tokens * wide * (2 * 4 + run.cache.block_bytes)
     cast = run.tokens * part.heads * wide * run.cache.block_bytes
     return cast + (3 * 4 + 2) * scores + keys + run.size(part.heads * part.kv_lora_rank)
@@ -113,10 +119,10 @@ def rotation_bytes(run: ForwardShape, heads: int, head_dim: int, rope: Rope) -> 
 
 
 def table_tokens(context_tokens: int, chunk_tokens: int) -> int:
-    """Rows of a rotary table, which doubles until it holds the context."""
-    rows = max(256, min(chunk_tokens, context_tokens))
+    """Rows of a rotary table that has grown until it holds the context."""
+    rows = grown_rows(min(chunk_tokens, context_tokens))
     while rows < context_tokens:
-        rows *= 2
+        rows = grown_rows(rows + 1, rows)
     return rows
 
 
@@ -156,9 +162,10 @@ def score_bytes(part: Attention, run: ForwardShape) -> int:
 
 def native_attention_bytes(group: int, key_dim: int, value_dim: int, run: ForwardShape) -> int:
     """What native attention of one sequence keeps in all threads."""
-    return run.threads * workspace_bytes(
-        group, key_dim, value_dim, tokens=run.tokens, context_tokens=run.context_tokens
+    each = workspace_bytes(
+        run.path, group, key_dim, value_dim, tokens=run.tokens, context_tokens=run.context_tokens
     )
+    return run.threads * each
 
 
 def _seen_keys(part: Attention, run: ForwardShape) -> int:

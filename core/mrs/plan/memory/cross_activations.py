@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
-from mrs.attention_sizes import TASK_HEADS, is_native
-from mrs.plan.memory.attention_activations import kernel_bytes
+from mrs.plan.memory.attention_activations import kernel_bytes, native_attention_bytes
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
+from mrs.sizes.attention import is_native
 
 
 def cross_attention_bytes(
@@ -62,7 +62,9 @@ def _attending_bytes(
         folded = (2 if run.cache != run.activation else 1) * cast
         attending = max(folded + cast + kernel_bytes(part, one), 3 * cast)
     elif run.native and is_native(part.head_dim):
-        attending = one.size(size) + run.threads * TASK_HEADS * 4 * run.image_keys
+        group, dim = part.heads // part.kv_heads, part.head_dim
+        pictures = replace(one, context_tokens=run.image_keys)
+        attending = one.size(size) + native_attention_bytes(group, dim, dim, pictures)
     else:
         attending = 3 * cast + kernel_bytes(part, one)
     return max(

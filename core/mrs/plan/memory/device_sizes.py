@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from mrs.architecture.layers import Layer
-from mrs.block_sizes import BLOCK_TOKENS, CacheSize
 from mrs.devices.cpu_path import cpu_path, torch_units
 from mrs.devices.device import Device
 from mrs.devices.processor import cpu_threads
@@ -23,6 +22,7 @@ from mrs.plan.memory.layer_activations import (
 from mrs.plan.memory.stored_weights import ModelWeightsInfo, StoredWeights
 from mrs.plan.memory.vision_sizes import Pictures, VisionSizes, vision_sizes
 from mrs.request import PREFILL_CHUNK_TOKENS
+from mrs.sizes.blocks import BLOCK_TOKENS, CacheSize
 from mrs.storage import Storage, StorageRules
 
 
@@ -213,15 +213,15 @@ class ModelSizes:
         self, weights: StoredWeights, passes: Sequence[ForwardShape]
     ) -> list[int]:
         """Layers of one kind whose matrices are kept alike are counted once."""
-
-        @cache
-        def largest(layer: Layer, slots: tuple[tuple[str, Storage], ...]) -> int:
-            kept = dict(slots).__getitem__
-            hidden = self.spec.hidden_size
-            return max(layer_activation_bytes(layer, hidden, run, kept) for run in passes)
-
-        layers = zip(self.spec.layers, weights.layer_slots, strict=True)
-        return [largest(layer, slots) for layer, slots in layers]
+        hidden_size = self.spec.hidden_size
+        largest = [
+            max(
+                layer_activation_bytes(layer, hidden_size, run, dict(slots).__getitem__)
+                for run in passes
+            )
+            for layer, slots in weights.kinds
+        ]
+        return [largest[kind] for kind in weights.layer_kinds]
 
     def _kv_bytes(self, size: CacheSize, image_keys: int = 0) -> tuple[int, ...]:
         """Bytes of each layer's caches; layers of one kind are counted once."""

@@ -8,58 +8,25 @@ elsewhere), of the KV cache, and of a dense weight.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mrs.formats import FORMATS, Format
+from mrs.sizes.products import (
+    decoded_number_bytes,
+    decoded_tile_rows,
+    decoded_workspace_bytes,
+    decodes,
+    packed_workspace_bytes,
+)
+from mrs.sizes.quantization import block_workspace_bytes
 from mrs.storage import Storage
-from mrs.units import KIB, MIB
+from mrs.units import KIB
 
 #: What torch's products take besides with AMX, at least.
 AMX_SCRATCH_BYTES = 400 * KIB
 #: Tokens and columns from which torch's products of bf16 take so much more in each thread.
 COPIED_TOKENS, COPIED_COLUMNS, COPIED_BYTES = 769, 2049, 1536 * KIB
-#: Tokens from which packed weights are decoded for torch's products, by path; and the tiles.
-DECODED_TOKENS = {"amx": 32, "portable": 4}
-TILE_BYTES = 4 * MIB
-#: More tokens than this are multiplied as pairs of bf16, by paths that have units for them.
-PAIRED_TOKENS = 4
-PAIRED_PATHS = ("amx", "avx512_bf16")
-#: Tokens in a panel of activations: the least of these that hold all, or the largest.
-PANEL_WIDTHS = (1, 2, 4, 8)
-#: Some paths level weights for so many tokens and more. A thread then has a tile of so many bytes,
-#: and sums of so many tiles of so many rows, in panels of which so many are in hand.
-TILED_PATHS = ("amx", "avx512_bf16", "avx512")
-TILED_TOKENS, TILED_COLUMNS = 17, 128
-TILE_CODE_BYTES, TILE_ROWS, TILES, TILE_PANELS = 16_896, 32, 8, 48
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How some packed weights read x: tokens in a panel, and a token's bytes for 32 columns."""
-
-    name: str
-    width: int
-    unit_bytes: int
-
-
-TILED = Layout("tiles", 12, 34)
-
-#: Where blocks are decoded for every product: weights in a tile, on a CPU and elsewhere.
-BLOCK_TILE_WEIGHTS, BLOCK_TILE_WEIGHTS_ELSEWHERE = 1 << 20, 1 << 22
-#: Weights that are decoded at once, by a thread of a CPU and elsewhere.
-DECODED_WEIGHTS, DECODED_WEIGHTS_ELSEWHERE = 1 << 18, 1 << 22
-#: Bytes that each of them takes meanwhile beside the result, as measured; others take the most.
-DECODING_BYTES = {
-    **dict.fromkeys(("Q4_0", "Q5_0", "Q8_0", "Q8_K", "TQ2_0"), 8.2),
-    "TQ1_0": 10.1,
-    **dict.fromkeys(("Q4_1", "Q5_1"), 12.2),
-    **dict.fromkeys(("IQ2_S", "IQ3_S"), 12.7),
-    **dict.fromkeys(("Q2_K", "Q4_K", "Q5_K", "IQ4_NL", "IQ4_XS", "MXFP4"), 13.2),
-    **dict.fromkeys(("Q3_K", "Q6_K"), 14.3),
-}
-MOST_DECODING_BYTES = 17.1
-
 #: How the weight of a slot such as `mixer.q` is kept.
 StorageOf = Callable[[str], Storage]
 
@@ -154,83 +121,38 @@ def _dense_scratch_bytes(
 def _packed_scratch_bytes(
     run: ForwardShape, weight: Format, tokens: int, columns: int, rows: int
 ) -> int:
-    """A packed product lays x out in panels. Where torch multiplies many tokens, tile after tile of
-    the weight is decoded, and multiplied while the one before is still there: to bf16, which x is
-    cast to, for matrix units, and to float32 in place of portable C.
-    """
-    if not decodes_packed(run, tokens):
-        return panel_bytes(run, [weight], tokens, columns, rows)
-    number = 2 if run.path == "amx" else 4
-    tile_rows = min(rows, max(TILE_BYTES // (number * columns), 1))
-    tiles = (2 if tile_rows < rows else 1) * tile_rows * number * columns
-    results = number * tokens * tile_rows
-    if run.path != "amx":
-        return results + tiles
-    units = _dense_scratch_bytes(run, FORMATS["BF16"], tokens, columns, tile_rows)
-    return number * tokens * columns + results + tiles + units
-
-
-def decodes_packed(run: ForwardShape, tokens: int) -> bool:
-    """Whether packed weights are decoded for so many tokens."""
-    return tokens >= DECODED_TOKENS.get(run.path, tokens + 1)
-
-
-def panel_bytes(
-    run: ForwardShape, weights: Iterable[Format], tokens: int, columns: int, rows: int
-) -> int:
-    """x as packed weights of `rows` rows in all read it, and what their products take besides.
-
-    Weights of one layout share it. A panel holds several tokens and is filled up.
-    """
-    layouts = {_layout(run, weight, tokens, columns) for weight in weights}
-    panels = {layout.name: -(-tokens // layout.width) for layout in layouts}
-    laid = sum(
-        panels[layout.name] * layout.width * -(-columns // 32) * layout.unit_bytes
-        for layout in layouts
-    )
-    if TILED not in layouts:
-        return laid
-    tasks = -(-rows // TILE_ROWS)
-    tiles = min(tasks if run.threads == 1 else max(tasks // (2 * run.threads), 1), TILES)
-    sums = tiles * min(panels[TILED.name], TILE_PANELS) * TILE_ROWS * TILED.width * 4
-    return laid + min(run.threads, tasks) * (TILE_CODE_BYTES + sums)
-
-
-def _layout(run: ForwardShape, weight: Format, tokens: int, columns: int) -> Layout:
-    """How a packed weight reads x: for quantized weights numbers take a byte, and 12 or 2 more;
-    for plain ones they are bf16 or float32, whichever the path multiplies.
-    """
-    width = next((width for width in PANEL_WIDTHS if tokens <= width), PANEL_WIDTHS[-1])
-    if not weight.is_quantized:
-        paired = run.path in PAIRED_PATHS and weight.name == "BF16" and tokens > PAIRED_TOKENS
-        return Layout("bf16", width, 64) if paired else Layout("float32", width, 128)
-    tiled = run.path in TILED_PATHS and tokens >= TILED_TOKENS and columns % TILED_COLUMNS == 0
-    return TILED if tiled and weight.name != "Q8_0" else Layout(weight.name, width, 44)
+    """Where weights are decoded to bf16, for matrix units, torch takes some more for these."""
+    if not decodes(run.path, tokens):
+        return packed_workspace_bytes(run.path, run.threads, [(weight.name, rows)], tokens, columns)
+    decoded = decoded_workspace_bytes(run.path, tokens, columns, rows)
+    if decoded_number_bytes(run.path) == 4:
+        return decoded
+    tile_rows = min(rows, decoded_tile_rows(2, columns))
+    return decoded + _dense_scratch_bytes(run, FORMATS["BF16"], tokens, columns, tile_rows)
 
 
 def _block_scratch_bytes(
     run: ForwardShape, weight: Format, tokens: int, columns: int, rows: int
 ) -> int:
-    """A tile of the weight is decoded, while the one before is still there, and multiplied; the
-    product is copied to its place.
-
-    A GPU that multiplies blocks as they are takes two copies of x instead, one of them in halves.
-    """
+    """A GPU that multiplies blocks as they are takes two copies of x, one of them in halves."""
     number = run.activation.block_bytes
-    weights = BLOCK_TILE_WEIGHTS if run.threads else BLOCK_TILE_WEIGHTS_ELSEWHERE
-    tile_rows = min(rows, max(weights // columns, 1))
-    tile = tile_rows * columns
-    before = number * tile if tile_rows < rows else 0
-    decoding = before + decoding_bytes(run, weight, tile)
-    tiles = max(decoding, number * (tile + tokens * tile_rows))
+    tiles = block_workspace_bytes(weight.name, tokens, columns, rows, number, run.threads)
     return tiles if run.threads else max(tiles, (number + 2) * tokens * columns)
 
 
-def decoding_bytes(run: ForwardShape, weight: Format, weights: int) -> int:
-    """Of decoding so many numbers of a format, result included."""
-    at_once = run.threads * DECODED_WEIGHTS if run.threads else DECODED_WEIGHTS_ELSEWHERE
-    each = DECODING_BYTES.get(weight.name, MOST_DECODING_BYTES)
-    return weights * run.activation.block_bytes + int(min(weights, at_once) * each)
+def head_product_bytes(run: ForwardShape, heads: int, columns: int, rows: int) -> int:
+    """Each head's x times a matrix of its own, in the cache's type: (T, heads, rows) included.
+
+    x is cast, and so is the product. Torch's units take x once more, and what they lay out.
+    """
+    product = run.tokens * heads * rows
+    if run.cache == run.activation:
+        return run.size(heads * rows)
+    number = run.cache.block_bytes
+    cast = number * run.tokens * heads * columns
+    scratch = _dense_scratch_bytes(run, run.cache, run.tokens, columns, rows) * 3 // 2
+    units = cast + scratch if scratch else 0
+    return max(cast + number * product + units, number * product + run.size(heads * rows))
 
 
 def norm_bytes(run: ForwardShape, size: int) -> int:

@@ -1,91 +1,110 @@
 """Bytes of activations of the halves of layers that native kernels compute in one call each.
 
-What is not such a half is None here; which ones are is the rule of `mrs.model.fused_blocks`.
+What is not such a half is None here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import NamedTuple
 
 from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.attention_sizes import is_native
 from mrs.plan.memory.attention_activations import score_bytes
-from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, decodes_packed, panel_bytes
+from mrs.plan.memory.forward_pass import ForwardShape, StorageOf
+from mrs.sizes.fusable import fusable_attention, fusable_feed_forward
+from mrs.sizes.fused_layer import (
+    FEW_TOKENS,
+    attention_numbers,
+    feed_forward_numbers,
+    most_tokens,
+    piece_tokens,
+)
+from mrs.sizes.products import decodes, packed_workspace_bytes
 from mrs.storage import Storage
-from mrs.units import MIB
 
-#: Feed-forward halves run so many tokens at a time that this holds what is made of them, in
-#: multiples of some tokens.
-MLP_SCRATCH_BYTES = 31 * MIB
-MLP_PANEL_TOKENS = 12
+
+class Half(NamedTuple):
+    """What is made between x and the new x, and what products or attention take meanwhile."""
+
+    scratch_bytes: int
+    workspace_bytes: int
 
 
 def fused_attention_bytes(
     layer: Layer, hidden_size: int, run: ForwardShape, kept: StorageOf
 ) -> int | None:
-    """x, its norm, queries, keys and values, while they are made.
-
-    Then the norm is gone, and there are the mixed result and the new x, beside the scores or the
-    mixed result in panels.
-    """
-    part = layer.mixer
-    if not isinstance(part, Attention) or part.rope is None or not _is_ordinary(layer):
-        return None
-    head_norm = part.qk_norm
-    if part.qk_norm_whole or (head_norm is not None and head_norm.kind != "rms"):
-        return None
-    if part.sinks or part.gated or part.out_bias:
-        return None
-    into = [kept(f"mixer.{slot}") for slot in "qkv"]
-    back = kept("mixer.o")
-    if not is_native(part.head_dim) or not _are_fused(run, [*into, back]):
-        return None
-    queries, keys = part.heads * part.head_dim, part.kv_heads * part.head_dim
-    x, made = run.size(hidden_size), run.size(queries + 2 * keys)
-    panels = panel_bytes(run, [back.format], run.tokens, queries, hidden_size)
-    attending = run.size(queries) + x + max(score_bytes(part, run.of_one_sequence()), panels)
-    formats = [kept.format for kept in into]
-    projecting = x + panel_bytes(run, formats, run.tokens, hidden_size, queries + 2 * keys)
-    return x + made + max(projecting, attending)
+    """x and the new one beside the half's own."""
+    half = _attention_half(layer, hidden_size, run, kept)
+    return None if half is None else 2 * run.size(hidden_size) + sum(half)
 
 
 def fused_mlp_bytes(
     layer: Layer, hidden_size: int, run: ForwardShape, kept: StorageOf
 ) -> int | None:
-    """The old x, the new one and the next; of some tokens also the norm, gate and up.
+    """The old x, the new one and the next beside the half's own."""
+    half = _feed_forward_half(layer, hidden_size, run, kept)
+    return None if half is None else 3 * run.size(hidden_size) + sum(half)
 
-    Beside them the norm in panels, or the product of gate and up.
-    """
-    part = layer.feed_forward
-    if not isinstance(part, Mlp) or not _is_ordinary(layer):
+
+def fused_layer_bytes(
+    layer: Layer, hidden_size: int, run: ForwardShape, kept: StorageOf
+) -> int | None:
+    """x and the next one, beside scratch that serves both halves where few tokens pass them."""
+    attention = _attention_half(layer, hidden_size, run, kept)
+    feed_forward = _feed_forward_half(layer, hidden_size, run, kept)
+    if run.tokens > FEW_TOKENS or attention is None or feed_forward is None:
         return None
-    if not part.gated or part.bias or part.activation not in ("silu", "gelu_tanh"):
+    scratch = max(attention.scratch_bytes, feed_forward.scratch_bytes)
+    workspace = max(attention.workspace_bytes, feed_forward.workspace_bytes)
+    return 2 * run.size(hidden_size) + scratch + workspace
+
+
+def _attention_half(
+    layer: Layer, hidden_size: int, run: ForwardShape, kept: StorageOf
+) -> Half | None:
+    part = fusable_attention(layer)
+    if part is None:
         return None
-    into = [kept("ffn.gate"), kept("ffn.up")]
-    down = kept("ffn.down")
-    if not _are_fused(run, [*into, down]):
+    matrices = [kept(f"mixer.{slot}") for slot in "qkvo"]
+    if not _are_fused(run, matrices):
         return None
-    numbers = hidden_size + 2 * part.intermediate
-    most = max(MLP_SCRATCH_BYTES // (4 * numbers * MLP_PANEL_TOKENS), 1) * MLP_PANEL_TOKENS
-    pieces = -(-run.tokens // most)
-    some = min(run.tokens, -(-run.tokens // (pieces * MLP_PANEL_TOKENS)) * MLP_PANEL_TOKENS)
-    scratch = replace(run, tokens=min(run.tokens, most)).size(numbers)
-    formats = [kept.format for kept in into]
-    laid = max(
-        panel_bytes(run, formats, some, hidden_size, 2 * part.intermediate),
-        panel_bytes(run, [down.format], some, part.intermediate, hidden_size),
+    queries, keys = part.heads * part.head_dim, part.kv_heads * part.head_dim
+    workspace = max(
+        _workspace_bytes(run, matrices[:3], (queries, keys, keys), run.tokens, hidden_size),
+        score_bytes(part, run.of_one_sequence()),
+        _workspace_bytes(run, matrices[3:], (hidden_size,), run.tokens, queries),
     )
-    return 3 * run.size(hidden_size) + scratch + laid
+    return Half(run.size(attention_numbers(hidden_size, queries, keys)), workspace)
 
 
-def _is_ordinary(layer: Layer) -> bool:
-    return layer.style == "pre" and layer.residual_scale == 1.0 and layer.norm.kind == "rms"
+def _feed_forward_half(
+    layer: Layer, hidden_size: int, run: ForwardShape, kept: StorageOf
+) -> Half | None:
+    part = fusable_feed_forward(layer)
+    if part is None:
+        return None
+    matrices = [kept(f"ffn.{slot}") for slot in ("gate", "up", "down")]
+    if not _are_fused(run, matrices):
+        return None
+    wide = part.intermediate
+    numbers = feed_forward_numbers(hidden_size, wide)
+    some = piece_tokens(run.tokens, numbers)
+    workspace = max(
+        _workspace_bytes(run, matrices[:2], (wide, wide), some, hidden_size),
+        _workspace_bytes(run, matrices[2:], (hidden_size,), some, wide),
+    )
+    most = min(run.tokens, most_tokens(numbers))
+    return Half(most * numbers * run.activation.block_bytes, workspace)
 
 
 def _are_fused(run: ForwardShape, matrices: Sequence[Storage]) -> bool:
     """Whether tokens are multiplied with packed matrices as they are."""
     packed = all(kept.form == "packed" for kept in matrices)
-    return run.native and packed and not decodes_packed(run, run.tokens)
+    return run.native and packed and not decodes(run.path, run.tokens)
+
+
+def _workspace_bytes(
+    run: ForwardShape, matrices: Sequence[Storage], rows: Sequence[int], tokens: int, columns: int
+) -> int:
+    factors = [(kept.format.name, count) for kept, count in zip(matrices, rows, strict=True)]
+    return packed_workspace_bytes(run.path, run.threads, factors, tokens, columns)

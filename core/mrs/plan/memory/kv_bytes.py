@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mrs.architecture.layers import Layer
-from mrs.block_sizes import CacheSize
 from mrs.formats import FORMATS, Format
+from mrs.sizes.blocks import CacheSize
 
 
 def rows_bytes(widths: Sequence[int], rows: int, kv_format: Format) -> int:

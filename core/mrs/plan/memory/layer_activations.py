@@ -24,18 +24,15 @@ from mrs.plan.memory.attention_activations import (
     table_bytes,
 )
 from mrs.plan.memory.cross_activations import cross_attention_bytes
-from mrs.plan.memory.forward_pass import (
-    ForwardShape,
-    StorageOf,
-    decoding_bytes,
-    norm_bytes,
-    product_bytes,
+from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
+from mrs.plan.memory.fused_activations import (
+    fused_attention_bytes,
+    fused_layer_bytes,
+    fused_mlp_bytes,
 )
-from mrs.plan.memory.fused_activations import fused_attention_bytes, fused_mlp_bytes
+from mrs.sizes.delta import chunk_bytes
+from mrs.sizes.quantization import decoding_bytes
 from mrs.storage import Storage
-
-#: Tokens that correct the state of a delta net together.
-DELTA_TOKENS = 64
 
 
 @singledispatch
@@ -105,7 +102,8 @@ def _(part: GatedDeltaNet, run: ForwardShape, hidden_size: int, kept: StorageOf)
     convolved = 4 * channels * (one.tokens + part.kernel_tokens)
     heads = 2 * 4 * one.tokens * part.value_heads * part.key_dim
     read = 4 * one.tokens * values
-    reading = convolved + heads + read + max(_delta_chunk_bytes(part, one), read)
+    chunk = chunk_bytes(one.tokens, part.value_heads, part.key_dim, part.value_dim)
+    reading = convolved + heads + read + max(chunk, read)
     gate = 4 * run.tokens * values
     gating = max(2 * run.size(values), gate + norm_bytes(run, values)) + gate
     back = product_bytes(run, values, hidden_size, kept("mixer.out"))
@@ -113,20 +111,6 @@ def _(part: GatedDeltaNet, run: ForwardShape, hidden_size: int, kept: StorageOf)
         2 * run.size(channels),
         held + max(3 * convolved, reading, gating, 2 * gate + back),
     )
-
-
-def _delta_chunk_bytes(part: GatedDeltaNet, run: ForwardShape) -> int:
-    """Some tokens C correct the state together, for each head: (C, C) matrices, (C, Dv) values.
-
-    Two matrices, corrections and wanted values stay. Beside them two more and a third list of
-    values; or the sum of two lists; or keys (C, D) and what is added to the state.
-    """
-    tokens = min(DELTA_TOKENS, run.tokens)
-    matrix = 4 * part.value_heads * tokens * tokens
-    keys = 4 * part.value_heads * tokens * part.key_dim
-    values = 4 * part.value_heads * tokens * part.value_dim
-    state = 4 * part.value_heads * part.key_dim * part.value_dim
-    return 2 * matrix + 3 * values + max(2 * matrix, 2 * values, keys + state)
 
 
 @part_bytes.register
@@ -155,6 +139,9 @@ def layer_activation_bytes(
     """
     if layer.style == "parallel":
         return _parallel_bytes(layer, hidden_size, run, kept)
+    together = fused_layer_bytes(layer, hidden_size, run, kept)
+    if together is not None:
+        return together
     mixing = fused_attention_bytes(layer, hidden_size, run, kept)
     if mixing is None:
         mixing = _mixing_bytes(layer, hidden_size, run, kept)
@@ -226,7 +213,9 @@ def head_activation_bytes(spec: ModelSpec, run: ForwardShape, head: Storage, bat
     if head.form == "blocks":
         numbers = run.tokens * spec.hidden_size
         blocks = head.format.size_bytes((run.tokens, spec.hidden_size))
-        embedded = max(embedded, blocks + decoding_bytes(run, head.format, numbers))
+        number = run.activation.block_bytes
+        decoding = decoding_bytes(head.format.name, numbers, number, run.threads)
+        embedded = max(embedded, blocks + decoding)
     product = product_bytes(
         run, spec.hidden_size, spec.vocab_size, head, bias=spec.head_bias, tokens=batch
     )

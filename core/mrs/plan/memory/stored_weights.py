@@ -7,23 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import NamedTuple
 
 from mrs.architecture.binding import Parameter
 from mrs.architecture.describe import Description
+from mrs.architecture.layers import Layer
 from mrs.devices.processor import cpu_threads
 from mrs.formats import FORMATS, Format
 from mrs.plan.cost import Work, weights_work
-from mrs.plan.memory.model_facts import ModelFacts, model_facts
+from mrs.plan.memory.model_facts import ModelFacts, model_facts, weights_format
+from mrs.sizes.quantization import CODED_WEIGHTS, SCALED_CHUNK_WEIGHTS, load_chunk_weights
 from mrs.source.checkpoint import Checkpoint
-from mrs.storage import (
-    CODED_WEIGHTS,
-    SCALED_CHUNK_WEIGHTS,
-    Storage,
-    StorageRules,
-    load_chunk_weights,
-    resolve_dtype,
-    store,
-)
+from mrs.storage import Storage, StorageRules, resolve_dtype, store
 from mrs.units import MIB
 
 #: Temporaries of decoding or encoding a weight of a chunk, of a chunk that has scales of its own,
@@ -33,22 +28,36 @@ CODING_BYTES, SCALED_BYTES, TRANSPOSED_BYTES = 44, 64, 8
 BLOCK_LOAD_SCRATCH_BYTES = 96 * MIB
 
 
+#: A layer, and how the matrices of its slots are kept.
+LayerKind = tuple[Layer, tuple[tuple[str, Storage], ...]]
+
+
 @dataclass(frozen=True)
 class StoredWeights:
     """All parameters as one kind of device keeps them; `layer_…` have one entry a layer.
 
-    `layer_slots` are the matrices of a layer by their slots (`mixer.q`). `load_scratch_bytes` is
-    what loading takes of the device's memory beside the weights. The works are what a forward pass
-    asks for.
+    `layer_kinds` tells layers apart that differ in themselves or in how the matrices of their slots
+    (`mixer.q`) are kept: each is an index into `kinds`. `load_scratch_bytes` is what loading takes
+    of the device's memory beside the weights. The works are what a forward pass asks for.
     """
 
     storage: Mapping[str, Storage]
     layer_bytes: Sequence[int]
     non_mapped_bytes: int
-    layer_slots: Sequence[tuple[tuple[str, Storage], ...]]
+    layer_kinds: Sequence[int]
+    kinds: Sequence[LayerKind]
     load_scratch_bytes: int
     layer_work: Sequence[Work]
     non_mapped_work: Work
+
+    @cached_property
+    def weights_format(self) -> str:
+        return weights_format(self.storage)
+
+    @cached_property
+    def is_packed(self) -> bool:
+        """Whether the native kernels multiply some of them."""
+        return any(kept.form == "packed" for kept in self.storage.values())
 
 
 class ModelWeightsInfo:
@@ -111,11 +120,10 @@ class ModelWeightsInfo:
         storage = {p.name: store(p, self.stored[p.name], rules) for p in self.parameters}
         layer_bytes = [0] * len(self.spec.layers)
         slots: list[list[tuple[str, Storage]]] = [[] for _ in self.spec.layers]
-        non_mapped_bytes = scratch_bytes = 0
+        non_mapped_bytes, loading = 0, set[_Loading]()
         for parameter in self.parameters:
             kept, layer = storage[parameter.name], parameter.layer
-            loading = _scratch_bytes(parameter, self.stored[parameter.name], kept, is_cpu=is_cpu)
-            scratch_bytes = max(scratch_bytes, loading)
+            loading.add(_Loading.of(parameter, self.stored[parameter.name], kept))
             if layer is None:
                 non_mapped_bytes += kept.size_bytes
                 continue
@@ -124,36 +132,54 @@ class ModelWeightsInfo:
                 slot = parameter.name.split(".", 2)[2].removesuffix(".weight")
                 slots[layer].append((slot, kept))
         works, non_mapped_work = weights_work(self.parameters, self.spec, storage)
+        layers = list(zip(self.spec.layers, map(tuple, slots), strict=True))
+        kinds = {kind: number for number, kind in enumerate(dict.fromkeys(layers))}
         return StoredWeights(
             storage=storage,
             layer_bytes=layer_bytes,
             non_mapped_bytes=non_mapped_bytes,
-            layer_slots=[tuple(each) for each in slots],
-            load_scratch_bytes=scratch_bytes,
+            layer_kinds=[kinds[layer] for layer in layers],
+            kinds=list(kinds),
+            load_scratch_bytes=max(each.scratch_bytes(is_cpu=is_cpu) for each in loading),
             layer_work=works,
             non_mapped_work=non_mapped_work,
         )
 
 
-def _scratch_bytes(
-    parameter: Parameter, stored: Sequence[Format], kept: Storage, *, is_cpu: bool
-) -> int:
-    """Memory that loading a parameter takes besides its own.
+class _Loading(NamedTuple):
+    """What loading a parameter depends on; most of a model's parameters are alike."""
 
-    A chunk of the file, and what is made of it before it goes to its place. An accelerator makes
-    blocks itself, some at a time.
-    """
-    threads = cpu_threads()
-    weights = min(prod(parameter.shape), load_chunk_weights(threads))
-    file_bytes = max(weights * f.block_bytes // f.block_elements for f in stored)
-    if not is_cpu:
-        return BLOCK_LOAD_SCRATCH_BYTES if kept.form == "blocks" else 0
-    if all(format == kept.format for format in stored):
-        return file_bytes
-    kept_bytes = weights * kept.format.block_bytes // kept.format.block_elements
-    coded = CODING_BYTES * min(weights, threads * CODED_WEIGHTS)
-    if any(piece.scales for piece in parameter.pieces):
-        coded += SCALED_BYTES * min(weights, SCALED_CHUNK_WEIGHTS)
-    if any(piece.transposed for piece in parameter.pieces):
-        coded += TRANSPOSED_BYTES * weights
-    return file_bytes + kept_bytes + coded
+    shape: tuple[int, ...]
+    stored: tuple[Format, ...]
+    kept: Storage
+    is_scaled: bool
+    is_transposed: bool
+
+    @classmethod
+    def of(cls, parameter: Parameter, stored: Sequence[Format], kept: Storage) -> _Loading:
+        is_scaled = is_transposed = False
+        for piece in parameter.pieces:
+            is_scaled |= piece.scales is not None
+            is_transposed |= piece.transposed
+        return cls(parameter.shape, tuple(stored), kept, is_scaled, is_transposed)
+
+    def scratch_bytes(self, *, is_cpu: bool) -> int:
+        """Memory that loading takes besides the parameter's own.
+
+        A chunk of the file, and what is made of it before it goes to its place. An accelerator
+        makes blocks itself, some at a time.
+        """
+        kept, threads = self.kept, cpu_threads()
+        weights = min(prod(self.shape), load_chunk_weights(threads))
+        file_bytes = max(weights * f.block_bytes // f.block_elements for f in self.stored)
+        if not is_cpu:
+            return BLOCK_LOAD_SCRATCH_BYTES if kept.form == "blocks" else 0
+        if all(format == kept.format for format in self.stored):
+            return file_bytes
+        kept_bytes = weights * kept.format.block_bytes // kept.format.block_elements
+        coded = CODING_BYTES * min(weights, threads * CODED_WEIGHTS)
+        if self.is_scaled:
+            coded += SCALED_BYTES * min(weights, SCALED_CHUNK_WEIGHTS)
+        if self.is_transposed:
+            coded += TRANSPOSED_BYTES * weights
+        return file_bytes + kept_bytes + coded

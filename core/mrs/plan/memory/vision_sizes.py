@@ -18,12 +18,13 @@ from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.vision.towers.clip_tower import ClipTower
 from mrs.architecture.vision.towers.siglip_tower import SiglipTower
 from mrs.architecture.vision_spec import ImageShape, Tower, Vision
+from mrs.plan.memory.attention_activations import ATTENTION_KEYS_PER_STEP
 from mrs.plan.memory.forward_pass import ForwardShape, norm_bytes, product_bytes
 from mrs.request import VisionRequest
 from mrs.storage import Storage
 
-#: Queries and keys that torch's attention on a CPU works on together, a thread.
-ATTENTION_TILE = (256, 512)
+#: Queries that torch's attention on a CPU works on together at most, a thread.
+ATTENTION_QUERIES = 256
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def _layer_bytes(
     mixer, mlp = layer.mixer, layer.feed_forward
     heads = run.size(mixer.heads * mixer.head_dim)
     x, wide = run.size(hidden_size), run.size(mlp.intermediate)
-    tile = ATTENTION_TILE[0] * (ATTENTION_TILE[1] + mixer.head_dim + 2)
+    tile = ATTENTION_QUERIES * (ATTENTION_KEYS_PER_STEP + mixer.head_dim + 2)
     scores = max(run.threads, 1) * 4 * min(tile, run.tokens * (run.tokens + mixer.head_dim + 2))
     back = product("mixer.o", mixer.heads * mixer.head_dim, hidden_size, mixer.out_bias)
     mixing = 2 * x + 7 * heads + max(scores, back)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from mrs.block_sizes import blocks_of
 from mrs.devices.device import Device, DeviceMemory
 from mrs.errors import DoesNotFit
 from mrs.plan.largest import largest
@@ -16,6 +15,7 @@ from mrs.plan.memory.device_sizes import ModelSizes, Workload
 from mrs.plan.placement.place import charged_memory, place
 from mrs.plan.placement.placement import Placement
 from mrs.request import PagedRequest, RunRequest
+from mrs.sizes.blocks import blocks_of
 from mrs.units import MIB
 
 #: The part of a GPU's memory for weights, activations and the pool, where no size is given.

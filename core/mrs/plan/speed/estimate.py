@@ -8,7 +8,6 @@ from mrs.architecture.mixers.moe_spec import Moe
 from mrs.devices.device import Device
 from mrs.plan.cost import Work, chosen_share
 from mrs.plan.memory.device_sizes import ModelSizes
-from mrs.plan.memory.model_facts import weights_format
 from mrs.plan.placement.placement import Placement
 from mrs.plan.speed.rates import device_speed
 from mrs.plan.speed.roofline import MOST_CACHED_BYTES, SpeedEstimate
@@ -49,13 +48,13 @@ def _weights_kind(sizes: ModelSizes, works: Sequence[Work], device: Device) -> t
     Rates differ, so keys differ, for weights that fit in the processor's caches, for mixtures of
     experts, and for weights without native kernels.
     """
-    storage = sizes.on(device).storage
-    format_name = weights_format(storage).split(" ")[0]
+    kept = sizes.on(device).kept
+    format_name = kept.weights_format.split(" ")[0]
     words = [format_name]
     if sum(work.weight_bytes + work.expert_bytes for work in works) < MOST_CACHED_BYTES:
         words.append("cached")
     if any(isinstance(layer.feed_forward, Moe) for layer in sizes.spec.layers):
         words.append("mixture")
-    if all(kept.form != "packed" for kept in storage.values()):
+    if not kept.is_packed:
         words.append("without native kernels")
     return format_name, " ".join(words)

@@ -1,0 +1,65 @@
+"""Numbers that Python and C both know are the same in both."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from mrs.kernels.cpu import native
+from mrs.sizes import attention, fused_layer, packed, products
+
+SOURCES = Path(native.__file__).parent
+
+
+def defined(name: str, file: str) -> int:
+    """The number that a `#define` of a source file gives a name."""
+    found = re.search(rf"^#define {name} (\d+)\b", (SOURCES / file).read_text(), re.MULTILINE)
+    assert found is not None, f"{file} does not define {name}"
+    return int(found[1])
+
+
+def members(of: str) -> list[str]:
+    """The names of an enumeration in mrs.h that begins with this one."""
+    found = re.search(rf"typedef enum {{\s*({of}\b[^}}=]*)", (SOURCES / "mrs.h").read_text())
+    assert found is not None
+    return [name.strip() for name in found[1].split(",")]
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "module"),
+    [
+        ("GROUP_ROWS", "mrs.h", packed),
+        ("UNIT_COLUMNS", "mrs.h", packed),
+        ("WIDE_TOKENS", "mrs.h", products),
+        ("SPAN_COLUMNS", "mrs.h", products),
+        ("TILE_GROUPS", "mrs.h", products),
+        ("TILE_COLUMNS", "tiles.c", products),
+        ("TILES", "tiles.c", products),
+        ("PANELS", "tiles.c", products),
+        ("LEAST_WIDE", "products.c", products),
+        ("TASK_HEADS", "steps.c", attention),
+        ("ROW_VECTORS", "attend_rows.h", attention),
+        ("STEP_KEYS", "attend_rows.h", attention),
+    ],
+)
+def test_numbers(name: str, file: str, module: ModuleType) -> None:
+    assert getattr(module, name) == defined(name, file)
+
+
+def test_numbers_of_other_names() -> None:
+    assert products.PANEL_WIDTHS[-1] == defined("MAX_TOKENS", "mrs.h")
+    assert defined("LINE", "weights.h") == products.LINE_BYTES
+    for path in ("avx512", "avx2", "neon", "portable"):
+        assert attention.LANES[path] == defined("LANES", f"lanes_{path}.h")
+    assert max(attention.LANES.values()) == attention.WIDEST_LANES
+
+
+def test_orders() -> None:
+    """Formats and activations cross into the library as numbers."""
+    formats = members("Q4_0")
+    assert tuple(formats[: formats.index("FORMAT_COUNT")]) == packed.PACKED_FORMATS
+    activations = tuple(name.lower() for name in members("SILU"))
+    assert activations == fused_layer.ACTIVATIONS

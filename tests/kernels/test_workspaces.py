@@ -1,0 +1,56 @@
+"""What `mrs.sizes` says of a kernel is what the kernel allocates, to the byte."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from packed_blocks import random_blocks
+
+from mrs.engine.profile.peak_memory import peak_bytes
+from mrs.kernels.cpu.library import NativeLibrary
+from mrs.kernels.cpu.packed import PackedMatrix
+from mrs.kernels.delta_rule import gated_delta_rule
+from mrs.sizes.delta import chunk_bytes
+from mrs.sizes.products import decoded_workspace_bytes, decodes, packed_workspace_bytes
+
+CPU = torch.device("cpu")
+TOKENS = (1, 2, 3, 4, 5, 9, 16, 17, 40, 600)
+
+
+def matrix_of(name: str, rows: int, columns: int) -> PackedMatrix:
+    matrix = PackedMatrix(name, rows, columns)
+    matrix.fill(random_blocks(name, rows, columns))
+    return matrix
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_K", "Q6_K", "Q8_0", "F16", "BF16"])
+@pytest.mark.parametrize(("rows", "columns"), [(16, 256), (40, 512), (700, 1280)])
+def test_products(library: NativeLibrary, name: str, rows: int, columns: int) -> None:
+    matrix, path = matrix_of(name, rows, columns), library.path
+    for tokens in (n for n in TOKENS if not decodes(path, n)):
+        library.functions.mrs_scratch_peak()
+        matrix.matmul(torch.ones(tokens, columns))
+        taken = library.functions.mrs_scratch_peak()
+        assert taken == packed_workspace_bytes(path, 1, [(name, rows)], tokens, columns), tokens
+
+
+@pytest.mark.parametrize("rows", [20, 1024, 1040, 2100])
+def test_decoded_products(library: NativeLibrary, rows: int) -> None:
+    """One, two and three tiles, the last of them full or not. Torch's own are on top for AMX."""
+    matrix, columns, tokens = matrix_of("Q4_0", rows, 1024), 1024, 64
+    x, result = torch.ones(tokens, columns), 4 * tokens * rows
+    if library.path != "portable":
+        assert library.path != "amx" or matrix.dequantize_above_tokens <= tokens
+        return
+    taken = peak_bytes(lambda: matrix.matmul(x), CPU)
+    assert taken == result + decoded_workspace_bytes("portable", tokens, columns, rows)
+
+
+@pytest.mark.parametrize(("tokens", "key_dim", "value_dim"), [(64, 32, 32), (20, 128, 64)])
+def test_the_delta_rule(tokens: int, key_dim: int, value_dim: int) -> None:
+    heads = 8
+    given = [torch.rand(tokens, heads, dim) for dim in (key_dim, key_dim, value_dim)]
+    decays = [-torch.rand(tokens, heads), torch.rand(tokens, heads)]
+    state = torch.zeros(heads, key_dim, value_dim)
+    taken = peak_bytes(lambda: gated_delta_rule(*given, *decays, state), CPU)
+    assert taken == chunk_bytes(tokens, heads, key_dim, value_dim)
