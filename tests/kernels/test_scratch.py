@@ -7,8 +7,10 @@ import torch
 from packed_blocks import random_blocks
 
 from mrs.engine.profile.peak_memory import peak_bytes
+from mrs.formats import FORMATS
 from mrs.kernels.library import NativeLibrary
 from mrs.kernels.packed import PackedMatrix
+from mrs.plan.forward_pass import Pass, decodes_packed, panel_bytes
 
 CPU = torch.device("cpu")
 
@@ -23,6 +25,23 @@ def test_a_product_takes_its_activations_once_more(library: NativeLibrary) -> No
     peak = library.functions.mrs_scratch_peak()
     assert x.numel() <= peak <= 2 * x.numel()
     assert library.functions.mrs_scratch_peak() == 0
+
+
+@pytest.mark.parametrize("name", ["Q8_0", "Q4_K", "F16", "BF16"])
+@pytest.mark.parametrize("tokens", [1, 3, 8, 9, 12, 13, 16, 21, 40])
+def test_panels_are_as_large_as_the_plan_says(
+    name: str, tokens: int, library: NativeLibrary
+) -> None:
+    run = Pass(tokens, tokens, tokens, FORMATS["F32"], FORMATS["BF16"], 1, library.path)
+    if decodes_packed(run, tokens):
+        pytest.skip("this path decodes the weights of so many tokens")
+    matrix = PackedMatrix(name, 64, 1024)
+    matrix.fill(random_blocks(name, 64, 1024))
+    torch.set_num_threads(1)
+    library.functions.mrs_scratch_peak()
+    matrix.matmul(torch.ones(tokens, 1024))
+    planned = panel_bytes(run, [FORMATS[name]], tokens, 1024, 64)
+    assert library.functions.mrs_scratch_peak() == planned
 
 
 @pytest.mark.usefixtures("library")

@@ -25,11 +25,12 @@ TILE_BYTES = 4 * MIB
 #: More tokens than this are multiplied as pairs of bf16, by paths that have units for them.
 PAIRED_TOKENS = 4
 PAIRED_PATHS = ("amx", "avx512_bf16")
-#: Tokens in a panel of activations: the least of these that hold all, or the largest.
-PANEL_WIDTHS = (1, 2, 4, 8)
+#: Tokens that a panel of activations may hold; how many do on some paths, and on others.
+PANEL_WIDTHS = (1, 2, 4, 8, 12, 16)
+WIDE_PANEL_PATHS, WIDE_PANEL, NARROW_PANEL = ("amx", "avx512_bf16", "avx512"), 16, 8
 #: Some paths level weights for so many tokens and more. A thread then has a tile of so many bytes,
 #: and sums of so many tiles of so many rows, in panels of which so many are in hand.
-TILED_PATHS = ("amx", "avx512_bf16", "avx512")
+TILED_PATHS = WIDE_PANEL_PATHS
 TILED_TOKENS, TILED_COLUMNS = 17, 128
 TILE_CODE_BYTES, TILE_ROWS, TILES, TILE_PANELS = 16_896, 32, 8, 48
 
@@ -184,11 +185,17 @@ def panel_bytes(run: Pass, weights: Iterable[Format], tokens: int, columns: int,
     return laid + min(run.threads, tasks) * (TILE_CODE_BYTES + sums)
 
 
+def panel_width(path: str, tokens: int) -> int:
+    """Tokens of a panel: the fewest panels that can hold all, each no wider than they need."""
+    panels = -(-tokens // (WIDE_PANEL if path in WIDE_PANEL_PATHS else NARROW_PANEL))
+    return next(width for width in PANEL_WIDTHS if width * panels >= tokens)
+
+
 def _layout(run: Pass, weight: Format, tokens: int, columns: int) -> Layout:
     """How a packed weight reads x: for quantized weights numbers take a byte, and 12 or 2 more;
     for plain ones they are bf16 or float32, whichever the path multiplies.
     """
-    width = next((width for width in PANEL_WIDTHS if tokens <= width), PANEL_WIDTHS[-1])
+    width = panel_width(run.path, tokens)
     if not weight.is_quantized:
         paired = run.path in PAIRED_PATHS and weight.name == "BF16" and tokens > PAIRED_TOKENS
         return Layout("bf16", width, 64) if paired else Layout("float32", width, 128)

@@ -21,7 +21,7 @@ static bool quantize_panel(const Product *p, const Laid *laid, int64_t index) {
     int64_t first = index * laid->width;
     int tokens = (int)at_most(laid->width, p->tokens - first);
     const int64_t converted_bytes = tokens * p->columns * (int64_t)sizeof(float);
-    const float *rows[WIDE_TOKENS];
+    const float *rows[MAX_TOKENS];
     float *converted = NULL;
     if (p->type == TYPE_BF16) {
         const uint16_t *x = (const uint16_t *)p->x + first * p->columns;
@@ -58,14 +58,19 @@ static bool is_laid_alike(const Laid *a, const Laid *b) {
 /* From so many tokens on, what panels of WIDE_TOKENS waste at the end is less than they save. */
 #define LEAST_WIDE 17
 
+/* Tokens of a panel: a width that there are kernels for, by which the fewest panels hold them all. */
+static int panel_width(int64_t tokens, int most) {
+    const int64_t each = divide_up(tokens, divide_up(tokens, most));
+    return (int)(each > 4 ? divide_up(each, 4) * 4 : each > 2 ? 4 : each);
+}
+
 /* How activations are laid out for a matrix. */
 static Laid plan_layout(const Product *p, const Matrix *m) {
     Laid laid = {.format = (Format)m->format};
     laid.is_wide = m->path->multiply_wide && laid.format <= Q6_K && laid.format != Q8_0 &&
                    p->columns % SPAN_COLUMNS == 0 && p->tokens >= LEAST_WIDE;
-    laid.width = p->tokens > 4 ? 8 : p->tokens > 2 ? 4 : (int)p->tokens;
-    if (laid.is_wide) laid.width = WIDE_TOKENS;
-    if (laid.format == BF16 && laid.width == MAX_TOKENS && m->path->multiplies_bf16)
+    laid.width = laid.is_wide ? WIDE_TOKENS : panel_width(p->tokens, m->path->most_tokens);
+    if (laid.format == BF16 && laid.width > 4 && m->path->multiplies_bf16)
         laid.format = BF16_PAIRS;
     laid.panels = divide_up(p->tokens, laid.width);
     int64_t units = padded_columns(p->columns) / UNIT_COLUMNS;
