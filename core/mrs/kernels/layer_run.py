@@ -12,7 +12,7 @@ from mrs.kernels.layer import Angles, AttentionHalf, FeedForwardHalf, Half, requ
 from mrs.kernels.paged import AttentionBatch, PagedKV
 
 #: More tokens than these take so long that a Ctrl-C should not wait for several layers.
-FEW_TOKENS = 8
+FEW_TOKENS = 16
 
 
 class _Layer(ctypes.Structure):

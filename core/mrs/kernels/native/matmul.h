@@ -308,7 +308,8 @@ INLINE void multiply_format(const Format format, const int width, const uint8_t 
 #define KERNEL(FORMAT, WIDTH) multiply_##FORMAT##_##WIDTH,
 
 /* The tokens of a panel. The sums of more than eight stay in 32 registers of 16 lanes only. */
-#define EACH_SMALL_WIDTH(CASE, FORMAT) CASE(FORMAT, 1) CASE(FORMAT, 2) CASE(FORMAT, 4) CASE(FORMAT, 8)
+#define EACH_SMALL_WIDTH(CASE, FORMAT)                                                           \
+    CASE(FORMAT, 1) CASE(FORMAT, 2) CASE(FORMAT, 4) CASE(FORMAT, 8)
 #if LANES == GROUP_ROWS
 #define MOST_TOKENS 16
 #define EACH_WIDTH(CASE, FORMAT) EACH_SMALL_WIDTH(CASE, FORMAT) CASE(FORMAT, 12) CASE(FORMAT, 16)

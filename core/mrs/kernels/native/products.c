@@ -58,7 +58,7 @@ static bool is_laid_alike(const Laid *a, const Laid *b) {
 /* From so many tokens on, what panels of WIDE_TOKENS waste at the end is less than they save. */
 #define LEAST_WIDE 17
 
-/* Tokens of a panel: a width that there are kernels for, by which the fewest panels hold them all. */
+/* Tokens of a panel: the least width that there are kernels for of the fewest panels. */
 static int panel_width(int64_t tokens, int most) {
     const int64_t each = divide_up(tokens, divide_up(tokens, most));
     return (int)(each > 4 ? divide_up(each, 4) * 4 : each > 2 ? 4 : each);
