@@ -6,7 +6,8 @@
  *   float step[width]           the largest |x| of the unit / 127
  *   correction[2][width]        of each scale of the unit (a format with one uses only the
  *                               first): the sum of the codes times step as a float for affine
- *                               formats, otherwise SUM_START minus the sum times the weights' offset
+ *                               formats, otherwise SUM_START (see lanes_*.h) minus the sum times
+ *                               the weights' offset
  *
  * and for 16-bit weights float x[width][32], or bf16 where the processor multiplies those.
  */

@@ -135,6 +135,7 @@ INLINE void add_unit(const Format format, const int width, const uint8_t *unit, 
     const int8_t *quads_of_x = (const int8_t *)x;
     const float *step = (const float *)(x + width * UNIT_COLUMNS);
     const int32_t *correction = (const int32_t *)(step + width);
+    const float *shift = (const float *)correction;
     Floats scaled[MAX_TOKENS];
 #pragma GCC unroll 2
     for (int s = 0; s < scales; s++) {
@@ -156,18 +157,17 @@ INLINE void add_unit(const Format format, const int width, const uint8_t *unit, 
             }
         }
 #pragma GCC unroll 16
-        for (int t = 0; t < width; t++) {
+        for (int t = 0; t < width; t++)
             scaled[t] = s ? lanes_fma(lanes_sum_value(sum[t]), scale[s], scaled[t])
                           : lanes_sum_times(sum[t], scale[s]);
-            if (has_minimum(format)) {
-                Floats shift = lanes_float(((const float *)correction)[s * width + t]);
-                total[t] = lanes_fma(minimum[s], shift, total[t]);
-            }
-        }
     }
 #pragma GCC unroll 16
-    for (int t = 0; t < width; t++)
+    for (int t = 0; t < width; t++) {
+#pragma GCC unroll 2
+        for (int s = 0; s < scales && has_minimum(format); s++)
+            total[t] = lanes_fma(minimum[s], lanes_float(shift[s * width + t]), total[t]);
         total[t] = lanes_fma(scaled[t], lanes_float(step[t]), total[t]);
+    }
 }
 
 /* With few tokens the scales stay in registers, if each unit has code of its own; how many do
