@@ -37,7 +37,7 @@ class TestPackedMatrix:
         ids = torch.tensor([50, 0, 17, 17])
         assert torch.equal(matrix.rows(ids, torch.float32), expected[ids])
 
-    @pytest.mark.parametrize("tokens", [1, 2, 3, 4, 5, 8, 16, 17, 21, 70])
+    @pytest.mark.parametrize("tokens", [1, 2, 3, 4, 5, 8, 12, 16, 17, 21, 70])
     def test_multiplies(self, name: str, tokens: int) -> None:
         blocks = random_blocks(name, ROWS, COLUMNS)
         x = torch.randn(tokens, COLUMNS, generator=torch.Generator().manual_seed(tokens))
@@ -116,6 +116,15 @@ class TestPackedMatrix:
         assert packed(name, random_blocks(name, ROWS, COLUMNS)).nbytes == packed_bytes(
             FORMATS[name], ROWS, COLUMNS
         )
+
+
+@pytest.mark.parametrize("name", sorted(set(PACKED_FORMATS) - set(FLOAT_DTYPES)))
+def test_rows_of_a_batch_are_multiplied_as_alone(name: str) -> None:
+    matrix = packed(name, random_blocks(name, ROWS, COLUMNS))
+    x = torch.randn(16, COLUMNS, generator=torch.Generator().manual_seed(0))
+    alone = torch.cat([matrix.matmul(row[None]) for row in x])
+    for tokens in range(2, min(17, matrix.dequantize_above_tokens)):
+        assert torch.equal(matrix.matmul(x[:tokens]), alone[:tokens])
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_K", "Q6_K"])

@@ -14,7 +14,7 @@ from mrs.sizes.delta import chunk_bytes
 from mrs.sizes.products import decoded_workspace_bytes, decodes, packed_workspace_bytes
 
 CPU = torch.device("cpu")
-TOKENS = (1, 2, 3, 4, 5, 9, 16, 17, 40, 600)
+TOKENS = (1, 2, 3, 4, 5, 9, 12, 13, 16, 17, 21, 40, 600)
 
 
 def matrix_of(name: str, rows: int, columns: int) -> PackedMatrix:

@@ -11,7 +11,7 @@ SCRATCH_BYTES = 31 << 20
 ACTIVATIONS = ("silu", "gelu_tanh")
 #: As many tokens pass several layers in one call. More take so long that a Ctrl-C should not wait
 #: for several layers.
-FEW_TOKENS = 8
+FEW_TOKENS = 16
 
 
 def attention_numbers(hidden_size: int, query_size: int, key_size: int) -> int:

@@ -14,8 +14,10 @@ DECODED_TOKENS = {"amx": 32, "portable": 4}
 #: Decoded weights that stay in the second- or third-level cache until they are used.
 DECODED_TILE_BYTES = 4 << 20
 
-#: Tokens in a panel of activations: the least of these that hold all, or the largest.
-PANEL_WIDTHS = (1, 2, 4, 8)
+#: Tokens that a panel of activations can have, and the most on paths with 16 lanes and on others.
+PANEL_WIDTHS = (1, 2, 4, 8, 12, 16)
+MOST_PANEL_TOKENS = {"amx": 16, "avx512_bf16": 16, "avx512": 16}
+MOST_PANEL_TOKENS_ELSEWHERE = 8
 LINE_BYTES = 64
 #: More tokens than this are multiplied as pairs of bf16, by paths that have units for them.
 PAIRED_TOKENS = 4
@@ -86,7 +88,7 @@ def packed_workspace_bytes(
     tiles = [
         -(-rows // _TILE_ROWS)
         for (_, rows), layout in zip(matrices, layouts, strict=True)
-        if layout.width == WIDE_TOKENS
+        if layout.name == "wide"
     ]
     if not tiles:
         return laid
@@ -104,7 +106,7 @@ def _layout(path: str, name: str, tokens: int, columns: int) -> Layout:
     is_wide = path in TILED_PATHS and tokens >= LEAST_WIDE and columns % SPAN_COLUMNS == 0
     if is_wide and is_quantized and name != "Q8_0":
         return _panels("wide", WIDE_TOKENS, columns // SPAN_COLUMNS * (SPAN_COLUMNS + 8))
-    width = next((width for width in PANEL_WIDTHS if tokens <= width), PANEL_WIDTHS[-1])
+    width = panel_width(path, tokens)
     units = -(-columns // UNIT_COLUMNS)
     if is_quantized:
         kind = "affine" if name in AFFINE_FORMATS else name
@@ -112,6 +114,12 @@ def _layout(path: str, name: str, tokens: int, columns: int) -> Layout:
     if name == "BF16" and path in PAIRED_PATHS and tokens > PAIRED_TOKENS:
         return _panels("pairs", width, units * UNIT_COLUMNS * 2)
     return _panels("float32", width, units * UNIT_COLUMNS * 4)
+
+
+def panel_width(path: str, tokens: int) -> int:
+    """Tokens of a panel: as few panels as possible, each no wider than they need to be."""
+    panels = -(-tokens // MOST_PANEL_TOKENS.get(path, MOST_PANEL_TOKENS_ELSEWHERE))
+    return next(width for width in PANEL_WIDTHS if width * panels >= tokens)
 
 
 def _panels(name: str, width: int, token_bytes: int) -> Layout:

@@ -6,13 +6,15 @@
  *   float step[width]           the largest |x| of the unit / 127
  *   correction[2][width]        of each scale of the unit (a format with one uses only the
  *                               first): the sum of the codes times step as a float for affine
- *                               formats, otherwise minus the sum times the weights' offset
+ *                               formats, otherwise SUM_START (see lanes_*.h) minus the sum times
+ *                               the weights' offset
  *
  * and for 16-bit weights float x[width][32], or bf16 where the processor multiplies those.
  */
 #include "half.h"
 #include "weights.h"
 
+#ifndef HAS_LANES_CODES
 /* The sum of 16 codes, as bytes of two words: shifted to be unsigned, added in pairs of 16 bits,
  * and the four of those gathered in the topmost by a multiplication. */
 INLINE int32_t sum_of_codes(const int8_t *codes) {
@@ -25,6 +27,21 @@ INLINE int32_t sum_of_codes(const int8_t *codes) {
     return (int32_t)(pairs * 0x0001000100010001 >> 48) - 16 * 128;
 }
 
+/* Numbers times a factor, rounded to integers of a byte. */
+INLINE void make_codes(const float *x, const float factor, const int count, int8_t *codes) {
+    const float rounder = 12582912.0f; /* 1.5 * 2^23: the sum's low bits are the nearest integer */
+    for (int i = 0; i < count; i++)
+        codes[i] = (int8_t)(bits_of_float(x[i] * factor + rounder) - bits_of_float(rounder));
+}
+#else
+INLINE int32_t sum_of_codes(const int8_t *codes) { return lanes_sum_of_codes(codes); }
+
+INLINE void make_codes(const float *x, const float factor, const int count, int8_t *codes) {
+    for (int i = 0; i < count; i += LANES)
+        lanes_store_codes(codes + i, lanes_mul(lanes_load_floats(x + i), lanes_float(factor)));
+}
+#endif
+
 /* Codes and step of some numbers. NaN or infinity makes the step NaN, and so the results. */
 INLINE float quantize_numbers(const float *x, const int count, int8_t *codes) {
     int32_t largest = 0;
@@ -36,9 +53,7 @@ INLINE float quantize_numbers(const float *x, const int count, int8_t *codes) {
     bool is_finite = largest < 0x7f800000;
     /* 127 / bound must not overflow; what is smaller than that counts as zero. */
     float factor = is_finite && bound > 1e-36f ? 127.0f / bound : 0.0f;
-    const float rounder = 12582912.0f; /* 1.5 * 2^23: the sum's low bits are the nearest integer */
-    for (int i = 0; i < count; i++)
-        codes[i] = (int8_t)(bits_of_float(x[i] * factor + rounder) - bits_of_float(rounder));
+    make_codes(x, factor, count, codes);
     return is_finite ? (factor > 0 ? bound / 127.0f : 0.0f) : float_of_bits(0x7fc00000);
 }
 
@@ -56,7 +71,7 @@ INLINE void quantize_panel_unit(const Format format, const float *x[], int width
             if (has_minimum(format))
                 ((float *)correction)[s * width + t] = (float)half_sum[s] * step[t];
             else
-                correction[s * width + t] = -offset * half_sum[s];
+                correction[s * width + t] = SUM_START - offset * half_sum[s];
         }
     }
 }

@@ -51,6 +51,12 @@ static inline Floats lanes_bits(Ints v) { return _mm256_castsi256_ps(v); }
 static inline Floats lanes_mul(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
 static inline Floats lanes_sum(Floats a, Floats b) { return _mm256_add_ps(a, b); }
 static inline Floats lanes_fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
+/* What integer sums start at, and what they are as floats, also times a scale. */
+#define SUM_START 0
+static inline Floats lanes_sum_value(Ints sum) { return lanes_convert(sum); }
+static inline Floats lanes_sum_times(Ints sum, Floats scale) {
+    return lanes_mul(lanes_convert(sum), scale);
+}
 static inline float lanes_total(Floats v) {
     __m128 sum = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));

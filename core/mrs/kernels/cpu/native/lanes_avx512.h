@@ -90,12 +90,34 @@ static inline Floats lanes_sum(Floats a, Floats b) { return _mm512_add_ps(a, b);
 static inline Floats lanes_fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
 static inline void lanes_store_ints(void *p, Ints v) { _mm512_storeu_si512(p, v); }
 static inline Ints lanes_round(Floats v) { return _mm512_cvtps_epi32(v); }
+/* Sixteen numbers rounded to integers of a byte, and the sum of as many of those. */
+#define HAS_LANES_CODES 1
+static inline void lanes_store_codes(int8_t *codes, Floats v) {
+    _mm_storeu_si128((__m128i *)codes, _mm512_cvtepi32_epi8(lanes_round(v)));
+}
+static inline int32_t lanes_sum_of_codes(const int8_t *codes) {
+    const __m128i v = _mm_loadu_si128((const __m128i *)codes);
+    const __m128i halves = _mm_sad_epu8(_mm_xor_si128(v, _mm_set1_epi8(-128)), _mm_setzero_si128());
+    return _mm_cvtsi128_si32(halves) + _mm_extract_epi16(halves, 4) - LANES * 128;
+}
 static inline Floats lanes_magnitude(Floats v) { return _mm512_abs_ps(v); }
 static inline Floats lanes_largest(Floats a, Floats b) { return _mm512_max_ps(a, b); }
 /* 1 / v, or 0 of 0. */
 static inline Floats lanes_inverse(Floats v) {
     __mmask16 some = _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_NEQ_UQ);
     return _mm512_maskz_div_ps(some, lanes_float(1), v);
+}
+/* What integer sums start at: the bits of 1.5 * 2^23, whose last place is 1. With a sum below 2^22
+ * added they are those of 1.5 * 2^23 + sum, and one fma makes of that what a conversion and a
+ * product would, rounded alike: a scale has too few bits for its product with 1.5 * 2^23 to be
+ * rounded. */
+#define SUM_START 0x4b400000
+static inline Floats lanes_sum_value(Ints sum) {
+    return _mm512_sub_ps(_mm512_castsi512_ps(sum), lanes_float(12582912.0f));
+}
+static inline Floats lanes_sum_times(Ints sum, Floats scale) {
+    Floats start = lanes_mul(scale, lanes_float(-12582912.0f));
+    return lanes_fma(_mm512_castsi512_ps(sum), scale, start);
 }
 static inline float lanes_total(Floats v) {
     return _mm512_reduce_add_ps(v);

@@ -49,6 +49,12 @@ static inline Floats lanes_bits(Ints v) { return vreinterpretq_f32_s32(v); }
 static inline Floats lanes_mul(Floats a, Floats b) { return vmulq_f32(a, b); }
 static inline Floats lanes_sum(Floats a, Floats b) { return vaddq_f32(a, b); }
 static inline Floats lanes_fma(Floats a, Floats b, Floats c) { return vfmaq_f32(c, a, b); }
+/* What integer sums start at, and what they are as floats, also times a scale. */
+#define SUM_START 0
+static inline Floats lanes_sum_value(Ints sum) { return lanes_convert(sum); }
+static inline Floats lanes_sum_times(Ints sum, Floats scale) {
+    return lanes_mul(lanes_convert(sum), scale);
+}
 static inline float lanes_total(Floats v) {
     return vaddvq_f32(v);
 }

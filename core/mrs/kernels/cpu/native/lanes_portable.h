@@ -59,6 +59,12 @@ static inline Floats lanes_bits(Ints v) { return (Floats)v; }
 static inline Floats lanes_mul(Floats a, Floats b) { return a * b; }
 static inline Floats lanes_sum(Floats a, Floats b) { return a + b; }
 static inline Floats lanes_fma(Floats a, Floats b, Floats c) { return a * b + c; }
+/* What integer sums start at, and what they are as floats, also times a scale. */
+#define SUM_START 0
+static inline Floats lanes_sum_value(Ints sum) { return lanes_convert(sum); }
+static inline Floats lanes_sum_times(Ints sum, Floats scale) {
+    return lanes_mul(lanes_convert(sum), scale);
+}
 static inline float lanes_total(Floats v) {
     return (v[0] + v[1]) + (v[2] + v[3]);
 }

@@ -135,39 +135,39 @@ INLINE void add_unit(const Format format, const int width, const uint8_t *unit, 
     const int8_t *quads_of_x = (const int8_t *)x;
     const float *step = (const float *)(x + width * UNIT_COLUMNS);
     const int32_t *correction = (const int32_t *)(step + width);
+    const float *shift = (const float *)correction;
     Floats scaled[MAX_TOKENS];
 #pragma GCC unroll 2
     for (int s = 0; s < scales; s++) {
         Ints sum[MAX_TOKENS];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int t = 0; t < width; t++)
-            sum[t] = lanes_int(has_minimum(format) ? 0 : correction[s * width + t]);
+            sum[t] = lanes_int(has_minimum(format) ? SUM_START : correction[s * width + t]);
 #pragma GCC unroll 8
         for (int i = 0; i < quads; i++) {
             const int k = s * quads + (scales == 1 ? (i >> 1) + 4 * (i & 1) : i);
             const int line = (s * quads + i) * bits / 8, next = (s * quads + i + 1) * bits / 8;
             if (next > line) prefetch_line(unit + LINE * line);
             Ints codes = quad_codes(bits, unit, k);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
             for (int t = 0; t < width; t++) {
                 const int8_t *four = quads_of_x + t * UNIT_COLUMNS + 4 * k;
                 sum[t] = bits == 8 ? lanes_dot_bytes(sum[t], codes, four)
                                    : lanes_dot(sum[t], codes, four);
             }
         }
-#pragma GCC unroll 8
-        for (int t = 0; t < width; t++) {
-            Floats value = lanes_convert(sum[t]);
-            scaled[t] = s ? lanes_fma(value, scale[s], scaled[t]) : lanes_mul(value, scale[s]);
-            if (has_minimum(format)) {
-                Floats shift = lanes_float(((const float *)correction)[s * width + t]);
-                total[t] = lanes_fma(minimum[s], shift, total[t]);
-            }
-        }
+#pragma GCC unroll 16
+        for (int t = 0; t < width; t++)
+            scaled[t] = s ? lanes_fma(lanes_sum_value(sum[t]), scale[s], scaled[t])
+                          : lanes_sum_times(sum[t], scale[s]);
     }
-#pragma GCC unroll 8
-    for (int t = 0; t < width; t++)
+#pragma GCC unroll 16
+    for (int t = 0; t < width; t++) {
+#pragma GCC unroll 2
+        for (int s = 0; s < scales && has_minimum(format); s++)
+            total[t] = lanes_fma(minimum[s], lanes_float(shift[s * width + t]), total[t]);
         total[t] = lanes_fma(scaled[t], lanes_float(step[t]), total[t]);
+    }
 }
 
 /* With few tokens the scales stay in registers, if each unit has code of its own; how many do
@@ -181,7 +181,7 @@ INLINE void multiply_codes(const Format format, const int width, const uint8_t *
     const int units = block_units(format), scales = unit_scales(format);
     const int bytes = unit_bytes(code_bits(format)), unrolled = unrolled_units(format, width);
     Floats total[MAX_TOKENS], scale[16], minimum[16];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int t = 0; t < width; t++) total[t] = lanes_zero();
     block += part * LANES * 4;
     for (int64_t column = 0; column < columns; column += units * UNIT_COLUMNS) {
@@ -199,7 +199,7 @@ INLINE void multiply_codes(const Format format, const int width, const uint8_t *
             }
         }
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int t = 0; t < width; t++) lanes_store(out + t * GROUP_ROWS + part * LANES, total[t]);
 }
 
@@ -223,7 +223,7 @@ INLINE void multiply_floats(const Format format, const int width, const uint8_t 
     enum { CHAINS = 4 };
     const int chains = width > 2 ? 1 : CHAINS;
     Floats total[MAX_TOKENS][CHAINS], weights[2];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int t = 0; t < width; t++)
 #pragma GCC unroll 4
         for (int c = 0; c < chains; c++) total[t][c] = lanes_zero();
@@ -233,7 +233,7 @@ INLINE void multiply_floats(const Format format, const int width, const uint8_t 
             prefetch_line(line);
             load_two_columns(format, line, part, weights);
             line += LINE;
-#pragma GCC unroll 8
+#pragma GCC unroll 16
             for (int t = 0; t < width; t++)
 #pragma GCC unroll 2
                 for (int j = 0; j < 2; j++) {
@@ -243,7 +243,7 @@ INLINE void multiply_floats(const Format format, const int width, const uint8_t 
         }
         x += width * UNIT_COLUMNS;
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int t = 0; t < width; t++) {
 #pragma GCC unroll 4
         for (int c = 1; c < chains; c++) total[t][0] = lanes_sum(total[t][0], total[t][c]);
@@ -263,38 +263,35 @@ INLINE Floats add_pair(const bool with_units, Floats total, const uint8_t *line,
     return lanes_fma(weights[1], lanes_float(float_of_bf16(x[1])), total);
 }
 
-INLINE void multiply_pairs(const bool with_units, const uint8_t *line, const uint16_t *x,
-                           int64_t columns, float *out) {
+INLINE void multiply_pairs(const bool with_units, const int width, const uint8_t *line,
+                           const uint16_t *x, int64_t columns, float *out) {
     Floats total[MAX_TOKENS];
-#pragma GCC unroll 8
-    for (int t = 0; t < MAX_TOKENS; t++) total[t] = lanes_zero();
+#pragma GCC unroll 16
+    for (int t = 0; t < width; t++) total[t] = lanes_zero();
     for (int64_t column = 0; column < columns; column += UNIT_COLUMNS) {
 #pragma GCC unroll 16
         for (int i = 0; i < UNIT_COLUMNS; i += 2, line += LINE) {
             prefetch_line(line);
-#pragma GCC unroll 8
-            for (int t = 0; t < MAX_TOKENS; t++)
+#pragma GCC unroll 16
+            for (int t = 0; t < width; t++)
                 total[t] = add_pair(with_units, total[t], line, x + t * UNIT_COLUMNS + i);
         }
-        x += MAX_TOKENS * UNIT_COLUMNS;
+        x += width * UNIT_COLUMNS;
     }
-#pragma GCC unroll 8
-    for (int t = 0; t < MAX_TOKENS; t++) lanes_store(out + t * GROUP_ROWS, total[t]);
-}
-
-static __attribute__((noinline)) void multiply_BF16_PAIRS_8(
-    const uint8_t *group, const void *panel, int64_t columns, float *out) {
-    multiply_pairs(true, group, panel, columns, out);
-}
-
-static __attribute__((noinline)) void multiply_BF16_SUBNORMAL_8(
-    const uint8_t *group, const void *panel, int64_t columns, float *out) {
-    multiply_pairs(false, group, panel, columns, out);
+#pragma GCC unroll 16
+    for (int t = 0; t < width; t++) lanes_store(out + t * GROUP_ROWS, total[t]);
 }
 #endif
 
+/* One group times one panel: out[t][row] for `width` tokens and 16 rows. */
 INLINE void multiply_format(const Format format, const int width, const uint8_t *group,
                             const void *panel, int64_t columns, float *out) {
+#ifdef HAS_LANES_DOT_BF16
+    if (format >= BF16_PAIRS) {
+        multiply_pairs(format == BF16_PAIRS, width, group, panel, columns, out);
+        return;
+    }
+#endif
     for (int part = 0; part < PARTS; part++) {
         if (is_float(format))
             multiply_floats(format, width, group, panel, columns, part, out);
@@ -303,40 +300,41 @@ INLINE void multiply_format(const Format format, const int width, const uint8_t 
     }
 }
 
-#define MULTIPLY_WIDTH(FORMAT, WIDTH)                                                            \
+#define MULTIPLY(FORMAT, WIDTH)                                                                  \
     static __attribute__((noinline)) void multiply_##FORMAT##_##WIDTH(                           \
         const uint8_t *group, const void *panel, int64_t columns, float *out) {                  \
         multiply_format(FORMAT, WIDTH, group, panel, columns, out);                              \
     }
+#define KERNEL(FORMAT, WIDTH) multiply_##FORMAT##_##WIDTH,
 
-#define MULTIPLY(FORMAT)                                                                         \
-    MULTIPLY_WIDTH(FORMAT, 1)                                                                    \
-    MULTIPLY_WIDTH(FORMAT, 2)                                                                    \
-    MULTIPLY_WIDTH(FORMAT, 4)                                                                    \
-    MULTIPLY_WIDTH(FORMAT, 8)
+/* The tokens of a panel. The sums of more than eight stay in 32 registers of 16 lanes only. */
+#define EACH_SMALL_WIDTH(CASE, FORMAT)                                                           \
+    CASE(FORMAT, 1) CASE(FORMAT, 2) CASE(FORMAT, 4) CASE(FORMAT, 8)
+#if LANES == GROUP_ROWS
+#define MOST_TOKENS 16
+#define EACH_WIDTH(CASE, FORMAT) EACH_SMALL_WIDTH(CASE, FORMAT) CASE(FORMAT, 12) CASE(FORMAT, 16)
+#else
+#define MOST_TOKENS 8
+#define EACH_WIDTH EACH_SMALL_WIDTH
+#endif
 
-MULTIPLY(Q4_0) MULTIPLY(Q4_1) MULTIPLY(Q5_0) MULTIPLY(Q5_1) MULTIPLY(Q8_0) MULTIPLY(Q2_K)
-MULTIPLY(Q3_K) MULTIPLY(Q4_K) MULTIPLY(Q5_K) MULTIPLY(Q6_K) MULTIPLY(F16) MULTIPLY(BF16)
+#ifdef HAS_LANES_DOT_BF16
+#define EACH_PAIRED(CASE) CASE(BF16_PAIRS) CASE(BF16_SUBNORMAL)
+#else
+#define EACH_PAIRED(CASE)
+#endif
+#define EACH_MULTIPLIED(CASE)                                                                    \
+    CASE(Q4_0) CASE(Q4_1) CASE(Q5_0) CASE(Q5_1) CASE(Q8_0) CASE(Q2_K) CASE(Q3_K) CASE(Q4_K)      \
+    CASE(Q5_K) CASE(Q6_K) CASE(F16) CASE(BF16) EACH_PAIRED(CASE)
 
-#define WIDTHS(FORMAT)                                                                           \
-    {multiply_##FORMAT##_1, multiply_##FORMAT##_2, multiply_##FORMAT##_4, multiply_##FORMAT##_8}
+#define EACH_MULTIPLY(FORMAT) EACH_WIDTH(MULTIPLY, FORMAT)
+#define EACH_KERNEL(FORMAT) {EACH_WIDTH(KERNEL, FORMAT)},
 
-/* One group times one panel: out[t][row] for `width` (1, 2, 4, 8) tokens and 16 rows. */
+EACH_MULTIPLIED(EACH_MULTIPLY)
+
 static void multiply(Format format, const uint8_t *group, const void *panel, int width,
                      int64_t columns, float *out) {
-#ifdef HAS_LANES_DOT_BF16
-    if (format == BF16_PAIRS) {
-        multiply_BF16_PAIRS_8(group, panel, columns, out);
-        return;
-    }
-    if (format == BF16_SUBNORMAL) {
-        multiply_BF16_SUBNORMAL_8(group, panel, columns, out);
-        return;
-    }
-#endif
-    static void (*const kernels[FORMAT_COUNT][4])(const uint8_t *, const void *, int64_t,
-                                                  float *) = {
-        WIDTHS(Q4_0), WIDTHS(Q4_1), WIDTHS(Q5_0), WIDTHS(Q5_1), WIDTHS(Q8_0), WIDTHS(Q2_K),
-        WIDTHS(Q3_K), WIDTHS(Q4_K), WIDTHS(Q5_K), WIDTHS(Q6_K), WIDTHS(F16), WIDTHS(BF16)};
-    kernels[format][width == 8 ? 3 : width >> 1](group, panel, columns, out);
+    static void (*const kernels[][6])(const uint8_t *, const void *, int64_t, float *) = {
+        EACH_MULTIPLIED(EACH_KERNEL)};
+    kernels[format][width < 8 ? width / 2 : width / 4 + 1](group, panel, columns, out);
 }

@@ -9,7 +9,7 @@
 /* Packed matrices hold their rows in groups of 16 and their columns in units of 32. */
 #define GROUP_ROWS 16
 #define UNIT_COLUMNS 32
-#define MAX_TOKENS 8   /* activation rows that one pass over the weights serves */
+#define MAX_TOKENS 16  /* of a panel: activation rows that one pass over the weights serves */
 #define WIDE_TOKENS 12 /* the same where there are many rows; see wide.h */
 #define SPAN_COLUMNS 128
 #define TILE_GROUPS 2
@@ -37,6 +37,7 @@ typedef struct Sight Sight;         /* steps.h */
 typedef struct {
     const char *name;
     bool multiplies_bf16; /* the processor has units for it */
+    int most_tokens;      /* of a panel, MAX_TOKENS at most */
     void (*pack_group)(Format format, const uint8_t *blocks, int64_t row_bytes, int rows,
                        int64_t columns, uint8_t *packed);
     void (*decode_rows)(Format format, const uint8_t *group, int first, int count,

@@ -14,7 +14,7 @@
 #endif
 
 #define DEFINE_PATH(PATH, NAME, MULTIPLIES_BF16)                                                 \
-    const Path PATH = {NAME,     MULTIPLIES_BF16, pack_group,     decode_rows,     quantize,     \
-                       multiply, WIDE_FUNCTIONS,  read_bytes,     normalize,       activate,     \
-                       rotate,   attend,          ROWS,           row_block_bytes, attend_rows,  \
-                       encode};
+    const Path PATH = {NAME,       MULTIPLIES_BF16, MOST_TOKENS,    pack_group, decode_rows,     \
+                       quantize,   multiply,        WIDE_FUNCTIONS, read_bytes, normalize,       \
+                       activate,   rotate,          attend,         ROWS,       row_block_bytes, \
+                       attend_rows, encode};

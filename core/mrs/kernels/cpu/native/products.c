@@ -15,27 +15,35 @@ typedef struct {
     const Laid *laid;
 } Quantizing;
 
-/* Returns false when memory is missing. */
-static bool quantize_panel(const Product *p, const Laid *laid, int64_t index) {
+/* Columns of a panel that one task lays out, and how many numbers are worth several threads. */
+#define PIECE_COLUMNS 512
+#define LEAST_LAID 16384
+
+static int64_t pieces_of(const Product *p) { return divide_up(p->columns, PIECE_COLUMNS); }
+
+/* Piece after piece of panel after panel. Returns false when memory is missing. */
+static bool quantize_piece(const Product *p, const Laid *laid, int64_t index) {
     const Path *path = p->factors[0].matrix->path;
-    int64_t first = index * laid->width;
-    int tokens = (int)at_most(laid->width, p->tokens - first);
-    const int64_t converted_bytes = tokens * p->columns * (int64_t)sizeof(float);
-    const float *rows[WIDE_TOKENS];
+    const int64_t first = index / pieces_of(p) * laid->width;
+    const int64_t column = index % pieces_of(p) * PIECE_COLUMNS;
+    const int64_t columns = at_most(PIECE_COLUMNS, p->columns - column);
+    const int tokens = (int)at_most(laid->width, p->tokens - first);
+    const int64_t converted_bytes = tokens * columns * (int64_t)sizeof(float);
+    const float *rows[MAX_TOKENS];
     float *converted = NULL;
-    if (p->type == TYPE_BF16) {
-        const uint16_t *x = (const uint16_t *)p->x + first * p->columns;
-        converted = take_scratch(converted_bytes);
-        if (!converted) return false;
-        for (int64_t i = 0; i < tokens * p->columns; i++) converted[i] = float_of_bf16(x[i]);
+    if (p->type == TYPE_BF16 && !(converted = take_scratch(converted_bytes))) return false;
+    for (int t = 0; t < tokens; t++) {
+        const int64_t place = (first + t) * p->columns + column;
+        rows[t] = converted ? converted + t * columns : (const float *)p->x + place;
+        for (int64_t i = 0; converted && i < columns; i++)
+            converted[t * columns + i] = float_of_bf16(((const uint16_t *)p->x)[place + i]);
     }
-    const float *x = converted ? converted : (const float *)p->x + first * p->columns;
-    for (int t = 0; t < tokens; t++) rows[t] = x + t * p->columns;
-    uint8_t *panel = laid->data + index * laid->panel_bytes;
+    uint8_t *panel = laid->data + index / pieces_of(p) * laid->panel_bytes;
     if (laid->is_wide)
-        path->quantize_wide(rows, tokens, p->columns, panel);
+        path->quantize_wide(rows, tokens, columns, panel + column / SPAN_COLUMNS * WIDE_SPAN_BYTES);
     else
-        path->quantize(laid->format, rows, tokens, laid->width, p->columns, panel);
+        path->quantize(laid->format, rows, tokens, laid->width, columns,
+                       panel + column / UNIT_COLUMNS * panel_unit_bytes(laid->format, laid->width));
     give_scratch(converted, converted_bytes);
     return true;
 }
@@ -43,7 +51,7 @@ static bool quantize_panel(const Product *p, const Laid *laid, int64_t index) {
 static void quantize_task(void *data, int64_t first, int64_t end) {
     const Quantizing *q = data;
     for (int64_t index = first; index < end; index++)
-        if (!quantize_panel(q->product, q->laid, index)) q->product->failed = true;
+        if (!quantize_piece(q->product, q->laid, index)) q->product->failed = true;
 }
 
 /* Whether the activations of one format serve another. */
@@ -58,14 +66,19 @@ static bool is_laid_alike(const Laid *a, const Laid *b) {
 /* From so many tokens on, what panels of WIDE_TOKENS waste at the end is less than they save. */
 #define LEAST_WIDE 17
 
+/* Tokens of a panel: the least width that there are kernels for of the fewest panels. */
+static int panel_width(int64_t tokens, int most) {
+    const int64_t each = divide_up(tokens, divide_up(tokens, most));
+    return (int)(each > 4 ? divide_up(each, 4) * 4 : each > 2 ? 4 : each);
+}
+
 /* How activations are laid out for a matrix. */
 static Laid plan_layout(const Product *p, const Matrix *m) {
     Laid laid = {.format = (Format)m->format};
     laid.is_wide = m->path->multiply_wide && laid.format <= Q6_K && laid.format != Q8_0 &&
                    p->columns % SPAN_COLUMNS == 0 && p->tokens >= LEAST_WIDE;
-    laid.width = p->tokens > 4 ? 8 : p->tokens > 2 ? 4 : (int)p->tokens;
-    if (laid.is_wide) laid.width = WIDE_TOKENS;
-    if (laid.format == BF16 && laid.width == MAX_TOKENS && m->path->multiplies_bf16)
+    laid.width = laid.is_wide ? WIDE_TOKENS : panel_width(p->tokens, m->path->most_tokens);
+    if (laid.format == BF16 && laid.width > 4 && m->path->multiplies_bf16)
         laid.format = BF16_PAIRS;
     laid.panels = divide_up(p->tokens, laid.width);
     int64_t units = padded_columns(p->columns) / UNIT_COLUMNS;
@@ -87,7 +100,8 @@ static bool lay_activations(Product *p, int index, int threads) {
     laid->data = take_scratch(laid->panels * laid->panel_bytes);
     if (!laid->data) return false;
     Quantizing quantizing = {p, laid};
-    run_tasks(laid->panels < 4 ? 1 : threads, laid->panels, quantize_task, &quantizing);
+    run_tasks(p->tokens * p->columns < LEAST_LAID ? 1 : threads,
+              laid->panels * pieces_of(p), quantize_task, &quantizing);
     return !p->failed;
 }
 
