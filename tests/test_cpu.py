@@ -26,7 +26,8 @@ AVX512 = f"{AVX2} avx512f avx512bw avx512dq avx512vl"
 VNNI = f"{AVX512} avx512_vnni"
 PROCESSORS = {
     "Sapphire Rapids": (f"{VNNI} avx512_bf16 avx512_fp16 amx_tile amx_bf16", "amx"),
-    "Zen 4": (f"{VNNI} avx512_bf16", "avx512_bf16"),
+    "Zen 4": (f"AuthenticAMD {VNNI} avx512_bf16", "avx512_bf16"),
+    "Sapphire Rapids without AMX": (f"GenuineIntel {VNNI} avx512_bf16", "avx512"),
     "Ice Lake": (VNNI, "avx512"),
     "Skylake server": (AVX512, "avx2"),
     "Haswell": (AVX2, "avx2"),
@@ -36,6 +37,7 @@ PROCESSORS = {
 UNITS = {
     "Sapphire Rapids": {"bf16", "f16", "amx", "sums"},
     "Zen 4": {"bf16", "sums"},
+    "Sapphire Rapids without AMX": {"bf16", "sums"},
     "Ice Lake": {"sums"},
     "Skylake server": {"sums"},
     "Haswell": set(),
