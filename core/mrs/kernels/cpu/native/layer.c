@@ -21,8 +21,8 @@ static bool feed_forward_some(const FeedForward *f, const float *x, int64_t toke
 EXPORT bool mrs_feed_forward(const FeedForward *f, const float *x, int64_t tokens,
                              int64_t max_tokens, float *scratch, float *out, int threads) {
     const int64_t hidden = f->gate->columns, panel = PROMPT_TOKENS;
-    int64_t pieces = divide_up(tokens, max_tokens),
-            count = divide_up(divide_up(tokens, pieces), panel);
+    const int64_t pieces = divide_up(tokens, max_tokens);
+    const int64_t count = divide_up(divide_up(tokens, pieces), panel);
     for (int64_t token = 0; token < tokens; token += count * panel)
         if (!feed_forward_some(f, x + token * hidden, at_most(count * panel, tokens - token),
                                scratch, out + token * hidden, threads))
@@ -58,8 +58,8 @@ EXPORT bool mrs_attention(const AttentionBlock *block, const KVCache *cache, con
     const KernelTable *kernels = block->q->kernels;
     int64_t tokens = batch->tokens, dim = block->head_dim, hidden = block->q->columns;
     int64_t heads = block->q->rows / dim, kv_heads = block->k->rows / dim;
-    float *q = scratch, *attended = q + tokens * heads * dim,
-          *normed = attended + tokens * heads * dim;
+    float *q = scratch, *attended = q + tokens * heads * dim;
+    float *normed = attended + tokens * heads * dim;
     float *k = normed + tokens * hidden, *v = k + tokens * kv_heads * dim;
     MatmulOperand operands[] = {{block->q, q, NULL}, {block->k, k, NULL}, {block->v, v, NULL}};
     MatmulOperand back = {block->back, out, x};
@@ -83,8 +83,7 @@ EXPORT bool mrs_attention(const AttentionBlock *block, const KVCache *cache, con
 }
 
 /* out = x (tokens, hidden) after `count` layers, each with its own cache; all batches have the same
- * number of tokens. `scratch` suffices for the largest block. Returns false if memory is missing.
- */
+ * number of tokens. `scratch` is that of the largest block. Returns false if memory is missing. */
 EXPORT bool mrs_layers(const Layer *layers, int64_t count, const KVCache *const *caches,
                        const Batch *const *batches, const Angles *angles, const float *x,
                        float *scratch, float *out, int threads) {

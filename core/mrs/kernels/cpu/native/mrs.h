@@ -1,4 +1,5 @@
-/* The library's shared types. Everything a caller outside may use is declared in api.c. */
+/* The storage of packed matrices, and the table of kernels of an instruction set. Functions whose
+ * names begin with mrs_ are exported. */
 #ifndef MRS_H
 #define MRS_H
 

@@ -3,11 +3,8 @@
  * Several query heads that share a key head are computed together, so that a key or value is read
  * and converted once for all of them.
  */
-#include <stdlib.h>
-
 #include "attention/attention.h"
-#include "isa/elementwise.inc.h"
-#include "gemm/weights.h"
+#include "elementwise.inc.h"
 
 /* Query heads whose sums fit in the registers, of which there are 32 or 16. */
 #define MAX_HEADS (LANES == 8 ? 4 : 8)
@@ -40,7 +37,8 @@ INLINE void score_keys(const Type type, const int width, const Query *query, con
         size = tokens_in_block(shift, query->first + start, count - start);
         const int64_t position = query->first + start, after = start + size;
         const int64_t value = cache_offset(values, blocks, shift, kv_head, position);
-        /* Keys are prefetched across the end of a block; values are, since they are read next. */
+        /* Keys are prefetched some tokens ahead, also from the next block. Values of the same token
+         * are prefetched because they are read after all scores. */
         const int64_t next =
             after < count ? cache_offset(keys, blocks, shift, kv_head, position + size) : offset;
         for (int64_t s = start; s < after; s++, offset += keys->token_stride) {

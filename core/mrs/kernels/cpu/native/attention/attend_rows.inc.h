@@ -29,7 +29,7 @@ static int64_t row_block_bytes(const KVCache *cache) {
            (ROWS * (key_dim + value_dim) + STEP_KEYS * dim) * (int64_t)sizeof(float);
 }
 
-/* sums[i][row] += the sum over k of a[i * i_step + k * k_step] * b[k][row], `count` rows of sums. */
+/* sums[i][row] += the sum over k of a[i * i_step + k * k_step] * b[k][row], for i below `count`. */
 INLINE void add_products(const int count, const float *a, int64_t i_step, int64_t k_step,
                          const float *b, int64_t depth, float *sums) {
     Floats sum[SUM_ROWS][ROW_VECTORS];

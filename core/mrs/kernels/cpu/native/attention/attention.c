@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "isa/half.h"
+#include "half.h"
 #include "runtime/scratch.h"
 #include "runtime/threads.h"
 

@@ -11,8 +11,8 @@
  *
  * and for 16-bit weights float x[width][32], or bf16 for BF16_PAIRS.
  */
-#include "isa/half.h"
 #include "gemm/weights.h"
+#include "half.h"
 
 #ifndef HAS_LANES_CODES
 /* The sum of 16 codes, as bytes of two words: made unsigned, then added to four sums of 16 bits, of

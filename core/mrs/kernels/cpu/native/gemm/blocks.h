@@ -1,8 +1,8 @@
 /* Blocks of a GGUF file as integer codes and scales. */
 #include <string.h>
 
-#include "isa/half.h"
 #include "gemm/weights.h"
+#include "half.h"
 
 typedef struct {
     uint8_t codes[256];  /* in the order of columns; signed in Q8_0 */

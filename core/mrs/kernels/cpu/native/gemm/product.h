@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "gemm/products.h"
-#include "isa/half.h"
+#include "half.h"
 
 /* Activations as the kernels of one format read them, in panels of `width` tokens. */
 typedef struct {

@@ -69,7 +69,7 @@ INLINE void code_range(const int bits, const uint8_t *unit, const int first, con
 }
 
 /* An upper bound of the magnitude of those weights, scale * code + shift: at least |shift| / 1024,
- * so that the fixed-point numbers of `lanes_requantize` stay in range even if scale * code nearly
+ * so that the fixed-point arithmetic of `lanes_requantize` stays exact even if scale * code nearly
  * cancels the shift. */
 INLINE Floats magnitude_bound(const int bits, const uint8_t *unit, const int first, const int count,
                               const Floats scale, const Floats shift) {
@@ -149,8 +149,8 @@ INLINE void requantize_group(const Format format, const uint8_t *block, int64_t 
 }
 
 #define EACH_PROMPT_FORMAT(CASE)                                                                   \
-    CASE(Q4_0)                                                                                     \
-    CASE(Q4_1) CASE(Q5_0) CASE(Q5_1) CASE(Q2_K) CASE(Q3_K) CASE(Q4_K) CASE(Q5_K) CASE(Q6_K)
+    CASE(Q4_0) CASE(Q4_1) CASE(Q5_0) CASE(Q5_1) CASE(Q2_K) CASE(Q3_K) CASE(Q4_K) CASE(Q5_K)        \
+    CASE(Q6_K)
 
 #define REQUANTIZE(FORMAT)                                                                         \
     static __attribute__((noinline)) void requantize_##FORMAT(const uint8_t *group,                \

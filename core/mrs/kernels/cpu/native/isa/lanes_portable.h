@@ -2,7 +2,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "isa/half.h"
+#include "half.h"
 
 #define LANES 4
 #define BYTE_OFFSET 0

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "gemm/weights.h"
+#include "mrs.h"
 
 #define SUB_BLOCKS 16
 #define SUPER_BLOCK 256

@@ -4,8 +4,8 @@
  * those of core/mrs/quants/k_encode.py. Sixteen sub-blocks are searched at once: those of one
  * super-block if sub-blocks have 16 values, or of two if they have 32.
  */
+#include "half.h"
 #include "quantize/encode_rows.inc.h"
-#include "isa/half.h"
 
 typedef struct {
     int length;         /* values in a sub-block */
@@ -83,8 +83,8 @@ INLINE void fit_with_minimum(const Layout *layout, const int length, const int f
         sum_y += weight[i] * y[i];
     }
     Row highest_shift = row_divide(-lowest, step);
-    Row best_gain = row_broadcast(-INFINITY), best_slope = row_broadcast(0),
-        best_shift = row_broadcast(0);
+    Row best_gain = row_broadcast(-INFINITY);
+    Row best_slope = row_broadcast(0), best_shift = row_broadcast(0);
     for (int t = 0; t < layout->trials; t++) {
         float stretch = layout->levels / (layout->levels - layout->low[t] - layout->high[t]);
         Row offset = row_broadcast(-layout->low[t] * stretch), factor = row_broadcast(stretch);
@@ -151,9 +151,8 @@ INLINE void quantize_rows(const Layout *layout, const int length, const float lo
     FOR_ROWS(first) {
         Row inverse = row_inverse_or_zero(row_load(d + first) * row_load(fit->scales + first));
         Row lift = row_load(dmin + first) * row_load(fit->minima + first);
-        Row q_sum = row_broadcast(0), qq_sum = row_broadcast(0), xq_sum = row_broadcast(0),
-            x_sum = row_broadcast(0);
-        Row total = row_broadcast(0);
+        Row q_sum = row_broadcast(0), qq_sum = row_broadcast(0), xq_sum = row_broadcast(0);
+        Row x_sum = row_broadcast(0), total = row_broadcast(0);
         for (int i = 0; i < length; i++) {
             Row some = row_load(x[i] + first), weight = row_load(importance[i] + first);
             Row q = row_levels(some + lift, inverse, low, low < 0 ? -low - 1 : layout->levels);

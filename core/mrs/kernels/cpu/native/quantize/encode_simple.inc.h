@@ -2,8 +2,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "isa/half.h"
-#include "gemm/weights.h"
+#include "half.h"
+#include "mrs.h"
 
 INLINE uint8_t *put_half(uint8_t *p, float v) {
     uint16_t bits = half_of_float(v);

@@ -25,15 +25,15 @@ static struct {
     int64_t count, shares; /* a piece is 1/shares of the tasks that are left */
     Task task;
     void *data;
-    atomic_flag taken;
+    atomic_flag in_use;
     _Atomic int sleepers;
     _Atomic int workers;
     /* The memory that the next region will read; NULL: unknown. */
-    _Atomic(const uint8_t *) ahead;
-    _Atomic int64_t ahead_bytes;
+    _Atomic(const uint8_t *) next_read;
+    _Atomic int64_t next_read_bytes;
     pthread_mutex_t lock;
     pthread_cond_t opened;
-} pool = {.taken = ATOMIC_FLAG_INIT,
+} pool = {.in_use = ATOMIC_FLAG_INIT,
           .lock = PTHREAD_MUTEX_INITIALIZER,
           .opened = PTHREAD_COND_INITIALIZER};
 
@@ -77,8 +77,8 @@ static void sleep_until_opened(uint64_t region) {
  * is freed meanwhile has no effect. */
 static void prefetch_while_closed(uint64_t region, int64_t index) {
     const int64_t page = 4096;
-    const uint8_t *start = atomic_load(&pool.ahead);
-    int64_t bytes = atomic_load(&pool.ahead_bytes), step = page * pool.workers;
+    const uint8_t *start = atomic_load(&pool.next_read);
+    int64_t bytes = atomic_load(&pool.next_read_bytes), step = page * pool.workers;
     for (int64_t offset = page * index; start && offset < bytes; offset += step) {
         if (atomic_load(&pool.gate) >> 33 != region) return;
         for (int64_t line = 0; line < page; line += 64)
@@ -107,7 +107,7 @@ static void reset_after_fork(void) {
     pool.workers = 0;
     atomic_store(&pool.sleepers, 0);
     atomic_store(&pool.gate, 0);
-    atomic_flag_clear(&pool.taken);
+    atomic_flag_clear(&pool.in_use);
     pthread_mutex_init(&pool.lock, NULL);
     pthread_cond_init(&pool.opened, NULL);
 }
@@ -123,14 +123,14 @@ static void start_workers(int wanted) {
 }
 
 void hint_next_read(const uint8_t *start, int64_t bytes) {
-    atomic_store(&pool.ahead, start);
-    atomic_store(&pool.ahead_bytes, bytes);
+    atomic_store(&pool.next_read, start);
+    atomic_store(&pool.next_read_bytes, bytes);
 }
 
 void run_tasks(int threads, int64_t count, Task task, void *data) {
     if (threads > count) threads = (int)count;
     /* If another thread uses the pool, this one works alone instead of waiting. */
-    if (threads <= 1 || atomic_flag_test_and_set(&pool.taken)) {
+    if (threads <= 1 || atomic_flag_test_and_set(&pool.in_use)) {
         if (count > 0) task(data, 0, count);
         return;
     }
@@ -153,5 +153,5 @@ void run_tasks(int threads, int64_t count, Task task, void *data) {
         if (i < 1000) pause_briefly(); else sched_yield();
         gate = atomic_load(&pool.gate);
     }
-    atomic_flag_clear(&pool.taken);
+    atomic_flag_clear(&pool.in_use);
 }

@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "elementwise.h"
-#include "isa/half.h"
+#include "half.h"
 
 /* e to the x by Cody and Waite's reduction and a polynomial, with an error of about two units in
  * the last place; without branches, so that the compiler vectorizes it. */
