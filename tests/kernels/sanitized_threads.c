@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "products.h"
+#include "gemm/products.h"
 
-const Path *mrs_path(const char *name);
+const KernelTable *mrs_path(const char *name);
 int64_t mrs_packed_bytes(int format, int64_t rows, int64_t columns);
 int64_t mrs_row_bytes(int format, int64_t columns);
 void mrs_pack(const Matrix *, const uint8_t *, int64_t, int64_t, int64_t, int);
@@ -37,7 +37,7 @@ int main(int count, char **names) {
             const int64_t row_bytes = mrs_row_bytes(formats[i], COLUMNS);
             uint8_t *blocks = calloc(ROWS, (size_t)row_bytes);
             for (int64_t b = 0; b < ROWS * row_bytes; b++) blocks[b] = (uint8_t)(b * 31 % 59);
-            matrices[i] = (Matrix){.path = mrs_path(names[n]), .format = formats[i], .rows = ROWS,
+            matrices[i] = (Matrix){.kernels = mrs_path(names[n]), .format = formats[i], .rows = ROWS,
                                    .columns = COLUMNS};
             matrices[i].packed =
                 aligned_alloc(64, (size_t)mrs_packed_bytes(formats[i], ROWS, COLUMNS));

@@ -33,16 +33,16 @@ def members(of: str) -> list[str]:
     [
         ("GROUP_ROWS", "mrs.h", packed),
         ("UNIT_COLUMNS", "mrs.h", packed),
-        ("WIDE_TOKENS", "mrs.h", products),
+        ("PROMPT_TOKENS", "mrs.h", products),
         ("SPAN_COLUMNS", "mrs.h", products),
         ("TILE_GROUPS", "mrs.h", products),
-        ("TILE_COLUMNS", "tiles.c", products),
-        ("TILES", "tiles.c", products),
-        ("PANELS", "tiles.c", products),
-        ("LEAST_WIDE", "products.c", products),
-        ("TASK_HEADS", "steps.c", attention),
-        ("ROW_VECTORS", "attend_rows.h", attention),
-        ("STEP_KEYS", "attend_rows.h", attention),
+        ("TILE_COLUMNS", "gemm/tiles.c", products),
+        ("TILES", "gemm/tiles.c", products),
+        ("PANELS", "gemm/tiles.c", products),
+        ("MIN_PROMPT_TOKENS", "gemm/pack_activations.c", products),
+        ("TASK_HEADS", "attention/attention.c", attention),
+        ("ROW_VECTORS", "attention/attend_rows.inc.h", attention),
+        ("STEP_KEYS", "attention/attend_rows.inc.h", attention),
     ],
 )
 def test_numbers(name: str, file: str, module: ModuleType) -> None:
@@ -51,9 +51,9 @@ def test_numbers(name: str, file: str, module: ModuleType) -> None:
 
 def test_numbers_of_other_names() -> None:
     assert products.PANEL_WIDTHS[-1] == defined("MAX_TOKENS", "mrs.h")
-    assert defined("LINE", "weights.h") == products.LINE_BYTES
+    assert defined("LINE", "base.h") == products.LINE_BYTES
     for path in ("avx512", "avx2", "neon", "portable"):
-        assert attention.LANES[path] == defined("LANES", f"lanes_{path}.h")
+        assert attention.LANES[path] == defined("LANES", f"isa/lanes_{path}.h")
     assert max(attention.LANES.values()) == attention.WIDEST_LANES
 
 

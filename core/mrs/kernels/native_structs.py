@@ -12,7 +12,7 @@ CACHE_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
 class NativeTensor(ctypes.Structure):
-    """Keys or values of one layer: a C struct of native/steps.h."""
+    """Keys or values of one layer: a C struct of native/attention/attention.h."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -29,7 +29,7 @@ class NativeTensor(ctypes.Structure):
 
 
 class NativeKV(ctypes.Structure):
-    """The cache of one layer: a C struct of native/steps.h.
+    """The cache of one layer: a C struct of native/attention/attention.h.
 
     It has only addresses: the caller keeps the tensors alive.
     """
@@ -50,7 +50,7 @@ class NativeKV(ctypes.Structure):
 
 
 class NativeBatch(ctypes.Structure):
-    """The new tokens of some sequences: a C struct of native/steps.h."""
+    """The new tokens of some sequences: a C struct of native/attention/attention.h."""
 
     _fields_ = (
         ("sequences", ctypes.c_int64),

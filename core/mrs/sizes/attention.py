@@ -5,10 +5,10 @@ from __future__ import annotations
 #: Numbers in a vector, by path. Heads are whole vectors of the widest.
 LANES = {"amx": 16, "avx512_bf16": 16, "avx512": 16, "avx2": 8, "neon": 4, "portable": 4}
 WIDEST_LANES = 16
-#: Queries of one token that a task takes, as in native/steps.c.
+#: Queries of one token that a task takes, as in native/attention/attention.c.
 TASK_HEADS = 8
 #: Many queries are taken in blocks of so many vectors, with so many keys at a time, as in
-#: native/attend_rows.h.
+#: native/attention/attend_rows.inc.h.
 ROW_VECTORS = 4
 STEP_KEYS = 64
 

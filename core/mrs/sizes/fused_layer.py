@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mrs.sizes.products import WIDE_TOKENS
+from mrs.sizes.products import PROMPT_TOKENS
 
 #: Memory for what is between gate, up and down. The allocator keeps blocks of this size; larger
 #: ones it would return to the system, to have every page cleared again for the next layer.
@@ -26,10 +26,10 @@ def feed_forward_numbers(hidden_size: int, intermediate: int) -> int:
 
 def most_tokens(numbers: int) -> int:
     """Tokens of `numbers` each that pass a feed-forward half together: whole panels."""
-    return max(SCRATCH_BYTES // (4 * numbers * WIDE_TOKENS), 1) * WIDE_TOKENS
+    return max(SCRATCH_BYTES // (4 * numbers * PROMPT_TOKENS), 1) * PROMPT_TOKENS
 
 
 def piece_tokens(tokens: int, numbers: int) -> int:
     """Tokens of the largest piece in which `tokens` pass a feed-forward half."""
     pieces = -(-tokens // most_tokens(numbers))
-    return min(tokens, -(-tokens // (pieces * WIDE_TOKENS)) * WIDE_TOKENS)
+    return min(tokens, -(-tokens // (pieces * PROMPT_TOKENS)) * PROMPT_TOKENS)

@@ -25,10 +25,10 @@ PAIRED_PATHS = ("amx", "avx512_bf16")
 #: Weights with one scale and one minimum in a unit, which read activations alike.
 AFFINE_FORMATS = ("Q4_1", "Q5_1", "Q4_K", "Q5_K")
 
-#: Some paths level weights of less than 8 bits in tiles, for so many tokens and more.
+#: Some paths requantize weights of less than 8 bits to tiles, for so many tokens and more.
 TILED_PATHS = ("amx", "avx512_bf16", "avx512")
-LEAST_WIDE = 17
-WIDE_TOKENS = 12
+MIN_PROMPT_TOKENS = 17
+PROMPT_TOKENS = 12
 SPAN_COLUMNS = 128
 TILE_GROUPS = 2
 TILE_COLUMNS = 512
@@ -36,7 +36,7 @@ TILES = 8
 PANELS = 48
 _TILE_ROWS = TILE_GROUPS * GROUP_ROWS
 _TILE_BYTES = TILE_COLUMNS // SPAN_COLUMNS * _TILE_ROWS * (SPAN_COLUMNS + 4)
-_SUMS_BYTES = 4 * _TILE_ROWS * WIDE_TOKENS
+_SUMS_BYTES = 4 * _TILE_ROWS * PROMPT_TOKENS
 
 
 class Layout(NamedTuple):
@@ -81,7 +81,7 @@ def packed_workspace_bytes(
     """Of float32 activations times `matrices` of these formats and rows in one region of threads.
 
     Activations are laid out once for matrices that read them alike. Each thread has a tile of
-    levelled weights, and sums of some tiles and panels.
+    requantized weights, and sums of some tiles and panels.
     """
     layouts = [_layout(path, name, tokens, columns) for name, _ in matrices]
     laid = sum(-(-tokens // each.width) * each.panel_bytes for each in set(layouts))
@@ -94,7 +94,7 @@ def packed_workspace_bytes(
         return laid
     tasks = sum(-(-rows // _TILE_ROWS) for _, rows in matrices)
     piece = tasks if threads == 1 else max(tasks // (2 * threads), 1)
-    sums = min(piece, max(tiles), TILES) * min(-(-tokens // WIDE_TOKENS), PANELS) * _SUMS_BYTES
+    sums = min(piece, max(tiles), TILES) * min(-(-tokens // PROMPT_TOKENS), PANELS) * _SUMS_BYTES
     return laid + min(threads, tasks) * (_TILE_BYTES + sums)
 
 
@@ -103,9 +103,9 @@ def _layout(path: str, name: str, tokens: int, columns: int) -> Layout:
     are bf16 or float32, whichever the path multiplies.
     """
     is_quantized = FORMATS[name].is_quantized
-    is_wide = path in TILED_PATHS and tokens >= LEAST_WIDE and columns % SPAN_COLUMNS == 0
+    is_wide = path in TILED_PATHS and tokens >= MIN_PROMPT_TOKENS and columns % SPAN_COLUMNS == 0
     if is_wide and is_quantized and name != "Q8_0":
-        return _panels("wide", WIDE_TOKENS, columns // SPAN_COLUMNS * (SPAN_COLUMNS + 8))
+        return _panels("wide", PROMPT_TOKENS, columns // SPAN_COLUMNS * (SPAN_COLUMNS + 8))
     width = panel_width(path, tokens)
     units = -(-columns // UNIT_COLUMNS)
     if is_quantized:

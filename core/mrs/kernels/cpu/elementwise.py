@@ -23,7 +23,7 @@ _ONE_BLOCK_SHIFT = 62
 
 
 class _AttentionParams(ctypes.Structure):
-    """The C struct of the same fields in native/steps.h."""
+    """The C struct of the same fields in native/attention/attention.h."""
 
     _fields_ = (
         ("q", ctypes.c_void_p),

@@ -19,7 +19,7 @@ _LIBRARY = (
 
 
 class NativeMatrix(ctypes.Structure):
-    """A packed matrix: a C struct of native/mrs.h."""
+    """A packed matrix: a C struct of native/gemm/products.h."""
 
     _fields_ = (
         ("path", ctypes.c_void_p),

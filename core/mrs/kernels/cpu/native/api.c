@@ -1,24 +1,25 @@
-/* What Python calls. Sizes and pointers are checked there. */
-#include "products.h"
-#include "threads.h"
+/* Functions on packed matrices for Python, which checks all sizes and pointers. */
+#include "gemm/products.h"
+#include "runtime/threads.h"
 
 #include <string.h>
 
-/* The path of this name, or NULL. Whether the processor can run it is the caller's business. */
-EXPORT const Path *mrs_path(const char *name) {
-    static const Path *const paths[] = {
+/* The kernels of a CPU path by name, or NULL. The caller must know that the processor can run
+ * them. */
+EXPORT const KernelTable *mrs_path(const char *name) {
+    static const KernelTable *const tables[] = {
 #if defined(__x86_64__)
-        &avx512_bf16_path, &avx512_path, &avx2_path,
+        &avx512_bf16_kernels, &avx512_kernels, &avx2_kernels,
 #elif defined(__aarch64__)
-        &neon_path,
+        &neon_kernels,
 #endif
-        &portable_path};
-    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
-        if (strcmp(paths[i]->name, name) == 0) return paths[i];
+        &portable_kernels};
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        if (strcmp(tables[i]->name, name) == 0) return tables[i];
     return NULL;
 }
 
-/* Bytes of one row in a file; the columns of a quantized format are whole blocks. */
+/* Bytes of one row in a file. In a quantized format the columns must be whole blocks. */
 EXPORT int64_t mrs_row_bytes(int format, int64_t columns) {
     if (is_float((Format)format)) return 2 * columns;
     return columns / (block_units((Format)format) * UNIT_COLUMNS) * block_bytes((Format)format);
@@ -28,7 +29,7 @@ EXPORT int64_t mrs_packed_bytes(int format, int64_t rows, int64_t columns) {
     return divide_up(rows, GROUP_ROWS) * group_bytes((Format)format, columns);
 }
 
-/* Marks the groups of a BF16 matrix that have subnormal weights. */
+/* Sets `subnormal` of each group of a BF16 matrix. */
 static void mark_task(void *data, int64_t first, int64_t end) {
     const Matrix *m = data;
     const int64_t bytes = group_bytes(BF16, m->columns);
@@ -37,7 +38,7 @@ static void mark_task(void *data, int64_t first, int64_t end) {
         unsigned found = 0;
         for (int64_t i = 0; i < bytes / 2; i++) {
             uint16_t magnitude = (uint16_t)(weights[i] << 1);
-            found |= (uint16_t)(magnitude - 1) < 0xff; /* no exponent, and not 0 */
+            found |= (uint16_t)(magnitude - 1) < 0xff; /* exponent 0, but not zero */
         }
         m->subnormal[group] = found != 0;
     }
@@ -51,25 +52,25 @@ typedef struct {
     const Matrix *matrix;
     const uint8_t *blocks;
     int64_t row_bytes, first_row, rows;
-} Packing;
+} PackArgs;
 
 static void pack_task(void *data, int64_t first, int64_t end) {
-    const Packing *p = data;
+    const PackArgs *p = data;
     const Matrix *m = p->matrix;
     for (int64_t index = first; index < end; index++) {
         int64_t row = index * GROUP_ROWS, group = p->first_row / GROUP_ROWS + index;
-        m->path->pack_group((Format)m->format, p->blocks + row * p->row_bytes, p->row_bytes,
-                            (int)at_most(GROUP_ROWS, p->rows - row), m->columns,
-                            m->packed + group * group_bytes((Format)m->format, m->columns));
+        m->kernels->pack_group((Format)m->format, p->blocks + row * p->row_bytes, p->row_bytes,
+                               (int)at_most(GROUP_ROWS, p->rows - row), m->columns,
+                               m->packed + group * group_bytes((Format)m->format, m->columns));
         if (m->subnormal) mark_task((void *)m, group, group + 1);
     }
 }
 
-/* Packs `rows` rows of a file's blocks as rows first_row (a multiple of 16) and after. */
+/* Packs `rows` rows of a file's blocks as the rows from first_row, a multiple of 16, on. */
 EXPORT void mrs_pack(const Matrix *matrix, const uint8_t *blocks, int64_t row_bytes,
                      int64_t first_row, int64_t rows, int threads) {
-    Packing packing = {matrix, blocks, row_bytes, first_row, rows};
-    run_tasks(threads, divide_up(rows, GROUP_ROWS), pack_task, &packing);
+    PackArgs args = {matrix, blocks, row_bytes, first_row, rows};
+    run_tasks(threads, divide_up(rows, GROUP_ROWS), pack_task, &args);
 }
 
 typedef struct {
@@ -78,10 +79,10 @@ typedef struct {
     int64_t first, count;
     Type type;
     uint8_t *out;
-} Decoding;
+} DecodeArgs;
 
 static void decode_task(void *data, int64_t first, int64_t end) {
-    const Decoding *d = data;
+    const DecodeArgs *d = data;
     const Matrix *m = d->matrix;
     const int64_t step = d->ids ? 1 : GROUP_ROWS;
     const int64_t row_bytes = m->columns * (d->type == TYPE_F32 ? 4 : 2);
@@ -89,67 +90,67 @@ static void decode_task(void *data, int64_t first, int64_t end) {
         int64_t row = d->ids ? d->ids[index] : d->first + index * GROUP_ROWS;
         const uint8_t *group =
             m->packed + row / GROUP_ROWS * group_bytes((Format)m->format, m->columns);
-        m->path->decode_rows((Format)m->format, group, (int)(row % GROUP_ROWS),
-                             (int)at_most(step, d->count - index * step), m->columns, d->type,
-                             d->out + index * step * row_bytes);
+        m->kernels->decode_rows((Format)m->format, group, (int)(row % GROUP_ROWS),
+                                (int)at_most(step, d->count - index * step), m->columns, d->type,
+                                d->out + index * step * row_bytes);
     }
 }
 
-/* The values of `count` rows, as floats exactly or rounded to bf16: those that `ids` numbers, or
- * where it is NULL those from `first`, a multiple of 16, on. Returns false, with nothing done, where
- * an id is none of a row. */
+/* Writes the values of `count` rows to out (count, columns), as exact floats or rounded to bf16:
+ * the rows of the indices `ids`, or if that is NULL the rows from `first`, a multiple of 16, on.
+ * Returns false, with nothing done, if an index is out of range. */
 EXPORT bool mrs_decode(const Matrix *matrix, const int64_t *ids, int64_t first, int64_t count,
                        int type, void *out, int threads) {
     for (int64_t i = 0; ids && i < count; i++)
         if (ids[i] < 0 || ids[i] >= matrix->rows) return false;
-    Decoding decoding = {matrix, ids, first, count, (Type)type, out};
-    run_tasks(threads, ids ? count : divide_up(count, GROUP_ROWS), decode_task, &decoding);
+    DecodeArgs args = {matrix, ids, first, count, (Type)type, out};
+    run_tasks(threads, ids ? count : divide_up(count, GROUP_ROWS), decode_task, &args);
     return true;
 }
 
 typedef struct {
-    const Path *path;
+    const KernelTable *kernels;
     const uint8_t *bytes;
     int64_t size;
-} Reading;
+} ReadArgs;
 
 #define READ_BYTES (16 << 10)
 
 static void read_task(void *data, int64_t first, int64_t end) {
-    const Reading *r = data;
+    const ReadArgs *r = data;
     int64_t start = first * READ_BYTES;
-    r->path->read(r->bytes + start, at_most(end * READ_BYTES, r->size) - start);
+    r->kernels->read(r->bytes + start, at_most(end * READ_BYTES, r->size) - start);
 }
 
-/* Reads memory once and does nothing with it. */
-EXPORT void mrs_read(const Path *path, const uint8_t *bytes, int64_t size, int threads) {
-    Reading reading = {path, bytes, size};
-    run_tasks(threads, divide_up(size, READ_BYTES), read_task, &reading);
+/* Reads memory once and ignores the values, to measure bandwidth. */
+EXPORT void mrs_read(const KernelTable *kernels, const uint8_t *bytes, int64_t size, int threads) {
+    ReadArgs args = {kernels, bytes, size};
+    run_tasks(threads, divide_up(size, READ_BYTES), read_task, &args);
 }
 
 typedef struct {
-    const Path *path;
+    const KernelTable *kernels;
     Format format;
     Type type;
     const uint8_t *x;
     int64_t blocks;
     uint8_t *out;
-} Encoding;
+} EncodeArgs;
 
-#define ENCODE_BLOCKS 32 /* blocks that are handed out together */
+#define ENCODE_BLOCKS 32 /* of a task */
 
 static void encode_task(void *data, int64_t first, int64_t end) {
-    const Encoding *e = data;
+    const EncodeArgs *e = data;
     int64_t block = first * ENCODE_BLOCKS, last = at_most(end * ENCODE_BLOCKS, e->blocks);
-    int64_t number_bytes = e->type == TYPE_F32 ? 4 : 2;
-    int64_t numbers = UNIT_COLUMNS * block_units(e->format);
-    e->path->encode(e->format, e->x + block * numbers * number_bytes, e->type, last - block,
-                    e->out + block * block_bytes(e->format));
+    int64_t value_bytes = e->type == TYPE_F32 ? 4 : 2;
+    int64_t values = UNIT_COLUMNS * block_units(e->format);
+    e->kernels->encode(e->format, e->x + block * values * value_bytes, e->type, last - block,
+                       e->out + block * block_bytes(e->format));
 }
 
-/* Quantizes the numbers, of `type`, of `blocks` blocks. */
-EXPORT void mrs_encode(const Path *path, int format, const void *x, int type, int64_t blocks,
-                       uint8_t *out, int threads) {
-    Encoding encoding = {path, (Format)format, (Type)type, x, blocks, out};
-    run_tasks(threads, divide_up(blocks, ENCODE_BLOCKS), encode_task, &encoding);
+/* Quantizes the values x, of `type`, to `blocks` blocks. */
+EXPORT void mrs_encode(const KernelTable *kernels, int format, const void *x, int type,
+                       int64_t blocks, uint8_t *out, int threads) {
+    EncodeArgs args = {kernels, (Format)format, (Type)type, x, blocks, out};
+    run_tasks(threads, divide_up(blocks, ENCODE_BLOCKS), encode_task, &args);
 }

@@ -21,6 +21,7 @@ LIBRARY = Path(__file__).with_name("libmrs.dylib" if sys.platform == "darwin" el
 
 _SOURCES = LIBRARY.parent
 _FLAGS = [
+    f"-I{_SOURCES}",
     "-std=gnu11",
     "-O3",
     "-fPIC",
@@ -36,20 +37,22 @@ _AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"
 #: Sources with the flags that they need beyond those of all, by processor.
 _COMMON = {
     "api.c": [],
+    "elementwise.c": [],
     "layer.c": [],
-    "products.c": [],
-    "scratch.c": [],
-    "steps.c": [],
-    "threads.c": [],
-    "tiles.c": [],
-    "path_portable.c": ["-O2"],
+    "attention/attention.c": [],
+    "gemm/pack_activations.c": [],
+    "gemm/products.c": [],
+    "gemm/tiles.c": [],
+    "runtime/scratch.c": [],
+    "runtime/threads.c": [],
+    "isa/portable.c": ["-O2"],
 }
 _PROCESSOR = {
     "x86_64": {
-        "path_avx2.c": _AVX2,
-        "path_avx512.c": [*_AVX2, *_AVX512, "-mprefer-vector-width=512"],
+        "isa/avx2.c": _AVX2,
+        "isa/avx512.c": [*_AVX2, *_AVX512, "-mprefer-vector-width=512"],
     },
-    "aarch64": {"path_neon.c": ["-march=armv8.2-a+dotprod"]},
+    "aarch64": {"isa/neon.c": ["-march=armv8.2-a+dotprod"]},
 }
 _OTHER_NAMES = {"AMD64": "x86_64", "arm64": "aarch64"}
 
@@ -64,7 +67,7 @@ def compile_library(target: Path = LIBRARY, *more_flags: str) -> Path:
     machine = _OTHER_NAMES.get(platform.machine(), platform.machine())
     sources = {**_COMMON, **_PROCESSOR.get(machine, {})}
     with tempfile.TemporaryDirectory() as folder:
-        objects = [Path(folder, source).with_suffix(".o") for source in sources]
+        objects = [Path(folder, source.replace("/", "_")).with_suffix(".o") for source in sources]
         commands = [
             [*compiler, *_FLAGS, *flags, *more_flags, "-c", str(_SOURCES / source), "-o", str(made)]
             for (source, flags), made in zip(sources.items(), objects, strict=True)

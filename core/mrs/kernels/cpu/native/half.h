@@ -42,13 +42,13 @@ static inline uint16_t half_of_float(float v) {
     return bits;
 }
 #else
-/* Scaling by 2^112 moves the exponent's bias and normalizes subnormals in one multiplication. */
+/* Multiplying by 2^112 corrects the exponent's bias and normalizes subnormals. */
 static inline float float_of_half(uint16_t v) {
     uint32_t sign = (uint32_t)(v & 0x8000) << 16, rest = (uint32_t)(v & 0x7fff) << 13;
     if (rest >= 0x0f800000) return float_of_bits(sign | (rest + 0x70000000)); /* inf, NaN */
     return float_of_bits(sign | bits_of_float(float_of_bits(rest) * 0x1p112f));
 }
-/* Adding 2^(e+13) at the half's last place rounds there; subnormals round against 2^-1. */
+/* Rounds by adding half of the last bit of a half, or 0.5 for subnormals. */
 static inline uint16_t half_of_float(float v) {
     uint32_t bits = bits_of_float(v), sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
     if (rest > 0x7f800000) return (uint16_t)(sign | 0x7e00);

@@ -1,27 +1,28 @@
-/* The halves of a decoder's layer, or whole layers, in one call: between its steps nothing goes back
- * to the interpreter, whose own memory the weights have driven out of the caches. */
+/* A block of a decoder layer, or several layers, in one call: a return to the interpreter between
+ * the steps would be slow, since the weights have evicted its memory from the caches. */
 #include "layer.h"
 
 static bool feed_forward_some(const FeedForward *f, const float *x, int64_t tokens, float *scratch,
                               float *out, int threads) {
-    const Path *path = f->gate->path;
-    int64_t hidden = f->gate->columns, numbers = tokens * f->gate->rows;
-    float *normed = scratch, *gate = normed + tokens * hidden, *up = gate + numbers;
-    Factor wide[] = {{f->gate, gate, NULL}, {f->up, up, NULL}}, down = {f->down, out, x};
-    mrs_rms_norm(path, x, f->norm, (float)f->eps, tokens, hidden, normed, threads);
-    if (!multiply_each(wide, 2, normed, TYPE_F32, tokens, threads)) return false;
-    mrs_gate(path, (int)f->activation, gate, up, numbers, threads);
+    const KernelTable *kernels = f->gate->kernels;
+    int64_t hidden = f->gate->columns, values = tokens * f->gate->rows;
+    float *normed = scratch, *gate = normed + tokens * hidden, *up = gate + values;
+    MatmulOperand operands[] = {{f->gate, gate, NULL}, {f->up, up, NULL}}, down = {f->down, out, x};
+    mrs_rms_norm(kernels, x, f->norm, (float)f->eps, tokens, hidden, normed, threads);
+    if (!multiply_each(operands, 2, normed, TYPE_F32, tokens, threads)) return false;
+    mrs_gate(kernels, (int)f->activation, gate, up, values, threads);
     return multiply_each(&down, 1, gate, TYPE_F32, tokens, threads);
 }
 
-/* x + down(activation(gate(normed)) * up(normed)), where normed is the norm of x (tokens, hidden),
- * for `most` tokens at a time or a little fewer, in whole panels. `scratch` holds most * (hidden +
- * 2 * intermediate) numbers, or what `tokens` need if they are fewer; `out` may be x. Returns false
- * when memory is missing. */
-EXPORT bool mrs_feed_forward(const FeedForward *f, const float *x, int64_t tokens, int64_t most,
-                             float *scratch, float *out, int threads) {
-    const int64_t hidden = f->gate->columns, panel = WIDE_TOKENS;
-    int64_t pieces = divide_up(tokens, most), count = divide_up(divide_up(tokens, pieces), panel);
+/* out = x + down(activation(gate(normed)) * up(normed)), where normed is the norm of x (tokens,
+ * hidden); computed for up to `max_tokens` tokens at a time, in whole panels. `scratch` has
+ * min(tokens, max_tokens) * (hidden + 2 * intermediate) values; `out` may be x. Returns false if
+ * memory is missing. */
+EXPORT bool mrs_feed_forward(const FeedForward *f, const float *x, int64_t tokens,
+                             int64_t max_tokens, float *scratch, float *out, int threads) {
+    const int64_t hidden = f->gate->columns, panel = PROMPT_TOKENS;
+    const int64_t pieces = divide_up(tokens, max_tokens);
+    const int64_t count = divide_up(divide_up(tokens, pieces), panel);
     for (int64_t token = 0; token < tokens; token += count * panel)
         if (!feed_forward_some(f, x + token * hidden, at_most(count * panel, tokens - token),
                                scratch, out + token * hidden, threads))
@@ -34,53 +35,55 @@ static void add_bias(float *x, const float *bias, int64_t tokens, int64_t size) 
         for (int64_t i = 0; i < size; i++) x[i] += bias[i];
 }
 
-/* New queries or keys (tokens, heads, head_dim), from where a product has left them. */
-static void finish_heads(const AttentionHalf *half, float *x, const float *bias, const float *norm,
-                         const Angles *angles, int64_t tokens, int64_t heads, int threads) {
-    const Path *path = half->q->path;
-    int64_t dim = half->head_dim;
+/* Adds the bias to new queries or keys (tokens, heads, head_dim), then norms and rotates them. */
+static void finish_heads(const AttentionBlock *block, float *x, const float *bias,
+                         const float *norm, const Angles *angles, int64_t tokens, int64_t heads,
+                         int threads) {
+    const KernelTable *kernels = block->q->kernels;
+    int64_t dim = block->head_dim;
     add_bias(x, bias, tokens, heads * dim);
     if (norm)
-        mrs_rms_norm(path, x, norm, (float)half->head_eps, tokens * heads, dim, x, threads);
-    mrs_rotate(path, x, angles->cos, angles->sin, tokens, heads, dim, half->pairs,
-               half->interleaved != 0, x, threads);
+        mrs_rms_norm(kernels, x, norm, (float)block->head_eps, tokens * heads, dim, x, threads);
+    mrs_rotate(kernels, x, angles->cos, angles->sin, tokens, heads, dim, block->pairs,
+               block->interleaved != 0, x, threads);
 }
 
-/* x + back(attention), both (tokens, hidden), for the tokens of a batch: queries, keys and values
- * are products of x's norm, with a bias, the first two normed by heads and turned by the angles; the
- * latter two are written to the cache. `scratch` holds, for each token, a norm, keys and values, and
- * queries twice; `out` may be x. Returns false when memory is missing. */
-EXPORT bool mrs_attention(const AttentionHalf *half, const KVCache *cache, const Batch *batch,
+/* out = x + back(attention(q, k, v)), (tokens, hidden), for the tokens of a batch: q, k and v are
+ * products of x's norm plus a bias; q and k are normed per head and rotated; k and v are written to
+ * the cache. `scratch` has tokens * (hidden + 2 * q rows + k rows + v rows) values; `out` may be x.
+ * Returns false if memory is missing. */
+EXPORT bool mrs_attention(const AttentionBlock *block, const KVCache *cache, const Batch *batch,
                           const Angles *angles, const float *x, float *scratch, float *out,
                           int threads) {
-    const Path *path = half->q->path;
-    int64_t tokens = batch->tokens, dim = half->head_dim, hidden = half->q->columns;
-    int64_t heads = half->q->rows / dim, kv_heads = half->k->rows / dim;
-    float *q = scratch, *mixed = q + tokens * heads * dim, *normed = mixed + tokens * heads * dim;
+    const KernelTable *kernels = block->q->kernels;
+    int64_t tokens = batch->tokens, dim = block->head_dim, hidden = block->q->columns;
+    int64_t heads = block->q->rows / dim, kv_heads = block->k->rows / dim;
+    float *q = scratch, *attended = q + tokens * heads * dim;
+    float *normed = attended + tokens * heads * dim;
     float *k = normed + tokens * hidden, *v = k + tokens * kv_heads * dim;
-    Factor wide[] = {{half->q, q, NULL}, {half->k, k, NULL}, {half->v, v, NULL}};
-    Factor back = {half->back, out, x};
-    mrs_rms_norm(path, x, half->norm, (float)half->eps, tokens, hidden, normed, threads);
-    if (!multiply_each(wide, 3, normed, TYPE_F32, tokens, threads)) return false;
-    finish_heads(half, q, half->q_bias, half->q_norm, angles, tokens, heads, threads);
-    finish_heads(half, k, half->k_bias, half->k_norm, angles, tokens, kv_heads, threads);
-    add_bias(v, half->v_bias, tokens, kv_heads * dim);
+    MatmulOperand operands[] = {{block->q, q, NULL}, {block->k, k, NULL}, {block->v, v, NULL}};
+    MatmulOperand back = {block->back, out, x};
+    mrs_rms_norm(kernels, x, block->norm, (float)block->eps, tokens, hidden, normed, threads);
+    if (!multiply_each(operands, 3, normed, TYPE_F32, tokens, threads)) return false;
+    finish_heads(block, q, block->q_bias, block->q_norm, angles, tokens, heads, threads);
+    finish_heads(block, k, block->k_bias, block->k_norm, angles, tokens, kv_heads, threads);
+    add_bias(v, block->v_bias, tokens, kv_heads * dim);
     mrs_write_kv(cache, batch, k, v, kv_heads, threads);
-    Attending attending = {.q = q,
-                           .out = mixed,
-                           .cache = cache,
-                           .batch = batch,
-                           .heads = heads,
-                           .kv_heads = kv_heads,
-                           .window = half->window,
-                           .scale = half->scale,
-                           .softcap = half->softcap};
-    return mrs_attend(path, &attending, threads) &&
-           multiply_each(&back, 1, mixed, TYPE_F32, tokens, threads);
+    AttentionParams params = {.q = q,
+                              .out = attended,
+                              .cache = cache,
+                              .batch = batch,
+                              .heads = heads,
+                              .kv_heads = kv_heads,
+                              .window = block->window,
+                              .scale = block->scale,
+                              .softcap = block->softcap};
+    return mrs_attend(kernels, &params, threads) &&
+           multiply_each(&back, 1, attended, TYPE_F32, tokens, threads);
 }
 
-/* x (tokens, hidden) through both halves of `count` layers, each with its cache; all batches have as
- * many tokens. `scratch` holds what the largest half takes. Returns false when memory is missing. */
+/* out = x (tokens, hidden) after `count` layers, each with its own cache; all batches have the same
+ * number of tokens. `scratch` is that of the largest block. Returns false if memory is missing. */
 EXPORT bool mrs_layers(const Layer *layers, int64_t count, const KVCache *const *caches,
                        const Batch *const *batches, const Angles *angles, const float *x,
                        float *scratch, float *out, int threads) {

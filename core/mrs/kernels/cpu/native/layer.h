@@ -1,49 +1,39 @@
-/* What the halves of a layer are made of, and the small steps that they call. */
+/* The two blocks of a decoder layer, attention and feed-forward. */
 #ifndef MRS_LAYER_H
 #define MRS_LAYER_H
 
-#include "products.h"
-#include "steps.h"
+#include "attention/attention.h"
+#include "elementwise.h"
+#include "gemm/products.h"
 
 typedef struct {
-    const float *norm; /* weights of a root-mean-square norm */
+    const float *norm; /* (hidden): weights of a root-mean-square norm */
     double eps;
     int64_t activation;
     const Matrix *gate, *up, *down;
 } FeedForward;
 
 typedef struct {
-    const float *norm;
+    const float *norm; /* (hidden) */
     double eps;
-    const Matrix *q, *k, *v, *back;
+    const Matrix *q, *k, *v, *back;        /* back: the output projection */
     const float *q_bias, *k_bias, *v_bias; /* or NULL */
-    const float *q_norm, *k_norm;          /* of each head, or NULL */
+    const float *q_norm, *k_norm;          /* (head_dim), or NULL */
     double head_eps;
     int64_t head_dim, pairs, interleaved;
     int64_t window;        /* 0: none */
     double scale, softcap; /* softcap 0: none */
-} AttentionHalf;
+} AttentionBlock;
 
-/* By which new tokens turn, (tokens, pairs). */
+/* Of the rotary embedding of the new tokens: (tokens, pairs) each. */
 typedef struct {
     const float *cos, *sin;
 } Angles;
 
 typedef struct {
-    const AttentionHalf *attention;
+    const AttentionBlock *attention;
     const FeedForward *feed_forward;
-    int64_t rope, group; /* its numbers among the angles and the batches of a step */
+    int64_t rope, group; /* indices into the angles and the batches of a step */
 } Layer;
-
-void mrs_rms_norm(const Path *path, const float *x, const float *weight, float eps, int64_t rows,
-                  int64_t size, float *out, int threads);
-void mrs_gate(const Path *path, int activation, float *gate, const float *up, int64_t size,
-              int threads);
-void mrs_rotate(const Path *path, const float *x, const float *cos, const float *sin,
-                int64_t tokens, int64_t heads, int64_t head_dim, int64_t pairs, int interleaved,
-                float *out, int threads);
-bool mrs_attend(const Path *path, const Attending *a, int threads);
-void mrs_write_kv(const KVCache *cache, const Batch *batch, const float *keys, const float *values,
-                  int64_t kv_heads, int threads);
 
 #endif

@@ -1,43 +1,42 @@
-/* The library's shared types. Everything a caller outside may use is declared in api.c. */
+/* The storage of packed matrices, and the table of kernels of an instruction set. Functions whose
+ * names begin with mrs_ are exported. */
 #ifndef MRS_H
 #define MRS_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "base.h"
 
-/* Packed matrices hold their rows in groups of 16 and their columns in units of 32. */
+/* Packed matrices have rows in groups of 16 and columns in units of 32. A span is the columns of
+ * one scale of the prompt GEMM. */
 #define GROUP_ROWS 16
 #define UNIT_COLUMNS 32
-#define MAX_TOKENS 16  /* of a panel: activation rows that one pass over the weights serves */
-#define WIDE_TOKENS 12 /* the same where there are many rows; see wide.h */
+#define MAX_TOKENS 16    /* of a panel: rows of activations that share one read of the weights */
+#define PROMPT_TOKENS 12 /* the same for prompts; see gemm/prompt_gemm.inc.h */
 #define SPAN_COLUMNS 128
 #define TILE_GROUPS 2
-#define WIDE_SPAN_BYTES (WIDE_TOKENS * (SPAN_COLUMNS + 8)) /* of activations */
+#define PROMPT_SPAN_BYTES (PROMPT_TOKENS * (SPAN_COLUMNS + 8)) /* of activations */
 #define TILE_SPAN_BYTES (TILE_GROUPS * GROUP_ROWS * (SPAN_COLUMNS + 4)) /* of weights */
 
-/* The order is that of `PACKED_FORMATS` in core/mrs/sizes/packed.py. */
+/* In the order of `PACKED_FORMATS` in core/mrs/sizes/packed.py. */
 typedef enum {
     Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, F16, BF16, FORMAT_COUNT,
     BF16_PAIRS = FORMAT_COUNT, /* BF16 weights times activations rounded to bf16 */
-    BF16_SUBNORMAL /* the same in float arithmetic: bf16 units take subnormal numbers for 0 */
+    BF16_SUBNORMAL /* the same in float arithmetic, since bf16 units treat subnormals as 0 */
 } Format;
 
 /* Types of activations and results. */
 typedef enum { TYPE_F32, TYPE_BF16, TYPE_F16 } Type;
 
 typedef enum { SILU, GELU_TANH } Activation;
-typedef struct Rotation Rotation;   /* steps.h */
-typedef struct Attending Attending; /* steps.h */
-typedef struct Queries Queries;     /* steps.h */
-typedef struct KVCache KVCache;     /* steps.h */
-typedef struct Sight Sight;         /* steps.h */
+typedef struct Rotation Rotation;               /* elementwise.h */
+typedef struct KVCache KVCache;                 /* attention/attention.h */
+typedef struct SequenceQueries SequenceQueries; /* attention/attention.h */
+typedef struct Query Query;                     /* attention/attention.h */
 
-/* One implementation of everything below, for one instruction set. */
+/* The kernels that are compiled for one instruction set. */
 typedef struct {
     const char *name;
     bool multiplies_bf16; /* the processor has units for it */
-    int most_tokens;      /* of a panel, MAX_TOKENS at most */
+    int max_tokens;       /* of a panel, MAX_TOKENS at most */
     void (*pack_group)(Format format, const uint8_t *blocks, int64_t row_bytes, int rows,
                        int64_t columns, uint8_t *packed);
     void (*decode_rows)(Format format, const uint8_t *group, int first, int count,
@@ -46,32 +45,32 @@ typedef struct {
                      void *panel);
     void (*multiply)(Format format, const uint8_t *group, const void *panel, int width,
                      int64_t columns, float *out);
-    /* NULL where 32 registers are missing; see wide.h. */
-    void (*quantize_wide)(const float *rows[], int tokens, int64_t columns, void *panel);
-    void (*level)(Format format, const uint8_t *block, int64_t columns, uint8_t *tile);
-    void (*multiply_wide)(const uint8_t *tile, const void *panel, int64_t next_bytes,
+    /* The prompt GEMM; NULL without 32 registers of 16 lanes. */
+    void (*quantize_prompt_panel)(const float *rows[], int tokens, int64_t columns, void *panel);
+    void (*requantize)(Format format, const uint8_t *block, int64_t columns, uint8_t *tile);
+    void (*multiply_tile)(const uint8_t *tile, const void *panel, int64_t next_bytes,
                           int64_t columns, float *sums);
     void (*read)(const uint8_t *bytes, int64_t size);
     void (*normalize)(const float *x, const float *weight, float eps, int64_t size, float *out);
     void (*activate)(Activation activation, float *gate, const float *up, int64_t size);
     void (*rotate)(const Rotation *rotation, const float *x, const float *cos, const float *sin,
                    float *out);
-    void (*attend)(const Sight *sight, int64_t head, int64_t heads, float *scores);
-    int64_t rows; /* that attend_rows takes at once; see attend_rows.h */
+    void (*attend)(const Query *query, int64_t head, int64_t heads, float *scores);
+    int64_t rows; /* of a call of attend_rows, at most */
     int64_t (*row_block_bytes)(const KVCache *cache);
-    void (*attend_rows)(const Queries *queries, int64_t kv_head, int64_t first, int64_t rows,
-                        void *room);
+    void (*attend_rows)(const SequenceQueries *queries, int64_t kv_head, int64_t first,
+                        int64_t rows, void *workspace);
     void (*encode)(Format format, const void *x, Type type, int64_t blocks, uint8_t *out);
-} Path;
+} KernelTable;
 
-extern const Path portable_path;
+extern const KernelTable portable_kernels;
 #if defined(__x86_64__)
-extern const Path avx2_path, avx512_path, avx512_bf16_path;
+extern const KernelTable avx2_kernels, avx512_kernels, avx512_bf16_kernels;
 #elif defined(__aarch64__)
-extern const Path neon_path;
+extern const KernelTable neon_kernels;
 #endif
 
-/* Shape of a format's storage. */
+/* The storage of each format. */
 static inline bool is_float(Format format) { return format >= F16; }
 
 static inline int block_units(Format format) { return format >= Q2_K && format <= Q6_K ? 8 : 1; }
@@ -81,7 +80,7 @@ static inline int block_bytes(Format format) {
     return bytes[format];
 }
 
-/* Columns of a packed row: the float formats are padded to whole units with zeros. */
+/* Columns of a packed row: rows of the float formats are padded with zeros to whole units. */
 static inline int64_t padded_columns(int64_t columns) {
     return (columns + UNIT_COLUMNS - 1) / UNIT_COLUMNS * UNIT_COLUMNS;
 }
@@ -91,7 +90,7 @@ static inline int64_t group_bytes(Format format, int64_t columns) {
            GROUP_ROWS;
 }
 
-/* Bytes of one unit of activations for `width` tokens; see activations.h. */
+/* Bytes of one unit of activations for `width` tokens; see gemm/activations.inc.h. */
 static inline int64_t panel_unit_bytes(Format format, int width) {
     int bytes = format == BF16_PAIRS ? 2 * UNIT_COLUMNS
                 : is_float(format)   ? 4 * UNIT_COLUMNS

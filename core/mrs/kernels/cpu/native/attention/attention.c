@@ -1,0 +1,154 @@
+/* Attention over a paged KV cache, and writing to it. */
+#include "attention/attention.h"
+
+#include <string.h>
+
+#include "half.h"
+#include "runtime/scratch.h"
+#include "runtime/threads.h"
+
+/* Query heads of a task: as many as share a key in registers. */
+#define TASK_HEADS 8
+
+typedef struct {
+    const KernelTable *kernels;
+    const AttentionParams *params;
+    int64_t scratch_bytes; /* of a task */
+    _Atomic bool failed;
+} AttentionArgs;
+
+static SequenceQueries queries_of(const AttentionParams *a, int64_t sequence) {
+    const Batch *b = a->batch;
+    const int64_t row = b->query_start[sequence];
+    return (SequenceQueries){a, b->block_tables + sequence * b->table_blocks, row,
+                             b->query_start[sequence + 1] - row, b->context_lens[sequence]};
+}
+
+/* Rows of a sequence: the query heads of all its tokens that share a key head. */
+static int64_t rows_of(const SequenceQueries *q) {
+    return q->tokens * q->params->heads / q->params->kv_heads;
+}
+
+/* Whether rows are computed in blocks: half a block is as fast as its rows one by one. */
+static bool uses_row_blocks(const KernelTable *kernels, const SequenceQueries *q) {
+    return q->tokens > 1 && rows_of(q) >= kernels->rows / 2;
+}
+
+static int64_t head_parts(const AttentionParams *a) {
+    return divide_up(a->heads / a->kv_heads, TASK_HEADS);
+}
+
+static int64_t tasks_of(const KernelTable *kernels, const SequenceQueries *q) {
+    const int64_t kv_heads = q->params->kv_heads;
+    if (uses_row_blocks(kernels, q)) return kv_heads * divide_up(rows_of(q), kernels->rows);
+    return kv_heads * q->tokens * head_parts(q->params);
+}
+
+/* Some heads of one token. Tasks are numbered by key head first, so that its keys and values stay
+ * in the caches. */
+static void attend_token(const KernelTable *kernels, const SequenceQueries *q, int64_t index,
+                         float *scores) {
+    const AttentionParams *a = q->params;
+    const int64_t parts = head_parts(a), group = a->heads / a->kv_heads;
+    const int64_t token = index / parts % q->tokens, kv_head = index / parts / q->tokens;
+    const int64_t part = index % parts * TASK_HEADS, row = q->row + token;
+    const int64_t own = q->context - q->tokens + token, first = first_key(a, own);
+    Query query = {.queries = q,
+                   .q = a->q + row * a->heads * a->cache->keys.dim,
+                   .out = a->out + row * a->heads * a->cache->values.dim,
+                   .first = first,
+                   .count = last_key(a, row, own) - first + 1};
+    kernels->attend(&query, kv_head * group + part, at_most(TASK_HEADS, group - part), scores);
+}
+
+/* A block of rows, in the same order. */
+static void attend_block(const KernelTable *kernels, const SequenceQueries *q, int64_t index,
+                         void *workspace) {
+    const int64_t rows = rows_of(q), blocks = divide_up(rows, kernels->rows);
+    const int64_t row = index % blocks * kernels->rows;
+    kernels->attend_rows(q, index / blocks, row, at_most(kernels->rows, rows - row), workspace);
+}
+
+/* Tasks of all sequences are numbered one sequence after another. */
+static void attend_task(void *data, int64_t first, int64_t end) {
+    AttentionArgs *args = data;
+    const KernelTable *kernels = args->kernels;
+    void *scratch = scratch_alloc(args->scratch_bytes);
+    if (!scratch) args->failed = true;
+    const int64_t sequences = scratch ? args->params->batch->sequences : 0;
+    for (int64_t i = 0, start = 0; i < sequences && start < end; i++) {
+        const SequenceQueries q = queries_of(args->params, i);
+        const int64_t count = tasks_of(kernels, &q), last = at_most(end - start, count);
+        for (int64_t index = first > start ? first - start : 0; index < last; index++)
+            if (uses_row_blocks(kernels, &q))
+                attend_block(kernels, &q, index, scratch);
+            else
+                attend_token(kernels, &q, index, scratch);
+        start += count;
+    }
+    scratch_free(scratch, args->scratch_bytes);
+}
+
+/* Attention of new tokens whose keys and values are already in the cache. Returns false if memory
+ * is missing. */
+EXPORT bool mrs_attend(const KernelTable *kernels, const AttentionParams *a, int threads) {
+    AttentionArgs args = {kernels, a, 0, false};
+    int64_t tasks = 0, values = 0;
+    for (int64_t i = 0; i < a->batch->sequences; i++) {
+        const SequenceQueries q = queries_of(a, i);
+        const int64_t keys = a->window && a->window < q.context ? a->window : q.context;
+        const bool by_rows = uses_row_blocks(kernels, &q);
+        const int64_t bytes = by_rows ? kernels->row_block_bytes(a->cache)
+                                      : TASK_HEADS * q.context * (int64_t)sizeof(float);
+        args.scratch_bytes = bytes > args.scratch_bytes ? bytes : args.scratch_bytes;
+        tasks += tasks_of(kernels, &q);
+        values += by_rows
+                      ? MIN_PARALLEL_VALUES
+                      : q.tokens * a->kv_heads * keys * (a->cache->keys.dim + a->cache->values.dim);
+    }
+    run_tasks(threads_for(values, threads), tasks, attend_task, &args);
+    return !args.failed;
+}
+
+typedef struct {
+    const KVCache *cache;
+    const Batch *batch;
+    const float *keys, *values; /* values NULL: they are a part of the keys */
+    int64_t kv_heads;
+} WriteArgs;
+
+static void write_token(const CacheTensor *cached, const KVCache *cache, int64_t slot,
+                        const float *x, int64_t kv_heads) {
+    const int64_t inside = slot & (((int64_t)1 << cache->block_shift) - 1), dim = cached->dim;
+    int64_t offset =
+        (slot >> cache->block_shift) * cached->block_stride + inside * cached->token_stride;
+    for (int64_t h = 0; h < kv_heads; h++, offset += cached->head_stride, x += dim) {
+        uint16_t *half = (uint16_t *)cached->data + offset;
+        if (cache->type == TYPE_F32)
+            memcpy((float *)cached->data + offset, x, (size_t)dim * sizeof(float));
+        else if (cache->type == TYPE_F16)
+            for (int64_t i = 0; i < dim; i++) half[i] = half_of_float(x[i]);
+        else
+            for (int64_t i = 0; i < dim; i++) half[i] = bf16_of_float(x[i]);
+    }
+}
+
+static void write_task(void *data, int64_t first, int64_t end) {
+    const WriteArgs *w = data;
+    const CacheTensor *keys = &w->cache->keys, *values = &w->cache->values;
+    for (int64_t token = first; token < end; token++) {
+        const int64_t slot = w->batch->slot_mapping[token];
+        write_token(keys, w->cache, slot, w->keys + token * w->kv_heads * keys->dim, w->kv_heads);
+        if (w->values)
+            write_token(values, w->cache, slot, w->values + token * w->kv_heads * values->dim,
+                        w->kv_heads);
+    }
+}
+
+/* Writes keys and values (tokens, kv_heads, dim) of new tokens to their slots. */
+EXPORT void mrs_write_kv(const KVCache *cache, const Batch *batch, const float *keys,
+                         const float *values, int64_t kv_heads, int threads) {
+    WriteArgs args = {cache, batch, keys, values, kv_heads};
+    const int64_t count = batch->tokens * kv_heads * (cache->keys.dim + cache->values.dim);
+    run_tasks(threads_for(count, threads), batch->tokens, write_task, &args);
+}

@@ -1,0 +1,84 @@
+/* Attention over a paged KV cache. */
+#ifndef MRS_ATTENTION_H
+#define MRS_ATTENTION_H
+
+#include "mrs.h"
+
+/* Keys or values of one layer, (blocks, kv_heads, block tokens, dim), with the strides of the
+ * first three dimensions in values; the last is contiguous. */
+typedef struct {
+    void *data;
+    int64_t dim, block_stride, head_stride, token_stride;
+} CacheTensor;
+
+/* The keys and values of one layer, of all sequences. A block has 1 << block_shift tokens. */
+struct KVCache {
+    CacheTensor keys, values;
+    int64_t type, block_shift;
+};
+
+/* The new tokens of some sequences, one sequence after another, and where their keys are. */
+typedef struct {
+    int64_t sequences, tokens, table_blocks;
+    const int32_t *query_start;  /* (sequences + 1): the first new token of each, and the end */
+    const int32_t *context_lens; /* (sequences): all tokens of each, including the new ones */
+    const int32_t *block_tables; /* (sequences, table_blocks): the blocks of each, in order */
+    const int64_t *slot_mapping; /* (tokens): block * block tokens + index in the block */
+    /* (tokens): the last position of its sequence that each attends to, or NULL: its own */
+    const int64_t *attention_ends;
+} Batch;
+
+/* Causal attention of the new tokens over the cached ones of their sequences. */
+typedef struct {
+    const float *q; /* (tokens, heads, key dim) */
+    float *out;     /* (tokens, heads, value dim) */
+    const KVCache *cache;
+    const Batch *batch;
+    const float *sinks; /* (heads): a score without a value; or NULL */
+    int64_t heads, kv_heads;
+    int64_t window;        /* tokens that each attends to, itself included; 0: all */
+    double scale, softcap; /* softcap 0: none */
+} AttentionParams;
+
+/* The new tokens of one sequence. */
+struct SequenceQueries {
+    const AttentionParams *params;
+    const int32_t *blocks;        /* its block table */
+    int64_t row, tokens, context; /* its first row of the batch, new tokens, all tokens */
+};
+
+/* One token, and the range of keys that it attends to. */
+struct Query {
+    const SequenceQueries *queries;
+    const float *q; /* (heads, key dim) */
+    float *out;     /* (heads, value dim) */
+    int64_t first, count;
+};
+
+/* Index of a token's first value. `position` is that in the sequence of this block table. */
+static inline int64_t cache_offset(const CacheTensor *tensor, const int32_t *blocks, int64_t shift,
+                                   int64_t kv_head, int64_t position) {
+    const int64_t inside = position & (((int64_t)1 << shift) - 1);
+    return blocks[position >> shift] * tensor->block_stride + kv_head * tensor->head_stride +
+           inside * tensor->token_stride;
+}
+
+/* How many of `count` tokens from `position` on are in the same block. */
+static inline int64_t tokens_in_block(int64_t shift, int64_t position, int64_t count) {
+    const int64_t size = (int64_t)1 << shift, left = size - (position & (size - 1));
+    return left < count ? left : count;
+}
+
+/* The range of positions that the token at position `own`, in row `row`, attends to. */
+static inline int64_t first_key(const AttentionParams *a, int64_t own) {
+    return a->window && own >= a->window ? own - a->window + 1 : 0;
+}
+static inline int64_t last_key(const AttentionParams *a, int64_t row, int64_t own) {
+    return a->batch->attention_ends ? a->batch->attention_ends[row] : own;
+}
+
+bool mrs_attend(const KernelTable *kernels, const AttentionParams *a, int threads);
+void mrs_write_kv(const KVCache *cache, const Batch *batch, const float *keys, const float *values,
+                  int64_t kv_heads, int threads);
+
+#endif

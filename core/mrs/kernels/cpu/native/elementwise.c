@@ -1,0 +1,76 @@
+/* The operations between matrix products: norm, activation and rotary embedding. */
+#include "elementwise.h"
+
+#include "runtime/threads.h"
+
+typedef struct {
+    const KernelTable *kernels;
+    const float *x, *weight;
+    float *out, eps;
+    int64_t size;
+} NormalizeArgs;
+
+static void normalize_task(void *data, int64_t first, int64_t end) {
+    const NormalizeArgs *n = data;
+    for (int64_t row = first; row < end; row++)
+        n->kernels->normalize(n->x + row * n->size, n->weight, n->eps, n->size,
+                              n->out + row * n->size);
+}
+
+/* Root-mean-square norm of x (rows, size). */
+EXPORT void mrs_rms_norm(const KernelTable *kernels, const float *x, const float *weight, float eps,
+                         int64_t rows, int64_t size, float *out, int threads) {
+    NormalizeArgs args = {kernels, x, weight, out, eps, size};
+    run_tasks(threads_for(rows * size, threads), rows, normalize_task, &args);
+}
+
+#define GATE_VALUES 1024 /* of a task */
+
+typedef struct {
+    const KernelTable *kernels;
+    Activation activation;
+    float *gate;
+    const float *up;
+    int64_t size;
+} GateArgs;
+
+static void activate_task(void *data, int64_t first, int64_t end) {
+    const GateArgs *a = data;
+    int64_t start = first * GATE_VALUES, stop = end * GATE_VALUES;
+    stop = stop < a->size ? stop : a->size;
+    a->kernels->activate(a->activation, a->gate + start, a->up + start, stop - start);
+}
+
+/* gate = activation(gate) * up, (size) each. */
+EXPORT void mrs_gate(const KernelTable *kernels, int activation, float *gate, const float *up,
+                     int64_t size, int threads) {
+    GateArgs args = {kernels, (Activation)activation, gate, up, size};
+    int64_t tasks = (size + GATE_VALUES - 1) / GATE_VALUES;
+    run_tasks(threads_for(size, threads), tasks, activate_task, &args);
+}
+
+typedef struct {
+    const KernelTable *kernels;
+    Rotation rotation;
+    const float *x, *cos, *sin;
+    float *out;
+} RotateArgs;
+
+static void rotate_task(void *data, int64_t first, int64_t end) {
+    const RotateArgs *r = data;
+    for (int64_t token = first; token < end; token++) {
+        int64_t offset = token * r->rotation.heads * r->rotation.head_dim;
+        int64_t angle = token * r->rotation.pairs;
+        r->kernels->rotate(&r->rotation, r->x + offset, r->cos + angle, r->sin + angle,
+                           r->out + offset);
+    }
+}
+
+/* Rotates x (tokens, heads, head_dim) by the angles of each token, cos and sin (tokens, pairs). */
+EXPORT void mrs_rotate(const KernelTable *kernels, const float *x, const float *cos,
+                       const float *sin, int64_t tokens, int64_t heads, int64_t head_dim,
+                       int64_t pairs, int interleaved, float *out, int threads) {
+    RotateArgs args = {kernels, {heads, head_dim, pairs, interleaved != 0}, x, cos, sin, out};
+    int used = threads_for(tokens * heads * head_dim, threads);
+    run_tasks(used, tokens, rotate_task, &args);
+}

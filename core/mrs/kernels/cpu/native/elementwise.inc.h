@@ -1,0 +1,86 @@
+/* The operations between matrix products, on rows of floats; included once per instruction set. */
+#include <math.h>
+
+#include "elementwise.h"
+#include "half.h"
+
+/* e to the x by Cody and Waite's reduction and a polynomial, with an error of about two units in
+ * the last place; without branches, so that the compiler vectorizes it. */
+static inline float exp_of(float x) {
+    const float rounder = 12582912.0f; /* 1.5 * 2^23 */
+    x = x < -87.0f ? -87.0f : x;
+    x = x > 88.0f ? 88.0f : x;
+    float shifted = x * 1.44269504f + rounder, n = shifted - rounder;
+    float r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    uint32_t power = (bits_of_float(shifted) - bits_of_float(rounder)) << 23;
+    return float_of_bits(bits_of_float(p) + power);
+}
+
+static inline float tanh_of(float x) { return 1.0f - 2.0f / (exp_of(2.0f * x) + 1.0f); }
+
+/* out = x / sqrt(mean(x^2) + eps) * weight, one row. */
+static void normalize(const float *x, const float *weight, float eps, int64_t size, float *out) {
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < size; i++) sum += x[i] * x[i];
+    float factor = 1.0f / sqrtf(sum / (float)size + eps);
+#pragma omp simd
+    for (int64_t i = 0; i < size; i++) out[i] = x[i] * factor * weight[i];
+}
+
+/* gate = gate / (1 + exp(-gate)) * up. In a single loop gcc would also divide by the bounds of
+ * exp_of's argument, which gives subnormals and is a hundred times slower. */
+static inline void activate_silu(float *gate, const float *up, int64_t size) {
+    enum { RUN = 256 };
+    float powers[RUN];
+    for (int64_t start = 0; start < size; start += RUN, gate += RUN, up += RUN) {
+        int64_t count = size - start < RUN ? size - start : RUN;
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++) powers[i] = exp_of(-gate[i]);
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++) gate[i] = gate[i] / (1.0f + powers[i]) * up[i];
+    }
+}
+
+/* gate = activation(gate) * up. */
+static void activate(Activation activation, float *gate, const float *up, int64_t size) {
+    if (activation == SILU) {
+        activate_silu(gate, up, size);
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < size; i++) {
+            float x = gate[i], inner = 0.7978845608f * (x + 0.044715f * x * x * x);
+            gate[i] = 0.5f * x * (1.0f + tanh_of(inner)) * up[i];
+        }
+    }
+}
+
+/* Rotates the first 2 * pairs values of each head of one token. */
+static void rotate(const Rotation *r, const float *x, const float *cos, const float *sin,
+                   float *out) {
+    for (int64_t head = 0; head < r->heads; head++, x += r->head_dim, out += r->head_dim) {
+        if (r->interleaved) {
+#pragma omp simd
+            for (int64_t i = 0; i < r->pairs; i++) {
+                float a = x[2 * i], b = x[2 * i + 1];
+                out[2 * i] = a * cos[i] - b * sin[i];
+                out[2 * i + 1] = b * cos[i] + a * sin[i];
+            }
+        } else {
+#pragma omp simd
+            for (int64_t i = 0; i < r->pairs; i++) {
+                float a = x[i], b = x[i + r->pairs];
+                out[i] = a * cos[i] - b * sin[i];
+                out[i + r->pairs] = b * cos[i] + a * sin[i];
+            }
+        }
+        for (int64_t i = 2 * r->pairs; i < r->head_dim; i++) out[i] = x[i];
+    }
+}

@@ -1,0 +1,339 @@
+/* Products of packed weights with panels of activations; included once per instruction set. */
+#include "gemm/weights.h"
+
+#define PARTS (GROUP_ROWS / LANES)
+/* How far ahead memory is prefetched; other distances, or only one of them, measured slower. */
+#define FAR_BYTES 8192
+#define NEAR_BYTES 4096
+
+INLINE Ints shift_to(const Ints v, const int from, const int to) {
+    return from > to ? lanes_shift_right(v, from - to) : lanes_shift_left(v, to - from);
+}
+
+INLINE Ints quad_nibbles(const uint8_t *unit, const int k) {
+    Ints line = lanes_load(unit + LINE * (k & 3));
+    return lanes_and(k < 4 ? line : lanes_shift_right(line, 4), lanes_byte(0x0f));
+}
+
+/* The codes of quad k of a unit, one byte each. */
+INLINE Ints quad_codes(const int bits, const uint8_t *unit, const int k) {
+    Ints line;
+    switch (bits) {
+    case 2:
+        line = lanes_load(unit + LINE * (k >> 2));
+        return lanes_and(lanes_shift_right(line, 2 * (k & 3)), lanes_byte(0x03));
+    case 3:
+        line = lanes_load(unit + LINE * 2);
+        return lanes_or_masked(quad_codes(2, unit, k), shift_to(line, k, 2), lanes_byte(0x04));
+    case 4:
+        return quad_nibbles(unit, k);
+    case 5:
+        line = lanes_load(unit + LINE * 4);
+        return lanes_or_masked(quad_nibbles(unit, k), shift_to(line, k, 4), lanes_byte(0x10));
+    case 6:
+        line = shift_to(lanes_load(unit + LINE * (4 + (k >> 2))), 2 * (k & 3), 4);
+        return lanes_or_masked(quad_nibbles(unit, k), line, lanes_byte(0x30));
+    default:
+        return lanes_bytes(lanes_load(unit + LINE * k));
+    }
+}
+
+/* Byte j of the 16 that four lines store for each row, as floats. */
+INLINE Floats small_scale(const Ints lines[4], const int j, const bool is_signed) {
+    const int shift = 8 * (j & 3);
+    Ints line = lines[j >> 2];
+    if (is_signed) return lanes_convert(lanes_shift_signed(lanes_shift_left(line, 24 - shift), 24));
+    if (shift == 24) return lanes_convert(lanes_shift_right(line, 24));
+    return lanes_convert(lanes_and(lanes_shift_right(line, shift), lanes_int(0xff)));
+}
+
+INLINE void load_six_bits(const uint8_t *block, Ints lines[4]) {
+    Ints a = lanes_load(block), b = lanes_load(block + LINE), c = lanes_load(block + 2 * LINE);
+    lines[0] = lanes_and(a, lanes_byte(0x3f));
+    lines[1] = lanes_and(b, lanes_byte(0x3f));
+    lines[2] = lanes_and(c, lanes_byte(0x3f));
+    lines[3] = lanes_and(lanes_shift_right(a, 6), lanes_byte(0x03));
+    lines[3] = lanes_or_masked(lines[3], lanes_shift_right(b, 4), lanes_byte(0x0c));
+    lines[3] = lanes_or_masked(lines[3], lanes_shift_right(c, 2), lanes_byte(0x30));
+}
+
+/* The scales of a block, and for formats with a minimum the negated minima, in the order of
+ * columns. `part` selects LANES rows; `block` points at the first of their lanes. */
+INLINE void load_scales(const Format format, const uint8_t *block, const int part,
+                        Floats scale[16], Floats minimum[16]) {
+    const uint8_t *halves = block - part * LANES * 2; /* two bytes a row, not four */
+    Ints lines[4];
+    Floats d, negated;
+    switch (format) {
+    case Q4_0: case Q5_0: case Q8_0:
+        scale[0] = lanes_load_f16(halves);
+        break;
+    case Q4_1: case Q5_1:
+        scale[0] = lanes_load_f16(halves);
+        minimum[0] = lanes_load_f16(halves + 2 * GROUP_ROWS);
+        break;
+    case Q4_K: case Q5_K:
+        load_six_bits(block, lines);
+        d = lanes_load_f16(halves + 12 * GROUP_ROWS);
+        negated = lanes_mul(lanes_load_f16(halves + 14 * GROUP_ROWS), lanes_float(-1));
+#pragma GCC unroll 8
+        for (int j = 0; j < 8; j++) {
+            scale[j] = lanes_mul(d, small_scale(lines, j, false));
+            minimum[j] = lanes_mul(negated, small_scale(lines, j + 8, false));
+        }
+        break;
+    case Q3_K:
+        load_six_bits(block, lines);
+        d = lanes_load_f16(halves + 12 * GROUP_ROWS);
+#pragma GCC unroll 16
+        for (int j = 0; j < 16; j++)
+            scale[j] =
+                lanes_mul(d, lanes_add_floats(small_scale(lines, j, false), lanes_float(-32)));
+        break;
+    case Q6_K:
+        for (int i = 0; i < 4; i++) lines[i] = lanes_load(block + LINE * i);
+        d = lanes_load_f16(halves + 16 * GROUP_ROWS);
+#pragma GCC unroll 16
+        for (int j = 0; j < 16; j++) scale[j] = lanes_mul(d, small_scale(lines, j, true));
+        break;
+    case Q2_K:
+        d = lanes_load_f16(halves + 16 * GROUP_ROWS);
+        negated = lanes_mul(lanes_load_f16(halves + 18 * GROUP_ROWS), lanes_float(-1));
+        for (int i = 0; i < 4; i++)
+            lines[i] = lanes_and(lanes_load(block + LINE * i), lanes_byte(0x0f));
+#pragma GCC unroll 16
+        for (int j = 0; j < 16; j++) scale[j] = lanes_mul(d, small_scale(lines, j, false));
+        for (int i = 0; i < 4; i++)
+            lines[i] = lanes_and(lanes_shift_right(lanes_load(block + LINE * i), 4),
+                                 lanes_byte(0x0f));
+#pragma GCC unroll 16
+        for (int j = 0; j < 16; j++) minimum[j] = lanes_mul(negated, small_scale(lines, j, false));
+        break;
+    default:
+        break;
+    }
+}
+
+/* Prefetches memory far ahead into the second-level cache, and later from there into the first: a
+ * prefetch into the first-level cache at once would occupy one of its few line fill buffers for
+ * long. The compiler does not move assembler statements, so that prefetches stay between the loads;
+ * a burst of them would stall. */
+INLINE void prefetch_line(const uint8_t *line) {
+#if defined(__x86_64__)
+    __asm__ volatile("prefetcht1 %0" : : "m"(line[FAR_BYTES]));
+    __asm__ volatile("prefetcht0 %0" : : "m"(line[NEAR_BYTES]));
+#else
+    __builtin_prefetch(line + FAR_BYTES, 0, 2);
+    __builtin_prefetch(line + NEAR_BYTES);
+#endif
+}
+
+/* Adds one unit's products to total[t]. `x` is the unit in a panel (activations.inc.h). */
+INLINE void add_unit(const Format format, const int width, const uint8_t *unit, const uint8_t *x,
+                     const Floats *scale, const Floats *minimum, Floats *total) {
+    const int bits = code_bits(format), scales = unit_scales(format), quads = 8 / scales;
+    const int8_t *quads_of_x = (const int8_t *)x;
+    const float *step = (const float *)(x + width * UNIT_COLUMNS);
+    const int32_t *correction = (const int32_t *)(step + width);
+    const float *shift = (const float *)correction;
+    Floats scaled[MAX_TOKENS];
+#pragma GCC unroll 2
+    for (int s = 0; s < scales; s++) {
+        Ints sum[MAX_TOKENS];
+#pragma GCC unroll 16
+        for (int t = 0; t < width; t++)
+            sum[t] = lanes_int(has_minimum(format) ? SUM_START : correction[s * width + t]);
+#pragma GCC unroll 8
+        for (int i = 0; i < quads; i++) {
+            const int k = s * quads + (scales == 1 ? (i >> 1) + 4 * (i & 1) : i);
+            const int line = (s * quads + i) * bits / 8, next = (s * quads + i + 1) * bits / 8;
+            if (next > line) prefetch_line(unit + LINE * line);
+            Ints codes = quad_codes(bits, unit, k);
+#pragma GCC unroll 16
+            for (int t = 0; t < width; t++) {
+                const int8_t *four = quads_of_x + t * UNIT_COLUMNS + 4 * k;
+                sum[t] = bits == 8 ? lanes_dot_bytes(sum[t], codes, four)
+                                   : lanes_dot(sum[t], codes, four);
+            }
+        }
+#pragma GCC unroll 16
+        for (int t = 0; t < width; t++)
+            scaled[t] = s ? lanes_fma(lanes_sum_value(sum[t]), scale[s], scaled[t])
+                          : lanes_sum_times(sum[t], scale[s]);
+    }
+#pragma GCC unroll 16
+    for (int t = 0; t < width; t++) {
+#pragma GCC unroll 2
+        for (int s = 0; s < scales && has_minimum(format); s++)
+            total[t] = lanes_fma(minimum[s], lanes_float(shift[s * width + t]), total[t]);
+        total[t] = lanes_fma(scaled[t], lanes_float(step[t]), total[t]);
+    }
+}
+
+/* Units that are unrolled, by measurement: with few tokens that keeps all scales in registers. */
+INLINE int unrolled_units(const Format format, const int width) {
+    return width > 2 ? 1 : format == Q6_K ? 2 : block_units(format);
+}
+
+INLINE void multiply_codes(const Format format, const int width, const uint8_t *block,
+                           const uint8_t *x, int64_t columns, const int part, float *out) {
+    const int units = block_units(format), scales = unit_scales(format);
+    const int bytes = unit_bytes(code_bits(format)), unrolled = unrolled_units(format, width);
+    Floats total[MAX_TOKENS], scale[16], minimum[16];
+#pragma GCC unroll 16
+    for (int t = 0; t < width; t++) total[t] = lanes_zero();
+    block += part * LANES * 4;
+    for (int64_t column = 0; column < columns; column += units * UNIT_COLUMNS) {
+#pragma GCC unroll 8
+        for (int i = 0; i < scale_bytes(format); i += LINE) prefetch_line(block + i);
+        load_scales(format, block, part, scale, minimum);
+        block += scale_bytes(format);
+#pragma GCC unroll 1
+        for (int rest = 0; rest < units; rest += unrolled) {
+#pragma GCC unroll 8
+            for (int u = rest; u < rest + unrolled; u++) {
+                add_unit(format, width, block, x, scale + u * scales, minimum + u * scales, total);
+                block += bytes;
+                x += panel_unit_bytes(format, width);
+            }
+        }
+    }
+#pragma GCC unroll 16
+    for (int t = 0; t < width; t++) lanes_store(out + t * GROUP_ROWS + part * LANES, total[t]);
+}
+
+/* Two columns of 16-bit weights as floats: bf16 share lanes, f16 are the halves of a line. */
+INLINE void load_two_columns(const Format format, const uint8_t *line, const int part,
+                             Floats weights[2]) {
+    if (format == BF16) {
+        Ints both = lanes_load(line + part * LANES * 4);
+        weights[0] = lanes_as_floats(lanes_shift_left(both, 16));
+        weights[1] = lanes_as_floats(lanes_and(both, lanes_int((int32_t)0xffff0000)));
+    } else {
+        weights[0] = lanes_load_f16(line + part * LANES * 2);
+        weights[1] = lanes_load_f16(line + part * LANES * 2 + LINE / 2);
+    }
+}
+
+/* The same for weights of 16 bits, in float arithmetic. With few tokens several independent sums
+ * hide the latency of additions. */
+INLINE void multiply_floats(const Format format, const int width, const uint8_t *line,
+                            const float *x, int64_t columns, const int part, float *out) {
+    enum { CHAINS = 4 };
+    const int chains = width > 2 ? 1 : CHAINS;
+    Floats total[MAX_TOKENS][CHAINS], weights[2];
+#pragma GCC unroll 16
+    for (int t = 0; t < width; t++)
+#pragma GCC unroll 4
+        for (int c = 0; c < chains; c++) total[t][c] = lanes_zero();
+    for (int64_t column = 0; column < columns; column += UNIT_COLUMNS) {
+#pragma GCC unroll 16
+        for (int i = 0; i < UNIT_COLUMNS; i += 2) {
+            prefetch_line(line);
+            load_two_columns(format, line, part, weights);
+            line += LINE;
+#pragma GCC unroll 16
+            for (int t = 0; t < width; t++)
+#pragma GCC unroll 2
+                for (int j = 0; j < 2; j++) {
+                    Floats *sum = &total[t][(i + j) % chains];
+                    *sum = lanes_fma(weights[j], lanes_float(x[t * UNIT_COLUMNS + i + j]), *sum);
+                }
+        }
+        x += width * UNIT_COLUMNS;
+    }
+#pragma GCC unroll 16
+    for (int t = 0; t < width; t++) {
+#pragma GCC unroll 4
+        for (int c = 1; c < chains; c++) total[t][0] = lanes_add_floats(total[t][0], total[t][c]);
+        lanes_store(out + t * GROUP_ROWS + part * LANES, total[t][0]);
+    }
+}
+
+/* The same for bf16 weights and activations that are rounded to bf16: with bf16 units, which treat
+ * subnormals as 0, or without. */
+#ifdef HAS_LANES_DOT_BF16
+INLINE Floats add_pair(const bool with_units, Floats total, const uint8_t *line,
+                       const uint16_t *x) {
+    Floats weights[2];
+    if (with_units) return lanes_dot_bf16(total, lanes_load(line), x);
+    load_two_columns(BF16, line, 0, weights);
+    total = lanes_fma(weights[0], lanes_float(float_of_bf16(x[0])), total);
+    return lanes_fma(weights[1], lanes_float(float_of_bf16(x[1])), total);
+}
+
+INLINE void multiply_pairs(const bool with_units, const int width, const uint8_t *line,
+                           const uint16_t *x, int64_t columns, float *out) {
+    Floats total[MAX_TOKENS];
+#pragma GCC unroll 16
+    for (int t = 0; t < width; t++) total[t] = lanes_zero();
+    for (int64_t column = 0; column < columns; column += UNIT_COLUMNS) {
+#pragma GCC unroll 16
+        for (int i = 0; i < UNIT_COLUMNS; i += 2, line += LINE) {
+            prefetch_line(line);
+#pragma GCC unroll 16
+            for (int t = 0; t < width; t++)
+                total[t] = add_pair(with_units, total[t], line, x + t * UNIT_COLUMNS + i);
+        }
+        x += width * UNIT_COLUMNS;
+    }
+#pragma GCC unroll 16
+    for (int t = 0; t < width; t++) lanes_store(out + t * GROUP_ROWS, total[t]);
+}
+#endif
+
+/* One group times one panel: out[t][row] for `width` tokens and 16 rows. */
+INLINE void multiply_format(const Format format, const int width, const uint8_t *group,
+                            const void *panel, int64_t columns, float *out) {
+#ifdef HAS_LANES_DOT_BF16
+    if (format >= BF16_PAIRS) {
+        multiply_pairs(format == BF16_PAIRS, width, group, panel, columns, out);
+        return;
+    }
+#endif
+    for (int part = 0; part < PARTS; part++) {
+        if (is_float(format))
+            multiply_floats(format, width, group, panel, columns, part, out);
+        else
+            multiply_codes(format, width, group, panel, columns, part, out);
+    }
+}
+
+#define MULTIPLY(FORMAT, WIDTH)                                                                  \
+    static __attribute__((noinline)) void multiply_##FORMAT##_##WIDTH(                           \
+        const uint8_t *group, const void *panel, int64_t columns, float *out) {                  \
+        multiply_format(FORMAT, WIDTH, group, panel, columns, out);                              \
+    }
+#define KERNEL(FORMAT, WIDTH) multiply_##FORMAT##_##WIDTH,
+
+/* The widths of a panel. More than eight tokens need 32 registers of 16 lanes for their sums. */
+#define EACH_SMALL_WIDTH(CASE, FORMAT)                                                           \
+    CASE(FORMAT, 1) CASE(FORMAT, 2) CASE(FORMAT, 4) CASE(FORMAT, 8)
+#if LANES == GROUP_ROWS
+#define ISA_MAX_TOKENS 16
+#define EACH_WIDTH(CASE, FORMAT) EACH_SMALL_WIDTH(CASE, FORMAT) CASE(FORMAT, 12) CASE(FORMAT, 16)
+#else
+#define ISA_MAX_TOKENS 8
+#define EACH_WIDTH EACH_SMALL_WIDTH
+#endif
+
+#ifdef HAS_LANES_DOT_BF16
+#define EACH_PAIRED(CASE) CASE(BF16_PAIRS) CASE(BF16_SUBNORMAL)
+#else
+#define EACH_PAIRED(CASE)
+#endif
+#define EACH_MULTIPLIED(CASE)                                                                    \
+    CASE(Q4_0) CASE(Q4_1) CASE(Q5_0) CASE(Q5_1) CASE(Q8_0) CASE(Q2_K) CASE(Q3_K) CASE(Q4_K)      \
+    CASE(Q5_K) CASE(Q6_K) CASE(F16) CASE(BF16) EACH_PAIRED(CASE)
+
+#define EACH_MULTIPLY(FORMAT) EACH_WIDTH(MULTIPLY, FORMAT)
+#define EACH_KERNEL(FORMAT) {EACH_WIDTH(KERNEL, FORMAT)},
+
+EACH_MULTIPLIED(EACH_MULTIPLY)
+
+static void multiply(Format format, const uint8_t *group, const void *panel, int width,
+                     int64_t columns, float *out) {
+    static void (*const kernels[][6])(const uint8_t *, const void *, int64_t, float *) = {
+        EACH_MULTIPLIED(EACH_KERNEL)};
+    kernels[format][width < 8 ? width / 2 : width / 4 + 1](group, panel, columns, out);
+}

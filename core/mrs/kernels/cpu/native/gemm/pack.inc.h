@@ -1,0 +1,253 @@
+/* Packs rows of a file into groups, and decodes groups to floats; included once per instruction
+ * set. */
+#include "gemm/blocks.h"
+
+/* A quad: four codes of a row, in one 32-bit word. */
+INLINE uint32_t quad_at(const uint8_t *p) {
+    uint32_t quad;
+    memcpy(&quad, p, 4);
+    return quad;
+}
+
+INLINE void put_quad(uint8_t *p, const uint32_t quad) { memcpy(p, &quad, 4); }
+
+#define EACH_BYTE(mask) (0x01010101u * (mask))
+
+/* Writes one row's 32 codes of a unit; `lane` is the row's lane of the unit's first line. */
+INLINE void write_codes(const int bits, const uint8_t *codes, uint8_t *lane) {
+    uint32_t pairs[2] = {0, 0}, single = 0;
+    for (int k = 0; k < 8; k++) {
+        uint32_t quad = quad_at(codes + 4 * k);
+        if (bits == 8) put_quad(lane + LINE * k, quad);
+        pairs[k >> 2] |= (quad >> (bits == 6 ? 4 : 0) & EACH_BYTE(3)) << (2 * (k & 3));
+        single |= (quad >> (bits == 5 ? 4 : 2) & EACH_BYTE(1)) << k;
+    }
+    for (int k = 0; k < 4 && bits >= 4 && bits <= 6; k++) {
+        uint32_t low = quad_at(codes + 4 * k), high = quad_at(codes + 16 + 4 * k);
+        put_quad(lane + LINE * k, (low & EACH_BYTE(15)) | (high & EACH_BYTE(15)) << 4);
+    }
+    if (bits < 4 || bits == 6)
+        for (int j = 0; j < 2; j++) put_quad(lane + LINE * (j + (bits == 6 ? 4 : 0)), pairs[j]);
+    if (bits == 3 || bits == 5) put_quad(lane + LINE * (bits - 1), single);
+}
+
+INLINE void read_codes(const int bits, const uint8_t *lane, uint8_t *codes) {
+    for (int k = 0; k < 8; k++) {
+        uint32_t quad;
+        if (bits == 8)
+            quad = quad_at(lane + LINE * k);
+        else if (bits >= 4)
+            quad = quad_at(lane + LINE * (k & 3)) >> (4 * (k >> 2)) & EACH_BYTE(15);
+        else
+            quad = quad_at(lane + LINE * (k >> 2)) >> (2 * (k & 3)) & EACH_BYTE(3);
+        if (bits == 6)
+            quad |= (quad_at(lane + LINE * (4 + (k >> 2))) >> (2 * (k & 3)) & EACH_BYTE(3)) << 4;
+        if (bits == 5 || bits == 3)
+            quad |= (quad_at(lane + LINE * (bits - 1)) >> k & EACH_BYTE(1)) << (bits - 1);
+        put_quad(codes + 4 * k, quad);
+    }
+}
+
+/* A row's integer scales in a block, `count` quads. */
+INLINE void write_lane(const uint8_t *quads, const int count, uint8_t *lines) {
+    for (int k = 0; k < count; k++) put_quad(lines + LINE * k, quad_at(quads + 4 * k));
+}
+
+INLINE void read_lane(const uint8_t *lines, const int count, uint8_t *quads) {
+    for (int k = 0; k < count; k++) put_quad(quads + 4 * k, quad_at(lines + LINE * k));
+}
+
+/* Lines of integer scales in a block: three if they have 6 bits, four if they have 8. */
+INLINE int small_scale_lines(const Format format) {
+    return block_units(format) == 1 ? 0 : format == Q2_K || format == Q6_K ? 4 : 3;
+}
+
+INLINE void write_scales(const Format format, const Block *b, const int row, uint8_t *block) {
+    const int lines = small_scale_lines(format);
+    uint8_t scales[16];
+    memcpy(scales, b->scales, 16);
+    if (lines == 3)
+        for (int i = 0; i < 12; i++)
+            scales[i] |= (uint8_t)(scales[12 + (i & 3)] >> (2 * (i >> 2)) << 6);
+    write_lane(scales, lines, block + 4 * row);
+    block += LINE * lines + 2 * row;
+    memcpy(block, &b->halves[0], 2);
+    if (has_minimum(format)) memcpy(block + 2 * GROUP_ROWS, &b->halves[1], 2);
+}
+
+INLINE void read_scales(const Format format, const uint8_t *block, const int row, Block *b) {
+    const int lines = small_scale_lines(format);
+    uint8_t *scales = b->scales;
+    read_lane(block + 4 * row, lines, scales);
+    if (lines == 3)
+        for (int i = 0; i < 4; i++) {
+            scales[12 + i] =
+                (uint8_t)(scales[i] >> 6 | scales[4 + i] >> 6 << 2 | scales[8 + i] >> 6 << 4);
+            for (int j = 0; j < 12; j += 4) scales[i + j] &= 63;
+        }
+    block += LINE * lines + 2 * row;
+    memcpy(&b->halves[0], block, 2);
+    if (has_minimum(format)) memcpy(&b->halves[1], block + 2 * GROUP_ROWS, 2);
+}
+
+/* A weight is scale * (code - offset), or scale * code + minimum, rounded after each step. */
+INLINE void block_values(const Format format, const Block *b, float *out) {
+    const int count = block_units(format) * UNIT_COLUMNS, run = UNIT_COLUMNS / unit_scales(format);
+    const float d = float_of_half(b->halves[0]);
+    const float m = has_minimum(format) ? float_of_half(b->halves[1]) : 0;
+    for (int j = 0; j < count / run; j++) {
+        float scale = d, minimum = m;
+        if (format == Q4_K || format == Q5_K) {
+            scale = d * b->scales[j];
+            minimum = -(m * b->scales[8 + j]);
+        } else if (format == Q2_K) {
+            scale = d * (b->scales[j] & 15);
+            minimum = -(m * (b->scales[j] >> 4));
+        } else if (format == Q6_K) {
+            scale = d * (int8_t)b->scales[j];
+        } else if (format == Q3_K) {
+            scale = d * (b->scales[j] - 32);
+        }
+        for (int i = j * run; i < (j + 1) * run; i++) {
+            int code = format == Q8_0 ? (int8_t)b->codes[i] : b->codes[i] - code_offset(format);
+            out[i] = has_minimum(format) ? scale * (float)code + minimum : scale * (float)code;
+        }
+    }
+}
+
+INLINE void pack_codes(const Format format, const uint8_t *blocks, int64_t row_bytes,
+                       const int rows, int64_t columns, uint8_t *packed) {
+    const int units = block_units(format), bits = code_bits(format);
+    const int bytes = block_bytes(format) * GROUP_ROWS;
+    const uint8_t *next = blocks + rows * row_bytes; /* of the next group */
+    Block b;
+    for (int64_t column = 0; column < columns; column += units * UNIT_COLUMNS) {
+        for (int i = 0; i < bytes; i += LINE) {
+            __builtin_prefetch(next + i);
+            __builtin_prefetch(packed + bytes + i, 1);
+        }
+        next += bytes;
+        if (rows < GROUP_ROWS) memset(packed, 0, (size_t)bytes);
+        for (int row = 0; row < rows; row++) {
+            read_block(format, blocks + row * row_bytes, &b);
+            write_scales(format, &b, row, packed);
+            uint8_t *lane = packed + scale_bytes(format) + 4 * row;
+            for (int u = 0; u < units; u++)
+                write_codes(bits, b.codes + 32 * u, lane + u * unit_bytes(bits));
+        }
+        blocks += block_bytes(format);
+        packed += bytes;
+    }
+}
+
+/* Writes decoded values as floats or rounded to bf16. */
+INLINE void put_values(const float *values, const int count, const Type type, void *out,
+                       int64_t offset) {
+    if (type == TYPE_F32)
+        memcpy((float *)out + offset, values, (size_t)count * sizeof(float));
+    else
+        for (int i = 0; i < count; i++) ((uint16_t *)out)[offset + i] = bf16_of_float(values[i]);
+}
+
+INLINE void decode_codes(const Format format, const uint8_t *group, const int first,
+                         const int count, int64_t columns, const Type type, void *out) {
+    const int units = block_units(format), bits = code_bits(format);
+    float values[8 * UNIT_COLUMNS];
+    Block b;
+    for (int64_t column = 0; column < columns; column += units * UNIT_COLUMNS) {
+        for (int row = first; row < first + count; row++) {
+            read_scales(format, group, row, &b);
+            const uint8_t *lane = group + scale_bytes(format) + 4 * row;
+            for (int u = 0; u < units; u++)
+                read_codes(bits, lane + u * unit_bytes(bits), b.codes + 32 * u);
+            block_values(format, &b, values);
+            put_values(values, units * UNIT_COLUMNS, type, out, (row - first) * columns + column);
+        }
+        group += block_bytes(format) * GROUP_ROWS;
+    }
+}
+
+/* One row's unit of 16-bit weights: two columns of bf16 share a lane of a line; each column of f16
+ * is half a line. */
+INLINE void write_float_unit(const Format format, const uint16_t *values, const int row,
+                             uint8_t *lines) {
+    for (int i = 0; i < UNIT_COLUMNS; i += 2)
+        if (format == BF16) {
+            put_quad(lines + LINE / 2 * i + 4 * row, quad_at((const uint8_t *)(values + i)));
+        } else {
+            memcpy(lines + LINE / 2 * i + 2 * row, values + i, 2);
+            memcpy(lines + LINE / 2 * (i + 1) + 2 * row, values + i + 1, 2);
+        }
+}
+
+INLINE void read_float_unit(const Format format, const uint8_t *lines, const int row,
+                            uint16_t *values) {
+    for (int i = 0; i < UNIT_COLUMNS; i += 2)
+        if (format == BF16) {
+            put_quad((uint8_t *)(values + i), quad_at(lines + LINE / 2 * i + 4 * row));
+        } else {
+            memcpy(values + i, lines + LINE / 2 * i + 2 * row, 2);
+            memcpy(values + i + 1, lines + LINE / 2 * (i + 1) + 2 * row, 2);
+        }
+}
+
+INLINE void pack_floats(const Format format, const uint8_t *blocks, int64_t row_bytes,
+                        const int rows, int64_t columns, uint8_t *packed) {
+    if (rows < GROUP_ROWS) memset(packed, 0, (size_t)group_bytes(format, columns));
+    for (int64_t column = 0; column < columns; column += UNIT_COLUMNS) {
+        int64_t left = columns - column;
+        uint16_t values[UNIT_COLUMNS] = {0};
+        for (int row = 0; row < rows; row++) {
+            const uint8_t *source = blocks + row * row_bytes + 2 * column;
+            if (left >= UNIT_COLUMNS)
+                memcpy(values, source, sizeof values);
+            else
+                memcpy(values, source, 2 * (size_t)left);
+            write_float_unit(format, values, row, packed + LINE / 2 * column);
+        }
+    }
+}
+
+INLINE void decode_floats(const Format format, const uint8_t *group, const int first,
+                          const int count, int64_t columns, const Type type, void *out) {
+    for (int64_t column = 0; column < columns; column += UNIT_COLUMNS) {
+        int64_t left = columns - column;
+        for (int row = 0; row < count; row++) {
+            uint16_t bits[UNIT_COLUMNS];
+            float values[UNIT_COLUMNS];
+            read_float_unit(format, group + LINE / 2 * column, first + row, bits);
+            for (int i = 0; i < UNIT_COLUMNS; i++)
+                values[i] = format == BF16 ? float_of_bf16(bits[i]) : float_of_half(bits[i]);
+            put_values(values, (int)(left < UNIT_COLUMNS ? left : UNIT_COLUMNS), type, out,
+                       row * columns + column);
+        }
+    }
+}
+
+#define EACH_FORMAT(CASE)                                                                        \
+    CASE(Q4_0) CASE(Q4_1) CASE(Q5_0) CASE(Q5_1) CASE(Q8_0) CASE(Q2_K) CASE(Q3_K) CASE(Q4_K)      \
+    CASE(Q5_K) CASE(Q6_K)
+
+/* Packs up to 16 rows of `row_bytes` bytes each into one group; missing rows are zeros. */
+static void pack_group(Format format, const uint8_t *blocks, int64_t row_bytes, int rows,
+                       int64_t columns, uint8_t *packed) {
+    switch (format) {
+#define PACK(FORMAT)                                                                             \
+    case FORMAT: pack_codes(FORMAT, blocks, row_bytes, rows, columns, packed); break;
+        EACH_FORMAT(PACK)
+    case F16: pack_floats(F16, blocks, row_bytes, rows, columns, packed); break;
+    default: pack_floats(BF16, blocks, row_bytes, rows, columns, packed); break;
+    }
+}
+
+/* The values of rows first to first+count-1 of a group, exact as floats or rounded to bf16. */
+static void decode_rows(Format format, const uint8_t *group, int first, int count,
+                        int64_t columns, Type type, void *out) {
+    switch (format) {
+#define DECODE(FORMAT)                                                                           \
+    case FORMAT: decode_codes(FORMAT, group, first, count, columns, type, out); break;
+        EACH_FORMAT(DECODE)
+    case F16: decode_floats(F16, group, first, count, columns, type, out); break;
+    default: decode_floats(BF16, group, first, count, columns, type, out); break;
+    }
+}

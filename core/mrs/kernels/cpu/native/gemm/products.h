@@ -1,0 +1,32 @@
+/* Products of activations with packed matrices. */
+#ifndef MRS_PRODUCTS_H
+#define MRS_PRODUCTS_H
+
+#include "mrs.h"
+
+typedef struct {
+    const KernelTable *kernels;
+    int64_t format, rows, columns;
+    uint8_t *packed;
+    bool *subnormal; /* for each group of BF16 weights: whether any is subnormal; others: NULL */
+} Matrix;
+
+static inline int64_t groups_of(const Matrix *m) { return divide_up(m->rows, GROUP_ROWS); }
+
+#define MAX_OPERANDS 4
+
+/* A matrix (rows, columns), and where its results (tokens, rows) go. `added` (tokens, rows) is
+ * added to them, unless it is NULL. */
+typedef struct {
+    const Matrix *matrix;
+    void *out;
+    const float *added;
+} MatmulOperand;
+
+/* out = x times the transposed matrix, for up to MAX_OPERANDS matrices of as many columns.
+ * x (tokens, columns) and the results are of `type`, which must be TYPE_F32 where `added` is used.
+ * Returns false if memory for the activations is missing. */
+bool multiply_each(const MatmulOperand *operands, int count, const void *x, Type type,
+                   int64_t tokens, int threads);
+
+#endif

@@ -1,0 +1,73 @@
+/* The packed storage of weights.
+ *
+ * A group is 16 rows. Each 32-bit lane of a 64-byte line belongs to one row of the group, so that
+ * a register accumulates 16 outputs and nothing is ever summed across lanes. A unit is 32 columns,
+ * or eight quads: quad k is columns 4k to 4k+3, one byte of a lane each. The bits of a weight are
+ * in several planes:
+ *
+ *   nibbles  4 lines  line j: low nibbles are quad j, high nibbles quad j+4
+ *   pairs    2 lines  line j: bits 2i and 2i+1 are quad 4j+i
+ *   single   1 line   bit k is quad k
+ *   bytes    8 lines  line k is quad k, signed
+ *
+ * A block is one unit, or eight in the formats with two levels of scales. Its scales come first,
+ * with as many bytes as in a GGUF file, so that a group is as large as 16 rows of the file:
+ *
+ *   scale, or scale and minimum: f16 for each row
+ *   Q4_K Q5_K Q3_K  16 integers of 6 bits a row: four lines a, b, c, d of 4 bytes a row, of which
+ *                   a, b, c are stored, with the bits of d in their upper two
+ *   Q6_K Q2_K       16 integers of 8 bits a row: four lines of 4 bytes a row
+ */
+#ifndef MRS_WEIGHTS_H
+#define MRS_WEIGHTS_H
+
+#include "mrs.h"
+
+/* Bits of a weight's integer code. */
+INLINE int code_bits(const Format format) {
+    switch (format) {
+    case Q4_0: case Q4_1: case Q4_K: return 4;
+    case Q5_0: case Q5_1: case Q5_K: return 5;
+    case Q6_K: return 6;
+    case Q2_K: return 2;
+    case Q3_K: return 3;
+    default: return 8;
+    }
+}
+
+/* Whether a weight is scale * code - minimum; otherwise it is scale * (code - offset). */
+INLINE bool has_minimum(const Format format) {
+    return format == Q4_1 || format == Q5_1 || format == Q2_K || format == Q4_K || format == Q5_K;
+}
+
+INLINE int code_offset(const Format format) {
+    switch (format) {
+    case Q4_0: return 8;
+    case Q5_0: return 16;
+    case Q6_K: return 32;
+    case Q3_K: return 4;
+    default: return 0;
+    }
+}
+
+/* Scales in a unit of 32 columns. */
+INLINE int unit_scales(const Format format) {
+    return format == Q2_K || format == Q3_K || format == Q6_K ? 2 : 1;
+}
+
+/* Bytes of a group's block that hold its scales. */
+INLINE int scale_bytes(const Format format) {
+    switch (format) {
+    case Q4_0: case Q5_0: case Q8_0: return 2 * GROUP_ROWS;
+    case Q4_1: case Q5_1: return 4 * GROUP_ROWS;
+    case Q4_K: case Q5_K: return (12 + 4) * GROUP_ROWS;
+    case Q3_K: return (12 + 2) * GROUP_ROWS;
+    case Q6_K: return (16 + 2) * GROUP_ROWS;
+    case Q2_K: return (16 + 4) * GROUP_ROWS;
+    default: return 0;
+    }
+}
+
+INLINE int unit_bytes(const int bits) { return bits * UNIT_COLUMNS / 8 * GROUP_ROWS; }
+
+#endif

@@ -1,0 +1,69 @@
+/* Eight 32-bit lanes in one 256-bit register: AVX2, FMA and F16C. */
+#include <immintrin.h>
+#include <stdint.h>
+
+#define LANES 8
+#define BYTE_OFFSET 0
+
+typedef __m256i Ints;
+typedef __m256 Floats;
+
+static inline Ints lanes_load(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+static inline Ints lanes_int(int32_t v) { return _mm256_set1_epi32(v); }
+static inline Ints lanes_byte(int v) { return _mm256_set1_epi8((char)v); }
+static inline Ints lanes_and(Ints a, Ints b) { return _mm256_and_si256(a, b); }
+static inline Ints lanes_or_masked(Ints a, Ints b, Ints mask) {
+    return _mm256_or_si256(a, _mm256_and_si256(b, mask));
+}
+static inline Ints lanes_add(Ints a, Ints b) { return _mm256_add_epi32(a, b); }
+static inline Ints lanes_shift_right(Ints a, int n) { return _mm256_srli_epi32(a, n); }
+static inline Ints lanes_shift_left(Ints a, int n) { return _mm256_slli_epi32(a, n); }
+static inline Ints lanes_shift_signed(Ints a, int n) { return _mm256_srai_epi32(a, n); }
+
+static inline Ints lanes_bytes(Ints a) { return a; }
+
+/* sum + the dot product of each lane's four unsigned bytes with the four signed bytes at x.
+ * Weights are below 64, so that a pair of products fits in 16 bits. */
+static inline Ints lanes_dot(Ints sum, Ints weights, const int8_t *x) {
+    Ints pairs = _mm256_maddubs_epi16(weights, lanes_int(*(const int32_t *)x));
+    return lanes_add(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+/* The same for signed bytes as weights: |w| * (x with the sign of w). */
+static inline Ints lanes_dot_bytes(Ints sum, Ints weights, const int8_t *x) {
+    Ints signed_x = _mm256_sign_epi8(lanes_int(*(const int32_t *)x), weights);
+    Ints pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights), signed_x);
+    return lanes_add(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+
+static inline Floats lanes_zero(void) { return _mm256_setzero_ps(); }
+static inline Floats lanes_float(float v) { return _mm256_set1_ps(v); }
+static inline Floats lanes_load_floats(const float *p) { return _mm256_loadu_ps(p); }
+static inline void lanes_store(float *p, Floats v) { _mm256_storeu_ps(p, v); }
+static inline Floats lanes_convert(Ints v) { return _mm256_cvtepi32_ps(v); }
+static inline Floats lanes_load_f16(const uint8_t *p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+static inline Floats lanes_load_bf16(const uint16_t *p) {
+    return _mm256_castsi256_ps(
+        _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+}
+static inline Floats lanes_as_floats(Ints v) { return _mm256_castsi256_ps(v); }
+static inline Floats lanes_mul(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
+static inline Floats lanes_add_floats(Floats a, Floats b) { return _mm256_add_ps(a, b); }
+static inline Floats lanes_fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
+/* The start of integer sums; the sums as floats; the sums times a scale. */
+#define SUM_START 0
+static inline Floats lanes_sum_value(Ints sum) { return lanes_convert(sum); }
+static inline Floats lanes_sum_times(Ints sum, Floats scale) {
+    return lanes_mul(lanes_convert(sum), scale);
+}
+static inline float lanes_horizontal_sum(Floats v) {
+    __m128 sum = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+    return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
+}
+/* out[i] = the sum over the lanes of v[i]; pairs of vectors are merged while they are added. */
+static inline void lanes_four_horizontal_sums(const Floats v[4], float *out) {
+    __m256 four = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(four), _mm256_extractf128_ps(four, 1)));
+}

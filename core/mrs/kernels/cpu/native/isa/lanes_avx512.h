@@ -1,0 +1,131 @@
+/* Sixteen 32-bit lanes in one 512-bit register: AVX-512 F, BW, DQ, VL and VNNI. */
+#include <immintrin.h>
+#include <stdint.h>
+
+#define LANES 16
+#define BYTE_OFFSET 128 /* lanes_bytes adds it to signed bytes, to make them unsigned */
+
+typedef __m512i Ints;
+typedef __m512 Floats;
+
+static inline Ints lanes_load(const void *p) { return _mm512_loadu_si512(p); }
+static inline Ints lanes_int(int32_t v) { return _mm512_set1_epi32(v); }
+static inline Ints lanes_byte(int v) { return _mm512_set1_epi8((char)v); }
+static inline Ints lanes_and(Ints a, Ints b) { return _mm512_and_si512(a, b); }
+static inline Ints lanes_or_masked(Ints a, Ints b, Ints mask) {
+    return _mm512_ternarylogic_epi32(a, b, mask, 0xF8);
+}
+static inline Ints lanes_add(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
+static inline Ints lanes_shift_right(Ints a, int n) { return _mm512_srli_epi32(a, (unsigned)n); }
+static inline Ints lanes_shift_left(Ints a, int n) { return _mm512_slli_epi32(a, (unsigned)n); }
+static inline Ints lanes_shift_signed(Ints a, int n) { return _mm512_srai_epi32(a, (unsigned)n); }
+
+static inline Ints lanes_bytes(Ints a) { return _mm512_xor_si512(a, lanes_byte(0x80)); }
+
+/* sum + the dot product of each lane's four unsigned bytes with the four signed bytes at x. */
+static inline Ints lanes_dot(Ints sum, Ints weights, const int8_t *x) {
+    /* One instruction; from intrinsics gcc makes two. */
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0"
+            : "+v"(sum)
+            : "v"(weights), "m"(*(const int32_t *)x));
+    return sum;
+}
+static inline Ints lanes_dot_bytes(Ints sum, Ints weights, const int8_t *x) {
+    return lanes_dot(sum, weights, x);
+}
+
+/* For the prompt GEMM: the four bytes at x in every lane, and lanes_dot with those. */
+#define HAS_PROMPT_GEMM 1
+static inline Ints lanes_broadcast_quad(const uint8_t *x) {
+    Ints spread;
+    __asm__("vpbroadcastd %1, %0" : "=v"(spread) : "m"(*(const int32_t *)x));
+    return spread;
+}
+static inline Ints lanes_dot_quad(Ints sum, Ints weights, Ints spread) {
+    /* From the intrinsic gcc makes a copy of each sum. */
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(spread));
+    return sum;
+}
+
+/* (code * times + plus) / 256 of each byte, in 16 bits; each lane has `times` and `plus` twice. The
+ * arithmetic may wrap around, since the result has 8 bits. */
+static inline Ints lanes_requantize(Ints codes, Ints times, Ints plus) {
+    Ints even = _mm512_and_si512(codes, _mm512_set1_epi16(0xff)), odd = _mm512_srli_epi16(codes, 8);
+    even = _mm512_add_epi16(_mm512_mullo_epi16(even, times), plus);
+    odd = _mm512_add_epi16(_mm512_mullo_epi16(odd, times), plus);
+    return lanes_or_masked(_mm512_srli_epi16(even, 8), odd, _mm512_set1_epi16((short)0xff00));
+}
+static inline Ints lanes_min_bytes(Ints a, Ints b) { return _mm512_min_epu8(a, b); }
+static inline Ints lanes_max_bytes(Ints a, Ints b) { return _mm512_max_epu8(a, b); }
+/* The low 16 bits of each lane, twice. */
+static inline Ints lanes_repeat_low16(Ints v) {
+    return lanes_or_masked(_mm512_slli_epi32(v, 16), v, _mm512_set1_epi32(0xffff));
+}
+
+/* sum + the dot product of each lane's two bf16 with the two at x. Only for processors with
+ * AVX512_BF16, which the caller checks. */
+#define HAS_LANES_DOT_BF16 1
+static inline Floats lanes_dot_bf16(Floats sum, Ints weights, const uint16_t *x) {
+    __asm__("vdpbf16ps %2%{1to16%}, %1, %0"
+            : "+v"(sum)
+            : "v"(weights), "m"(*(const uint32_t *)x));
+    return sum;
+}
+
+static inline Floats lanes_zero(void) { return _mm512_setzero_ps(); }
+static inline Floats lanes_float(float v) { return _mm512_set1_ps(v); }
+static inline Floats lanes_load_floats(const float *p) { return _mm512_loadu_ps(p); }
+static inline void lanes_store(float *p, Floats v) { _mm512_storeu_ps(p, v); }
+static inline Floats lanes_convert(Ints v) { return _mm512_cvtepi32_ps(v); }
+static inline Floats lanes_load_f16(const uint8_t *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+static inline Floats lanes_load_bf16(const uint16_t *p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(
+        _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+}
+static inline Floats lanes_as_floats(Ints v) { return _mm512_castsi512_ps(v); }
+static inline Floats lanes_mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+static inline Floats lanes_add_floats(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+static inline Floats lanes_fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+static inline void lanes_store_ints(void *p, Ints v) { _mm512_storeu_si512(p, v); }
+static inline Ints lanes_round(Floats v) { return _mm512_cvtps_epi32(v); }
+/* Rounds sixteen values to int8, and sums sixteen int8. */
+#define HAS_LANES_CODES 1
+static inline void lanes_store_codes(int8_t *codes, Floats v) {
+    _mm_storeu_si128((__m128i *)codes, _mm512_cvtepi32_epi8(lanes_round(v)));
+}
+static inline int32_t lanes_sum_of_codes(const int8_t *codes) {
+    const __m128i v = _mm_loadu_si128((const __m128i *)codes);
+    const __m128i halves = _mm_sad_epu8(_mm_xor_si128(v, _mm_set1_epi8(-128)), _mm_setzero_si128());
+    return _mm_cvtsi128_si32(halves) + _mm_extract_epi16(halves, 4) - LANES * 128;
+}
+static inline Floats lanes_abs(Floats v) { return _mm512_abs_ps(v); }
+static inline Floats lanes_max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+/* 1 / v, or 0 of 0. */
+static inline Floats lanes_inverse_or_zero(Floats v) {
+    __mmask16 some = _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+    return _mm512_maskz_div_ps(some, lanes_float(1), v);
+}
+/* The start of integer sums: the bits of the float 1.5 * 2^23, whose last bit is worth 1. Plus a
+ * sum below 2^22 they are the bits of 1.5 * 2^23 + sum, and one fma gives the same as a conversion
+ * and a product: a scale has so few bits that its product with 1.5 * 2^23 is exact. */
+#define SUM_START 0x4b400000
+static inline Floats lanes_sum_value(Ints sum) {
+    return _mm512_sub_ps(_mm512_castsi512_ps(sum), lanes_float(12582912.0f));
+}
+static inline Floats lanes_sum_times(Ints sum, Floats scale) {
+    Floats start = lanes_mul(scale, lanes_float(-12582912.0f));
+    return lanes_fma(_mm512_castsi512_ps(sum), scale, start);
+}
+static inline float lanes_horizontal_sum(Floats v) { return _mm512_reduce_add_ps(v); }
+/* out[i] = the sum over the lanes of v[i]; pairs of vectors are merged while they are added. */
+static inline void lanes_four_horizontal_sums(const Floats v[4], float *out) {
+    __m512 a = _mm512_add_ps(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
+    __m512 b = _mm512_add_ps(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
+    __m512d c = _mm512_castps_pd(a), d = _mm512_castps_pd(b);
+    __m512 four = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(c, d)),
+                                _mm512_castpd_ps(_mm512_unpackhi_pd(c, d)));
+    __m256 two = _mm256_add_ps(_mm512_castps512_ps256(four), _mm512_extractf32x8_ps(four, 1));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(two), _mm256_extractf128_ps(two, 1)));
+}

@@ -1,0 +1,62 @@
+/* Four 32-bit lanes in one 128-bit register: Arm NEON with dot products. */
+#include <arm_neon.h>
+#include <stdint.h>
+
+#define LANES 4
+#define BYTE_OFFSET 0
+
+typedef int32x4_t Ints;
+typedef float32x4_t Floats;
+
+static inline Ints lanes_load(const void *p) { return vld1q_s32((const int32_t *)p); }
+static inline Ints lanes_int(int32_t v) { return vdupq_n_s32(v); }
+static inline Ints lanes_byte(int v) { return vreinterpretq_s32_u8(vdupq_n_u8((uint8_t)v)); }
+static inline Ints lanes_and(Ints a, Ints b) { return vandq_s32(a, b); }
+static inline Ints lanes_or_masked(Ints a, Ints b, Ints mask) {
+    return vorrq_s32(a, vandq_s32(b, mask));
+}
+static inline Ints lanes_add(Ints a, Ints b) { return vaddq_s32(a, b); }
+static inline Ints lanes_shift_right(Ints a, int n) {
+    return vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(a), vdupq_n_s32(-n)));
+}
+static inline Ints lanes_shift_left(Ints a, int n) { return vshlq_s32(a, vdupq_n_s32(n)); }
+static inline Ints lanes_shift_signed(Ints a, int n) { return vshlq_s32(a, vdupq_n_s32(-n)); }
+
+static inline Ints lanes_bytes(Ints a) { return a; }
+
+/* sum + the dot product of each lane's four bytes with the four signed bytes at x. Unsigned weights
+ * are below 128, so that a signed product serves both kinds. */
+static inline Ints lanes_dot(Ints sum, Ints weights, const int8_t *x) {
+    int8x16_t four = vreinterpretq_s8_s32(vdupq_n_s32(*(const int32_t *)x));
+    return vdotq_s32(sum, vreinterpretq_s8_s32(weights), four);
+}
+static inline Ints lanes_dot_bytes(Ints sum, Ints weights, const int8_t *x) {
+    return lanes_dot(sum, weights, x);
+}
+
+static inline Floats lanes_zero(void) { return vdupq_n_f32(0); }
+static inline Floats lanes_float(float v) { return vdupq_n_f32(v); }
+static inline Floats lanes_load_floats(const float *p) { return vld1q_f32(p); }
+static inline void lanes_store(float *p, Floats v) { vst1q_f32(p, v); }
+static inline Floats lanes_convert(Ints v) { return vcvtq_f32_s32(v); }
+static inline Floats lanes_load_f16(const uint8_t *p) {
+    return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
+}
+static inline Floats lanes_load_bf16(const uint16_t *p) {
+    return vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vld1_u16(p)), 16));
+}
+static inline Floats lanes_as_floats(Ints v) { return vreinterpretq_f32_s32(v); }
+static inline Floats lanes_mul(Floats a, Floats b) { return vmulq_f32(a, b); }
+static inline Floats lanes_add_floats(Floats a, Floats b) { return vaddq_f32(a, b); }
+static inline Floats lanes_fma(Floats a, Floats b, Floats c) { return vfmaq_f32(c, a, b); }
+/* The start of integer sums; the sums as floats; the sums times a scale. */
+#define SUM_START 0
+static inline Floats lanes_sum_value(Ints sum) { return lanes_convert(sum); }
+static inline Floats lanes_sum_times(Ints sum, Floats scale) {
+    return lanes_mul(lanes_convert(sum), scale);
+}
+static inline float lanes_horizontal_sum(Floats v) { return vaddvq_f32(v); }
+/* out[i] = the sum over the lanes of v[i]; pairs of vectors are merged while they are added. */
+static inline void lanes_four_horizontal_sums(const Floats v[4], float *out) {
+    vst1q_f32(out, vpaddq_f32(vpaddq_f32(v[0], v[1]), vpaddq_f32(v[2], v[3])));
+}

@@ -1,0 +1,71 @@
+/* Four 32-bit lanes in the compiler's own vector type, for all other processors. */
+#include <stdint.h>
+#include <string.h>
+
+#include "half.h"
+
+#define LANES 4
+#define BYTE_OFFSET 0
+
+typedef uint32_t Ints __attribute__((vector_size(16)));
+typedef int32_t SignedInts __attribute__((vector_size(16)));
+typedef float Floats __attribute__((vector_size(16)));
+
+static inline Ints lanes_load(const void *p) { Ints v; memcpy(&v, p, sizeof v); return v; }
+static inline Ints lanes_int(int32_t v) { return (Ints){0} + (uint32_t)v; }
+static inline Ints lanes_byte(int v) { return (Ints){0} + 0x01010101u * (uint8_t)v; }
+static inline Ints lanes_and(Ints a, Ints b) { return a & b; }
+static inline Ints lanes_or_masked(Ints a, Ints b, Ints mask) { return a | (b & mask); }
+static inline Ints lanes_add(Ints a, Ints b) { return a + b; }
+static inline Ints lanes_shift_right(Ints a, int n) { return a >> n; }
+static inline Ints lanes_shift_left(Ints a, int n) { return a << n; }
+static inline Ints lanes_shift_signed(Ints a, int n) { return (Ints)((SignedInts)a >> n); }
+
+static inline Ints lanes_bytes(Ints a) { return a; }
+
+/* sum + the dot product of each lane's four bytes with the four signed bytes at x. Unsigned weights
+ * are below 128, so that a signed product serves both kinds. */
+static inline Ints lanes_dot(Ints sum, Ints weights, const int8_t *x) {
+    for (int i = 0; i < 4; i++)
+        sum += lanes_shift_signed(weights << (24 - 8 * i), 24) * (uint32_t)x[i];
+    return sum;
+}
+static inline Ints lanes_dot_bytes(Ints sum, Ints weights, const int8_t *x) {
+    return lanes_dot(sum, weights, x);
+}
+
+static inline Floats lanes_zero(void) { return (Floats){0}; }
+static inline Floats lanes_float(float v) { return (Floats){v, v, v, v}; }
+static inline Floats lanes_load_floats(const float *p) {
+    Floats v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+static inline void lanes_store(float *p, Floats v) { memcpy(p, &v, sizeof v); }
+static inline Floats lanes_convert(Ints v) {
+    return __builtin_convertvector((SignedInts)v, Floats);
+}
+static inline Floats lanes_load_f16(const uint8_t *p) {
+    uint16_t h[4];
+    memcpy(h, p, sizeof h);
+    return (Floats){float_of_half(h[0]), float_of_half(h[1]), float_of_half(h[2]),
+                    float_of_half(h[3])};
+}
+static inline Floats lanes_load_bf16(const uint16_t *p) {
+    return (Floats){float_of_bf16(p[0]), float_of_bf16(p[1]), float_of_bf16(p[2]),
+                    float_of_bf16(p[3])};
+}
+static inline Floats lanes_as_floats(Ints v) { return (Floats)v; }
+static inline Floats lanes_mul(Floats a, Floats b) { return a * b; }
+static inline Floats lanes_add_floats(Floats a, Floats b) { return a + b; }
+static inline Floats lanes_fma(Floats a, Floats b, Floats c) { return a * b + c; }
+/* The start of integer sums; the sums as floats; the sums times a scale. */
+#define SUM_START 0
+static inline Floats lanes_sum_value(Ints sum) { return lanes_convert(sum); }
+static inline Floats lanes_sum_times(Ints sum, Floats scale) {
+    return lanes_mul(lanes_convert(sum), scale);
+}
+static inline float lanes_horizontal_sum(Floats v) { return (v[0] + v[1]) + (v[2] + v[3]); }
+static inline void lanes_four_horizontal_sums(const Floats v[4], float *out) {
+    for (int i = 0; i < 4; i++) out[i] = lanes_horizontal_sum(v[i]);
+}
