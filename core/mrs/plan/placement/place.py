@@ -12,9 +12,9 @@ from mrs.plan.cost import decoded_layer_bytes
 from mrs.plan.memory.breakdown import Correction, host_bytes, host_index
 from mrs.plan.memory.device_sizes import DeviceSizes, ModelSizes
 from mrs.plan.placement.fastest import fastest
-from mrs.plan.placement.fill import auto_map
+from mrs.plan.placement.fill import fill
 from mrs.plan.placement.layer_map import parse_layer_map, place_by_hand
-from mrs.plan.placement.placement import Placement
+from mrs.plan.placement.placement import Demand, Placement
 from mrs.plan.placement.spread import spread
 from mrs.plan.placement.token_time import TokenReads
 from mrs.request import RunRequest
@@ -104,21 +104,17 @@ def _strategy(
         _charged(sizes, model.on(device), memory, corrections.get(device.label))
         for device, memory in zip(devices, memories, strict=True)
     ]
-    demand = {
-        "layer_bytes": sizes.layer_bytes,
-        "non_mapped_bytes": sizes.non_mapped_bytes,
-        "kv_bytes_per_layer": sizes.kv_bytes,
-        "mapped_act_bytes": sizes.mapped_act_bytes,
-        "non_mapped_act_bytes": sizes.non_mapped_act_bytes,
-        "devices": charged,
-    }
+    demand = Demand(
+        layer_bytes=sizes.layer_bytes,
+        non_mapped_bytes=sizes.non_mapped_bytes,
+        kv_bytes=sizes.kv_bytes,
+        mapped_act_bytes=sizes.mapped_act_bytes,
+        non_mapped_act_bytes=sizes.non_mapped_act_bytes,
+    )
     if request.strategy == "fastest":
-        return fastest(
-            **demand,  # type: ignore[arg-type]
-            bandwidth_bytes_per_s=[bandwidth_of(device) for device in devices],
-            reads=token_reads(model, sizes),
-        )
-    return (spread if request.strategy == "spread" else auto_map)(**demand)  # type: ignore[arg-type]
+        bandwidths = [bandwidth_of(device) for device in devices]
+        return fastest(demand, charged, bandwidths, token_reads(model, sizes))
+    return (spread if request.strategy == "spread" else fill)(demand, charged)
 
 
 def token_reads(model: ModelSizes, sizes: DeviceSizes) -> TokenReads:

@@ -51,28 +51,6 @@ class Demand:
     mapped_act_bytes: int
     non_mapped_act_bytes: int
 
-    @classmethod
-    def of(
-        cls,
-        layer_bytes: Sequence[int],
-        non_mapped_bytes: int,
-        kv_bytes_per_layer: int | Sequence[int],
-        mapped_act_bytes: int,
-        non_mapped_act_bytes: int,
-    ) -> Demand:
-        """The demand, with one KV size spread over all layers; ValueError when counts differ."""
-        if isinstance(kv_bytes_per_layer, int):
-            kv_bytes_per_layer = [kv_bytes_per_layer] * len(layer_bytes)
-        if len(kv_bytes_per_layer) != len(layer_bytes):
-            raise ValueError(f"{len(kv_bytes_per_layer)} KV sizes for {len(layer_bytes)} layers")
-        return cls(
-            layer_bytes,
-            non_mapped_bytes,
-            kv_bytes_per_layer,
-            mapped_act_bytes,
-            non_mapped_act_bytes,
-        )
-
     @property
     def layer_count(self) -> int:
         return len(self.layer_bytes)
