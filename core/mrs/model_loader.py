@@ -23,7 +23,7 @@ from mrs.kernels.cpu.library import is_available
 from mrs.loaded_model import LoadedModel, learn_speed
 from mrs.plan.calibration import corrections, remember
 from mrs.plan.memory.prefix_budget import folder_bytes
-from mrs.plan.placement.paged import pool_remarks
+from mrs.plan.placement.kv_pool import pool_remarks
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
 from mrs.plan.report.reconcile import HostMeasured, Reconciliation, reconcile

@@ -19,7 +19,7 @@ from mrs.plan.memory.model_facts import ModelFacts, weights_format
 from mrs.plan.memory.prefix_budget import prefix_budgets
 from mrs.plan.memory.stored_weights import ModelWeightsInfo, StoredWeights
 from mrs.plan.memory.vision_sizes import VisionSizes, pictures
-from mrs.plan.placement.paged import place_with_pool
+from mrs.plan.placement.kv_pool import place_with_pool
 from mrs.plan.placement.placement import Placement
 from mrs.plan.speed.estimate import estimate_speed
 from mrs.plan.speed.roofline import SpeedEstimate

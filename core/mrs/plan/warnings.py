@@ -9,7 +9,7 @@ from mrs.devices.device import Device
 from mrs.plan.memory.breakdown import MemoryBreakdown
 from mrs.plan.memory.device_sizes import Workload
 from mrs.plan.memory.vision_sizes import VisionSizes
-from mrs.plan.placement.paged import pool_remarks
+from mrs.plan.placement.kv_pool import pool_remarks
 from mrs.plan.placement.placement import Placement
 from mrs.request import RunRequest
 from mrs.units import human_bytes

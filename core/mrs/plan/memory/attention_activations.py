@@ -13,9 +13,9 @@ from mrs.plan.memory.forward_pass import (
     norm_bytes,
     product_bytes,
 )
-from mrs.sizes.attention import is_native, workspace_bytes
-from mrs.sizes.latent import heads_at_once
-from mrs.sizes.rope import grown_rows
+from mrs.sizes.attention_workspace import is_native, workspace_bytes
+from mrs.sizes.mla_scores import heads_at_once
+from mrs.sizes.rope_table import grown_rows
 
 #: Keys that the CPU's fused attention looks at in one step, and float32 sums it keeps beside.
 ATTENTION_KEYS_PER_STEP = 512

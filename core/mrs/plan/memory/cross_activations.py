@@ -7,7 +7,7 @@ from dataclasses import replace
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.plan.memory.attention_activations import kernel_bytes, native_attention_bytes
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
-from mrs.sizes.attention import is_native
+from mrs.sizes.attention_workspace import is_native
 
 
 def cross_attention_bytes(

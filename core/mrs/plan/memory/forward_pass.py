@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from mrs.formats import FORMATS, Format
 from mrs.sizes.products import (
-    decoded_number_bytes,
     decoded_tile_rows,
+    decoded_value_bytes,
     decoded_workspace_bytes,
     decodes,
     packed_workspace_bytes,
@@ -125,7 +125,7 @@ def _packed_scratch_bytes(
     if not decodes(run.path, tokens):
         return packed_workspace_bytes(run.path, run.threads, [(weight.name, rows)], tokens, columns)
     decoded = decoded_workspace_bytes(run.path, tokens, columns, rows)
-    if decoded_number_bytes(run.path) == 4:
+    if decoded_value_bytes(run.path) == 4:
         return decoded
     tile_rows = min(rows, decoded_tile_rows(2, columns))
     return decoded + _dense_scratch_bytes(run, FORMATS["BF16"], tokens, columns, tile_rows)

@@ -11,13 +11,13 @@ from typing import NamedTuple
 from mrs.architecture.layers import Layer
 from mrs.plan.memory.attention_activations import score_bytes
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf
-from mrs.sizes.fusable import fusable_attention, fusable_feed_forward
-from mrs.sizes.fused_layer import (
+from mrs.sizes.fusable import fusable_attention, fusable_mlp
+from mrs.sizes.fused_workspace import (
     FEW_TOKENS,
-    attention_numbers,
-    feed_forward_numbers,
-    most_tokens,
+    attention_floats,
+    mlp_floats,
     piece_tokens,
+    tokens_at_once,
 )
 from mrs.sizes.products import decodes, packed_workspace_bytes
 from mrs.storage import Storage
@@ -74,26 +74,26 @@ def _attention_half(
         score_bytes(part, run.of_one_sequence()),
         _workspace_bytes(run, matrices[3:], (hidden_size,), run.tokens, queries),
     )
-    return Half(run.size(attention_numbers(hidden_size, queries, keys)), workspace)
+    return Half(run.size(attention_floats(hidden_size, queries, keys)), workspace)
 
 
 def _feed_forward_half(
     layer: Layer, hidden_size: int, run: ForwardShape, kept: StorageOf
 ) -> Half | None:
-    part = fusable_feed_forward(layer)
+    part = fusable_mlp(layer)
     if part is None:
         return None
     matrices = [kept(f"ffn.{slot}") for slot in ("gate", "up", "down")]
     if not _are_fused(run, matrices):
         return None
     wide = part.intermediate
-    numbers = feed_forward_numbers(hidden_size, wide)
+    numbers = mlp_floats(hidden_size, wide)
     some = piece_tokens(run.tokens, numbers)
     workspace = max(
         _workspace_bytes(run, matrices[:2], (wide, wide), some, hidden_size),
         _workspace_bytes(run, matrices[2:], (hidden_size,), some, wide),
     )
-    most = min(run.tokens, most_tokens(numbers))
+    most = min(run.tokens, tokens_at_once(numbers))
     return Half(most * numbers * run.activation.block_bytes, workspace)
 
 

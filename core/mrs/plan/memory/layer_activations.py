@@ -30,7 +30,7 @@ from mrs.plan.memory.fused_activations import (
     fused_layer_bytes,
     fused_mlp_bytes,
 )
-from mrs.sizes.delta import chunk_bytes
+from mrs.sizes.delta_rule_workspace import chunk_bytes
 from mrs.sizes.quantization import decoding_bytes
 from mrs.storage import Storage
 

@@ -23,7 +23,7 @@ def conversations_at_once(planner: Planner, request: RunRequest, plan: Plan) -> 
     if not plan.fits:
         return 0
     if plan.load.cache.is_pool:
-        return plan.load.cache.most_sequences
+        return plan.load.cache.max_sequences
     settled = replace(
         request,
         max_seq_len=plan.load.context_tokens,
