@@ -45,7 +45,7 @@ class CacheSize:
     def of_pool(
         cls, blocks: int, tokens: int, chunk_tokens: int, block_tokens: int = BLOCK_TOKENS
     ) -> CacheSize:
-        """A pool of `blocks` for sequences of `tokens` each, or for one sequence if it is smaller."""
+        """A pool of `blocks` for sequences of `tokens` each, or one that fills it."""
         pool_tokens = blocks * block_tokens
         tokens = min(tokens, pool_tokens)
         return cls(tokens, blocks_of(pool_tokens, tokens), chunk_tokens, block_tokens, blocks)

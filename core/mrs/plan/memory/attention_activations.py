@@ -38,10 +38,8 @@ def attention_bytes(
     gate        throughout + sigmoid(gate), contiguous
     project     throughout + o_proj
     """
-    query_size, key_size = (
-        attention.heads * attention.head_dim,
-        attention.kv_heads * attention.head_dim,
-    )
+    query_size = attention.heads * attention.head_dim
+    key_size = attention.kv_heads * attention.head_dim
     queries, keys = shape.size(query_size), shape.size(key_size)
     gates = 2 * queries if attention.gated else 0
 
