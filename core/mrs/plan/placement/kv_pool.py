@@ -1,4 +1,4 @@
-"""The pool of KV blocks that a run is limited to: whether there is one, and how many it has.
+"""The fixed pool of KV blocks: whether there is one, and how many blocks it has.
 
 The rules are those of PagedAttention in mistral.rs (version 0.8.1).
 """
@@ -18,7 +18,7 @@ from mrs.request import PagedRequest, RunRequest
 from mrs.sizes.blocks import blocks_of
 from mrs.units import MIB
 
-#: The part of a GPU's memory for weights, activations and the pool, where no size is given.
+#: Fraction of a GPU's memory for weights, activations and the pool if no size is given.
 DEFAULT_FRACTION = 0.9
 
 
@@ -29,10 +29,10 @@ def place_with_pool(
     corrections: Mapping[str, Correction],
     placement: Placement | None = None,
 ) -> tuple[ModelSizes, Placement]:
-    """The sizes with the pool that the run will have, if any, and the placement.
+    """The sizes, with a pool if there is one, and the placement.
 
-    There is no pool where the CPU has layers and is not the only device: layers are then placed
-    again with a cache that grows as needed. A `placement` that is given is kept.
+    If layers are split between an accelerator and the CPU, there is no pool: the layers are placed
+    again with a cache that grows as needed. A given `placement` does not change.
     """
     blocks = None
     if _may_have_pool(request, devices[0].kind):
@@ -47,14 +47,16 @@ def place_with_pool(
 
 
 def _is_split_with_cpu(placement: Placement, devices: Sequence[Device]) -> bool:
-    """Whether the CPU has layers although there is an accelerator."""
+    """Whether the CPU stores layers although there is an accelerator."""
     used = (devices[index].kind for index, count in placement.layers if count)
     return devices[0].kind != "cpu" and "cpu" in used
 
 
 def _may_have_pool(request: RunRequest, kind: str) -> bool:
-    """Whether there is one if there is room for it; layers that are placed by hand need not be
-    on the device that it is sized by.
+    """Whether a pool is made if it fits.
+
+    By default only on CUDA, and not with a manual layer map: its layers may be on another device
+    than the one whose memory gives the size of the pool.
     """
     paged = request.paged
     if paged.pool is not None:
@@ -65,72 +67,80 @@ def _may_have_pool(request: RunRequest, kind: str) -> bool:
 def pool_blocks(
     request: RunRequest, sizes: ModelSizes, device: Device, first: DeviceMemory
 ) -> int | None:
-    """Blocks of the pool, by the first device of a run, of which `first` is available.
+    """Blocks of the pool, from the memory `first` of the first device.
 
-    A fraction leaves the pool what the weights leave of that part of the memory, and never less
-    than the planned sequences need: a model that is larger than one device still gets its
-    length. Of memory that the rest of the machine uses, too, it takes no more than that. Neither
-    a fraction nor an amount makes more blocks than the run could ever use. DoesNotFit if an
-    amount is less than one block.
+        given            blocks
+        a length         for that many tokens
+        an amount (MiB)  that fit in it and in the free memory; DoesNotFit if not even one
+        a fraction       that fit in this part of the memory next to the weights, but at least what
+                         the planned sequences need, so that a model larger than one device works
+        neither, CUDA    as with a fraction of DEFAULT_FRACTION
+        neither, other   what the planned sequences need, because other programs use the memory too
 
-    None where the planned length would become the limit of a sequence, and nobody asked for that.
+    Never more than running and cached sequences could use, except for a given length. None if the
+    pool would limit sequences to the planned length although no flag asked for a pool.
     """
-    paged, load, held = request.paged, sizes.load, sizes.on(device)
-    needed = load.batch * blocks_of(load.context_tokens, load.block_tokens)
+    paged, workload, on_device = request.paged, sizes.workload, sizes.on(device)
+    needed = workload.batch * blocks_of(workload.context_tokens, workload.block_tokens)
     if paged.context_tokens is not None:
-        return blocks_of(paged.context_tokens, load.block_tokens)
-    free_bytes = first.usable_bytes - max(held.mapped_act_bytes, held.non_mapped_act_bytes)
+        return blocks_of(paged.context_tokens, workload.block_tokens)
+    free_bytes = first.usable_bytes - max(
+        on_device.mapped_act_bytes, on_device.non_mapped_act_bytes
+    )
     if paged.memory_fraction is None and paged.memory_mib is not None:
         return _blocks_of_amount(request, sizes, paged.memory_mib, free_bytes)
     if first.kind != "cuda":
         return needed if paged.pool else None
     fraction = paged.memory_fraction or DEFAULT_FRACTION
-    left_out = int(first.usable_bytes * (1 - fraction))
-    weights = sum(held.layer_bytes) + held.non_mapped_bytes
-    left = _largest_pool(request, sizes, free_bytes - left_out - weights) or 0
-    if left < needed and not (paged.pool or paged.sizes):
+    reserved_bytes = int(first.usable_bytes * (1 - fraction))
+    weights = sum(on_device.layer_bytes) + on_device.non_mapped_bytes
+    fitting = _largest_pool(request, sizes, free_bytes - reserved_bytes - weights) or 0
+    if fitting < needed and not (paged.pool or paged.sizes):
         return None
-    return max(needed, left)
+    return max(needed, fitting)
 
 
 def _blocks_of_amount(
     request: RunRequest, sizes: ModelSizes, memory_mib: int, free_bytes: int
 ) -> int:
-    """As many as are asked for, or as are there. DoesNotFit for less than one."""
-    asked_bytes, block_bytes = memory_mib * MIB, sizes.pool_bytes(1)
-    if block_bytes > asked_bytes:
+    """Blocks in the requested amount or in the free memory, whichever is less.
+
+    DoesNotFit if the requested amount is less than one block.
+    """
+    wanted_bytes, block_bytes = memory_mib * MIB, sizes.pool_bytes(1)
+    if block_bytes > wanted_bytes:
         raise DoesNotFit(
-            f"{memory_mib} MiB hold not one block of {sizes.load.block_tokens} tokens",
-            missing_bytes=block_bytes - asked_bytes,
+            f"{memory_mib} MiB are less than one block of {sizes.workload.block_tokens} tokens",
+            missing_bytes=block_bytes - wanted_bytes,
             where="--pa-gpu-mem",
             hint="give more, or use --no-paged-attn",
         )
-    return _largest_pool(request, sizes, min(asked_bytes, free_bytes)) or 1
+    return _largest_pool(request, sizes, min(wanted_bytes, free_bytes)) or 1
 
 
-def _largest_pool(request: RunRequest, sizes: ModelSizes, room_bytes: int) -> int | None:
-    """The most blocks in so many bytes that running and past sequences could fill."""
+def _largest_pool(request: RunRequest, sizes: ModelSizes, free_bytes: int) -> int | None:
+    """Most blocks in `free_bytes` that running and cached sequences could fill."""
     sequences = request.max_seqs + request.prefix_cache_n
-    most = sequences * blocks_of(sizes.spec.context_tokens, sizes.load.block_tokens)
-    return largest(lambda blocks: sizes.pool_bytes(blocks) <= room_bytes, 1, most)
+    most = sequences * blocks_of(sizes.spec.context_tokens, sizes.workload.block_tokens)
+    return largest(lambda blocks: sizes.pool_bytes(blocks) <= free_bytes, 1, most)
 
 
-def pool_remarks(paged: PagedRequest, load: Workload, kind: str) -> Iterator[str]:
-    """What a person should know who asked for a pool; `kind` is that of the first device."""
+def pool_warnings(paged: PagedRequest, workload: Workload, kind: str) -> Iterator[str]:
+    """Warnings about the flags of the pool; `kind` is that of the first device."""
     given = paged.sizes
     if paged.pool is False:
         if given:
-            yield f"{', '.join(given)} changes nothing with --no-paged-attn"
+            yield f"{', '.join(given)} has no effect with --no-paged-attn"
         return
     for flag in given[1:]:
-        yield f"{flag} changes nothing: {given[0]} goes before it"
+        yield f"{flag} has no effect: {given[0]} takes precedence"
     if given[:1] == ["--pa-gpu-mem-usage"] and kind != "cuda":
-        yield "--pa-gpu-mem-usage changes nothing: it is for CUDA GPUs"
-    elif load.pool_blocks is None and (paged.pool or given):
+        yield "--pa-gpu-mem-usage has no effect: it is for CUDA GPUs"
+    elif workload.pool_blocks is None and (paged.pool or given):
         yield "the KV cache has no fixed pool, because some layers are on the CPU"
-    pool_tokens = load.cache.total_tokens
-    if load.pool_blocks is not None and pool_tokens < load.context_tokens:
+    pool_tokens = workload.cache.total_tokens
+    if workload.pool_blocks is not None and pool_tokens < workload.context_tokens:
         yield (
-            f"the KV cache holds {pool_tokens} tokens, so no sequence can have the "
-            f"{load.context_tokens} that are planned for"
+            f"the KV cache has {pool_tokens} tokens, so no sequence can have the "
+            f"{workload.context_tokens} planned ones"
         )

@@ -84,7 +84,7 @@ def contradictions(request: RunRequest, plan: Plan) -> Iterator[tuple[str, str]]
 
     A flag with its default value counts as not given.
     """
-    load, wanted_tokens = plan.load, request.max_seq_len
+    load, wanted_tokens = plan.workload, request.max_seq_len
     if wanted_tokens and min(wanted_tokens, plan.model.context_tokens) != load.context_tokens:
         yield f"--max-seq-len {wanted_tokens}", str(load.context_tokens)
     if request.max_batch_size not in (1, load.batch):
@@ -106,7 +106,7 @@ def contradictions(request: RunRequest, plan: Plan) -> Iterator[tuple[str, str]]
 
 
 def _cache_contradictions(paged: PagedRequest, plan: Plan) -> Iterator[tuple[str, str]]:
-    size, dtype = plan.load.cache, DTYPE_NAMES[plan.cache_format.name]
+    size, dtype = plan.workload.cache, DTYPE_NAMES[plan.cache_format.name]
     pool = f"a pool of {size.total_tokens} tokens" if size.is_pool else "a KV cache that grows"
     for flag in paged.sizes:
         if not size.is_pool or paged.context_tokens != size.total_tokens:
@@ -199,7 +199,7 @@ def _same(device: Device, wanted: Mapping[str, Any]) -> bool:
 def _check_bytes(plan: Plan, saved: Mapping[str, Any], where: str) -> None:
     """Require that the plan has the same bytes as the file, and that they are still free."""
     then = {device["label"]: device["bytes"] for device in saved["devices"]}
-    for device, terms in zip(plan.devices, plan.terms, strict=True):
+    for device, terms in zip(plan.devices, plan.breakdowns, strict=True):
         if not terms.is_used:
             continue
         held = then[device.label]
