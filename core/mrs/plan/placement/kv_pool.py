@@ -69,15 +69,15 @@ def pool_blocks(
 ) -> int | None:
     """Blocks of the pool, from the memory `first` of the first device.
 
-        given            blocks
-        a length         for that many tokens
-        an amount (MiB)  that fit in it and in the free memory; DoesNotFit if not even one
-        a fraction       that fit in this part of the memory next to the weights, but at least what
-                         the planned sequences need, so that a model larger than one device works
-        neither, CUDA    as with a fraction of DEFAULT_FRACTION
-        neither, other   what the planned sequences need, because other programs use the memory too
+        given              blocks
+        a length           for that many tokens
+        only an amount     that fit in it and in the free memory; DoesNotFit if not even one
+        else, on CUDA      that fit next to the weights in a fraction of the memory (DEFAULT_FRACTION
+                           if not given), but at least what the planned sequences need, so that a
+                           model larger than one device works
+        else, not on CUDA  what the planned sequences need, because others use this memory too
 
-    Never more than running and cached sequences could use, except for a given length. None if the
+    Memory gives no more blocks than running and cached sequences could use. None if the
     pool would limit sequences to the planned length although no flag asked for a pool.
     """
     paged, workload, on_device = request.paged, sizes.workload, sizes.on(device)

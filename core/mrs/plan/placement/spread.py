@@ -30,8 +30,8 @@ def spread(demand: Demand, devices: Sequence[DeviceMemory]) -> Placement:
     for index, device in enumerate(candidates):
         is_cpu = device.kind == "cpu"
         due = demand.layer_count - placed if is_cpu else due + shares[index]
-        room = device.usable_bytes - demand.fixed_bytes(first=not layers)
-        count = min(due, demand.layers_that_fit(placed, room))
+        free_bytes = device.usable_bytes - demand.fixed_bytes(first=not layers)
+        count = min(due, demand.layers_that_fit(placed, free_bytes))
         if count:
             layers.append((index, count))
             placed += count

@@ -28,7 +28,7 @@ def estimate_speed(
         mixer = sizes.spec.layers[layer].mixer
         past = Work(
             cache_bytes=sizes.sequence_kv_bytes[layer],
-            past_numbers=mixer.cached_multiplications(
+            past_multiplications=mixer.cached_multiplications(
                 sizes.workload.context_tokens, sizes.image_keys
             ),
         )
