@@ -54,7 +54,7 @@ def block_workspace_bytes(
     The larger of: decoding a tile while the previous tile is still allocated; the tile and its
     product, which is then copied into the result.
     """
-    some = min(rows, tile_rows(columns, on_cpu=threads > 0))
-    previous = value_bytes * some * columns if some < rows else 0
-    decoding = previous + decoding_bytes(name, some * columns, value_bytes, threads)
-    return max(decoding, value_bytes * some * (columns + tokens))
+    rows_at_once = min(rows, tile_rows(columns, on_cpu=threads > 0))
+    previous = value_bytes * rows_at_once * columns if rows_at_once < rows else 0
+    decoding = previous + decoding_bytes(name, rows_at_once * columns, value_bytes, threads)
+    return max(decoding, value_bytes * rows_at_once * (columns + tokens))

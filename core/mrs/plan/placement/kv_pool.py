@@ -72,9 +72,9 @@ def pool_blocks(
         given              blocks
         a length           for that many tokens
         only an amount     that fit in it and in the free memory; DoesNotFit if not even one
-        else, on CUDA      that fit next to the weights in a fraction of the memory (DEFAULT_FRACTION
-                           if not given), but at least what the planned sequences need, so that a
-                           model larger than one device works
+        else, on CUDA      that fit next to the weights in a fraction of the memory (by default
+                           DEFAULT_FRACTION), but at least what the planned sequences need, so that
+                           a model larger than one device works
         else, not on CUDA  what the planned sequences need, because others use this memory too
 
     Memory gives no more blocks than running and cached sequences could use. None if the

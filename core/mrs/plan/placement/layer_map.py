@@ -36,7 +36,7 @@ def parse_layer_map(text: str) -> list[tuple[int, int]]:
     return pairs
 
 
-def place_by_hand(
+def manual_placement(
     pairs: Sequence[tuple[int, int]], layer_count: int, devices: Sequence[DeviceMemory]
 ) -> Placement:
     """The placement that the pairs describe; all other layers go to the CPU.

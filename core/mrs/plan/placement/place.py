@@ -13,7 +13,7 @@ from mrs.plan.memory.breakdown import Correction, host_bytes, host_index
 from mrs.plan.memory.device_sizes import DeviceSizes, ModelSizes
 from mrs.plan.placement.fastest import fastest
 from mrs.plan.placement.fill import fill
-from mrs.plan.placement.layer_map import parse_layer_map, place_by_hand
+from mrs.plan.placement.layer_map import manual_placement, parse_layer_map
 from mrs.plan.placement.placement import Demand, Placement
 from mrs.plan.placement.spread import spread
 from mrs.plan.placement.token_time import TokenReads
@@ -36,7 +36,7 @@ def place(
     count = len(sizes.spec.layers)
     if request.layer_map is not None:
         memories = [device.memory for device in devices]
-        return place_by_hand(parse_layer_map(request.layer_map), count, memories)
+        return manual_placement(parse_layer_map(request.layer_map), count, memories)
     candidates = _memories(sizes, devices)
     if not request.cpu_spill and candidates[0].kind != "cpu":
         candidates = [memory for memory in candidates if memory.kind != "cpu"]

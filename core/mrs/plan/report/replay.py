@@ -14,7 +14,7 @@ from mrs.devices.device import Device
 from mrs.errors import DoesNotFit, NotReadable, UsageError
 from mrs.isq import isq_name, parse_isq
 from mrs.plan.memory.model_facts import model_facts
-from mrs.plan.placement.layer_map import parse_layer_map, place_by_hand
+from mrs.plan.placement.layer_map import manual_placement, parse_layer_map
 from mrs.plan.placement.placement import Placement
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
@@ -124,7 +124,7 @@ def _mapped(layer_map: str, plan: Plan) -> list[tuple[int, int]]:
     pairs = parse_layer_map(layer_map)
     try:
         memories = [device.memory for device in plan.devices]
-        return place_by_hand(pairs, plan.model.layers, memories).layers
+        return manual_placement(pairs, plan.model.layers, memories).layers
     except UsageError:
         return []
 
