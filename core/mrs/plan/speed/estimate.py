@@ -21,9 +21,8 @@ def estimate_speed(
 ) -> SpeedEstimate:
     """The planned speed of a placement on `devices`."""
     works = [Work()] * len(devices)
-    works[placement.first_device] = sizes.on(
-        devices[placement.first_device]
-    ).weights.non_mapped_work
+    first = placement.first_device
+    works[first] = sizes.on(devices[first]).weights.non_mapped_work
     for layer, index in enumerate(placement.layer_devices):
         mixer = sizes.spec.layers[layer].mixer
         past = Work(
@@ -35,7 +34,7 @@ def estimate_speed(
         if isinstance(sizes.spec.layers[layer].feed_forward, Moe):
             past += Work(tensors=ROUTING_STEPS)
         works[index] += sizes.on(devices[index]).weights.layer_work[layer] + past
-    format_name, kind = _weights_kind(sizes, works, devices[placement.first_device])
+    format_name, kind = _weights_kind(sizes, works, devices[first])
     return SpeedEstimate(
         work=tuple(works),
         devices=tuple(device_speed(device, format_name, kind) for device in devices),
