@@ -108,7 +108,7 @@ def test_kernels_and_plan_take_the_same(path: str, monkeypatch: pytest.MonkeyPat
     library = native_library()
     native_library.cache_clear()
     assert is_available() == (path in native_paths())
-    run = Workload(8, 1).passes(
+    run = Workload(8, 1).forward_shapes(
         FORMATS["BF16"], FORMATS["BF16"], on_cpu=True, native=is_available()
     )[0]
     assert run.path == ("torch" if library is None else library.path)

@@ -124,7 +124,7 @@ class LoadedModel:
         """The memory that this process uses on the plan's devices now, and what is free there."""
         from mrs.engine.profile.memory_in_use import device_memory_usage
 
-        used = zip(self.plan.devices, self.plan.terms, strict=True)
+        used = zip(self.plan.devices, self.plan.breakdowns, strict=True)
         return device_memory_usage(device.torch_device for device, terms in used if terms.is_used)
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from mrs.kernels.cpu.library import is_available
 from mrs.loaded_model import LoadedModel, learn_speed
 from mrs.plan.calibration import corrections, remember
 from mrs.plan.memory.prefix_budget import folder_bytes
-from mrs.plan.placement.paged import pool_remarks
+from mrs.plan.placement.kv_pool import pool_warnings
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
 from mrs.plan.report.reconcile import HostMeasured, Reconciliation, reconcile
@@ -82,7 +82,9 @@ class ModelLoader:
     def load(self, on_progress: OnProgress | None = None) -> LoadedModel:
         report = on_progress or _ignore
         self.plan.require_fit()
-        for line in pool_remarks(self.request.paged, self.plan.load, self.plan.devices[0].kind):
+        for line in pool_warnings(
+            self.request.paged, self.plan.workload, self.plan.devices[0].kind
+        ):
             _logger.warning("%s", line)
         self._fetch(report)
         require_address_space_for_torch()
@@ -145,7 +147,7 @@ class ModelLoader:
         """Run the decoder with the planned context, chunks and images."""
         from mrs.engine.profile.run import profile_run
 
-        load, vision = self.plan.load, self.plan.vision
+        load, vision = self.plan.workload, self.plan.vision
         return profile_run(
             decoder,
             load.cache,
@@ -193,7 +195,7 @@ class ModelLoader:
         now = {device.label: device for device in self._devices()}
         shrunk = any(
             device.label not in now or now[device.label].available_bytes < terms.needed_bytes
-            for device, terms in zip(plan.devices, plan.terms, strict=True)
+            for device, terms in zip(plan.devices, plan.breakdowns, strict=True)
             if terms.is_used
         )
         if shrunk:
@@ -290,10 +292,10 @@ def _engine(
     budgets = plan.prefix_budgets().items()
     config = EngineConfig(
         context_tokens=plan.model.context_tokens,
-        planned_tokens=plan.load.context_tokens,
-        planned_seqs=plan.load.batch,
-        block_tokens=plan.load.block_tokens,
-        pool_blocks=plan.load.pool_blocks,
+        planned_tokens=plan.workload.context_tokens,
+        planned_seqs=plan.workload.batch,
+        block_tokens=plan.workload.block_tokens,
+        pool_blocks=plan.workload.pool_blocks,
         max_seqs=request.max_seqs,
         kv_cache=request.kv_cache,
         seed=request.seed,

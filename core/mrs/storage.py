@@ -12,7 +12,7 @@ from mrs.errors import NotReadable
 from mrs.formats import FORMATS, Format
 from mrs.isq import isq_format
 from mrs.request import Dtype
-from mrs.sizes.packed import PACKED_FORMATS, packed_bytes
+from mrs.sizes.packed_layout import PACKED_FORMATS, packed_bytes
 
 _DTYPE_FORMATS = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
 #: How `--dtype` spells the dense formats.

@@ -324,7 +324,7 @@ def test_a_folder_keeps_what_was_asked_for_the_next_runner(tmp_path: Path) -> No
     assert first.choices == second.choices
     assert first.usage.cached_tokens == 0
     assert second.usage.cached_tokens == second.usage.prompt_tokens - 1
-    with pytest.raises(UsageError, match="nothing is remembered"):
+    with pytest.raises(UsageError, match="the prefix cache is off"):
         Runner(which=Which.Plain(model_id="demo"), prefix_cache_dir="x", prefix_cache_n=0)
 
 
@@ -379,7 +379,7 @@ def test_settings_reach_the_plan() -> None:
         cpu=True,
     )
     plan = made.plan()
-    assert (plan.load.context_tokens, plan.load.batch, plan.isq) == (128, 3, "Q8_0")
+    assert (plan.workload.context_tokens, plan.workload.batch, plan.isq) == (128, 3, "Q8_0")
     assert ask(made, max_tokens=3).usage.completion_tokens == 3
     assert ask(made, max_tokens=3).usage.cached_tokens == 0
 
@@ -387,7 +387,7 @@ def test_settings_reach_the_plan() -> None:
 def test_a_pool_of_blocks_bounds_the_cache(runner: Runner) -> None:
     settings = {"pa_ctxt_len": 190, "pa_blk_size": 16, "pa_cache_type": "f32"}
     with Runner(Which.Plain("demo", dtype="f32"), cpu=True, **settings) as made:
-        size = made.plan().load.cache
+        size = made.plan().workload.cache
         assert (size.pool_blocks, size.block_tokens, size.total_tokens) == (12, 16, 192)
         assert made.max_sequence_length() == 192
         space = made._model.engine._engine.caches.space
@@ -397,4 +397,4 @@ def test_a_pool_of_blocks_bounds_the_cache(runner: Runner) -> None:
         assert first.usage.completion_tokens <= 160
         assert held == sum(layer.nbytes for pool in space.pools for layer in pool.layers)
     with Runner(Which.Plain("demo"), cpu=True, no_paged_attn=True) as made:
-        assert not made.plan().load.cache.is_pool
+        assert not made.plan().workload.cache.is_pool

@@ -107,7 +107,7 @@ def test_names_without_end_and_homes_of_nobody(run_mrs, arguments):
 
 def test_a_plan_refuses_a_folder_without_a_name(run_mrs):
     ran = run_mrs("--prefix-cache-dir", "", "plan", "--dry-run", "plain", "-m", "demo")
-    assert (ran.code, "names no folder" in ran.err) == (2, True)
+    assert (ran.code, "--prefix-cache-dir is empty" in ran.err) == (2, True)
 
 
 def test_a_chat_outlives_a_save_under_a_long_name(run_mrs):

@@ -142,7 +142,7 @@ def test_what_does_not_fit(run_mrs, big: str) -> None:
         ("plan --dry-run --solve speed -m {}", "max-batch-size"),
         ("plan --dry-run --plan x.json --solve isq -m {}", "--solve and --plan are both given"),
         ("plan --dry-run --strategy random -m {}", "fastest"),
-        ("plan --dry-run -n 9:4 -m {}", "names an accelerator that is not there"),
+        ("plan --dry-run -n 9:4 -m {}", "is for an accelerator that does not exist"),
         ("plan --dry-run plain -m {} --max-seq-len 0", "--max-seq-len 0 is out of range"),
     ],
 )
@@ -299,4 +299,4 @@ def test_a_pool_of_blocks(run_mrs, small: str) -> None:
     assert cache["blocks"] == 2 * 1024**2 // (64 * token_bytes)
     assert document["devices"][-1]["bytes"]["kv_cache"] == cache["tokens"] * token_bytes
     ran = run_mrs("--pa-ctxt-len", "64", "--no-paged-attn", "plan", "--dry-run", "-m", small)
-    assert "warning: --pa-ctxt-len changes nothing with --no-paged-attn" in ran.out
+    assert "warning: --pa-ctxt-len has no effect with --no-paged-attn" in ran.out

@@ -17,7 +17,7 @@ from mrs.kernels.cpu.library import is_available
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder, DecoderLayer
 from mrs.model.fused_chain import FusedLayerChain
-from mrs.sizes.fused_layer import FEW_TOKENS
+from mrs.sizes.fused_workspace import FEW_TOKENS
 from support.engines import Asked, make_engine
 from support.tiny_decoders import GREEDY, PACKED_CONFIGS, VOCABULARY, packed_decoder
 

@@ -107,7 +107,7 @@ def check_planned_bytes(loaded: Loaded) -> None:
         else:
             slot = parameter.name.removesuffix(".weight")
             assert loaded.weights.matrix(slot).nbytes == planned, parameter.name
-    (terms,) = loaded.plan.terms
+    (terms,) = loaded.plan.breakdowns
     assert loaded.weights.bytes_by_device() == {CPU: terms.weight_bytes}
     assert cache_bytes(loaded.decoder, PREFILL_CHUNK_TOKENS) == list(loaded.plan.kv_bytes)
     layers = loaded.description.spec.layers
@@ -116,7 +116,7 @@ def check_planned_bytes(loaded: Loaded) -> None:
         for layer in layers
     ]
     assert cache_bytes(loaded.decoder, chunk_tokens=7) == planned_kv
-    seen = profile_run(loaded.decoder, loaded.plan.load.cache)
+    seen = profile_run(loaded.decoder, loaded.plan.workload.cache)
     assert 0 < seen.activation_bytes[CPU] <= terms.activations.expected
 
 

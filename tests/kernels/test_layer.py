@@ -16,7 +16,7 @@ from mrs.kernels.nonlinearities import gated
 from mrs.kernels.norms import rms_norm
 from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.kernels.rotate import rotate
-from mrs.sizes.fused_layer import FEW_TOKENS
+from mrs.sizes.fused_workspace import FEW_TOKENS
 
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, PAIRS = 256, 512, 8, 2, 32, 12
 BLOCK = 16
@@ -25,7 +25,9 @@ BLOCK = 16
 @pytest.fixture(autouse=True)
 def no_matrix_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library multiplies any number of tokens, the MLP block 36 at a time."""
-    monkeypatch.setattr("mrs.sizes.fused_layer.SCRATCH_BYTES", 36 * 4 * (HIDDEN + 2 * INTERMEDIATE))
+    monkeypatch.setattr(
+        "mrs.sizes.fused_workspace.SCRATCH_BYTES", 36 * 4 * (HIDDEN + 2 * INTERMEDIATE)
+    )
     monkeypatch.setattr("mrs.kernels.cpu.packed.DECODED_TOKENS", {})
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from mrs.formats import FORMATS
 from mrs.kernels.cpu.library import NativeLibrary, native_paths
 from mrs.kernels.cpu.packed import PackedMatrix
-from mrs.sizes.packed import PACKED_FORMATS, packed_bytes
+from mrs.sizes.packed_layout import PACKED_FORMATS, packed_bytes
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -53,7 +53,7 @@ class TestPackedMatrix:
         monkeypatch.setattr(
             "mrs.kernels.cpu.packed.DECODED_TOKENS", dict.fromkeys(native_paths(), 1)
         )
-        monkeypatch.setattr("mrs.kernels.cpu.packed.decoded_number_bytes", lambda path: size)
+        monkeypatch.setattr("mrs.kernels.cpu.packed.decoded_value_bytes", lambda path: size)
         monkeypatch.setattr("mrs.sizes.products.DECODED_TILE_BYTES", 32 * COLUMNS * size)
         blocks = random_blocks(name, ROWS, COLUMNS)
         x = torch.randn(3, COLUMNS, generator=torch.Generator().manual_seed(0))

@@ -10,7 +10,7 @@ from torch import Tensor
 from mrs.kernels.attention_backend import NativeAttention, TorchAttention, attention_backend
 from mrs.kernels.cpu import elementwise
 from mrs.kernels.paged import PagedKV
-from mrs.sizes.attention import workspace_bytes
+from mrs.sizes.attention_workspace import workspace_bytes
 
 pytestmark = pytest.mark.usefixtures("any_path")
 

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from mrs.kernels.cpu import native
-from mrs.sizes import attention, fused_layer, packed, products
+from mrs.sizes import attention_workspace, fused_workspace, packed_layout, products
 
 SOURCES = Path(native.__file__).parent
 
@@ -31,8 +31,8 @@ def members(of: str) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "file", "module"),
     [
-        ("GROUP_ROWS", "mrs.h", packed),
-        ("UNIT_COLUMNS", "mrs.h", packed),
+        ("GROUP_ROWS", "mrs.h", packed_layout),
+        ("UNIT_COLUMNS", "mrs.h", packed_layout),
         ("PROMPT_TOKENS", "mrs.h", products),
         ("SPAN_COLUMNS", "mrs.h", products),
         ("TILE_GROUPS", "mrs.h", products),
@@ -40,9 +40,9 @@ def members(of: str) -> list[str]:
         ("TILES", "gemm/tiles.c", products),
         ("PANELS", "gemm/tiles.c", products),
         ("MIN_PROMPT_TOKENS", "gemm/pack_activations.c", products),
-        ("TASK_HEADS", "attention/attention.c", attention),
-        ("ROW_VECTORS", "attention/attend_rows.inc.h", attention),
-        ("STEP_KEYS", "attention/attend_rows.inc.h", attention),
+        ("TASK_HEADS", "attention/attention.c", attention_workspace),
+        ("ROW_VECTORS", "attention/attend_rows.inc.h", attention_workspace),
+        ("STEP_KEYS", "attention/attend_rows.inc.h", attention_workspace),
     ],
 )
 def test_numbers(name: str, file: str, module: ModuleType) -> None:
@@ -53,13 +53,13 @@ def test_numbers_of_other_names() -> None:
     assert products.PANEL_WIDTHS[-1] == defined("MAX_TOKENS", "mrs.h")
     assert defined("LINE", "base.h") == products.LINE_BYTES
     for path in ("avx512", "avx2", "neon", "portable"):
-        assert attention.LANES[path] == defined("LANES", f"isa/lanes_{path}.h")
-    assert max(attention.LANES.values()) == attention.WIDEST_LANES
+        assert attention_workspace.LANES[path] == defined("LANES", f"isa/lanes_{path}.h")
+    assert max(attention_workspace.LANES.values()) == attention_workspace.WIDEST_LANES
 
 
 def test_orders() -> None:
     """Formats and activations cross into the library as numbers."""
     formats = members("Q4_0")
-    assert tuple(formats[: formats.index("FORMAT_COUNT")]) == packed.PACKED_FORMATS
+    assert tuple(formats[: formats.index("FORMAT_COUNT")]) == packed_layout.PACKED_FORMATS
     activations = tuple(name.lower() for name in members("SILU"))
-    assert activations == fused_layer.ACTIVATIONS
+    assert activations == fused_workspace.ACTIVATIONS

@@ -10,7 +10,7 @@ from mrs.engine.profile.peak_memory import peak_bytes
 from mrs.kernels.cpu.library import NativeLibrary
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.delta_rule import gated_delta_rule
-from mrs.sizes.delta import chunk_bytes
+from mrs.sizes.delta_rule_workspace import chunk_bytes
 from mrs.sizes.products import decoded_workspace_bytes, decodes, packed_workspace_bytes
 
 CPU = torch.device("cpu")

@@ -30,7 +30,7 @@ def peak_bytes() -> int:
 
 def fill_context(model: LoadedModel, letter: str) -> None:
     """One sequence, from a prompt of one token a letter to its last planned token."""
-    tokens = model.plan.load.context_tokens - REPLY_TOKENS - 4
+    tokens = model.plan.workload.context_tokens - REPLY_TOKENS - 4
     sampling = Sampling(temperature=0, max_tokens=REPLY_TOKENS)
     for _ in model.stream_completion(letter * tokens, sampling):
         pass
@@ -50,7 +50,7 @@ def main() -> None:
         calibration=False,
         prefix_cache_n=0,
     )
-    terms = ModelLoader(request).plan.terms[-1]
+    terms = ModelLoader(request).plan.breakdowns[-1]
     found = {
         "low": terms.total.low,
         "high": terms.total.high,

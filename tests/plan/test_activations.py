@@ -125,7 +125,9 @@ def test_several_threads(
 
 def test_decoding_takes_what_is_planned() -> None:
     """For every format, with what is not one of its blocks left out."""
-    run = Workload(8, 1).passes(FORMATS["BF16"], FORMATS["BF16"], on_cpu=True, native=False)[0]
+    run = Workload(8, 1).forward_shapes(
+        FORMATS["BF16"], FORMATS["BF16"], on_cpu=True, native=False
+    )[0]
     for name, decoder in DECODERS.items():
         format, numbers = FORMATS[name], 1 << 17
         blocks = torch.zeros(numbers // format.block_elements, format.block_bytes).byte()

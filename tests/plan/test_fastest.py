@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from mrs.devices.device import DeviceMemory
 from mrs.errors import DoesNotFit
 from mrs.plan.placement.fastest import fastest
-from mrs.plan.placement.fill import auto_map
+from mrs.plan.placement.fill import fill
 from mrs.plan.placement.placement import Placement
-from mrs.plan.placement.token_time import TokenReads, token_seconds
+from mrs.plan.placement.token_time import HOP_SECONDS, TokenReads, token_seconds
+from support.demands import demand_and_devices
 
 RESERVE = 512 * 1024**2
 HOP = 1.0
@@ -44,6 +45,10 @@ def every_placement(problem):
 def reads_of(problem) -> TokenReads:
     kv = problem["kv_bytes_per_layer"]
     return TokenReads([w + kv for w in problem["layer_bytes"]], problem["non_mapped_bytes"])
+
+
+def placed(problem, speeds, hop_seconds=HOP) -> Placement:
+    return fastest(*demand_and_devices(**problem), speeds, reads_of(problem), hop_seconds)
 
 
 @st.composite
@@ -79,7 +84,7 @@ def test_nothing_is_faster_and_nothing_as_fast_uses_fewer_devices(drawn):
         (token_seconds(p, reads, speeds, HOP), len(p.layers)) for p in every_placement(problem)
     ]
     try:
-        found = fastest(**problem, bandwidth_bytes_per_s=speeds, hop_seconds=HOP)
+        found = placed(problem, speeds)
     except DoesNotFit as error:
         assert not timed
         assert error.missing_bytes > 0  # noqa: PT017
@@ -96,12 +101,12 @@ def test_nothing_is_faster_and_nothing_as_fast_uses_fewer_devices(drawn):
 def test_on_equal_gpus_it_is_never_slower_than_fill(drawn):
     problem, speeds = drawn
     try:
-        filled = auto_map(**problem)
+        filled = fill(*demand_and_devices(**problem))
     except DoesNotFit:
         return
     if filled.first_device != 0:
         return  # fill charges nobody for the non-mapped part once the first device is skipped
-    found = fastest(**problem, bandwidth_bytes_per_s=speeds, hop_seconds=HOP)
+    found = placed(problem, speeds)
     reads = reads_of(problem)
     fill_seconds = token_seconds(filled, reads, speeds, HOP)
     assert token_seconds(found, reads, speeds, HOP) <= fill_seconds * (1 + 1e-9)
@@ -113,13 +118,13 @@ def test_more_memory_is_never_slower(drawn, which, more):
     problem, speeds = drawn
     devices = list(problem["devices"])
     try:
-        before = fastest(**problem, bandwidth_bytes_per_s=speeds, hop_seconds=HOP)
+        before = placed(problem, speeds)
     except DoesNotFit:
         return
     old = devices[which % len(devices)]
     devices[which % len(devices)] = DeviceMemory(old.kind, old.ordinal, old.available_bytes + more)
     grown = {**problem, "devices": devices}
-    after = fastest(**grown, bandwidth_bytes_per_s=speeds, hop_seconds=HOP)
+    after = placed(grown, speeds)
     reads = reads_of(problem)
     assert token_seconds(after, reads, speeds, HOP) <= token_seconds(before, reads, speeds, HOP) * (
         1 + 1e-9
@@ -137,23 +142,22 @@ def test_one_card_that_does_is_not_shared_and_the_slow_one_idles():
         "non_mapped_act_bytes": 5,
         "devices": devices,
     }
-    assert fastest(**model, bandwidth_bytes_per_s=[300.0, 900.0, 50.0]).layers == [(1, 8)]
-    assert fastest(**model, bandwidth_bytes_per_s=[900.0, 300.0, 50.0]).layers == [(0, 8)]
+    assert placed(model, [300.0, 900.0, 50.0], HOP_SECONDS).layers == [(1, 8)]
+    assert placed(model, [900.0, 300.0, 50.0], HOP_SECONDS).layers == [(0, 8)]
 
 
 def test_eight_equal_gpus_and_a_cpu_are_searched_quickly():
     devices = [DeviceMemory("cuda", i, RESERVE + 12) for i in range(8)]
     devices.append(DeviceMemory("cpu", 0, 10_000))
-    found = fastest(
-        layer_bytes=[1] * 126,
-        non_mapped_bytes=0,
-        kv_bytes_per_layer=0,
-        mapped_act_bytes=0,
-        non_mapped_act_bytes=0,
-        devices=devices,
-        bandwidth_bytes_per_s=[100.0] * 8 + [1.0],
-        hop_seconds=0.0,
-    )
+    model = {
+        "layer_bytes": [1] * 126,
+        "non_mapped_bytes": 0,
+        "kv_bytes_per_layer": 0,
+        "mapped_act_bytes": 0,
+        "non_mapped_act_bytes": 0,
+        "devices": devices,
+    }
+    found = placed(model, [100.0] * 8 + [1.0], 0.0)
     assert sum(n for i, n in found.layers if i < 8) == 96
 
 
@@ -165,15 +169,15 @@ def laid_out(case, *, with_cpu: bool) -> list[tuple[str, list[int]]]:
     free = case["gpus_free_mib_excl_min"]
     devices = [DeviceMemory("cuda", i, RESERVE + size * 1024**2) for i, size in enumerate(free)]
     devices += [DeviceMemory("cpu", 0, 10**9)] if with_cpu else []
-    found = fastest(
-        layer_bytes=[size * 1024**2 for size in case["layers_mib"]],
-        non_mapped_bytes=0,
-        kv_bytes_per_layer=0,
-        mapped_act_bytes=0,
-        non_mapped_act_bytes=0,
-        devices=devices,
-        bandwidth_bytes_per_s=[5e11] * len(free) + [5e10] * with_cpu,
-    )
+    model = {
+        "layer_bytes": [size * 1024**2 for size in case["layers_mib"]],
+        "non_mapped_bytes": 0,
+        "kv_bytes_per_layer": 0,
+        "mapped_act_bytes": 0,
+        "non_mapped_act_bytes": 0,
+        "devices": devices,
+    }
+    found = placed(model, [5e11] * len(free) + [5e10] * with_cpu, HOP_SECONDS)
     edges = accumulate((count for _, count in found.layers), initial=0)
     return [
         (f"gpu{device}", list(range(start, start + count)))

@@ -1,4 +1,4 @@
-"""`auto_map` against a plain restatement of the device mapping rules, and its edge cases."""
+"""`fill` against a plain restatement of the device mapping rules, and its edge cases."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 
 from mrs.devices.device import DeviceMemory
 from mrs.errors import DoesNotFit
-from mrs.plan.placement.fill import auto_map
+from mrs.plan.placement.fill import fill
 from mrs.plan.placement.placement import Placement
+from support.demands import demand_and_devices
 
 MIB = 1024**2
 GIB = 1024**3
@@ -90,7 +91,7 @@ def random_problem(seed: int):
 
 def mapped(problem) -> Placement:
     layers, non_mapped, kv, mapped_act, non_mapped_act, devices = problem
-    return auto_map(
+    model = demand_and_devices(
         layer_bytes=layers,
         non_mapped_bytes=non_mapped,
         kv_bytes_per_layer=kv,
@@ -98,6 +99,7 @@ def mapped(problem) -> Placement:
         non_mapped_act_bytes=non_mapped_act,
         devices=devices,
     )
+    return fill(*model)
 
 
 def check_invariants(problem, placement: Placement) -> None:
@@ -153,20 +155,6 @@ def test_more_memory_never_places_fewer_layers_on_accelerators():
         assert on_accelerators(after) >= on_accelerators(before), seed
         compared += 1
     assert compared > 500
-
-
-def test_uniform_kv_may_be_one_number():
-    devices = [DeviceMemory("cuda", 0, RESERVE + 35), DeviceMemory("cpu", 0, 100)]
-    shared = {
-        "layer_bytes": [10, 10, 10],
-        "non_mapped_bytes": 5,
-        "mapped_act_bytes": 3,
-        "non_mapped_act_bytes": 4,
-        "devices": devices,
-    }
-    one = auto_map(kv_bytes_per_layer=2, **shared)
-    assert one == auto_map(kv_bytes_per_layer=[2, 2, 2], **shared)
-    assert one.layers == [(0, 2), (1, 1)]
 
 
 def test_reserve_is_two_percent_of_a_large_device_and_none_of_the_cpu():

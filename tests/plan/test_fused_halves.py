@@ -25,7 +25,7 @@ from mrs.plan.memory.fused_activations import (
     fused_layer_bytes,
     fused_mlp_bytes,
 )
-from mrs.sizes.fused_layer import FEW_TOKENS
+from mrs.sizes.fused_workspace import FEW_TOKENS
 from mrs.sizes.products import decodes
 from mrs.storage import Storage
 
@@ -111,7 +111,7 @@ def test_feed_forward(
     path: str, run: ForwardShape, scratch_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In several pieces or one."""
-    monkeypatch.setattr("mrs.sizes.fused_layer.SCRATCH_BYTES", scratch_bytes)
+    monkeypatch.setattr("mrs.sizes.fused_workspace.SCRATCH_BYTES", scratch_bytes)
     half, x = feed_forward_half(), torch.ones(run.tokens, HIDDEN)
     taken = peak_bytes(lambda: half(x), CPU)
     assert 2 * x.nbytes + taken == fused_mlp_bytes(LAYER, HIDDEN, run, kept)

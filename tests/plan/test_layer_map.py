@@ -6,7 +6,7 @@ import pytest
 
 from mrs.devices.device import DeviceMemory
 from mrs.errors import UsageError
-from mrs.plan.placement.layer_map import parse_layer_map, place_by_hand
+from mrs.plan.placement.layer_map import manual_placement, parse_layer_map
 
 TWO_GPUS = [
     DeviceMemory("cuda", 0, 10**9),
@@ -64,7 +64,7 @@ def test_refused_with_the_part_at_fault(text, quoted):
     ],
 )
 def test_placed(pairs, layers):
-    placement = place_by_hand(pairs, 32, TWO_GPUS)
+    placement = manual_placement(pairs, 32, TWO_GPUS)
     assert placement.layers == layers
     assert len(placement.layer_devices) == 32
 
@@ -80,6 +80,6 @@ def test_placed(pairs, layers):
 )
 def test_refused_for_these_devices(pairs, devices, quoted):
     with pytest.raises(UsageError) as caught:
-        place_by_hand(pairs, 32, devices)
+        manual_placement(pairs, 32, devices)
     assert quoted in str(caught.value)
     assert caught.value.hint

@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("wishes", [{}, {"isq": "q4k"}, {"isq": "q8_0"}, {"dtype": "f32"}])
 def test_loading_takes_no_more_than_is_planned(folder: Path, wishes: dict[str, Any]) -> None:
     request = RunRequest(ModelSource(str(folder), "safetensors"), cpu=True, **wishes)
-    terms = ModelLoader(request).plan.terms[-1]
+    terms = ModelLoader(request).plan.breakdowns[-1]
     command = [sys.executable, "-c", PROGRAM, str(folder), json.dumps(wishes)]
     grown = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     # What it does besides, thread pools and the allocator's first pages, are a few MiB.

@@ -49,8 +49,8 @@ def planned(small: Path, planner_of):
 
 def test_tokens_are_rounded_up_to_whole_blocks(planned) -> None:
     plan = planned("cuda:0=24GiB", paged=PagedRequest(context_tokens=8193, block_tokens=32))
-    assert plan.load.pool_blocks == 257
-    assert plan.terms[0].kv_bytes == sum(plan.kv_bytes) == 257 * 32 * TOKEN_BYTES
+    assert plan.workload.pool_blocks == 257
+    assert plan.breakdowns[0].kv_bytes == sum(plan.kv_bytes) == 257 * 32 * TOKEN_BYTES
     assert not plan.spilled_layers
 
 
@@ -59,7 +59,7 @@ def test_an_amount_is_never_exceeded(planned, block_tokens: int) -> None:
     paged = PagedRequest(memory_mib=1000, block_tokens=block_tokens)
     for device in ("cuda:0=24GiB", "cpu=64GiB"):
         plan = planned(device, paged=paged)
-        assert plan.load.pool_blocks == 1000 * MIB // (block_tokens * TOKEN_BYTES)
+        assert plan.workload.pool_blocks == 1000 * MIB // (block_tokens * TOKEN_BYTES)
         assert sum(plan.kv_bytes) <= 1000 * MIB < sum(plan.kv_bytes) + block_tokens * TOKEN_BYTES
 
 
@@ -67,26 +67,26 @@ def test_an_amount_is_no_more_than_the_first_device_has(planned) -> None:
     devices = "cuda:0=2GiB", "cuda:1=48GiB", "cpu=64GiB"
     plan = planned(*devices, paged=PagedRequest(memory_mib=9000))
     least = (2 * GIB - 512 * MIB) // (64 * TOKEN_BYTES)
-    assert least - 60 < plan.load.pool_blocks < least
+    assert least - 60 < plan.workload.pool_blocks < least
 
 
 def test_a_fraction_takes_what_the_weights_leave(planned) -> None:
     usable = 24 * GIB - 512 * MIB
     for paged, fraction in ((None, 0.9), (PagedRequest(memory_fraction=0.8), 0.8)):
         plan = planned("cuda:0=24GiB", "cpu=64GiB", paged=paged)
-        taken = plan.terms[0].weight_bytes + plan.terms[0].kv_bytes
-        taken += plan.terms[0].activations.high
+        taken = plan.breakdowns[0].weight_bytes + plan.breakdowns[0].kv_bytes
+        taken += plan.breakdowns[0].activations.high
         assert 0 <= int(usable * fraction) - taken < 64 * TOKEN_BYTES
-        assert plan.load.pool_blocks > 64
+        assert plan.workload.pool_blocks > 64
         assert not plan.spilled_layers
 
 
 def test_a_model_larger_than_the_first_device_still_gets_its_length(planned) -> None:
     devices = "cuda:0=12GiB", "cuda:1=12GiB"
-    assert not planned(*devices).load.cache.is_pool  # it would limit sequences to that length
+    assert not planned(*devices).workload.cache.is_pool  # it would limit sequences to that length
     plan = planned(*devices, paged=PagedRequest(pool=True), max_batch_size=3)
-    assert plan.load.pool_blocks == 3 * 4096 // 64
-    assert not planned("cuda:0=24GiB", layer_map="0:32").load.cache.is_pool
+    assert plan.workload.pool_blocks == 3 * 4096 // 64
+    assert not planned("cuda:0=24GiB", layer_map="0:32").workload.cache.is_pool
     assert [count for _, count in plan.runs] != [32]
     assert plan.fits
 
@@ -95,20 +95,20 @@ def test_a_model_larger_than_the_first_device_still_gets_its_length(planned) -> 
 def test_where_others_use_the_memory_a_pool_holds_what_is_planned_for(planned, device) -> None:
     for fraction in (0.9, None):
         paged = PagedRequest(pool=True, memory_fraction=fraction)
-        assert planned(device, paged=paged, max_batch_size=2).load.pool_blocks == 2 * 4096 // 64
+        assert planned(device, paged=paged, max_batch_size=2).workload.pool_blocks == 2 * 4096 // 64
     plan = planned(device, paged=PagedRequest(memory_fraction=0.9))
-    assert not plan.load.cache.is_pool
-    assert plan.warnings == ("--pa-gpu-mem-usage changes nothing: it is for CUDA GPUs",)
+    assert not plan.workload.cache.is_pool
+    assert plan.warnings == ("--pa-gpu-mem-usage has no effect: it is for CUDA GPUs",)
 
 
 def test_there_is_a_pool_on_cuda_or_where_it_is_asked_for(planned) -> None:
     for device, default in (("cuda:0=24GiB", True), ("metal:0=32GiB", False), ("cpu=64GiB", False)):
-        assert planned(device).load.cache.is_pool is default
-        assert planned(device, paged=PagedRequest(context_tokens=5000)).load.cache.is_pool
+        assert planned(device).workload.cache.is_pool is default
+        assert planned(device, paged=PagedRequest(context_tokens=5000)).workload.cache.is_pool
         without = planned(device, paged=PagedRequest(pool=False, context_tokens=5000))
-        assert not without.load.cache.is_pool
+        assert not without.workload.cache.is_pool
         assert sum(without.kv_bytes) == 4096 * TOKEN_BYTES
-        assert "--pa-ctxt-len changes nothing with --no-paged-attn" in without.warnings
+        assert "--pa-ctxt-len has no effect with --no-paged-attn" in without.warnings
 
 
 @pytest.mark.parametrize("layer_map", [None, "0:16"])
@@ -130,25 +130,25 @@ def test_layers_on_the_cpu_end_the_pool_and_are_placed_again(
 def test_a_pool_without_the_cpu_is_kept_or_does_not_fit(planned) -> None:
     paged = PagedRequest(context_tokens=131072)
     plan = planned("cuda:0=24GiB", "cpu=64GiB", paged=paged, cpu_spill=False)
-    assert plan.load.pool_blocks == 2048
+    assert plan.workload.pool_blocks == 2048
     assert not plan.fits
 
 
 def test_what_counts_where_several_sizes_are_given(planned) -> None:
     paged = PagedRequest(context_tokens=6400, memory_fraction=0.5, memory_mib=7)
     plan = planned("cpu=64GiB", paged=paged)
-    assert plan.load.pool_blocks == 100
-    assert [line for line in plan.warnings if "goes before it" in line] == [
-        "--pa-gpu-mem-usage changes nothing: --pa-ctxt-len goes before it",
-        "--pa-gpu-mem changes nothing: --pa-ctxt-len goes before it",
+    assert plan.workload.pool_blocks == 100
+    assert [line for line in plan.warnings if "takes precedence" in line] == [
+        "--pa-gpu-mem-usage has no effect: --pa-ctxt-len takes precedence",
+        "--pa-gpu-mem has no effect: --pa-ctxt-len takes precedence",
     ]
 
 
 def test_a_pool_smaller_than_the_planned_length(planned) -> None:
     plan = planned("cpu=64GiB", paged=PagedRequest(context_tokens=1000))
-    assert plan.load.cache.total_tokens == 1024
+    assert plan.workload.cache.total_tokens == 1024
     assert (
-        "the KV cache holds 1024 tokens, so no sequence can have the 4096 that are planned for"
+        "the KV cache has 1024 tokens, so no sequence can have the 4096 planned ones"
         in plan.warnings
     )
 
@@ -156,11 +156,11 @@ def test_a_pool_smaller_than_the_planned_length(planned) -> None:
 def test_no_more_blocks_than_a_run_could_use(planned) -> None:
     wishes = {"max_seqs": 1, "prefix_cache_n": 0}
     plan = planned("cuda:0=80GiB", **wishes)
-    assert plan.load.cache.total_tokens == SMALL["max_position_embeddings"]
+    assert plan.workload.cache.total_tokens == SMALL["max_position_embeddings"]
 
 
 def test_less_than_a_block(planned) -> None:
-    with pytest.raises(DoesNotFit, match="7 MiB hold not one block of 64 tokens") as caught:
+    with pytest.raises(DoesNotFit, match="7 MiB are less than one block of 64 tokens") as caught:
         planned("cpu=64GiB", paged=PagedRequest(memory_mib=7))
     assert caught.value.missing_bytes == 64 * TOKEN_BYTES - 7 * MIB
 
@@ -183,7 +183,7 @@ def test_the_type_of_the_cache(planned) -> None:
     )
     assert (plain.cache_format.name, wide.cache_format.name) == ("BF16", "F32")
     assert sum(wide.kv_bytes) == 2 * sum(plain.kv_bytes)
-    assert wide.terms[0].weight_bytes == plain.terms[0].weight_bytes
+    assert wide.breakdowns[0].weight_bytes == plain.breakdowns[0].weight_bytes
 
 
 def test_windows_take_what_the_sequences_of_the_pool_need(tmp_path: Path, planner_of) -> None:

@@ -38,18 +38,18 @@ def check(plan: Plan) -> None:
     assert len(plan.layer_devices) == plan.model.layers
     runs = [index for index, _ in groupby(plan.layer_devices)]
     assert len(runs) == len(set(runs)), "the layers of a device are not consecutive"
-    assert sum(terms.layers for terms in plan.terms) == plan.model.layers
-    assert sum(t.weight_bytes for t in plan.terms) == sum(
+    assert sum(terms.layers for terms in plan.breakdowns) == plan.model.layers
+    assert sum(t.weight_bytes for t in plan.breakdowns) == sum(
         kept.size_bytes for kept in plan.storage.values()
     )
-    assert sum(t.kv_bytes for t in plan.terms) == sum(plan.kv_bytes)
-    for terms in plan.terms:
+    assert sum(t.kv_bytes for t in plan.breakdowns) == sum(plan.kv_bytes)
+    for terms in plan.breakdowns:
         low, expected, high = terms.total
         assert low <= expected <= high
         if plan.fits:
             assert expected <= terms.available_bytes
             assert terms.weight_bytes <= terms.available_bytes
-    assert plan.terms[plan.primary_device].weight_bytes > 0
+    assert plan.breakdowns[plan.primary_device].weight_bytes > 0
     Draft202012Validator(json.loads(SCHEMA.read_text())).validate(
         json.loads(json.dumps(to_document(plan)))
     )
@@ -79,10 +79,10 @@ def test_70b_on_imagined_gpus(
     matrices = 2 * sum(
         a * b for a, b in (s for s in tensor_shapes(LLAMA_70B).values() if len(s) == 2)
     )
-    assert sum(t.weight_bytes for t in plan.terms) - matrices == 4 * 161 * 8192
+    assert sum(t.weight_bytes for t in plan.breakdowns) - matrices == 4 * 161 * 8192
     # A GPU cannot read 141 GB faster than its bandwidth allows.
     assert spilled or plan.speed.decode.low < 2000e9 / 141e9 < 1.1 * plan.speed.decode.high
-    used = [terms for terms in plan.terms[:-1] if terms.layers]
+    used = [terms for terms in plan.breakdowns[:-1] if terms.layers]
     assert len(used) == gpus
 
 
@@ -93,7 +93,7 @@ def test_the_strategies(llama_70b: Path, planner_of) -> None:
         planner, request = planner_of(llama_70b, *devices, strategy=strategy)
         plans[strategy] = planner.plan(request)
         check(plans[strategy])
-    counts = {name: [terms.layers for terms in plan.terms] for name, plan in plans.items()}
+    counts = {name: [terms.layers for terms in plan.breakdowns] for name, plan in plans.items()}
     assert counts["fill"][2:] == [0, 0]
     assert max(counts["spread"][:4]) - min(counts["spread"][:4]) <= 1
     assert sum(count > 0 for count in counts["fastest"]) == 2
@@ -108,9 +108,9 @@ def test_head_and_embedding_are_charged_where_they_live(llama_70b: Path, planner
     check(plan)
     assert plan.fits
     assert plan.primary_device == 1
-    assert plan.terms[0].total.expected == 0
+    assert plan.breakdowns[0].total.expected == 0
     embedding = 2 * 2 * 128256 * 8192
-    assert plan.terms[1].weight_bytes > embedding
+    assert plan.breakdowns[1].weight_bytes > embedding
     assert any("cuda:0" in warning for warning in plan.warnings)
 
 
@@ -118,7 +118,7 @@ def test_what_does_not_fit_says_what_is_missing(llama_70b: Path, planner_of) -> 
     planner, request = planner_of(llama_70b, "cuda:0=40GiB", "cpu=32GiB")
     plan = planner.plan(request)
     check(plan)
-    total = sum(terms.total.expected for terms in plan.terms)
+    total = sum(terms.total.expected for terms in plan.breakdowns)
     assert plan.missing_bytes == pytest.approx(total - 72 * GIB, abs=3 * GIB)
     with pytest.raises(DoesNotFit) as raised:
         plan.require_fit()
@@ -172,13 +172,13 @@ def test_quantized_weights_stay_packed_on_the_cpu(llama_70b: Path, planner_of) -
         if len(shape) == 2 and "layers" in name
     )
     outer = 2 * FORMATS["Q6_K"].size_bytes((128256, 8192))
-    assert sum(t.weight_bytes for t in plan.terms) == inner + outer + 4 * 161 * 8192
+    assert sum(t.weight_bytes for t in plan.breakdowns) == inner + outer + 4 * 161 * 8192
 
 
 def test_the_length_of_the_model_is_the_limit(llama_70b: Path, planner_of) -> None:
     planner, request = planner_of(llama_70b, "cpu=512GiB", max_seq_len=1 << 20)
     plan = planner.plan(request)
-    assert plan.load.context_tokens == 131072
+    assert plan.workload.context_tokens == 131072
     assert any("beyond the model's 131072" in warning for warning in plan.warnings)
 
 
@@ -189,7 +189,7 @@ def test_only_a_length_that_was_given_is_remarked_on(
     folder = write_headers(tmp_path / "short", {**SMALL, "max_position_embeddings": 2048})
     planner, request = planner_of(folder, "cpu=8GiB", max_seq_len=given)
     plan = planner.plan(request)
-    assert plan.load.context_tokens == 2048
+    assert plan.workload.context_tokens == 2048
     assert bool(plan.warnings) == warns
 
 
@@ -366,11 +366,11 @@ def test_conversations_at_once(small: Path, planner_of, devices, wishes) -> None
     """Against trying all numbers in order, with the layers where they are and reserves kept."""
     planner, request = planner_of(small, *devices, paged=PagedRequest(pool=False), **wishes)
     plan = planner.plan(request)
-    count = plan.load.batch if plan.fits else 0
+    count = plan.workload.batch if plan.fits else 0
     while plan.fits and count < 200:
         more = replace(request, max_batch_size=count + 1)
         planned = planner.plan(more, Placement(plan.runs))
-        if not planned.fits or min(terms.free_bytes for terms in planned.terms) < 0:
+        if not planned.fits or min(terms.free_bytes for terms in planned.breakdowns) < 0:
             break
         count += 1
     assert count < 200

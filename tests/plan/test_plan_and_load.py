@@ -112,7 +112,7 @@ def test_what_was_measured_is_remembered(tiny: Path) -> None:
     after = ModelLoader(wish).plan
     assert after.corrected
     measured = next(row for row in result.rows if row.term == "activations").measured_bytes
-    assert after.terms[-1].activations.expected == pytest.approx(measured, rel=0.01)
+    assert after.breakdowns[-1].activations.expected == pytest.approx(measured, rel=0.01)
     assert not ModelLoader(replace(wish, calibration=False)).plan.corrected
     imagined = replace(wish, devices=("cpu=4GiB",))
     assert not ModelLoader(imagined).plan.corrected
@@ -155,9 +155,9 @@ def test_a_correction_moves_layers(llama_70b: Path, planner_of) -> None:
     plain = planner.plan(wish)
     planner.corrections = {"cuda:0": Correction(50.0, 1 << 29)}
     corrected = planner.plan(wish)
-    assert corrected.terms[0].layers < plain.terms[0].layers
-    assert corrected.terms[0].total.expected <= corrected.terms[0].available_bytes
-    assert corrected.terms[0].runtime.expected == 1 << 29
+    assert corrected.breakdowns[0].layers < plain.breakdowns[0].layers
+    assert corrected.breakdowns[0].total.expected <= corrected.breakdowns[0].available_bytes
+    assert corrected.breakdowns[0].runtime.expected == 1 << 29
 
 
 def shrinking(monkeypatch: pytest.MonkeyPatch, sizes: list[int]) -> None:

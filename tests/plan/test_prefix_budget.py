@@ -18,8 +18,8 @@ def test_a_share_of_what_is_left_on_each_device(llama_70b: Path, planner_of) -> 
     planner, request = planner_of(llama_70b, *DEVICES)
     plan = planner.plan(request)
     assert PREFIX_SHARE == 0.5
-    assert [terms.layers > 0 for terms in plan.terms] == [True, True, False, False]
-    halves = [terms.free_bytes // 2 for terms in plan.terms[:2]]
+    assert [terms.layers > 0 for terms in plan.breakdowns] == [True, True, False, False]
+    halves = [terms.free_bytes // 2 for terms in plan.breakdowns[:2]]
     assert min(halves) > 0
     assert plan.prefix_bytes == (*halves, 0, 0)
     assert plan.prefix_budgets() == dict(zip(("cuda:0", "cuda:1"), halves, strict=True))
@@ -63,10 +63,10 @@ def test_files_take_what_is_said_or_four_gib() -> None:
 @pytest.mark.parametrize(
     ("wishes", "words"),
     [
-        ({"prefix_cache_dir": ""}, "--prefix-cache-dir names no folder"),
+        ({"prefix_cache_dir": ""}, "--prefix-cache-dir is empty"),
         ({"prefix_cache_dir_size": "a lot"}, "'a lot' is not a size"),
-        ({"prefix_cache_n": 0}, "nothing is remembered that could be kept in d"),
-        ({"kv_cache": False}, "nothing is remembered that could be kept in d"),
+        ({"prefix_cache_n": 0}, "the prefix cache is off: nothing to store in d"),
+        ({"kv_cache": False}, "the prefix cache is off: nothing to store in d"),
     ],
 )
 def test_a_folder_that_could_hold_nothing_is_refused(wishes: dict[str, Any], words: str) -> None:

@@ -100,7 +100,7 @@ def test_other_hardware(llama_70b: Path, planner_of, saved, devices) -> None:
 
 def test_an_unused_device_may_go(llama_70b: Path, planner_of, saved) -> None:
     path, plan = saved()
-    assert not plan.terms[2].layers
+    assert not plan.breakdowns[2].layers
     planner, request = planner_of(llama_70b, *DEVICES[:2])
     assert replay(planner, request, path).layer_devices == plan.layer_devices
 

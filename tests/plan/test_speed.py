@@ -84,7 +84,7 @@ def test_experts_may_be_bound_by_reading_while_the_rest_multiplies():
 
 
 def test_prompt_is_bound_by_arithmetic_once_chunks_are_long():
-    work = Work(weight_bytes=30, weights=1000, past_numbers=1000, tensors=1)
+    work = Work(weight_bytes=30, weights=1000, past_multiplications=1000, tensors=1)
     part = (work, device(12.0, operations=400))
     speed = estimate(part, chunk_tokens=100, context_tokens=100)
     assert speed.prompt.high == pytest.approx(400 / 3000, rel=1e-3)
@@ -92,7 +92,7 @@ def test_prompt_is_bound_by_arithmetic_once_chunks_are_long():
 
 
 def test_later_chunks_have_more_before_them():
-    work = Work(weights=1000, past_numbers=1000, tensors=1)
+    work = Work(weights=1000, past_multiplications=1000, tensors=1)
     speed = estimate((work, device(1e9, operations=400)), chunk_tokens=100, context_tokens=200)
     seconds = 100 * 2 * (1000 + 250) / 400 + 100 * 2 * (1000 + 750) / 400
     assert speed.prompt_of(200).high == pytest.approx(200 / seconds, rel=1e-3)

@@ -13,6 +13,7 @@ from mrs.devices.device import DeviceMemory
 from mrs.errors import DoesNotFit
 from mrs.plan.placement.round_robin import GpuMemory, estimate_gpu_layers, predict_fit
 from mrs.plan.placement.spread import spread
+from support.demands import demand_and_devices
 
 VECTORS = json.loads(
     (Path(__file__).parent / "vectors" / "ollama_estimate_gpu_layers.json").read_text()
@@ -115,7 +116,7 @@ def problems(draw, *, equal_layers: bool):
 @settings(max_examples=1_000, deadline=None, derandomize=True)
 @given(problems(equal_layers=False))
 def test_every_layer_once_in_order_and_no_device_above_its_capacity(problem):
-    placement = spread(**problem)
+    placement = spread(*demand_and_devices(**problem))
     layers, kv = problem["layer_bytes"], problem["kv_bytes_per_layer"]
     assert len(placement.layer_devices) == len(layers)
     assert placement.layer_devices == sorted(placement.layer_devices)
@@ -139,8 +140,8 @@ def test_more_memory_never_means_fewer_layers_on_gpus(problem, which, more):
     def on_gpus(placement):
         return sum(n for i, n in placement.layers if devices[i].kind != "cpu")
 
-    before = spread(**problem)
-    after = spread(**{**problem, "devices": grown})
+    before = spread(*demand_and_devices(**problem))
+    after = spread(*demand_and_devices(**{**problem, "devices": grown}))
     assert on_gpus(after) >= on_gpus(before)
 
 
@@ -153,7 +154,12 @@ def test_layers_are_shared_out_not_piled_up():
         "mapped_act_bytes": 5,
         "non_mapped_act_bytes": 5,
     }
-    assert spread(**model, devices=devices).layers == [(0, 2), (1, 2), (2, 2), (3, 2)]
+    assert spread(*demand_and_devices(**model, devices=devices)).layers == [
+        (0, 2),
+        (1, 2),
+        (2, 2),
+        (3, 2),
+    ]
 
 
 def test_room_held_back_by_the_estimate_is_used_before_giving_up():
@@ -165,9 +171,11 @@ def test_room_held_back_by_the_estimate_is_used_before_giving_up():
         "mapped_act_bytes": 5,
         "non_mapped_act_bytes": 5,
     }
-    assert spread(**model, devices=[DeviceMemory("metal", 0, exact)]).layers == [(0, 8)]
+    assert spread(
+        *demand_and_devices(**model, devices=[DeviceMemory("metal", 0, exact)])
+    ).layers == [(0, 8)]
     with pytest.raises(DoesNotFit):
-        spread(**model, devices=[DeviceMemory("metal", 0, exact - 1)])
+        spread(*demand_and_devices(**model, devices=[DeviceMemory("metal", 0, exact - 1)]))
 
 
 def test_a_model_that_one_gpu_can_hold_is_spread_with_a_word() -> None:
@@ -182,7 +190,7 @@ def test_a_model_that_one_gpu_can_hold_is_spread_with_a_word() -> None:
     needed = 5 + 20 + (8 - 5) + (6 + 1) * (10 + 1)
     for room, named in ((needed, False), (needed + 1, True)):
         devices = [DeviceMemory("cuda", 0, RESERVE + 70), DeviceMemory("cuda", 1, RESERVE + room)]
-        placement = spread(**model, devices=devices)
+        placement = spread(*demand_and_devices(**model, devices=devices))
         assert len(placement.layers) == 2
         word = "cuda:1 can hold the whole model: without --strategy spread no token would cross"
         assert any(line.startswith(word) for line in placement.warnings) is named

@@ -275,7 +275,7 @@ def test_the_planned_cache_is_what_the_largest_pictures_take(
     seen = profile_run(model.decoder, CacheSize(PLANNED_TOKENS, 1, 512), planned.images, edge)
     cpu = model.decoder.primary_device
     assert seen.kv_bytes[cpu] == sum(model.plan.kv_bytes)
-    assert seen.activation_bytes[cpu] <= model.plan.terms[0].activations.expected
+    assert seen.activation_bytes[cpu] <= model.plan.breakdowns[0].activations.expected
 
 
 def test_text_alone_leaves_out_what_looks_at_pictures(

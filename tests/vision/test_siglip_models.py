@@ -29,7 +29,7 @@ from mrs.errors import NotReadable, UsageError
 from mrs.families.vision.idefics3 import SplitLayout
 from mrs.media.image_loader import ImageLoader
 from mrs.model.vision.siglip import nearest_position_ids
-from mrs.plan.memory.vision_sizes import pictures
+from mrs.plan.memory.vision_sizes import planned_images
 from mrs.request import VisionRequest
 
 
@@ -145,7 +145,7 @@ def test_a_longest_edge_that_is_set_makes_fewer_tiles(
     messages: Any = [{"role": "user", "content": "?", "images": [str(tmp_path / "large.png")]}]
     (shown,) = ImageLoader(spec.vision.layout, edge).load(messages)
     assert shown.shape.rows == tiles * 64
-    planned = pictures(spec, VisionRequest(edge))
+    planned = planned_images(spec, VisionRequest(edge))
     assert planned is not None
     assert planned.largest.rows >= shown.shape.rows
     assert (planned.largest.rows == 64) == (tiles == 1)

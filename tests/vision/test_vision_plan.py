@@ -80,7 +80,7 @@ def test_more_images_take_more(truth: VisionReference) -> None:
         )
         for count in (1, 4)
     ]
-    held = [plan.terms[plan.primary_device] for plan in plans]
+    held = [plan.breakdowns[plan.primary_device] for plan in plans]
     assert held[0].weight_bytes == held[1].weight_bytes
     assert held[0].activations.expected < held[1].activations.expected
     document = to_document(plans[1])

@@ -41,7 +41,7 @@ class CacheManager:
     def can_allocate(self, sequences: abc.Iterable[Sequence]) -> bool:
         """Whether all these sequences together fit in the planned memory."""
         all_of_them = list(sequences)
-        return self._size.has_room(
+        return self._size.fits(
             [len(each.token_ids) for each in all_of_them],
             shared_blocks=self._shared_blocks(all_of_them),
             windows=self._windows,

@@ -11,7 +11,7 @@ from mrs.kernels.cpu import elementwise
 from mrs.kernels.cpu.library import NativeLibrary, native_library
 from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.kernels.softmax_attention import attend_with_torch
-from mrs.sizes.latent import heads_at_once
+from mrs.sizes.mla_scores import heads_at_once
 
 
 class AttentionBackend(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mrs.sizes.delta import CHUNK_TOKENS
+from mrs.sizes.delta_rule_workspace import CHUNK_TOKENS
 
 
 def gated_delta_rule(

@@ -26,7 +26,7 @@ from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.linear import BlockMatrix, DenseMatrix, Matrix
 from mrs.quants import decode, requantize
 from mrs.quants.fields import PLANE_LAYOUTS, split_blocks
-from mrs.sizes.packed import GROUP_ROWS
+from mrs.sizes.packed_layout import GROUP_ROWS
 from mrs.storage import Form, Storage
 
 _logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from mrs.formats import FORMATS, Format
 from mrs.quants import decode
 from mrs.quants.float8 import decode_float8_tiles
 from mrs.quants.fp4 import decode_mxfp4_pairs
-from mrs.sizes.packed import GROUP_ROWS
+from mrs.sizes.packed_layout import GROUP_ROWS
 from mrs.sizes.quantization import SCALED_CHUNK_WEIGHTS, load_chunk_weights
 from mrs.source.checkpoint import TensorInfo
 from mrs.source.weights import Weights

@@ -22,7 +22,7 @@ from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights
 from mrs.model.rope import RopeTable
-from mrs.sizes.fusable import fusable_attention, fusable_feed_forward
+from mrs.sizes.fusable import fusable_attention, fusable_mlp
 
 
 class FusedAttentionBlock:
@@ -72,7 +72,7 @@ def fuse_attention(
 
 def fuse_feed_forward(layer: Layer, weights: ModelWeights) -> NativeMlpBlock | None:
     """The fused MLP block of a layer; None if the native library cannot compute it."""
-    mlp = fusable_feed_forward(layer)
+    mlp = fusable_mlp(layer)
     if mlp is None:
         return None
     matrices = _packed_matrices(weights, "ffn.gate", "ffn.up", "ffn.down")

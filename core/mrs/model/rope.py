@@ -12,7 +12,7 @@ from mrs.architecture.norm_rope import Rope, RopeScaling
 from mrs.kernels.rotate import rotate
 from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights
-from mrs.sizes.rope import grown_rows
+from mrs.sizes.rope_table import grown_rows
 
 
 def frequencies(

@@ -1,4 +1,4 @@
-"""What forward passes read of each layer's weights and cache, and how much they multiply."""
+"""Bytes that forward passes read, and multiplications that they do, in each layer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from mrs.storage import Storage
 
 @dataclass(frozen=True)
 class Work:
-    """What forward passes ask of a device, or of a part of what it holds.
+    """The work of a forward pass on a device, or in one of its layers.
 
-    Every pass reads `weight_bytes` of `tensors` tensors and of those of experts (`expert_bytes`,
-    `expert_tensors`) the ones that are chosen; `cache_bytes` are a full cache of one sequence.
-    Each token is multiplied with `weights` numbers, `expert_weights` of the experts that it goes
-    to and `past_numbers` of a full cache, the last one of a pass with `head_weights` too.
+    read per pass              weight_bytes in `tensors` tensors, and the chosen experts of
+                               expert_bytes in `expert_tensors` tensors
+    read per sequence          cache_bytes, for a full cache
+    multiplied per token       weights, expert_weights of its experts, past_multiplications with a
+                               full cache
+    multiplied per last token  head_weights
     """
 
     weight_bytes: int = 0
@@ -30,7 +32,7 @@ class Work:
     expert_tensors: int = 0
     weights: int = 0
     expert_weights: int = 0
-    past_numbers: int = 0
+    past_multiplications: int = 0
     head_weights: int = 0
 
     def __add__(self, other: Work) -> Work:
@@ -42,7 +44,7 @@ class Work:
             self.expert_tensors + other.expert_tensors,
             self.weights + other.weights,
             self.expert_weights + other.expert_weights,
-            self.past_numbers + other.past_numbers,
+            self.past_multiplications + other.past_multiplications,
             self.head_weights + other.head_weights,
         )
 
@@ -50,7 +52,7 @@ class Work:
 def weights_work(
     parameters: Sequence[Parameter], spec: ModelSpec, storage: Mapping[str, Storage]
 ) -> tuple[list[Work], Work]:
-    """Of the weights of each layer, and of the non-mapped ones."""
+    """The work of each layer's weights, and of the non-mapped weights."""
     found: dict[int | None, Counter[tuple[tuple[int, ...], int, float]]] = defaultdict(Counter)
     for parameter in parameters:
         if share := decoded_share(parameter, spec):
@@ -66,21 +68,21 @@ def weights_work(
 def _work(
     layer: int | None, shape: tuple[int, ...], size_bytes: int, share: float, count: int
 ) -> Work:
-    """Of `count` parameters alike, of which `share` takes part in a token."""
-    numbers = count * prod(shape) if len(shape) > 1 else 0
+    """The work of `count` equal parameters; a token uses a `share` of them."""
+    weights = count * prod(shape) if len(shape) > 1 else 0
     if layer is None:
-        return Work(weight_bytes=count * size_bytes, tensors=count, head_weights=numbers)
+        return Work(weight_bytes=count * size_bytes, tensors=count, head_weights=weights)
     if share < 1:
         return Work(
             expert_bytes=count * size_bytes,
             expert_tensors=count,
-            expert_weights=round(share * numbers),
+            expert_weights=round(share * weights),
         )
-    return Work(weight_bytes=count * size_bytes, tensors=count, weights=numbers)
+    return Work(weight_bytes=count * size_bytes, tensors=count, weights=weights)
 
 
 def chosen_share(spec: ModelSpec) -> float:
-    """The part of all experts that one token goes to."""
+    """The fraction of all experts that one token uses; the least of all layers."""
     routers = [
         layer.feed_forward.router for layer in spec.layers if isinstance(layer.feed_forward, Moe)
     ]
@@ -88,10 +90,10 @@ def chosen_share(spec: ModelSpec) -> float:
 
 
 def decoded_share(parameter: Parameter, spec: ModelSpec) -> float:
-    """The part of a parameter that takes part in one token, on average.
+    """The fraction of a parameter that one decoded token uses, on average.
 
-    An embedding gives one row, next to nothing, unless it is the head too. What sees is done
-    before a token is decoded.
+    0 for an embedding, which is only looked up, unless it is also the head. 0 for the vision tower,
+    which runs before decoding.
     """
     if parameter.name.startswith("vision."):
         return 0.0

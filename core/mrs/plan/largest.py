@@ -1,4 +1,4 @@
-"""Bisection: the largest number that still fits."""
+"""Bisection for the largest number that fits."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 def largest(fits: Callable[[int], bool], low: int, high: int, step: int = 1) -> int | None:
     """The largest multiple of `step` from `low` to `high` that fits, or `high` itself.
 
-    None if `low` does not. What fits must fit when it is smaller, too: doubles from `low`, then
-    halves the interval.
+    None if `low` does not fit. If a number fits, every smaller one must fit. Doubles from `low`,
+    then halves the interval.
     """
     if not fits(low):
         return None

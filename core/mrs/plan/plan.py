@@ -18,8 +18,8 @@ from mrs.plan.memory.device_sizes import ModelSizes, Workload
 from mrs.plan.memory.model_facts import ModelFacts, weights_format
 from mrs.plan.memory.prefix_budget import prefix_budgets
 from mrs.plan.memory.stored_weights import ModelWeightsInfo, StoredWeights
-from mrs.plan.memory.vision_sizes import VisionSizes, pictures
-from mrs.plan.placement.paged import place_with_pool
+from mrs.plan.memory.vision_sizes import VisionSizes, planned_images
+from mrs.plan.placement.kv_pool import place_with_pool
 from mrs.plan.placement.placement import Placement
 from mrs.plan.speed.estimate import estimate_speed
 from mrs.plan.speed.roofline import SpeedEstimate
@@ -40,13 +40,13 @@ class Plan:
     cache_format                  the type of keys and values
     kv_bytes_per_token            the average over the planned length
     kv_bytes_per_further_token    the bytes that one more token needs
-    terms, prefix_bytes           memory of each device; and how much its prefix cache may use
-    vision                        tower and projector, which `terms` of the primary device include
+    breakdowns, prefix_bytes      memory of each device; and how much its prefix cache may use
+    vision                        tower and projector; part of the primary device's breakdown
     corrected                     whether measurements of this machine were used
     """
 
     model: ModelFacts
-    load: Workload
+    workload: Workload
     dense: Format
     cache_format: Format
     isq: str | None
@@ -55,13 +55,13 @@ class Plan:
     layer_devices: tuple[int, ...]
     primary_device: int
     parameters: Sequence[Parameter]
-    kept: tuple[StoredWeights, ...]
+    stored_weights: tuple[StoredWeights, ...]
     stored: Mapping[str, Storage]
     layer_bytes: tuple[int, ...]
     kv_bytes: tuple[int, ...]
     kv_bytes_per_token: int
     kv_bytes_per_further_token: int
-    terms: tuple[MemoryBreakdown, ...]
+    breakdowns: tuple[MemoryBreakdown, ...]
     prefix_bytes: tuple[int, ...]
     speed: SpeedEstimate
     warnings: tuple[str, ...]
@@ -71,7 +71,7 @@ class Plan:
     @property
     def missing_bytes(self) -> int:
         """Bytes that all devices together lack; 0 if the model fits."""
-        return sum(terms.missing_bytes for terms in self.terms)
+        return sum(breakdown.missing_bytes for breakdown in self.breakdowns)
 
     @property
     def fits(self) -> bool:
@@ -80,7 +80,7 @@ class Plan:
     @property
     def longest_tokens(self) -> int:
         """The most tokens of a sequence: those of the model, or of the pool of KV blocks."""
-        size = self.load.cache
+        size = self.workload.cache
         tokens = self.model.context_tokens
         return min(tokens, size.total_tokens) if size.is_pool else tokens
 
@@ -95,11 +95,11 @@ class Plan:
     def visible_devices(self) -> list[int]:
         """Indices of all devices but an unused CPU that shares an accelerator's memory."""
         shared = any(device.shares_host_memory for device in self.devices)
-        rows = enumerate(zip(self.devices, self.terms, strict=True))
+        rows = enumerate(zip(self.devices, self.breakdowns, strict=True))
         return [
             index
-            for index, (device, terms) in rows
-            if not (shared and device.kind == "cpu") or terms.is_used
+            for index, (device, breakdown) in rows
+            if not (shared and device.kind == "cpu") or breakdown.is_used
         ]
 
     @property
@@ -123,7 +123,7 @@ class Plan:
     def storage(self) -> Mapping[str, Storage]:
         """How each parameter is kept, by its name."""
         devices = self.parameter_devices.items()
-        return {name: self.kept[index].storage[name] for name, index in devices}
+        return {name: self.stored_weights[index].storage[name] for name, index in devices}
 
     @cached_property
     def weights_format(self) -> str:
@@ -131,15 +131,15 @@ class Plan:
 
     def weight_bytes(self) -> dict[int, int]:
         """Bytes of weights by device index, for the devices that hold any."""
-        return {i: t.weight_bytes for i, t in enumerate(self.terms) if t.weight_bytes}
+        return {i: t.weight_bytes for i, t in enumerate(self.breakdowns) if t.weight_bytes}
 
     def prefix_budgets(self) -> dict[str, int]:
         """`prefix_bytes` by torch device, for the devices in use."""
         budgets: Counter[str] = Counter()
-        for device, terms, size_bytes in zip(
-            self.devices, self.terms, self.prefix_bytes, strict=True
+        for device, breakdown, size_bytes in zip(
+            self.devices, self.breakdowns, self.prefix_bytes, strict=True
         ):
-            if terms.is_used:
+            if breakdown.is_used:
                 budgets[device.torch_device] += size_bytes
         return dict(budgets)
 
@@ -151,7 +151,7 @@ class Plan:
     @property
     def summary(self) -> str:
         """One line: the model, its weights and the devices of its layers."""
-        total = human_bytes(sum(terms.weight_bytes for terms in self.terms))
+        total = human_bytes(sum(breakdown.weight_bytes for breakdown in self.breakdowns))
         runs = ", ".join(f"{self.devices[i].label} ({count} layers)" for i, count in self.runs)
         name = model_name(self.model.model_id)
         return f"{name}: {self.model.family}, {self.weights_format}, {total} on {runs}"
@@ -161,10 +161,10 @@ class Plan:
         if self.fits:
             return
         lacking = [
-            f"{device.label} needs {human_bytes(terms.needed_bytes)} and has "
-            f"{human_bytes(terms.available_bytes)}"
-            for device, terms in zip(self.devices, self.terms, strict=True)
-            if terms.missing_bytes
+            f"{device.label} needs {human_bytes(breakdown.needed_bytes)} and has "
+            f"{human_bytes(breakdown.available_bytes)}"
+            for device, breakdown in zip(self.devices, self.breakdowns, strict=True)
+            if breakdown.missing_bytes
         ]
         raise DoesNotFit(
             f"the model exceeds the devices by {human_bytes(self.missing_bytes)}",
@@ -196,21 +196,21 @@ def make_plan(
     wanted_tokens = request.max_seq_len or DEFAULT_SEQ_TOKENS
     context_tokens = min(wanted_tokens, spec.context_tokens)
     paged = request.paged
-    load = Workload(context_tokens, request.max_batch_size, block_tokens=paged.block_tokens)
+    workload = Workload(context_tokens, request.max_batch_size, block_tokens=paged.block_tokens)
     cache_format = dense if paged.cache_type == "auto" else FORMATS[paged.cache_type.upper()]
-    shown = pictures(spec, request.vision)
+    images = planned_images(spec, request.vision)
     sizes = ModelSizes(
-        files, load, dense, level, cpu_packs=cpu_packs, cache=cache_format, shown=shown
+        files, workload, dense, level, cpu_packs=cpu_packs, cache=cache_format, images=images
     )
     used_corrections = corrections or {}
     sizes, placement = place_with_pool(request, sizes, devices, used_corrections, placement)
     layer_devices, primary_device = tuple(placement.layer_devices), placement.first_device
     on = [sizes.on(device) for device in devices]
-    terms = memory_breakdowns(sizes, devices, layer_devices, primary_device, used_corrections)
+    breakdowns = memory_breakdowns(sizes, devices, layer_devices, primary_device, used_corrections)
     vision = on[primary_device].vision
     return Plan(
         model=files.facts,
-        load=sizes.load,
+        workload=sizes.workload,
         dense=dense,
         cache_format=cache_format,
         isq=None if level is None else level.name,
@@ -218,17 +218,19 @@ def make_plan(
         devices=tuple(devices),
         layer_devices=layer_devices,
         primary_device=primary_device,
-        stored=files.stored_as,
+        stored=files.file_storage,
         parameters=sizes.parameters,
-        kept=tuple(each.kept for each in on),
+        stored_weights=tuple(each.weights for each in on),
         layer_bytes=tuple(on[i].layer_bytes[n] for n, i in enumerate(layer_devices)),
         kv_bytes=sizes.kv_bytes,
         kv_bytes_per_token=sizes.kv_bytes_per_token,
         kv_bytes_per_further_token=sizes.kv_bytes_per_further_token,
-        terms=terms,
-        prefix_bytes=prefix_budgets(request, terms),
+        breakdowns=breakdowns,
+        prefix_bytes=prefix_budgets(request, breakdowns),
         speed=estimate_speed(sizes, placement, devices),
-        warnings=plan_warnings(request, spec, placement, devices, terms, vision, sizes.load),
+        warnings=plan_warnings(
+            request, spec, placement, devices, breakdowns, vision, sizes.workload
+        ),
         vision=vision,
         corrected=any(device.label in used_corrections for device in devices),
     )

@@ -9,7 +9,7 @@ from mrs.devices.device import Device
 from mrs.plan.memory.breakdown import MemoryBreakdown
 from mrs.plan.memory.device_sizes import Workload
 from mrs.plan.memory.vision_sizes import VisionSizes
-from mrs.plan.placement.paged import pool_remarks
+from mrs.plan.placement.kv_pool import pool_warnings
 from mrs.plan.placement.placement import Placement
 from mrs.request import RunRequest
 from mrs.units import human_bytes
@@ -20,34 +20,34 @@ def plan_warnings(
     spec: ModelSpec,
     placement: Placement,
     devices: Sequence[Device],
-    terms: Sequence[MemoryBreakdown],
+    breakdowns: Sequence[MemoryBreakdown],
     vision: VisionSizes | None,
-    load: Workload,
+    workload: Workload,
 ) -> tuple[str, ...]:
-    lines = [*placement.warnings, *pool_remarks(request.paged, load, devices[0].kind)]
+    lines = [*placement.warnings, *pool_warnings(request.paged, workload, devices[0].kind)]
     if request.max_seq_len is not None and request.max_seq_len > spec.context_tokens:
         lines.append(
             f"--max-seq-len {request.max_seq_len} is beyond the model's {spec.context_tokens} "
             f"tokens: planned for {spec.context_tokens}"
         )
-    if vision is not None and vision.images * vision.image_rows >= load.context_tokens:
+    if vision is not None and vision.images * vision.image_rows >= workload.context_tokens:
         lines.append(
             f"{vision.images} images of {vision.image_edge} pixels take "
-            f"{vision.images * vision.image_rows} of the {load.context_tokens} tokens planned for: "
+            f"{vision.images * vision.image_rows} of the {workload.context_tokens} planned tokens: "
             "raise --max-seq-len"
         )
-    for device, held in zip(devices, terms, strict=True):
-        if held.layers and device.kind == "cpu" and devices[0].shares_host_memory:
-            lines.append(_shared(devices, terms))
-        if held.total.high > held.available_bytes >= held.needed_bytes:
-            beyond = human_bytes(held.total.high - held.available_bytes)
+    for device, breakdown in zip(devices, breakdowns, strict=True):
+        if breakdown.layers and device.kind == "cpu" and devices[0].shares_host_memory:
+            lines.append(_shared(devices, breakdowns))
+        if breakdown.total.high > breakdown.available_bytes >= breakdown.needed_bytes:
+            beyond = human_bytes(breakdown.total.high - breakdown.available_bytes)
             lines.append(f"{device.label} may lack {beyond}, if every estimate is at its upper end")
     return tuple(lines)
 
 
-def _shared(devices: Sequence[Device], terms: Sequence[MemoryBreakdown]) -> str:
+def _shared(devices: Sequence[Device], breakdowns: Sequence[MemoryBreakdown]) -> str:
     """The warning that an accelerator and the CPU use the same memory."""
     labels = " and ".join(device.label for device in devices)
-    needed = human_bytes(sum(held.needed_bytes for held in terms))
-    most = human_bytes(max(held.available_bytes for held in terms))
+    needed = human_bytes(sum(breakdown.needed_bytes for breakdown in breakdowns))
+    most = human_bytes(max(breakdown.available_bytes for breakdown in breakdowns))
     return f"{labels} share one memory: together they need {needed} of {most}"

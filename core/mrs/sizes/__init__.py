@@ -1,4 +1,4 @@
-"""What each kernel takes beside its inputs, and the sizes that decide it. No torch.
+"""Temporary memory (workspace) of each kernel, and the tile sizes that determine it.
 
-Kernels run with these numbers and the planner counts with them: a file a kernel.
+One file per kernel, without torch: the kernels and the planner import the same constants.
 """

@@ -1,27 +1,27 @@
-"""How many blocks of a paged KV cache tokens take. No torch: the planner counts with it, too."""
+"""Sizes of a paged KV cache in blocks. Without torch, because the planner uses it too."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-#: Tokens of a block, unless another size is asked for: as many as attention takes in one step.
+#: Default tokens per block: as many as native attention processes in one step.
 BLOCK_TOKENS = 64
-#: Sizes of a block that can be asked for. Kernels find a token's block by shifting its position.
+#: Supported block sizes: powers of two, because kernels find a token's block by a bit shift.
 BLOCK_SIZES = (8, 16, 32, 64)
 
 
 def blocks_of(tokens: int, block_tokens: int = BLOCK_TOKENS) -> int:
-    """Blocks that hold so many tokens of a sequence, from its first on."""
+    """Blocks for the first `tokens` tokens of a sequence."""
     return -(-tokens // block_tokens)
 
 
 def window_blocks(
     tokens: int, window: int, chunk_tokens: int, block_tokens: int = BLOCK_TOKENS
 ) -> int:
-    """Blocks that hold what a chunk of new tokens attends to, wherever it begins.
+    """Most blocks of a sliding-window layer, for a sequence of `tokens`.
 
-    Those are the chunk and the window before its first token, of a sequence of `tokens`.
+    They store a chunk of new tokens and the window before its first token, wherever it starts.
     """
     visible = window - 1 + chunk_tokens
     return min(blocks_of(tokens, block_tokens), blocks_of(visible - 1, block_tokens) + 1)
@@ -29,10 +29,10 @@ def window_blocks(
 
 @dataclass(frozen=True)
 class CacheSize:
-    """What a KV cache is made for: `sequences` of `tokens` each, prompts in chunks.
+    """The load that a KV cache is sized for: `sequences` of `tokens` each, prompts in chunks.
 
-    With `pool_blocks`, layers that keep all tokens have exactly so many blocks, which all
-    sequences share; without, they have blocks for these sequences and get more when needed.
+    `pool_blocks` fixes the number of blocks of layers without a sliding window; all sequences
+    share them. Without it, these layers start with blocks for these sequences and grow as needed.
     """
 
     tokens: int
@@ -45,7 +45,7 @@ class CacheSize:
     def of_pool(
         cls, blocks: int, tokens: int, chunk_tokens: int, block_tokens: int = BLOCK_TOKENS
     ) -> CacheSize:
-        """A pool of so many blocks for sequences of `tokens` each, or one that fills it."""
+        """A pool of `blocks` for sequences of `tokens` each, or one that fills it."""
         pool_tokens = blocks * block_tokens
         tokens = min(tokens, pool_tokens)
         return cls(tokens, blocks_of(pool_tokens, tokens), chunk_tokens, block_tokens, blocks)
@@ -60,18 +60,18 @@ class CacheSize:
         return self.blocks() * self.block_tokens
 
     @property
-    def most_sequences(self) -> int:
-        """How many sequences of the planned length fit at once; layers with a window have room."""
+    def max_sequences(self) -> int:
+        """Sequences of the planned length that fit at once in layers without a sliding window."""
         return self.blocks() // blocks_of(self.tokens, self.block_tokens)
 
     def window_of(self, window: int | None) -> int | None:
-        """None where a window hides none of the tokens that are planned for."""
+        """The window, or None if every planned token fits in it."""
         if window is None or window + self.chunk_tokens >= self.tokens:
             return None
         return window
 
     def blocks(self, window: int | None = None) -> int:
-        """Blocks of layers with a window as `window_of` gives it."""
+        """Blocks of a layer; `window` is a result of `window_of`."""
         most = self.pool_blocks
         if most is None:
             most = self.sequences * blocks_of(self.tokens, self.block_tokens)
@@ -79,13 +79,13 @@ class CacheSize:
             return most
         return min(most, self.sequences * self._sequence_blocks(self.tokens, window))
 
-    def has_room(
+    def fits(
         self, lengths: Sequence[int], *, shared_blocks: int = 0, windows: Iterable[int | None] = ()
     ) -> bool:
         """Whether sequences of these lengths fit at once.
 
-        They share `shared_blocks` of the layers that keep all tokens. Where the cache does not
-        grow, layers with one of the `windows` must have the blocks, too.
+        They share `shared_blocks` in layers without a sliding window. In a pool, which does not
+        grow, layers with one of these `windows` must have enough blocks too.
         """
 
         def needed(window: int | None) -> int:

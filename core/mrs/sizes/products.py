@@ -1,4 +1,4 @@
-"""What products with packed matrices take; numbers without a reason are those of native/."""
+"""Workspace of products with packed matrices. Constants without a reason are those of native/."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mrs.formats import FORMATS
-from mrs.sizes.packed import GROUP_ROWS, UNIT_COLUMNS
+from mrs.sizes.packed_layout import GROUP_ROWS, UNIT_COLUMNS
 
-#: Tokens from which torch multiplies decoded weights, by path. Measured: only matrix units (AMX)
-#: beat the library's products, and anything beats portable C.
+#: From this many tokens on, torch multiplies decoded weights instead. Measured: only matrix units
+#: (AMX) are faster than the library, and everything is faster than portable C.
 DECODED_TOKENS = {"amx": 32, "portable": 4}
-#: Decoded weights that stay in the second- or third-level cache until they are used.
+#: A tile of decoded weights stays in the L2 or L3 cache until it is multiplied.
 DECODED_TILE_BYTES = 4 << 20
 
-#: Tokens that a panel of activations can have, and the most on paths with 16 lanes and on others.
+#: Possible tokens per panel of activations; the most on paths with 16 lanes and on others.
 PANEL_WIDTHS = (1, 2, 4, 8, 12, 16)
 MOST_PANEL_TOKENS = {"amx": 16, "avx512_bf16": 16, "avx512": 16}
 MOST_PANEL_TOKENS_ELSEWHERE = 8
 LINE_BYTES = 64
-#: More tokens than this are multiplied as pairs of bf16, by paths that have units for them.
+#: Paths with bf16 units multiply more tokens than this as pairs of bf16.
 PAIRED_TOKENS = 4
 PAIRED_PATHS = ("amx", "avx512_bf16")
-#: Weights with one scale and one minimum in a unit, which read activations alike.
+#: Formats with one scale and one minimum per unit; they read the same panels of activations.
 AFFINE_FORMATS = ("Q4_1", "Q5_1", "Q4_K", "Q5_K")
 
-#: Some paths requantize weights of less than 8 bits to tiles, for so many tokens and more.
+#: These paths requantize tiles of weights of less than 8 bits to int8, from MIN_PROMPT_TOKENS on.
 TILED_PATHS = ("amx", "avx512_bf16", "avx512")
 MIN_PROMPT_TOKENS = 17
 PROMPT_TOKENS = 12
@@ -40,7 +40,7 @@ _SUMS_BYTES = 4 * _TILE_ROWS * PROMPT_TOKENS
 
 
 class Layout(NamedTuple):
-    """How some packed weights read activations: in panels of `width` tokens."""
+    """Layout of the packed activations for one kind of weights: panels of `width` tokens."""
 
     name: str
     width: int
@@ -48,64 +48,70 @@ class Layout(NamedTuple):
 
 
 def decodes(path: str, tokens: int) -> bool:
-    """Whether torch multiplies so many tokens with decoded weights."""
+    """Whether torch multiplies this many tokens with decoded weights."""
     return tokens >= DECODED_TOKENS.get(path, tokens + 1)
 
 
-def decoded_number_bytes(path: str) -> int:
-    """Bytes of a decoded weight: bf16 for matrix units, and otherwise float32."""
+def decoded_value_bytes(path: str) -> int:
+    """Bytes of a decoded weight: 2 (bf16) for matrix units, otherwise 4 (float32)."""
     return 2 if path == "amx" else 4
 
 
-def decoded_tile_rows(number_bytes: int, columns: int) -> int:
-    """Rows that are decoded together: whole groups."""
-    return max(DECODED_TILE_BYTES // (number_bytes * columns) // GROUP_ROWS, 1) * GROUP_ROWS
+def decoded_tile_rows(value_bytes: int, columns: int) -> int:
+    """Rows of a tile that is decoded at once: whole groups."""
+    return max(DECODED_TILE_BYTES // (value_bytes * columns) // GROUP_ROWS, 1) * GROUP_ROWS
 
 
 def decoded_workspace_bytes(path: str, tokens: int, columns: int, rows: int) -> int:
-    """Beside the result: what torch takes in its product comes on top.
+    """Workspace of a product with decoded weights, without the result and torch's own workspace.
 
-    A tile is decoded while the one before is still there, or its product is. Activations are cast
-    to bf16.
+    throughout   activations cast to bf16 (matrix units only) + one decoded tile
+    plus the larger of
+      decode     the next tile
+      multiply   the product of one tile
     """
-    number = decoded_number_bytes(path)
-    tile_rows = min(rows, decoded_tile_rows(number, columns))
+    value_bytes = decoded_value_bytes(path)
+    tile_rows = min(rows, decoded_tile_rows(value_bytes, columns))
     next_rows = min(rows - tile_rows, tile_rows)
-    cast = tokens * columns * number if number == 2 else 0
-    return cast + number * (tile_rows * columns + max(next_rows * columns, tokens * tile_rows))
+    cast = tokens * columns * value_bytes if value_bytes == 2 else 0
+    return cast + value_bytes * (tile_rows * columns + max(next_rows * columns, tokens * tile_rows))
 
 
 def packed_workspace_bytes(
     path: str, threads: int, matrices: Sequence[tuple[str, int]], tokens: int, columns: int
 ) -> int:
-    """Of float32 activations times `matrices` of these formats and rows in one region of threads.
+    """Workspace of x (tokens, columns) in float32 times some matrices, in one parallel region.
 
-    Activations are laid out once for matrices that read them alike. Each thread has a tile of
-    requantized weights, and sums of some tiles and panels.
+    `matrices` lists formats and rows. Matrices with the same layout share packed activations. Each
+    thread has one tile of int8 weights, and the sums of up to TILES tiles times PANELS panels.
     """
     layouts = [_layout(path, name, tokens, columns) for name, _ in matrices]
-    laid = sum(-(-tokens // each.width) * each.panel_bytes for each in set(layouts))
+    packed_bytes = sum(-(-tokens // each.width) * each.panel_bytes for each in set(layouts))
     tiles = [
         -(-rows // _TILE_ROWS)
         for (_, rows), layout in zip(matrices, layouts, strict=True)
-        if layout.name == "wide"
+        if layout.name == "prompt"
     ]
     if not tiles:
-        return laid
+        return packed_bytes
     tasks = sum(-(-rows // _TILE_ROWS) for _, rows in matrices)
     piece = tasks if threads == 1 else max(tasks // (2 * threads), 1)
     sums = min(piece, max(tiles), TILES) * min(-(-tokens // PROMPT_TOKENS), PANELS) * _SUMS_BYTES
-    return laid + min(threads, tasks) * (_TILE_BYTES + sums)
+    return packed_bytes + min(threads, tasks) * (_TILE_BYTES + sums)
 
 
 def _layout(path: str, name: str, tokens: int, columns: int) -> Layout:
-    """Codes of quantized activations take a byte, and 12 or 2 more each; those for plain weights
-    are bf16 or float32, whichever the path multiplies.
+    """The layout of activations for weights of this format.
+
+    weights            activations
+    quantized, wide    int8, and 8 bytes per SPAN_COLUMNS
+    quantized          int8, and 12 bytes per UNIT_COLUMNS
+    F16, BF16          bf16 or float32, as the path multiplies them
     """
     is_quantized = FORMATS[name].is_quantized
-    is_wide = path in TILED_PATHS and tokens >= MIN_PROMPT_TOKENS and columns % SPAN_COLUMNS == 0
-    if is_wide and is_quantized and name != "Q8_0":
-        return _panels("wide", PROMPT_TOKENS, columns // SPAN_COLUMNS * (SPAN_COLUMNS + 8))
+    is_prompt = path in TILED_PATHS and tokens >= MIN_PROMPT_TOKENS and columns % SPAN_COLUMNS == 0
+    if is_prompt and is_quantized and name != "Q8_0":
+        return _panels("prompt", PROMPT_TOKENS, columns // SPAN_COLUMNS * (SPAN_COLUMNS + 8))
     width = panel_width(path, tokens)
     units = -(-columns // UNIT_COLUMNS)
     if is_quantized:
@@ -117,7 +123,7 @@ def _layout(path: str, name: str, tokens: int, columns: int) -> Layout:
 
 
 def panel_width(path: str, tokens: int) -> int:
-    """Tokens of a panel: as few panels as possible, each no wider than they need to be."""
+    """Tokens per panel: as few panels as possible, each as narrow as possible."""
     panels = -(-tokens // MOST_PANEL_TOKENS.get(path, MOST_PANEL_TOKENS_ELSEWHERE))
     return next(width for width in PANEL_WIDTHS if width * panels >= tokens)
 

@@ -1,18 +1,18 @@
-"""What decoding and encoding weights takes, and products with weights in blocks."""
+"""Workspace for decoding and encoding weights, and of products with matrices in blocks."""
 
 from __future__ import annotations
 
-#: Weights that are decoded or encoded at once, by a thread of a CPU and elsewhere: enough to
-#: outweigh the overhead of an operation on every device, while temporaries, up to about forty
-#: bytes for each, stay small beside the weights.
+#: Weights that are decoded or encoded at once, by one CPU thread and on other devices. So many
+#: outweigh the overhead of an operation, and the temporaries (up to about forty bytes per weight)
+#: stay small compared with the model.
 CODED_WEIGHTS, CODED_WEIGHTS_ELSEWHERE = 1 << 18, 1 << 22
-#: Weights in a chunk of a tensor with scales of its own: decoding these takes more.
+#: Weights in a chunk of a tensor with a separate scale tensor: decoding it needs more memory.
 SCALED_CHUNK_WEIGHTS = 1 << 19
-#: Weights that a matrix in blocks decodes at a time for a product: a few dozen bytes for each are
-#: no burden to a GPU, and a CPU's caches hold a part of them.
+#: Weights that a matrix in blocks decodes at once for a product, on a CPU and elsewhere. A few
+#: dozen bytes per weight are little for a GPU, and fit partly into a CPU's caches.
 TILE_WEIGHTS, TILE_WEIGHTS_ELSEWHERE = 1 << 20, 1 << 22
-#: Bytes that each weight takes while it is decoded beside the result, as measured; those of other
-#: formats take the most.
+#: Temporary bytes per weight while it is decoded, without the result, as measured. Formats that
+#: are not listed need MOST_DECODING_BYTES.
 DECODING_BYTES = {
     **dict.fromkeys(("Q4_0", "Q5_0", "Q8_0", "Q8_K", "TQ2_0"), 8.2),
     "TQ1_0": 10.1,
@@ -30,29 +30,31 @@ def coded_weights(*, on_cpu: bool) -> int:
 
 
 def load_chunk_weights(threads: int) -> int:
-    """Weights that are read from a file at a time: enough work for every thread of a CPU."""
+    """Weights that are read from a file at once: enough work for every thread of a CPU."""
     return max(threads, 8) * CODED_WEIGHTS
 
 
 def tile_rows(columns: int, *, on_cpu: bool) -> int:
-    """Rows of a matrix in blocks that are decoded together for a product."""
+    """Rows of a matrix in blocks that are decoded at once for a product."""
     return max((TILE_WEIGHTS if on_cpu else TILE_WEIGHTS_ELSEWHERE) // columns, 1)
 
 
-def decoding_bytes(name: str, weights: int, number_bytes: int, threads: int) -> int:
-    """Of decoding so many weights of a format to numbers, result included; 0 threads: no CPU."""
+def decoding_bytes(name: str, weights: int, value_bytes: int, threads: int) -> int:
+    """Peak bytes of decoding `weights` of format `name`, result included. 0 threads: no CPU."""
     at_once = max(threads, 1) * coded_weights(on_cpu=threads > 0)
     each = DECODING_BYTES.get(name, MOST_DECODING_BYTES)
-    return weights * number_bytes + int(min(weights, at_once) * each)
+    return weights * value_bytes + int(min(weights, at_once) * each)
 
 
 def block_workspace_bytes(
-    name: str, tokens: int, columns: int, rows: int, number_bytes: int, threads: int
+    name: str, tokens: int, columns: int, rows: int, value_bytes: int, threads: int
 ) -> int:
-    """A tile is decoded while the one before is still there, and multiplied; the product is copied
-    to its place.
+    """Workspace of a product with a matrix in blocks, one tile of rows after another.
+
+    The larger of: decoding a tile while the previous tile is still allocated; the tile and its
+    product, which is then copied into the result.
     """
-    some = min(rows, tile_rows(columns, on_cpu=threads > 0))
-    before = number_bytes * some * columns if some < rows else 0
-    decoding = before + decoding_bytes(name, some * columns, number_bytes, threads)
-    return max(decoding, number_bytes * some * (columns + tokens))
+    rows_at_once = min(rows, tile_rows(columns, on_cpu=threads > 0))
+    previous = value_bytes * rows_at_once * columns if rows_at_once < rows else 0
+    decoding = previous + decoding_bytes(name, rows_at_once * columns, value_bytes, threads)
+    return max(decoding, value_bytes * rows_at_once * (columns + tokens))

@@ -19,7 +19,7 @@ def memory_tables(plan: Plan, memory: Sequence[DeviceMemoryUsage]) -> str:
     rows: list[tuple[str, ...]] = [
         ("planned", "layers", *(name for name, _, _ in PARTS[:USED_PARTS]))
     ]
-    for index, (device, terms) in enumerate(zip(plan.devices, plan.terms, strict=True)):
+    for index, (device, terms) in enumerate(zip(plan.devices, plan.breakdowns, strict=True)):
         if terms.is_used:
             layers = [numbers for owner, numbers in layer_ranges(plan) if owner == index]
             sizes = map(human_bytes, part_bytes(terms)[:USED_PARTS])

@@ -50,7 +50,7 @@ def draw_plan(
         lines.append(Text(weights, style="quiet"))
     lines += [Text(f"planned for {plan_facts.workload(plan)}", style="quiet"), Text()]
     for index in plan.visible_devices:
-        lines += [*_device(plan.devices[index], plan.terms[index], width), Text()]
+        lines += [*_device(plan.devices[index], plan.breakdowns[index], width), Text()]
     lines += [_layers(plan, width), Text(), *_table(plan), Text()]
     lines += [*_findings(plan, at_once), Text()]
     lines += _tried(solution)
@@ -126,7 +126,7 @@ def _table(plan: Plan) -> list[Text]:
     """The sizes of the parts; the heading is the legend of the bars."""
     used = [
         (device.label, terms)
-        for device, terms in zip(plan.devices, plan.terms, strict=True)
+        for device, terms in zip(plan.devices, plan.breakdowns, strict=True)
         if terms.is_used
     ]
     rows = [

@@ -68,7 +68,7 @@ def _count(number: int) -> str:
 
 def workload(plan: Plan) -> str:
     """What the plan was made for."""
-    load = plan.load
+    load = plan.workload
     batch = "" if load.batch == 1 else f"{load.batch} sequences of "
     parts = [f"{batch}{load.context_tokens:,} tokens"]
     if plan.isq is not None:
@@ -83,7 +83,7 @@ def workload(plan: Plan) -> str:
 
 def _pool(plan: Plan) -> str:
     """The number and size of the blocks of a pool; empty without a pool."""
-    size = plan.load.cache
+    size = plan.workload.cache
     if not size.is_pool:
         return ""
     tokens = f"{size.block_tokens} tokens ({size.total_tokens:,} tokens)"
@@ -120,7 +120,7 @@ def speed(plan: Plan) -> str:
     if not plan.fits:
         return ""
     decode, prompt = rate_range(*plan.speed.decode), rate_range(*plan.speed.prompt)
-    used = zip(plan.devices, plan.speed.devices, plan.terms, strict=True)
+    used = zip(plan.devices, plan.speed.devices, plan.breakdowns, strict=True)
     assumed = {
         speed.bandwidth_bytes_per_s
         for device, speed, terms in used
@@ -152,7 +152,7 @@ def conversations(plan: Plan, at_once: int) -> str:
     """How many of the planned length fit at the same time; empty if the plan does not fit."""
     if not at_once:
         return ""
-    tokens = f"{plan.load.cache.tokens:,} tokens"
+    tokens = f"{plan.workload.cache.tokens:,} tokens"
     if at_once == 1:
         return f"conversations: 1 of {tokens} fits"
     more = " or more" if at_once >= MOST_SEQUENCES else ""
@@ -168,7 +168,7 @@ def prefix_cache(plan: Plan) -> str:
     }
     if not (plan.fits and sizes):
         return ""
-    if plan.load.cache.is_pool:
+    if plan.workload.cache.is_pool:
         return "prefix cache: uses free blocks of the KV cache"
     if len(sizes) > MAX_NAMED_DEVICES:
         least, most = human_bytes(min(sizes.values())), human_bytes(max(sizes.values()))
@@ -189,7 +189,7 @@ def solved_rows(solution: Solution | None) -> list[tuple[str, str, str, str]]:
         return []
     rows = []
     for value, plan in solution.tried:
-        total = human_bytes(sum(terms.total.expected for terms in plan.terms))
+        total = human_bytes(sum(terms.total.expected for terms in plan.breakdowns))
         mark = " \u2190" if value == solution.best else ""
         rate = f"{rate_range(*plan.speed.decode)} tokens/s" if plan.fits else ""
         rows.append((f"--{solution.goal} {value}", total, rate, f"{_result(plan)}{mark}"))

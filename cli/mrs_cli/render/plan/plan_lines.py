@@ -49,7 +49,7 @@ def plain_lines(
         yield f"weights: {weights}"
     yield f"planned for: {plan_facts.workload(plan)}"
     for index in plan.visible_devices:
-        yield from _device_lines(plan.devices[index], plan.terms[index])
+        yield from _device_lines(plan.devices[index], plan.breakdowns[index])
     runs = (f"{layers} {plan.devices[index].label}" for index, layers in layer_ranges(plan))
     yield f"layers: {', '.join(runs)}"
     yield f"result: {plan.verdict}"

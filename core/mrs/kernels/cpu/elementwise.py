@@ -12,8 +12,8 @@ from torch import Tensor
 
 from mrs.kernels.cpu.library import NativeLibrary, native_library
 from mrs.kernels.native_structs import CACHE_TYPES, NativeBatch, NativeKV
-from mrs.sizes.attention import is_native
-from mrs.sizes.fused_layer import ACTIVATIONS
+from mrs.sizes.attention_workspace import is_native
+from mrs.sizes.fused_workspace import ACTIVATIONS
 
 #: The library's codes for the activation functions that it computes.
 ACTIVATION_CODES = {name: code for code, name in enumerate(ACTIVATIONS)}

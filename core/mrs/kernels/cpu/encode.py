@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mrs.kernels.cpu.library import native_library
-from mrs.sizes.packed import PACKED_FORMATS
+from mrs.sizes.packed_layout import PACKED_FORMATS
 
 _TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 

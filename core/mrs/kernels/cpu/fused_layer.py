@@ -17,7 +17,7 @@ from mrs.kernels.cpu.elementwise import ACTIVATION_CODES
 from mrs.kernels.cpu.library import NativeLibrary, native_library
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.paged import AttentionBatch, PagedKV
-from mrs.sizes.fused_layer import attention_numbers, feed_forward_numbers, most_tokens
+from mrs.sizes.fused_workspace import attention_floats, mlp_floats, tokens_at_once
 
 
 class _MlpStruct(ctypes.Structure):
@@ -110,8 +110,8 @@ class NativeMlpBlock(NativeBlock):
             down.address,
         )
         rows, columns = gate.shape
-        super().__init__(library, norm, matrices, native, feed_forward_numbers(columns, rows))
-        self._tokens_at_once = most_tokens(self.workspace_floats)
+        super().__init__(library, norm, matrices, native, mlp_floats(columns, rows))
+        self._tokens_at_once = tokens_at_once(self.workspace_floats)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (N, hidden) float32 to (N, hidden)."""
@@ -173,7 +173,7 @@ class NativeAttentionBlock(NativeBlock):
             scale,
             softcap or 0.0,
         )
-        floats = attention_numbers(q.shape[1], q.shape[0], k.shape[0])
+        floats = attention_floats(q.shape[1], q.shape[0], k.shape[0])
         super().__init__(library, norm, matrices, native, floats)
         self._vectors = vectors
 

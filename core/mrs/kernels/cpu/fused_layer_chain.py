@@ -16,7 +16,7 @@ from mrs.kernels.cpu.fused_layer import (
     check_allocated,
 )
 from mrs.kernels.paged import AttentionBatch, PagedKV
-from mrs.sizes.fused_layer import FEW_TOKENS
+from mrs.sizes.fused_workspace import FEW_TOKENS
 
 
 class _LayerStruct(ctypes.Structure):

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from mrs.formats import FORMATS
 from mrs.kernels.cpu.library import NativeLibrary, NativeMatrix, native_library
-from mrs.sizes.packed import GROUP_ROWS, PACKED_FORMATS, packed_bytes
-from mrs.sizes.products import DECODED_TOKENS, decoded_number_bytes, decoded_tile_rows
+from mrs.sizes.packed_layout import GROUP_ROWS, PACKED_FORMATS, packed_bytes
+from mrs.sizes.products import DECODED_TOKENS, decoded_tile_rows, decoded_value_bytes
 
 _TYPES = {torch.float32: 0, torch.bfloat16: 1}
 #: By the bytes of a number.
@@ -65,7 +65,7 @@ class PackedMatrix:
         self._address = ctypes.addressof(self._matrix)
         self._row_bytes = FORMATS[format_name].size_bytes((columns,))
         self._dense_tokens = DECODED_TOKENS.get(library.path, sys.maxsize)
-        self._dense_dtype = _DENSE_DTYPES[decoded_number_bytes(library.path)]
+        self._dense_dtype = _DENSE_DTYPES[decoded_value_bytes(library.path)]
         self.shape = (rows, columns)
 
     @property

@@ -1,4 +1,4 @@
-"""Bytes of activations of the kinds of attention; see `mrs.plan.memory.layer_activations`."""
+"""Activation bytes of attention and MLA; see `mrs.plan.memory.layer_activations`."""
 
 from __future__ import annotations
 
@@ -13,209 +13,248 @@ from mrs.plan.memory.forward_pass import (
     norm_bytes,
     product_bytes,
 )
-from mrs.sizes.attention import is_native, workspace_bytes
-from mrs.sizes.latent import heads_at_once
-from mrs.sizes.rope import grown_rows
+from mrs.sizes.attention_workspace import is_native, workspace_bytes
+from mrs.sizes.mla_scores import heads_at_once
+from mrs.sizes.rope_table import grown_rows
 
-#: Keys that the CPU's fused attention looks at in one step, and float32 sums it keeps beside.
+#: Keys that torch's fused attention on a CPU processes in one step.
 ATTENTION_KEYS_PER_STEP = 512
 
 
-def attention_bytes(part: Attention, run: ForwardShape, hidden_size: int, kept: StorageOf) -> int:
-    """Queries, keys, values and the mixed result (2 Q + 2 K) are held throughout.
+def attention_bytes(
+    attention: Attention, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
+) -> int:
+    """Peak of these phases. Q is the size of the queries, K that of keys or values.
 
-    Gated ones come as 2 Q, which stay beside the queries. Before: the projections, and norms of q
-    and k. Beside what is held: the rotated q and k, one after the other, which stay while the fused
-    or the explicit attention runs; or the gates' sigmoid, in order; last the projection back.
+    gates       2 Q if the attention is gated (q_proj gives queries and gates), else 0
+    throughout  gates + 2 Q + 2 K: queries, result, keys, values
+
+    phase       allocated
+    project     what is projected so far, and the q, k or v projection
+    norm        gates + Q + 2 K, and the norm of q; then Q more, and the norm of k
+                (one K less if the norm is over all heads)
+    rotate      throughout, the rotated q and then k; or the rope table while it grows
+    attend      throughout, rotated q and k, and the workspace of attention
+    gate        throughout + sigmoid(gate), contiguous
+    project     throughout + o_proj
     """
-    query_size, key_size = part.heads * part.head_dim, part.kv_heads * part.head_dim
-    queries, keys = run.size(query_size), run.size(key_size)
-    gates = 2 * queries if part.gated else 0
+    query_size = attention.heads * attention.head_dim
+    key_size = attention.kv_heads * attention.head_dim
+    queries, keys = shape.size(query_size), shape.size(key_size)
+    gates = 2 * queries if attention.gated else 0
 
     def product(slot: str, columns: int, rows: int, bias: bool) -> int:
-        return product_bytes(run, columns, rows, kept(slot), bias=bias)
+        return product_bytes(shape, columns, rows, storage_of(slot), bias=bias)
 
-    made_rows = 2 * query_size if part.gated else query_size
-    moments = [
-        product("mixer.q", hidden_size, made_rows, part.qkv_bias),
-        run.size(made_rows) + product("mixer.k", hidden_size, key_size, part.qkv_bias),
-        gates + queries + keys + product("mixer.v", hidden_size, key_size, part.qkv_bias),
+    q_rows = 2 * query_size if attention.gated else query_size
+    phases = [
+        product("mixer.q", hidden_size, q_rows, attention.qkv_bias),
+        shape.size(q_rows) + product("mixer.k", hidden_size, key_size, attention.qkv_bias),
+        gates + queries + keys + product("mixer.v", hidden_size, key_size, attention.qkv_bias),
     ]
-    if part.qk_norm is not None:
-        before = gates + queries + keys + (0 if part.qk_norm_whole else keys)
-        moments.append(before + norm_bytes(run, query_size))
-        moments.append(before + queries + norm_bytes(run, key_size))
-    held = gates + 2 * queries + 2 * keys
-    one = run.of_one_sequence()
-    turned = held
-    if part.rope is not None:
-        moments.append(held + rotation_bytes(run, part.heads, part.head_dim, part.rope))
-        turned += queries
-        moments.append(turned + rotation_bytes(run, part.kv_heads, part.head_dim, part.rope))
-        turned += keys
-        moments.append(held + _table_growth_bytes(one, part.rope))
-    moments.append(turned + _attend_bytes(part, one))
-    moments.append(held + gates)
-    moments.append(held + product("mixer.o", query_size, hidden_size, part.out_bias))
-    return max(moments)
+    if attention.qk_norm is not None:
+        projected = gates + queries + keys + (0 if attention.qk_norm_whole else keys)
+        phases.append(projected + norm_bytes(shape, query_size))
+        phases.append(projected + queries + norm_bytes(shape, key_size))
+    throughout = gates + 2 * queries + 2 * keys
+    one = shape.of_one_sequence()
+    rotated = throughout
+    if attention.rope is not None:
+        phases.append(
+            throughout + rotation_bytes(shape, attention.heads, attention.head_dim, attention.rope)
+        )
+        rotated += queries
+        phases.append(
+            rotated + rotation_bytes(shape, attention.kv_heads, attention.head_dim, attention.rope)
+        )
+        rotated += keys
+        phases.append(throughout + _table_growth_bytes(one, attention.rope))
+    phases.append(rotated + _attend_bytes(attention, one))
+    phases.append(throughout + gates)
+    phases.append(throughout + product("mixer.o", query_size, hidden_size, attention.out_bias))
+    return max(phases)
 
 
 def latent_attention_bytes(
-    part: LatentAttention, run: ForwardShape, hidden_size: int, kept: StorageOf
+    mla: LatentAttention, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
 ) -> int:
-    """First queries, those through the keys' map, and what of them is rotated.
+    """Peak of these phases, for MLA whose kv_b_proj is absorbed into queries and results.
 
-    Then queries as they came and as they attend, the latent vector and the keys stay; beside them
-    what attention takes and its result; last the result, what comes through the values' map and is
-    put in order, and the projection back.
+    phase     allocated
+    absorb    q, and the larger of: the product of q and kv_b's key rows; that product, the
+              queries (latent and rope part) and twice the rope part
+    then      q, queries, two key rows and one latent vector, and the largest of:
+      attend  the latent result and the workspace of attention
+      values  the latent result and its product with kv_b's value rows
+      order   the latent result and the values twice, to make them contiguous
+      project the latent result, the values and o_proj
     """
-    wide = part.kv_lora_rank + part.rope.dim
-    q = run.size(part.heads * (part.qk_nope_head_dim + part.rope.dim))
-    latents = run.size(part.heads * part.kv_lora_rank)
-    queries = run.size(part.heads * wide)
-    held = q + queries + run.size(2 * wide + part.kv_lora_rank)
-    mapping = head_product_bytes(run, part.heads, part.qk_nope_head_dim, part.kv_lora_rank)
-    turning = latents + queries + 2 * run.size(part.heads * part.rope.dim)
-    making = q + max(mapping, turning)
-    attending = latents + _latent_workspace_bytes(part, run.of_one_sequence())
-    values = run.size(part.heads * part.v_head_dim)
-    back = product_bytes(
-        run, part.heads * part.v_head_dim, hidden_size, kept("mixer.o"), bias=part.bias
+    key_dim = mla.kv_lora_rank + mla.rope.dim
+    q = shape.size(mla.heads * (mla.qk_nope_head_dim + mla.rope.dim))
+    latents = shape.size(mla.heads * mla.kv_lora_rank)
+    queries = shape.size(mla.heads * key_dim)
+    throughout = q + queries + shape.size(2 * key_dim + mla.kv_lora_rank)
+    absorbing = head_product_bytes(shape, mla.heads, mla.qk_nope_head_dim, mla.kv_lora_rank)
+    joining = latents + queries + 2 * shape.size(mla.heads * mla.rope.dim)
+    making_queries = q + max(absorbing, joining)
+    attending = latents + _latent_workspace_bytes(mla, shape.of_one_sequence())
+    values = shape.size(mla.heads * mla.v_head_dim)
+    projection = product_bytes(
+        shape, mla.heads * mla.v_head_dim, hidden_size, storage_of("mixer.o"), bias=mla.bias
     )
-    mapping = head_product_bytes(run, part.heads, part.kv_lora_rank, part.v_head_dim)
-    ending = latents + max(mapping, 2 * values, values + back)
-    return max(making, held + max(attending, ending))
+    making_values = head_product_bytes(shape, mla.heads, mla.kv_lora_rank, mla.v_head_dim)
+    ending = latents + max(making_values, 2 * values, values + projection)
+    return max(making_queries, throughout + max(attending, ending))
 
 
-def _latent_workspace_bytes(part: LatentAttention, run: ForwardShape) -> int:
-    """Native attention's scores and rows; torch's copies of queries and keys in the cache's type,
-    and scores of some heads: with their mask and softmax three lists in float32 and two of
-    booleans, and float32 of the keys.
+def _latent_workspace_bytes(mla: LatentAttention, shape: ForwardShape) -> int:
+    """The native kernel's workspace; or that of torch:
+
+    queries and keys in the cache's type, keys in float32 (two copies at once), the result, and the
+    scores of some heads: three times in float32 and two boolean masks.
     """
-    wide = part.kv_lora_rank + part.rope.dim
-    if run.native and is_native(wide, part.kv_lora_rank):
-        return native_attention_bytes(part.heads, wide, part.kv_lora_rank, run)
-    pairs = run.tokens * run.context_tokens
-    scores = pairs * min(part.heads, heads_at_once(run.tokens, run.context_tokens))
-    keys = run.context_tokens * wide * (2 * 4 + run.cache.block_bytes)
-    cast = run.tokens * part.heads * wide * run.cache.block_bytes
-    return cast + (3 * 4 + 2) * scores + keys + run.size(part.heads * part.kv_lora_rank)
+    key_dim = mla.kv_lora_rank + mla.rope.dim
+    if shape.native and is_native(key_dim, mla.kv_lora_rank):
+        return native_attention_bytes(mla.heads, key_dim, mla.kv_lora_rank, shape)
+    pairs = shape.tokens * shape.context_tokens
+    scores = pairs * min(mla.heads, heads_at_once(shape.tokens, shape.context_tokens))
+    keys = shape.context_tokens * key_dim * (2 * 4 + shape.cache.block_bytes)
+    cast = shape.tokens * mla.heads * key_dim * shape.cache.block_bytes
+    return cast + (3 * 4 + 2) * scores + keys + shape.size(mla.heads * mla.kv_lora_rank)
 
 
-def rotation_bytes(run: ForwardShape, heads: int, head_dim: int, rope: Rope) -> int:
-    """Both halves of the turned pairs and their joint, then the numbers that pass through.
+def rotation_bytes(shape: ForwardShape, heads: int, head_dim: int, rope: Rope) -> int:
+    """Peak bytes of rotating q or k of T tokens.
 
-    Half types turn in float32: a copy before, a cast behind. Native kernels need the result alone.
-    Tokens of pictures are given cosines and sines of their own, by places for every pair.
+        native             the result
+        torch              both halves of the rotated dims and the result joined from them; or the
+                           joined result and the dims that are not rotated
+        torch, half types  the same in float32, with a copy before or a cast after
+
+    M-RoPE (`rope.sections`) also needs positions, cosines and sines for every token and pair.
     """
-    places = run.tokens * rope.dim // 2 * (8 + 2 * 4) if rope.sections else 0
-    if run.native:
-        return places + run.size(heads * head_dim)
-    pairs = 4 * run.tokens * heads * rope.dim
-    if run.activation.name != "F32":
+    angles = shape.tokens * rope.dim // 2 * (8 + 2 * 4) if rope.sections else 0
+    if shape.native:
+        return angles + shape.size(heads * head_dim)
+    pairs = 4 * shape.tokens * heads * rope.dim
+    if shape.activation.name != "F32":
         pairs = pairs * 3 // 2
-    rest = run.size(heads * head_dim) if rope.dim < head_dim else 0
-    return places + max(2 * pairs, pairs + rest)
+    unrotated = shape.size(heads * head_dim) if rope.dim < head_dim else 0
+    return angles + max(2 * pairs, pairs + unrotated)
 
 
 def table_tokens(context_tokens: int, chunk_tokens: int) -> int:
-    """Rows of a rotary table that has grown until it holds the context."""
+    """Rows of a rotary table after it has grown to the whole context."""
     rows = grown_rows(min(chunk_tokens, context_tokens))
     while rows < context_tokens:
         rows = grown_rows(rows + 1, rows)
     return rows
 
 
-def table_bytes(rope: Rope, run: ForwardShape) -> int:
-    """cos and sin in float32 of a rotary table."""
+def table_bytes(rope: Rope, shape: ForwardShape) -> int:
+    """Bytes of the cosines and sines of a rotary table, in float32."""
     fixed = rope.scaling is None or not rope.scaling.depends_on_length
-    rows = table_tokens(run.context_tokens, run.tokens) if fixed else run.sequence_tokens
+    rows = table_tokens(shape.context_tokens, shape.tokens) if fixed else shape.sequence_tokens
     return rows * rope.dim // 2 * 4 * 2
 
 
-def _table_growth_bytes(run: ForwardShape, rope: Rope) -> int:
-    """Angles, cosines, their product, new and half-sized old tables, less the table that stays."""
-    return table_bytes(rope, run) * 10 // 8
+def _table_growth_bytes(shape: ForwardShape, rope: Rope) -> int:
+    """What growing the table needs in addition to the new table.
 
-
-def _attend_bytes(part: Attention, run: ForwardShape) -> int:
-    """Beside rotated queries and the cache: the cast queries, then one of two ways.
-
-    Native kernels take any queries and keep some scores a thread beside their result. torch's get
-    a copy of keys and values, which there are three of while their blocks are put in order.
+    These are angles, cosines, their product and the old table of half the size.
     """
-    if run.native and is_native(part.head_dim):
-        return run.size(part.heads * part.head_dim) + score_bytes(part, run)
-    query = run.tokens * part.heads * part.head_dim * run.cache.block_bytes
-    seen = _seen_keys(part, run)
-    keys = seen * part.kv_heads * part.head_dim * run.cache.block_bytes
-    cast = 2 * keys + (0 if run.cache == run.activation else query)
-    if part.softcap is None and not part.sinks:
-        return max(3 * keys, cast + _fused_bytes(part, run, query, seen))
-    return max(3 * keys, cast + _explicit_bytes(part, run, query, seen))
+    return table_bytes(rope, shape) * 10 // 8
 
 
-def score_bytes(part: Attention, run: ForwardShape) -> int:
-    """What native attention keeps in all threads."""
-    return native_attention_bytes(part.heads // part.kv_heads, part.head_dim, part.head_dim, run)
+def _attend_bytes(attention: Attention, shape: ForwardShape) -> int:
+    """Attention itself, in addition to the rotated queries and the cache.
+
+    The native kernel allocates its result and some scores per thread. torch first copies keys and
+    values out of their blocks (three copies of one of them at the peak) and casts the queries.
+    """
+    if shape.native and is_native(attention.head_dim):
+        return shape.size(attention.heads * attention.head_dim) + score_bytes(attention, shape)
+    query = shape.tokens * attention.heads * attention.head_dim * shape.cache.block_bytes
+    attended = _attended_keys(attention, shape)
+    keys = attended * attention.kv_heads * attention.head_dim * shape.cache.block_bytes
+    cast = 2 * keys + (0 if shape.cache == shape.activation else query)
+    if attention.softcap is None and not attention.sinks:
+        return max(3 * keys, cast + _fused_bytes(attention, shape, query, attended))
+    return max(3 * keys, cast + _explicit_bytes(attention, shape, query, attended))
 
 
-def native_attention_bytes(group: int, key_dim: int, value_dim: int, run: ForwardShape) -> int:
-    """What native attention of one sequence keeps in all threads."""
-    each = workspace_bytes(
-        run.path, group, key_dim, value_dim, tokens=run.tokens, context_tokens=run.context_tokens
+def score_bytes(attention: Attention, shape: ForwardShape) -> int:
+    """Workspace of native attention in all threads."""
+    return native_attention_bytes(
+        attention.heads // attention.kv_heads, attention.head_dim, attention.head_dim, shape
     )
-    return run.threads * each
 
 
-def _seen_keys(part: Attention, run: ForwardShape) -> int:
-    """A cache with a window returns the window before each token of the chunk."""
-    if part.window is None or part.window + run.tokens >= run.context_tokens:
-        return run.context_tokens
-    return part.window - 1 + run.tokens
+def native_attention_bytes(group: int, key_dim: int, value_dim: int, shape: ForwardShape) -> int:
+    """Workspace of native attention for one sequence, in all threads."""
+    each = workspace_bytes(
+        shape.path,
+        group,
+        key_dim,
+        value_dim,
+        tokens=shape.tokens,
+        context_tokens=shape.context_tokens,
+    )
+    return shape.threads * each
 
 
-def _fused_bytes(part: Attention, run: ForwardShape, query: int, seen: int) -> int:
-    """torch's fused attention over queries folded by group.
+def _attended_keys(attention: Attention, shape: ForwardShape) -> int:
+    """Keys that a chunk attends to; a sliding window starts before its first token."""
+    if attention.window is None or attention.window + shape.tokens >= shape.context_tokens:
+        return shape.context_tokens
+    return attention.window - 1 + shape.tokens
 
-    One new token sees every key: no mask, and queries are only viewed. Otherwise the mask (T, S)
-    stands as booleans, with a window it is made of three parts; folded it is (G T, S) booleans
-    more, and it is made numbers of the cache's type. The result is copied into rows, while the
-    kernel's own buffers are gone.
+
+def _fused_bytes(attention: Attention, shape: ForwardShape, query: int, attended: int) -> int:
+    """torch's fused attention, with the G query heads of a key head folded into rows.
+
+    One new token attends to every key: it needs no mask and no copy of the queries. For T > 1:
+
+        phase    allocated
+        mask     (T, S) booleans; three times if there is a window
+        attend   folded queries, masks of (T, S) and (G T, S) booleans, the mask in the cache's
+                 type, the result and the kernel's buffers
+        copy     folded queries, both masks, the result twice (without the kernel's buffers)
     """
-    group = part.heads // part.kv_heads
-    if run.tokens == 1:
-        return 2 * query + kernel_bytes(part, run)
-    mask = run.tokens * seen
-    making = mask * (3 if part.window is not None else 1)
+    group = attention.heads // attention.kv_heads
+    if shape.tokens == 1:
+        return 2 * query + kernel_bytes(attention, shape)
+    mask = shape.tokens * attended
+    mask_phase = mask * (3 if attention.window is not None else 1)
     masks = mask + (group * mask if group > 1 else 0)
     folded = query if group > 1 else 0
-    kernel = group * mask * run.cache.block_bytes + query + kernel_bytes(part, run)
-    return max(making, folded + masks + max(kernel, 2 * query))
+    kernel = group * mask * shape.cache.block_bytes + query + kernel_bytes(attention, shape)
+    return max(mask_phase, folded + masks + max(kernel, 2 * query))
 
 
-def kernel_bytes(part: Attention | CrossAttention, run: ForwardShape) -> int:
-    """The fused kernel's buffers: logarithms of sums, and on a CPU scores and sums a thread.
+def kernel_bytes(attention: Attention | CrossAttention, shape: ForwardShape) -> int:
+    """Buffers of torch's fused kernel: log-sum-exp values, and scores and sums per CPU thread.
 
-    A thread takes 256, 64 or 32 queries a step, and repeats half-type scores in that type.
+    A thread processes 256, 64 or 32 queries in one step. With half types it also has the scores in
+    that type.
     """
-    rows = part.heads // part.kv_heads * run.tokens
-    sums = part.heads * run.tokens * 4
+    rows = attention.heads // attention.kv_heads * shape.tokens
+    sums = attention.heads * shape.tokens * 4
     step = 256 if rows >= 768 else 64 if rows >= 192 else 32
     scores = step * ATTENTION_KEYS_PER_STEP * 4
-    if run.cache.name != "F32":
+    if shape.cache.name != "F32":
         scores = scores * 3 // 2
-    return sums + run.threads * (scores + step * part.head_dim * 4 + 2 * step * 4)
+    return sums + shape.threads * (scores + step * attention.head_dim * 4 + 2 * step * 4)
 
 
-def _explicit_bytes(part: Attention, run: ForwardShape, query: int, seen: int) -> int:
-    """Scores of one key head at a time, in float32.
+def _explicit_bytes(attention: Attention, shape: ForwardShape, query: int, attended: int) -> int:
+    """Attention in torch operations (softcap or sinks), one key head at a time, in float32.
 
-    Four of them are alive from the second head on: those and the probabilities of the head
-    before, and two that are being worked on; with one key head three. Beside them the mask,
-    while it is made (with a window of three parts) or negated, and the results so far.
+    From the second key head on, four tensors of scores are allocated: scores and probabilities of
+    the previous head, and two of this head; with one key head three. In addition: the mask twice,
+    and the results.
     """
-    scores = part.heads // part.kv_heads * run.tokens * seen * 4
-    count = 4 if part.kv_heads > 1 else 3
-    mask = run.tokens * seen * 2 if run.tokens > 1 else 0
+    scores = attention.heads // attention.kv_heads * shape.tokens * attended * 4
+    count = 4 if attention.kv_heads > 1 else 3
+    mask = shape.tokens * attended * 2 if shape.tokens > 1 else 0
     return count * scores + mask + 2 * query

@@ -1,4 +1,4 @@
-"""What each device holds under a placement, term by term, and whether it can."""
+"""Memory of each device under a placement, by use, and whether it fits."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from mrs.plan.memory.overhead import (
     runtime_bytes,
 )
 
-#: Our formula bounds the measured activations from above, by at most this part of them.
+#: Our formula is an upper bound of measured activations, by at most this fraction of them.
 ACTIVATION_SLACK = 0.15
 
 
 @dataclass(frozen=True)
 class Correction:
-    """What was measured on this machine: activations over predicted ones, runtime in bytes."""
+    """Measured on this machine: ratio of real to predicted activations, runtime in bytes."""
 
     activation_ratio: float = 1.0
     runtime_bytes: int | None = None
@@ -31,12 +31,15 @@ class Correction:
 
 @dataclass(frozen=True)
 class MemoryBreakdown:
-    """The bytes of one device. `reserve_bytes` are kept free beside the runtime's.
+    """Memory of one device.
 
-    `runtime` is what an accelerator's driver takes, and on the CPU the program itself, wherever
-    the layers are. `allocator` is what is lost to gaps between blocks of memory. `loading_bytes`
-    is the most that is held while weights are loaded, before there is a cache. A device must have
-    what is expected, and a CPU the upper bound: a process that exceeds its memory is killed.
+    runtime        the accelerator's driver; on the CPU the program itself, even without layers
+    allocator      lost to gaps between allocated blocks
+    reserve_bytes  left free, in addition to the runtime
+    loading_bytes  peak while weights are loaded, before the cache is allocated
+
+    An accelerator must have the expected total. The CPU must have the upper bound, because a
+    process that exceeds its memory is killed.
     """
 
     layers: int
@@ -52,25 +55,25 @@ class MemoryBreakdown:
 
     @property
     def total(self) -> Estimate:
-        """What is held at the worst moment: while the model runs, or while it is loaded."""
-        held = Estimate.exact(self.weight_bytes + self.kv_bytes)
-        running = held + self.activations + self.runtime + self.allocator
+        """Peak memory: while the model runs, or while it is loaded."""
+        stored = Estimate.exact(self.weight_bytes + self.kv_bytes)
+        running = stored + self.activations + self.runtime + self.allocator
         return running._replace(high=max(running.high, self.loading_bytes if self.is_cpu else 0))
 
     @property
     def is_used(self) -> bool:
-        """Whether any part of the model is there."""
+        """Whether the device stores any part of the model."""
         return self.layers > 0 or self.weight_bytes > 0
 
     @property
     def needed_bytes(self) -> int:
-        """What must be there for the plan to be kept."""
+        """Memory that the device must have for the plan to fit."""
         total = self.total.high if self.is_cpu else self.total.expected
         return max(total, self.loading_bytes)
 
     @property
     def free_bytes(self) -> int:
-        """What is left beside everything and the reserve; negative if something is missing."""
+        """Memory left after the total and the reserve; negative if it does not fit."""
         total = self.total.high if self.is_cpu else self.total.expected
         return self.available_bytes - total - self.reserve_bytes
 
@@ -86,9 +89,9 @@ def memory_breakdowns(
     primary_device: int,
     corrections: Mapping[str, Correction],
 ) -> tuple[MemoryBreakdown, ...]:
-    """The terms of every device; those that hold nothing have zeros, but for the program's."""
+    """The breakdown of every device; zeros if unused, but the host always has the program."""
     indices = range(len(devices))
-    layers = [[n for n, place in enumerate(layer_devices) if place == index] for index in indices]
+    layers = [[n for n, device in enumerate(layer_devices) if device == index] for index in indices]
     bounds = [
         _activation_bound(sizes.on(devices[i]), layers[i], i == primary_device) for i in indices
     ]
@@ -108,7 +111,7 @@ def memory_breakdowns(
             runtime += _program(sizes)
             allocator += heap_bytes(in_heap, cached)
         found.append(
-            _terms(
+            _breakdown(
                 sizes.on(device),
                 device,
                 layers[index],
@@ -123,18 +126,17 @@ def memory_breakdowns(
 
 def _empty(device: Device) -> MemoryBreakdown:
     is_cpu = device.kind == "cpu"
-    none = NOTHING
-    return MemoryBreakdown(0, device.available_bytes, 0, 0, none, none, none, 0, 0, is_cpu)
+    return MemoryBreakdown(0, device.available_bytes, 0, 0, NOTHING, NOTHING, NOTHING, 0, 0, is_cpu)
 
 
 def host_index(devices: Sequence[Device]) -> int:
-    """The device whose memory the program itself is in: the CPU, or one that shares its memory."""
+    """Index of the device with the program's memory: the CPU, or one that shares its memory."""
     shared = (index for index, device in enumerate(devices) if device.shares_host_memory)
     return next(shared, len(devices) - 1)
 
 
 def _activation_bound(sizes: DeviceSizes, layers: Sequence[int], is_primary: bool) -> int:
-    """The most that is alive at once on a device with these layers."""
+    """Peak activations of a device with these layers."""
     if not layers and not is_primary:
         return 0
     largest = max((sizes.layer_act_bytes[layer] for layer in layers), default=0)
@@ -143,7 +145,7 @@ def _activation_bound(sizes: DeviceSizes, layers: Sequence[int], is_primary: boo
     return largest + sizes.persistent_bytes
 
 
-def _terms(
+def _breakdown(
     sizes: DeviceSizes,
     device: Device,
     layers: Sequence[int],
@@ -156,7 +158,7 @@ def _terms(
     weights = sum(sizes.layer_bytes[layer] for layer in layers)
     weights += sizes.non_mapped_bytes if is_primary else 0
     reserve = device.available_bytes - device.memory.usable_bytes
-    scratch = sizes.kept.load_scratch_bytes if weights else 0
+    scratch = sizes.weights.load_scratch_bytes if weights else 0
     return MemoryBreakdown(
         layers=len(layers),
         available_bytes=device.available_bytes,
@@ -172,7 +174,7 @@ def _terms(
 
 
 def _activations(bound: int, correction: Correction | None) -> Estimate:
-    """Between the least that the bound can mean and the bound; or what was measured."""
+    """From the least that the bound allows up to the bound; corrected if there is a measurement."""
     low = int(bound / (1 + ACTIVATION_SLACK))
     if correction is None:
         return Estimate(low, bound, bound)
@@ -193,11 +195,11 @@ def _program(model: ModelSizes) -> Estimate:
 
 
 def _allocator(device: Device, bound: int) -> Estimate:
-    """What an accelerator loses of its own activations; those of CPUs lie in the heap."""
+    """Gaps in an accelerator's memory; activations of a CPU are in the heap."""
     return NOTHING if device.torch_device == "cpu" else Estimate(0, 0, int(bound * FRAGMENTATION))
 
 
 def host_bytes(model: ModelSizes, device: Device) -> int:
-    """The most that the process takes of the host's memory besides what layers there take."""
+    """Most host memory of the process, without weights, caches and activations."""
     heap = heap_bytes(model.on(device).mapped_act_bytes, sum(model.kv_bytes))
     return _program(model).high + heap.high

@@ -1,4 +1,4 @@
-"""Bytes of activations of layers that look at pictures; see `mrs.plan.memory.layer_activations`."""
+"""Activation bytes of cross-attention to images; see `mrs.plan.memory.layer_activations`."""
 
 from __future__ import annotations
 
@@ -7,69 +7,80 @@ from dataclasses import replace
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.plan.memory.attention_activations import kernel_bytes, native_attention_bytes
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
-from mrs.sizes.attention import is_native
+from mrs.sizes.attention_workspace import is_native
 
 
 def cross_attention_bytes(
-    part: CrossAttention, run: ForwardShape, hidden_size: int, kept: StorageOf
+    cross: CrossAttention, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
 ) -> int:
-    """Either one picture is mapped to keys and values; or, beside a copy of the rows that see, they
-    attend.
+    """Peak of two phases: projecting one image to K/V, and attention of the text rows.
 
-    A pass that no picture is planned for leaves these layers out.
+    The second phase also has a copy of the rows that attend. 0 if no image is planned, because
+    such a forward pass skips these layers.
     """
-    if not run.image_keys:
+    if not shape.image_keys:
         return 0
     return max(
-        _mapping_bytes(part, run, hidden_size, kept),
-        run.size(hidden_size) + _attending_bytes(part, run, hidden_size, kept),
+        _projecting_bytes(cross, shape, hidden_size, storage_of),
+        shape.size(hidden_size) + _attending_bytes(cross, shape, hidden_size, storage_of),
     )
 
 
-def _mapping_bytes(
-    part: CrossAttention, run: ForwardShape, hidden_size: int, kept: StorageOf
+def _projecting_bytes(
+    cross: CrossAttention, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
 ) -> int:
-    """The features come from another device. Keys, and what they were normalized from; then values
-    beside them, and both turned to lie head by head: that is the cache's, or is cast for it.
+    """Peak of projecting one image to keys and values (K bytes each).
 
-    Where pictures stand in a row, the keys and values of each and of all before it are put together
-    in new memory.
+    phase       allocated
+    project k   features (copied to this device), k_proj
+    norm k      features, K, norm of K
+    project v   features, K, v_proj
+    transpose   features, 2 K, and 2 K transposed to (heads, keys) if the cache's type differs
+    join        2 K transposed, and keys and values of this image and all before it in new
+                memory (if there are several images)
     """
-    if not run.new_image_keys:
+    if not shape.new_image_keys:
         return 0
-    one = replace(run, tokens=run.new_image_keys)
-    size = part.kv_heads * part.head_dim
+    one = replace(shape, tokens=shape.new_image_keys)
+    size = cross.kv_heads * cross.head_dim
     features, keys = one.size(hidden_size), one.size(size)
-    making = product_bytes(one, hidden_size, size, kept("cross.k"))
-    turned = 2 * keys if run.cache != run.activation else 0
-    joined = 2 * run.image_keys * size * run.cache.block_bytes
+    projecting = product_bytes(one, hidden_size, size, storage_of("cross.k"))
+    transposed = 2 * keys if shape.cache != shape.activation else 0
+    joined = 2 * shape.image_keys * size * shape.cache.block_bytes
     return max(
-        features + max(making, keys + norm_bytes(one, size), keys + making, 2 * keys + turned),
-        turned + (joined if run.image_keys > run.new_image_keys else 0),
+        features
+        + max(projecting, keys + norm_bytes(one, size), keys + projecting, 2 * keys + transposed),
+        transposed + (joined if shape.image_keys > shape.new_image_keys else 0),
     )
 
 
 def _attending_bytes(
-    part: CrossAttention, run: ForwardShape, hidden_size: int, kept: StorageOf
+    cross: CrossAttention, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
 ) -> int:
-    """Queries, and what they were normalized from; then what is mixed of every sequence, and its
-    last one's cast, folded and mixed queries; then all of it in one piece, and its map back.
+    """Peak of attention of the text rows to the images (Q bytes of queries).
+
+    phase       allocated
+    project q   q_proj
+    norm q      Q, norm of Q
+    attend      2 Q (queries and results of all sequences), and of the last sequence: cast and
+                folded queries, result, buffers of the kernel
+    project     3 Q (queries, results, results in one tensor), o_proj
     """
-    size = part.heads * part.head_dim
-    queries, one = run.size(size), run.of_one_sequence()
-    cast = one.tokens * size * run.cache.block_bytes
+    size = cross.heads * cross.head_dim
+    queries, one = shape.size(size), shape.of_one_sequence()
+    cast = one.tokens * size * shape.cache.block_bytes
     if one.tokens > 1:
-        folded = (2 if run.cache != run.activation else 1) * cast
-        attending = max(folded + cast + kernel_bytes(part, one), 3 * cast)
-    elif run.native and is_native(part.head_dim):
-        group, dim = part.heads // part.kv_heads, part.head_dim
-        pictures = replace(one, context_tokens=run.image_keys)
-        attending = one.size(size) + native_attention_bytes(group, dim, dim, pictures)
+        folded = (2 if shape.cache != shape.activation else 1) * cast
+        attending = max(folded + cast + kernel_bytes(cross, one), 3 * cast)
+    elif shape.native and is_native(cross.head_dim):
+        group, dim = cross.heads // cross.kv_heads, cross.head_dim
+        images = replace(one, context_tokens=shape.image_keys)
+        attending = one.size(size) + native_attention_bytes(group, dim, dim, images)
     else:
-        attending = 3 * cast + kernel_bytes(part, one)
+        attending = 3 * cast + kernel_bytes(cross, one)
     return max(
-        product_bytes(run, hidden_size, size, kept("cross.q")),
-        queries + norm_bytes(run, size),
+        product_bytes(shape, hidden_size, size, storage_of("cross.q")),
+        queries + norm_bytes(shape, size),
         2 * queries + attending,
-        3 * queries + product_bytes(run, size, hidden_size, kept("cross.o")),
+        3 * queries + product_bytes(shape, size, hidden_size, storage_of("cross.o")),
     )

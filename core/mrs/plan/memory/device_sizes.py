@@ -1,4 +1,4 @@
-"""What a model asks of a device: weights, KV cache and activations of each layer, in bytes."""
+"""Bytes that a model needs on a device: weights, KV cache and activations of each layer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mrs.plan.memory.layer_activations import (
     persistent_bytes,
 )
 from mrs.plan.memory.stored_weights import ModelWeightsInfo, StoredWeights
-from mrs.plan.memory.vision_sizes import Pictures, VisionSizes, vision_sizes
+from mrs.plan.memory.vision_sizes import PlannedImages, VisionSizes, vision_sizes
 from mrs.request import PREFILL_CHUNK_TOKENS
 from mrs.sizes.blocks import BLOCK_TOKENS, CacheSize
 from mrs.storage import Storage, StorageRules
@@ -28,14 +28,16 @@ from mrs.storage import Storage, StorageRules
 
 @dataclass(frozen=True)
 class DeviceSizes:
-    """A whole model as one device would hold it, one entry a layer.
+    """Sizes of a whole model stored on one device; sequences have one entry per layer.
 
-    `layer_act_bytes` is what lives while a layer runs, `head_act_bytes` while embedding and head
-    run, `persistent_bytes` what stays beside both. `vision` is part of the non-mapped weights, and
-    of what embedding and head take.
+    weights           parameters as the device stores them, the vision tower's included
+    kv_bytes          KV cache
+    layer_act_bytes   peak of activations while the layer runs
+    head_act_bytes    peak of activations of embedding and head, or of the vision tower
+    persistent_bytes  activations that stay allocated in addition to either peak
     """
 
-    kept: StoredWeights
+    weights: StoredWeights
     kv_bytes: Sequence[int]
     layer_act_bytes: Sequence[int]
     head_act_bytes: int
@@ -44,21 +46,21 @@ class DeviceSizes:
 
     @property
     def storage(self) -> Mapping[str, Storage]:
-        return self.kept.storage
+        return self.weights.storage
 
     @property
     def layer_bytes(self) -> Sequence[int]:
         """Weights of each layer."""
-        return self.kept.layer_bytes
+        return self.weights.layer_bytes
 
     @property
     def non_mapped_bytes(self) -> int:
         """Weights of embedding, final norm and head."""
-        return self.kept.non_mapped_bytes
+        return self.weights.non_mapped_bytes
 
     @property
     def mapped_act_bytes(self) -> int:
-        """Activations of the largest layer, as the strategies want them."""
+        """Activations of the largest layer, for the placement strategies."""
         return max(self.layer_act_bytes, default=0) + self.persistent_bytes
 
     @property
@@ -67,15 +69,15 @@ class DeviceSizes:
 
     @property
     def feature_bytes(self) -> int:
-        """What was seen of pictures and waits for its place in the prompt."""
+        """Features of images that wait until the prompt is computed."""
         return self.vision.feature_bytes if self.vision else 0
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is planned for: `batch` sequences of `context_tokens`, prompts in chunks.
+    """The load that a plan is made for: `batch` sequences of `context_tokens`, prompts in chunks.
 
-    The KV cache has blocks of `block_tokens`: `pool_blocks` of them, or as many as are needed.
+    The KV cache has `pool_blocks` blocks of `block_tokens`, or as many as the sequences need.
     """
 
     context_tokens: int
@@ -86,24 +88,24 @@ class Workload:
 
     @property
     def cache(self) -> CacheSize:
-        """What the KV cache is made for."""
+        """The load that the KV cache is sized for."""
         sizes = self.context_tokens, self.chunk_tokens, self.block_tokens
         if self.pool_blocks is not None:
             return CacheSize.of_pool(self.pool_blocks, *sizes)
         return CacheSize(sizes[0], self.batch, *sizes[1:])
 
-    def passes(
+    def forward_shapes(
         self,
         dense: Format,
         cache: Format,
         *,
         on_cpu: bool,
         native: bool,
-        shown: Pictures | None = None,
+        images: PlannedImages | None = None,
     ) -> tuple[ForwardShape, ForwardShape]:
-        """A whole chunk at the end of the context, and one new token of every sequence.
+        """The largest forward passes: a chunk at the end of the context, and one batched decode.
 
-        Activations are `dense` except on a CPU. All pictures that are `shown` stand in the chunk.
+        Activations have the type `dense`, on a CPU float32. The chunk has all `images`.
         """
         chunk = min(self.chunk_tokens, self.context_tokens)
         make = partial(
@@ -114,44 +116,44 @@ class Workload:
             threads=cpu_threads() if on_cpu else 0,
             path=cpu_path() if native else "torch",
             torch_units=torch_units() if on_cpu else frozenset(),
-            image_keys=shown.keys if shown else 0,
+            image_keys=images.keys if images else 0,
         )
-        reading = make(chunk, chunk, new_image_keys=shown.largest.keys if shown else 0)
-        return reading, make(self.batch, 1)
+        prefill = make(chunk, chunk, new_image_keys=images.largest.keys if images else 0)
+        return prefill, make(self.batch, 1)
 
 
 class ModelSizes:
-    """Sizes of one model on any device; devices that store alike share them.
+    """Sizes of one model on any device; computed once for the CPU and once for accelerators.
 
-    `dense` is the type of what is not quantized, `level` that of `--isq`, `cache` that of keys and
-    values. `kv_bytes` are those of the cache of the load, `sequence_kv_bytes` those of one
-    sequence, of each layer.
+    `dense` is the type of weights that are not quantized, `level` the format of `--isq`, `cache`
+    the type of keys and values. Per layer, `kv_bytes` is the KV cache of the whole workload and
+    `sequence_kv_bytes` that of one sequence.
     """
 
     def __init__(
         self,
         files: ModelWeightsInfo,
-        load: Workload,
+        workload: Workload,
         dense: Format,
         level: Format | None,
         *,
         cpu_packs: bool,
         cache: Format | None = None,
-        shown: Pictures | None = None,
+        images: PlannedImages | None = None,
     ) -> None:
         self.spec = files.spec
         self.parameters = files.parameters
-        self.load = load
+        self.workload = workload
         self.dense = dense
         self.cache = cache or dense
         self._files = files
         self._level = level
         self._cpu_packs = cpu_packs
-        self._shown = shown
-        self.image_keys = shown.keys if shown else 0
-        self.kv_bytes = self._kv_bytes(load.cache, self.image_keys)
-        length, chunk = load.context_tokens, load.chunk_tokens
-        one = CacheSize(length, 1, chunk, load.block_tokens)
+        self._images = images
+        self.image_keys = images.keys if images else 0
+        self.kv_bytes = self._kv_bytes(workload.cache, self.image_keys)
+        length, chunk = workload.context_tokens, workload.chunk_tokens
+        one = CacheSize(length, 1, chunk, workload.block_tokens)
         self.sequence_kv_bytes = self._kv_bytes(one, self.image_keys)
         now, later = (
             sum(self._kv_bytes(CacheSize(tokens, 1, chunk, 1))) for tokens in (length, length + 1)
@@ -161,18 +163,18 @@ class ModelSizes:
         self._sizes: dict[bool, DeviceSizes] = {}
 
     def with_pool(self, blocks: int) -> ModelSizes:
-        """The same with a pool of so many blocks."""
+        """A copy whose KV cache is a pool of `blocks`."""
         other = copy(self)
-        other.load = replace(self.load, pool_blocks=blocks)
-        other.kv_bytes = self._kv_bytes(other.load.cache, self.image_keys)
+        other.workload = replace(self.workload, pool_blocks=blocks)
+        other.kv_bytes = self._kv_bytes(other.workload.cache, self.image_keys)
         other._sizes = {
             is_cpu: replace(sizes, kv_bytes=other.kv_bytes) for is_cpu, sizes in self._sizes.items()
         }
         return other
 
     def pool_bytes(self, blocks: int) -> int:
-        """Bytes of a pool of so many blocks, in all layers together."""
-        size = replace(self.load, pool_blocks=blocks).cache
+        """Bytes of a pool of `blocks` in all layers together."""
+        size = replace(self.workload, pool_blocks=blocks).cache
         return sum(self._kv_bytes(size, self.image_keys))
 
     def on(self, device: Device) -> DeviceSizes:
@@ -184,47 +186,50 @@ class ModelSizes:
 
     def _make(self, is_cpu: bool) -> DeviceSizes:
         rules = StorageRules(self.dense, self._level, is_cpu and self._cpu_packs)
-        kept = self._files.kept(rules, is_cpu=is_cpu)
-        storage = kept.storage
-        passes = self.load.passes(
-            self.dense, self.cache, on_cpu=is_cpu, native=rules.packs, shown=self._shown
+        weights = self._files.on_device(rules, is_cpu=is_cpu)
+        storage = weights.storage
+        shapes = self.workload.forward_shapes(
+            self.dense, self.cache, on_cpu=is_cpu, native=rules.packs, images=self._images
         )
         vision = None
-        if self._shown is not None:
+        if self._images is not None:
             vision = vision_sizes(
-                self.spec, self.parameters, storage, self._shown, passes[0], self.load.batch
+                self.spec, self.parameters, storage, self._images, shapes[0], self.workload.batch
             )
         head = storage["embedding.weight" if self.spec.tied_head else "head.weight"]
         return DeviceSizes(
-            kept=kept,
+            weights=weights,
             kv_bytes=self.kv_bytes,
-            layer_act_bytes=self._layer_activations(kept, passes),
+            layer_act_bytes=self._layer_activations(weights, shapes),
             head_act_bytes=max(
                 vision.activation_bytes if vision else 0,
-                *(head_activation_bytes(self.spec, run, head, self.load.batch) for run in passes),
+                *(
+                    head_activation_bytes(self.spec, shape, head, self.workload.batch)
+                    for shape in shapes
+                ),
             ),
             persistent_bytes=max(
-                persistent_bytes(self.spec, run, self.load.batch) for run in passes
+                persistent_bytes(self.spec, shape, self.workload.batch) for shape in shapes
             ),
             vision=vision,
         )
 
     def _layer_activations(
-        self, weights: StoredWeights, passes: Sequence[ForwardShape]
+        self, weights: StoredWeights, shapes: Sequence[ForwardShape]
     ) -> list[int]:
-        """Layers of one kind whose matrices are kept alike are counted once."""
+        """Computed once for all layers of one kind whose matrices are stored alike."""
         hidden_size = self.spec.hidden_size
         largest = [
             max(
-                layer_activation_bytes(layer, hidden_size, run, dict(slots).__getitem__)
-                for run in passes
+                layer_activation_bytes(layer, hidden_size, shape, dict(slots).__getitem__)
+                for shape in shapes
             )
             for layer, slots in weights.kinds
         ]
         return [largest[kind] for kind in weights.layer_kinds]
 
     def _kv_bytes(self, size: CacheSize, image_keys: int = 0) -> tuple[int, ...]:
-        """Bytes of each layer's caches; layers of one kind are counted once."""
+        """Bytes of each layer's caches; computed once for all layers of one kind."""
 
         @cache
         def of(layer: Layer) -> int:

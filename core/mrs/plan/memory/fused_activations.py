@@ -1,6 +1,6 @@
-"""Bytes of activations of the halves of layers that native kernels compute in one call each.
+"""Activation bytes of the blocks of layers that native kernels compute in one call.
 
-What is not such a half is None here.
+Functions return None for blocks that are not fused.
 """
 
 from __future__ import annotations
@@ -11,100 +11,100 @@ from typing import NamedTuple
 from mrs.architecture.layers import Layer
 from mrs.plan.memory.attention_activations import score_bytes
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf
-from mrs.sizes.fusable import fusable_attention, fusable_feed_forward
-from mrs.sizes.fused_layer import (
+from mrs.sizes.fusable import fusable_attention, fusable_mlp
+from mrs.sizes.fused_workspace import (
     FEW_TOKENS,
-    attention_numbers,
-    feed_forward_numbers,
-    most_tokens,
+    attention_floats,
+    mlp_floats,
     piece_tokens,
+    tokens_at_once,
 )
 from mrs.sizes.products import decodes, packed_workspace_bytes
 from mrs.storage import Storage
 
 
-class Half(NamedTuple):
-    """What is made between x and the new x, and what products or attention take meanwhile."""
+class FusedBlock(NamedTuple):
+    """Tensors between the input and the output, and the workspace of products and attention."""
 
     scratch_bytes: int
     workspace_bytes: int
 
 
 def fused_attention_bytes(
-    layer: Layer, hidden_size: int, run: ForwardShape, kept: StorageOf
+    layer: Layer, hidden_size: int, shape: ForwardShape, storage_of: StorageOf
 ) -> int | None:
-    """x and the new one beside the half's own."""
-    half = _attention_half(layer, hidden_size, run, kept)
-    return None if half is None else 2 * run.size(hidden_size) + sum(half)
+    """Peak bytes of a fused attention block, its input and output included."""
+    block = _fused_attention(layer, hidden_size, shape, storage_of)
+    return None if block is None else 2 * shape.size(hidden_size) + sum(block)
 
 
 def fused_mlp_bytes(
-    layer: Layer, hidden_size: int, run: ForwardShape, kept: StorageOf
+    layer: Layer, hidden_size: int, shape: ForwardShape, storage_of: StorageOf
 ) -> int | None:
-    """The old x, the new one and the next beside the half's own."""
-    half = _feed_forward_half(layer, hidden_size, run, kept)
-    return None if half is None else 3 * run.size(hidden_size) + sum(half)
+    """Peak bytes of a fused MLP block: its own, its input and output, and the layer's input."""
+    block = _fused_mlp(layer, hidden_size, shape, storage_of)
+    return None if block is None else 3 * shape.size(hidden_size) + sum(block)
 
 
 def fused_layer_bytes(
-    layer: Layer, hidden_size: int, run: ForwardShape, kept: StorageOf
+    layer: Layer, hidden_size: int, shape: ForwardShape, storage_of: StorageOf
 ) -> int | None:
-    """x and the next one, beside scratch that serves both halves where few tokens pass them."""
-    attention = _attention_half(layer, hidden_size, run, kept)
-    feed_forward = _feed_forward_half(layer, hidden_size, run, kept)
-    if run.tokens > FEW_TOKENS or attention is None or feed_forward is None:
+    """Peak bytes of a whole fused layer, for few tokens: both blocks share their scratch memory."""
+    attention = _fused_attention(layer, hidden_size, shape, storage_of)
+    mlp = _fused_mlp(layer, hidden_size, shape, storage_of)
+    if shape.tokens > FEW_TOKENS or attention is None or mlp is None:
         return None
-    scratch = max(attention.scratch_bytes, feed_forward.scratch_bytes)
-    workspace = max(attention.workspace_bytes, feed_forward.workspace_bytes)
-    return 2 * run.size(hidden_size) + scratch + workspace
+    scratch = max(attention.scratch_bytes, mlp.scratch_bytes)
+    workspace = max(attention.workspace_bytes, mlp.workspace_bytes)
+    return 2 * shape.size(hidden_size) + scratch + workspace
 
 
-def _attention_half(
-    layer: Layer, hidden_size: int, run: ForwardShape, kept: StorageOf
-) -> Half | None:
-    part = fusable_attention(layer)
-    if part is None:
+def _fused_attention(
+    layer: Layer, hidden_size: int, shape: ForwardShape, storage_of: StorageOf
+) -> FusedBlock | None:
+    attention = fusable_attention(layer)
+    if attention is None:
         return None
-    matrices = [kept(f"mixer.{slot}") for slot in "qkvo"]
-    if not _are_fused(run, matrices):
+    storages = [storage_of(f"mixer.{slot}") for slot in "qkvo"]
+    if not _are_fused(shape, storages):
         return None
-    queries, keys = part.heads * part.head_dim, part.kv_heads * part.head_dim
+    queries, keys = attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim
     workspace = max(
-        _workspace_bytes(run, matrices[:3], (queries, keys, keys), run.tokens, hidden_size),
-        score_bytes(part, run.of_one_sequence()),
-        _workspace_bytes(run, matrices[3:], (hidden_size,), run.tokens, queries),
+        _workspace_bytes(shape, storages[:3], (queries, keys, keys), shape.tokens, hidden_size),
+        score_bytes(attention, shape.of_one_sequence()),
+        _workspace_bytes(shape, storages[3:], (hidden_size,), shape.tokens, queries),
     )
-    return Half(run.size(attention_numbers(hidden_size, queries, keys)), workspace)
+    return FusedBlock(shape.size(attention_floats(hidden_size, queries, keys)), workspace)
 
 
-def _feed_forward_half(
-    layer: Layer, hidden_size: int, run: ForwardShape, kept: StorageOf
-) -> Half | None:
-    part = fusable_feed_forward(layer)
-    if part is None:
+def _fused_mlp(
+    layer: Layer, hidden_size: int, shape: ForwardShape, storage_of: StorageOf
+) -> FusedBlock | None:
+    mlp = fusable_mlp(layer)
+    if mlp is None:
         return None
-    matrices = [kept(f"ffn.{slot}") for slot in ("gate", "up", "down")]
-    if not _are_fused(run, matrices):
+    storages = [storage_of(f"ffn.{slot}") for slot in ("gate", "up", "down")]
+    if not _are_fused(shape, storages):
         return None
-    wide = part.intermediate
-    numbers = feed_forward_numbers(hidden_size, wide)
-    some = piece_tokens(run.tokens, numbers)
+    intermediate = mlp.intermediate
+    token_floats = mlp_floats(hidden_size, intermediate)
+    piece = piece_tokens(shape.tokens, token_floats)
     workspace = max(
-        _workspace_bytes(run, matrices[:2], (wide, wide), some, hidden_size),
-        _workspace_bytes(run, matrices[2:], (hidden_size,), some, wide),
+        _workspace_bytes(shape, storages[:2], (intermediate, intermediate), piece, hidden_size),
+        _workspace_bytes(shape, storages[2:], (hidden_size,), piece, intermediate),
     )
-    most = min(run.tokens, most_tokens(numbers))
-    return Half(most * numbers * run.activation.block_bytes, workspace)
+    at_once = min(shape.tokens, tokens_at_once(token_floats))
+    return FusedBlock(at_once * token_floats * shape.activation.block_bytes, workspace)
 
 
-def _are_fused(run: ForwardShape, matrices: Sequence[Storage]) -> bool:
-    """Whether tokens are multiplied with packed matrices as they are."""
-    packed = all(kept.form == "packed" for kept in matrices)
-    return run.native and packed and not decodes(run.path, run.tokens)
+def _are_fused(shape: ForwardShape, storages: Sequence[Storage]) -> bool:
+    """Whether all matrices are packed and are multiplied without decoding them first."""
+    packed = all(storage.form == "packed" for storage in storages)
+    return shape.native and packed and not decodes(shape.path, shape.tokens)
 
 
 def _workspace_bytes(
-    run: ForwardShape, matrices: Sequence[Storage], rows: Sequence[int], tokens: int, columns: int
+    shape: ForwardShape, storages: Sequence[Storage], rows: Sequence[int], tokens: int, columns: int
 ) -> int:
-    factors = [(kept.format.name, count) for kept, count in zip(matrices, rows, strict=True)]
-    return packed_workspace_bytes(run.path, run.threads, factors, tokens, columns)
+    matrices = [(s.format.name, count) for s, count in zip(storages, rows, strict=True)]
+    return packed_workspace_bytes(shape.path, shape.threads, matrices, tokens, columns)

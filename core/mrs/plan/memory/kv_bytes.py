@@ -1,4 +1,4 @@
-"""Bytes of the caches of one layer, from what its mixer caches."""
+"""Bytes of the caches of one layer, from the cache shape of its mixer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Bytes of activations that are alive at once in our engine's forward pass.
+"""Peak bytes of activations in a forward pass of the engine.
 
-Each function lists the moments of its part at which most is alive, as the code of `mrs.model` and
-`mrs.kernels` runs them, and takes the largest. The letters are those of
+Each function adds up what is allocated in each phase of a module, as the code of `mrs.model` and
+`mrs.kernels` allocates it, and returns the largest sum. Letters are those of
 `mrs.plan.memory.forward_pass`.
 """
 
@@ -30,194 +30,232 @@ from mrs.plan.memory.fused_activations import (
     fused_layer_bytes,
     fused_mlp_bytes,
 )
-from mrs.sizes.delta import chunk_bytes
+from mrs.sizes.delta_rule_workspace import chunk_bytes
 from mrs.sizes.quantization import decoding_bytes
 from mrs.storage import Storage
 
 
 @singledispatch
-def part_bytes(part: object, run: ForwardShape, hidden_size: int, kept: StorageOf) -> int:
-    """Beside its input (T, h), for a mixer or a feed-forward part; one case a kind."""
-    raise TypeError(f"no activations are known for {type(part).__name__}")
+def module_bytes(
+    module: object, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
+) -> int:
+    """Peak bytes of a mixer, an MLP or experts, without the input (T, h); one case per spec."""
+    raise TypeError(f"no activations are known for {type(module).__name__}")
 
 
-@part_bytes.register
-def _(part: Mlp, run: ForwardShape, hidden_size: int, kept: StorageOf) -> int:
-    return _mlp_bytes(part, run, hidden_size, kept, "ffn")
+@module_bytes.register
+def _(mlp: Mlp, shape: ForwardShape, hidden_size: int, storage_of: StorageOf) -> int:
+    return _mlp_bytes(mlp, shape, hidden_size, storage_of, "ffn")
 
 
-def _mlp_bytes(part: Mlp, run: ForwardShape, hidden_size: int, kept: StorageOf, slot: str) -> int:
-    """gate(x), and up(x) beside it; gate and its activation; down of their product.
+def _mlp_bytes(
+    mlp: Mlp, shape: ForwardShape, hidden_size: int, storage_of: StorageOf, slot: str
+) -> int:
+    """Peak of these phases. I is the size of one intermediate tensor (T, intermediate).
 
-    Native kernels write over the gate. What clamps both makes five more lists beside them.
+    up        gate(x), if gated, and up_proj
+    activate  2 I (native kernels overwrite the gate), 3 I in torch, 7 I if clamped
+    down      the product of both and down_proj
     """
-    wide = run.size(part.intermediate)
-    into = product_bytes(run, hidden_size, part.intermediate, kept(f"{slot}.up"), bias=part.bias)
-    out = product_bytes(run, part.intermediate, hidden_size, kept(f"{slot}.down"), bias=part.bias)
-    if not part.gated:
-        return max(into, 2 * wide, wide + out)
-    activated = 2 * wide if run.native else 3 * wide
-    if part.activation == "clamped_swiglu":
-        activated = 7 * wide
-    return max(wide + into, activated, wide + out)
+    intermediate = shape.size(mlp.intermediate)
+    into = product_bytes(
+        shape, hidden_size, mlp.intermediate, storage_of(f"{slot}.up"), bias=mlp.bias
+    )
+    out = product_bytes(
+        shape, mlp.intermediate, hidden_size, storage_of(f"{slot}.down"), bias=mlp.bias
+    )
+    if not mlp.gated:
+        return max(into, 2 * intermediate, intermediate + out)
+    activated = (2 if shape.native else 3) * intermediate
+    if mlp.activation == "clamped_swiglu":
+        activated = 7 * intermediate
+    return max(intermediate + into, activated, intermediate + out)
 
 
-@part_bytes.register
-def _(part: Moe, run: ForwardShape, hidden_size: int, kept: StorageOf) -> int:
-    """Scores of all experts three times; then the sum and, at worst, one expert for all tokens.
+@module_bytes.register
+def _(moe: Moe, shape: ForwardShape, hidden_size: int, storage_of: StorageOf) -> int:
+    """Peak of these phases.
 
-    That takes the pairs of tokens and experts (four lists), its tokens' rows and what it needs,
-    the result included. The shared expert runs beside the sum.
+    route    x in float32 (unless it is), and the scores of all experts three times
+    experts  four lists of (token, expert) pairs, the sum, and at worst one expert that gets
+             all tokens: a copy of x and its MLP
+    shared   the sum and the shared expert; then the sum, two more of its size, and x in
+             float32 if the shared expert has a gate
     """
-    router = part.router
-    x = run.size(hidden_size)
-    wide_x = 4 * run.tokens * hidden_size if run.activation.name != "F32" else 0
-    scores = wide_x + 3 * 4 * run.tokens * router.experts
-    pairs = 4 * 8 * run.tokens * router.top_k
-    expert = _mlp_bytes(part.expert, run, hidden_size, kept, "ffn.experts.0")
-    moments = [scores, pairs + 2 * x + expert]
-    if part.shared is not None:
-        shared = _mlp_bytes(part.shared, run, hidden_size, kept, "ffn.shared")
-        moments += [x + shared, 3 * x + (wide_x if part.shared_gate else 0)]
-    return max(moments)
+    router = moe.router
+    x = shape.size(hidden_size)
+    wide_x = 4 * shape.tokens * hidden_size if shape.activation.name != "F32" else 0
+    scores = wide_x + 3 * 4 * shape.tokens * router.experts
+    pairs = 4 * 8 * shape.tokens * router.top_k
+    expert = _mlp_bytes(moe.expert, shape, hidden_size, storage_of, "ffn.experts.0")
+    phases = [scores, pairs + 2 * x + expert]
+    if moe.shared is not None:
+        shared = _mlp_bytes(moe.shared, shape, hidden_size, storage_of, "ffn.shared")
+        phases += [x + shared, 3 * x + (wide_x if moe.shared_gate else 0)]
+    return max(phases)
 
 
-part_bytes.register(Attention, attention_bytes)
-part_bytes.register(LatentAttention, latent_attention_bytes)
-part_bytes.register(CrossAttention, cross_attention_bytes)
+module_bytes.register(Attention, attention_bytes)
+module_bytes.register(LatentAttention, latent_attention_bytes)
+module_bytes.register(CrossAttention, cross_attention_bytes)
 
 
-@part_bytes.register
-def _(part: GatedDeltaNet, run: ForwardShape, hidden_size: int, kept: StorageOf) -> int:
-    """What enters the convolution and what is read are held, the latter in float32.
+@module_bytes.register
+def _(
+    delta_net: GatedDeltaNet, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
+) -> int:
+    """Peak of these phases.
 
-    Before, all projections. Beside what is held, for one sequence, the convolution's three lists;
-    or its result, the heads of queries and keys, and what chunks of tokens read, with the matrices
-    of one or all of it in one piece; last the gate, the gated result and the projection back.
+    project     twice the input of the convolution
+    throughout  input of the convolution, x in float32 (unless it is), result in float32
+    plus the largest of
+      convolve  3 convolution buffers of one sequence
+      delta     convolution result, heads of q and k, result of one sequence, and the
+                larger of: matrices of one chunk; the result in one tensor
+      gate      gate, and the larger of: gated result twice; gate and norm
+      project   twice the gate, and out_proj
     """
-    one = run.of_one_sequence()
-    channels, values = part.channels, part.value_heads * part.value_dim
-    wide_x = 4 * run.tokens * (hidden_size if run.activation.name != "F32" else 0)
-    held = run.size(channels) + wide_x + 4 * run.tokens * values
-    convolved = 4 * channels * (one.tokens + part.kernel_tokens)
-    heads = 2 * 4 * one.tokens * part.value_heads * part.key_dim
-    read = 4 * one.tokens * values
-    chunk = chunk_bytes(one.tokens, part.value_heads, part.key_dim, part.value_dim)
-    reading = convolved + heads + read + max(chunk, read)
-    gate = 4 * run.tokens * values
-    gating = max(2 * run.size(values), gate + norm_bytes(run, values)) + gate
-    back = product_bytes(run, values, hidden_size, kept("mixer.out"))
+    one = shape.of_one_sequence()
+    channels, values = delta_net.channels, delta_net.value_heads * delta_net.value_dim
+    wide_x = 4 * shape.tokens * (hidden_size if shape.activation.name != "F32" else 0)
+    throughout = shape.size(channels) + wide_x + 4 * shape.tokens * values
+    convolved = 4 * channels * (one.tokens + delta_net.kernel_tokens)
+    heads = 2 * 4 * one.tokens * delta_net.value_heads * delta_net.key_dim
+    result = 4 * one.tokens * values
+    chunk = chunk_bytes(one.tokens, delta_net.value_heads, delta_net.key_dim, delta_net.value_dim)
+    delta = convolved + heads + result + max(chunk, result)
+    gate = 4 * shape.tokens * values
+    gating = max(2 * shape.size(values), gate + norm_bytes(shape, values)) + gate
+    projection = product_bytes(shape, values, hidden_size, storage_of("mixer.out"))
     return max(
-        2 * run.size(channels),
-        held + max(3 * convolved, reading, gating, 2 * gate + back),
+        2 * shape.size(channels),
+        throughout + max(3 * convolved, delta, gating, 2 * gate + projection),
     )
 
 
-@part_bytes.register
-def _(part: ShortConvolution, run: ForwardShape, hidden_size: int, kept: StorageOf) -> int:
-    """The three vectors, what enters the convolution and its result are held.
+@module_bytes.register
+def _(conv: ShortConvolution, shape: ForwardShape, hidden_size: int, storage_of: StorageOf) -> int:
+    """Peak of these phases. C is the size of one tensor (T, channels).
 
-    Beside them, for one sequence, the inputs, their sum and what is added to it in float32; or
-    the gated result and the projection back.
+    project in   in_proj
+    convolve     5 C (three projections, input and result), and of one sequence in float32:
+                 inputs, their sum and the next product (and the bias)
+    project out  5 C, the gated result and out_proj
     """
-    one = run.of_one_sequence()
-    channels = part.channels
-    into = product_bytes(run, hidden_size, 3 * channels, kept("mixer.in"), bias=part.bias)
-    held = run.size(5 * channels)
-    inputs = 4 * channels * (one.tokens + part.kernel_tokens)
-    back = product_bytes(run, channels, hidden_size, kept("mixer.out"), bias=part.bias)
-    lists = 4 if part.bias else 3
-    return max(into, held + lists * inputs, held + run.size(channels) + back)
+    one = shape.of_one_sequence()
+    channels = conv.channels
+    into = product_bytes(shape, hidden_size, 3 * channels, storage_of("mixer.in"), bias=conv.bias)
+    throughout = shape.size(5 * channels)
+    inputs = 4 * channels * (one.tokens + conv.kernel_tokens)
+    projection = product_bytes(
+        shape, channels, hidden_size, storage_of("mixer.out"), bias=conv.bias
+    )
+    buffers = 4 if conv.bias else 3
+    return max(into, throughout + buffers * inputs, throughout + shape.size(channels) + projection)
 
 
 def layer_activation_bytes(
-    layer: Layer, hidden_size: int, run: ForwardShape, kept: StorageOf
+    layer: Layer, hidden_size: int, shape: ForwardShape, storage_of: StorageOf
 ) -> int:
-    """Everything that is alive while one layer runs, its input included.
+    """Peak bytes while one layer runs, its input included.
 
-    One that looks at pictures knows the number of each row that sees some.
+    A cross-attention layer also has the index (8 bytes) of each row that attends to images.
     """
     if layer.style == "parallel":
-        return _parallel_bytes(layer, hidden_size, run, kept)
-    together = fused_layer_bytes(layer, hidden_size, run, kept)
-    if together is not None:
-        return together
-    mixing = fused_attention_bytes(layer, hidden_size, run, kept)
-    if mixing is None:
-        mixing = _mixing_bytes(layer, hidden_size, run, kept)
-    transforming = fused_mlp_bytes(layer, hidden_size, run, kept)
-    if transforming is None:
-        transforming = _transforming_bytes(layer, hidden_size, run, kept)
-    rows = 8 * run.tokens if layer.style == "gated" else 0
-    return rows + max(mixing, transforming)
+        return _parallel_bytes(layer, hidden_size, shape, storage_of)
+    fused = fused_layer_bytes(layer, hidden_size, shape, storage_of)
+    if fused is not None:
+        return fused
+    mixer = fused_attention_bytes(layer, hidden_size, shape, storage_of)
+    if mixer is None:
+        mixer = _mixer_block_bytes(layer, hidden_size, shape, storage_of)
+    mlp = fused_mlp_bytes(layer, hidden_size, shape, storage_of)
+    if mlp is None:
+        mlp = _mlp_block_bytes(layer, hidden_size, shape, storage_of)
+    row_indices = 8 * shape.tokens if layer.style == "gated" else 0
+    return row_indices + max(mixer, mlp)
 
 
 def _is_scaled(layer: Layer) -> bool:
-    """Whether what a part makes is multiplied before it is added."""
+    """Whether the results of mixer and MLP are scaled before they are added."""
     return layer.residual_scale != 1.0 or layer.style == "gated"
 
 
-def _parallel_bytes(layer: Layer, hidden_size: int, run: ForwardShape, kept: StorageOf) -> int:
-    """x and its norm while tokens mix; their sum with the result while the other part runs; then
-    that part's result and the sum of all.
+def _parallel_bytes(
+    layer: Layer, hidden_size: int, shape: ForwardShape, storage_of: StorageOf
+) -> int:
+    """Mixer and MLP both read the norm of x. X is the size of x (T, h).
+
+    mixer  2 X (x, norm) and the mixer
+    MLP    3 X (x, norm, result of the mixer) and the MLP
+    add    5 X
     """
-    x = run.size(hidden_size)
-    mixing = part_bytes(layer.mixer, run, hidden_size, kept)
-    transforming = x + part_bytes(layer.feed_forward, run, hidden_size, kept)
-    return 2 * x + max(mixing, transforming, 3 * x)
+    x = shape.size(hidden_size)
+    mixer = module_bytes(layer.mixer, shape, hidden_size, storage_of)
+    mlp = x + module_bytes(layer.feed_forward, shape, hidden_size, storage_of)
+    return 2 * x + max(mixer, mlp, 3 * x)
 
 
-def _mixing_bytes(layer: Layer, hidden_size: int, run: ForwardShape, kept: StorageOf) -> int:
-    """x and its norm while tokens mix; x, the result and the norm of that; then the new x."""
-    x = run.size(hidden_size)
-    mixing = x + part_bytes(layer.mixer, run, hidden_size, kept)
-    after = x + norm_bytes(run, hidden_size) if layer.style == "sandwich" else x
-    added = 3 * x if _is_scaled(layer) else 2 * x
-    return x + max(norm_bytes(run, hidden_size), mixing, after, added)
+def _mixer_block_bytes(
+    layer: Layer, hidden_size: int, shape: ForwardShape, storage_of: StorageOf
+) -> int:
+    """Norm, mixer and residual sum, if they are not fused. X is the size of x (T, h).
 
-
-def _transforming_bytes(layer: Layer, hidden_size: int, run: ForwardShape, kept: StorageOf) -> int:
-    """The old x and the new one; beside them its norm and the feed-forward part; or the result and
-    the norm of that; then the next x.
+    norm   X and the norm
+    mixer  2 X and the mixer
+    after  2 X and the norm of the result ("sandwich" only)
+    add    3 X, or 4 X if the result is scaled
     """
-    x = run.size(hidden_size)
-    transforming = x + part_bytes(layer.feed_forward, run, hidden_size, kept)
-    after = x + norm_bytes(run, hidden_size) if layer.style == "sandwich" else x
+    x = shape.size(hidden_size)
+    mixer = x + module_bytes(layer.mixer, shape, hidden_size, storage_of)
+    after = x + norm_bytes(shape, hidden_size) if layer.style == "sandwich" else x
     added = 3 * x if _is_scaled(layer) else 2 * x
-    return 2 * x + max(norm_bytes(run, hidden_size), transforming, after, added)
+    return x + max(norm_bytes(shape, hidden_size), mixer, after, added)
 
 
-def persistent_bytes(spec: ModelSpec, run: ForwardShape, batch: int) -> int:
-    """What stays between layers: rotary tables and the batch's angles, one for each kind of rope,
-    and small things.
+def _mlp_block_bytes(
+    layer: Layer, hidden_size: int, shape: ForwardShape, storage_of: StorageOf
+) -> int:
+    """Norm, MLP and residual sum, if not fused: like the mixer block, and X for its input."""
+    x = shape.size(hidden_size)
+    mlp = x + module_bytes(layer.feed_forward, shape, hidden_size, storage_of)
+    after = x + norm_bytes(shape, hidden_size) if layer.style == "sandwich" else x
+    added = 3 * x if _is_scaled(layer) else 2 * x
+    return 2 * x + max(norm_bytes(shape, hidden_size), mlp, after, added)
 
-    Those are the ids, positions, slots and the like of tokens (8 bytes each) and what sampling has
-    counted of the vocabulary (5 bytes each, for every sequence).
+
+def persistent_bytes(spec: ModelSpec, shape: ForwardShape, batch: int) -> int:
+    """Bytes that stay allocated between layers, for all kinds of rope in the model.
+
+    per kind of rope      its table, and cosines and sines of this batch
+    per sequence          counts of sampled tokens: 5 bytes per token of the vocabulary
+    per token, position   ids, positions, slots and the like: 8 bytes each
     """
     ropes = {layer.mixer.rope for layer in spec.layers}
-    one = run.of_one_sequence()
+    one = shape.of_one_sequence()
     tables = sum(table_bytes(rope, one) for rope in ropes if rope is not None)
-    angles = sum(run.tokens * rope.dim // 2 * 4 * 2 for rope in ropes if rope is not None)
+    angles = sum(shape.tokens * rope.dim // 2 * 4 * 2 for rope in ropes if rope is not None)
     counted = 5 * spec.vocab_size * batch
-    return tables + angles + counted + 8 * (6 * run.tokens + 2 * run.context_tokens)
+    return tables + angles + counted + 8 * (6 * shape.tokens + 2 * shape.context_tokens)
 
 
-def head_activation_bytes(spec: ModelSpec, run: ForwardShape, head: Storage, batch: int) -> int:
-    """Embedding, logits and sampling: the part that is not a layer's.
+def head_activation_bytes(spec: ModelSpec, shape: ForwardShape, head: Storage, batch: int) -> int:
+    """Peak bytes of embedding, head and sampling; logits are float32, one row per sequence.
 
-    Rows of the embedding and their cast, or what decoding them takes; logits of one row a
-    sequence, three times where they are capped; sampling, with the logits and three steps of
-    penalties.
+    embed    rows of the embedding and their cast; or the blocks of those rows, decoded
+    head     the product and the logits
+    softcap  the logits three times (twice without a softcap)
+    sample   the logits twice, and four vectors of the vocabulary for penalties
     """
-    embedded = run.size(spec.hidden_size) * 2
+    embedded = shape.size(spec.hidden_size) * 2
     if head.form == "blocks":
-        numbers = run.tokens * spec.hidden_size
-        blocks = head.format.size_bytes((run.tokens, spec.hidden_size))
-        number = run.activation.block_bytes
-        decoding = decoding_bytes(head.format.name, numbers, number, run.threads)
+        values = shape.tokens * spec.hidden_size
+        blocks = head.format.size_bytes((shape.tokens, spec.hidden_size))
+        value_bytes = shape.activation.block_bytes
+        decoding = decoding_bytes(head.format.name, values, value_bytes, shape.threads)
         embedded = max(embedded, blocks + decoding)
     product = product_bytes(
-        run, spec.hidden_size, spec.vocab_size, head, bias=spec.head_bias, tokens=batch
+        shape, spec.hidden_size, spec.vocab_size, head, bias=spec.head_bias, tokens=batch
     )
     logits = batch * spec.vocab_size * 4
     capped = 3 * logits if spec.logit_softcap is not None else 2 * logits

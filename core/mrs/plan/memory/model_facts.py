@@ -1,4 +1,4 @@
-"""What a plan says of the model itself."""
+"""The model's own figures in a plan."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mrs.storage import Storage
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """A model in numbers.
+    """Figures of a model.
 
     `fingerprint` identifies the table of tensors: names, shapes, formats and sizes.
     """
@@ -53,8 +53,8 @@ def _fingerprint(checkpoint: Checkpoint) -> str:
 def weights_format(storage: Mapping[str, Storage]) -> str:
     """The formats of the matrices, the one with most bytes first: `Q4_K + Q6_K`."""
     totals: dict[str, int] = {}
-    for name, kept in storage.items():
+    for name, stored in storage.items():
         if name.endswith(".weight") and "norm" not in name:
-            totals[kept.format.name] = totals.get(kept.format.name, 0) + kept.size_bytes
+            totals[stored.format.name] = totals.get(stored.format.name, 0) + stored.size_bytes
     ordered = sorted(totals, key=lambda format: -totals[format])
     return " + ".join(ordered[:2]) + (" + \u2026" if len(ordered) > 2 else "")

@@ -1,4 +1,4 @@
-"""What a device holds besides tensors: the program or the driver, and what allocators waste."""
+"""Memory in addition to tensors: program, driver and the waste of allocators."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Estimate(NamedTuple):
         return cls(size_bytes, size_bytes, size_bytes)
 
     def __add__(self, other: object) -> Estimate:
-        """Term by term, not as tuples are joined."""
+        """Add term by term; a plain tuple would be concatenated."""
         if not isinstance(other, Estimate):
             return NotImplemented
         return Estimate(*(a + b for a, b in zip(self, other, strict=True)))
@@ -31,20 +31,20 @@ class Estimate(NamedTuple):
 
 NOTHING = Estimate(0, 0, 0)
 
-#: What the process itself takes on a CPU before any weight is there: the interpreter, torch's CPU
-#: build, its libraries and what importing them allocates, as the system counts resident memory.
+#: Resident memory of the process on a CPU before any weight is loaded: the interpreter, torch's
+#: CPU build, its libraries and what importing them allocates.
 #: Measured: 245 to 256 MiB with two threads on x86-64 under Linux.
 PROGRAM = Estimate(215 * MIB, 248 * MIB, 268 * MIB)
-#: The same with a build of torch for CUDA, which brings further libraries. Not measured.
+#: The same with torch's CUDA build, which loads more libraries. Not measured.
 CUDA_PROGRAM = Estimate(215 * MIB, 600 * MIB, 1500 * MIB)
-#: Bytes of tokenizer for a token of the vocabulary, of which a tokenizer file has merges, too.
+#: Bytes of the tokenizer per token of the vocabulary, merges included.
 TOKEN_BYTES = Estimate(0, 600, 900)
-#: Bytes of Python objects for a parameter: its description, its matrix, its part in a layer.
+#: Bytes of Python objects per parameter: its description, its matrix, its module.
 PARAMETER_BYTES = Estimate(1000, 4000, 6000)
-#: Bytes of a thread's stack and buffers.
+#: Bytes of the stack and buffers of a thread.
 THREAD_BYTES = MIB
-#: The heap keeps what is freed for the next use, and cannot use every gap: this part of the
-#: largest activations and of the KV cache, at most, and a few blocks.
+#: The heap does not return freed memory and cannot use every gap. It wastes at most these fractions
+#: of the largest activations and of the KV cache, and a few blocks.
 HEAP_GAPS, CACHE_GAPS, HEAP_BYTES = 0.7, 0.25, 8 * MIB
 #: An accelerator's allocator rounds blocks up and cannot use every gap between them.
 FRAGMENTATION = 0.25
@@ -52,7 +52,7 @@ FRAGMENTATION = 0.25
 #: A CUDA context with the kernels of one model: 107 to 555 MiB are reported over many cards, and
 #: the matrix library's workspace adds 8 MiB, or 32 on the largest ones.
 CUDA_CONTEXT = Estimate(107 * MIB + 8 * MIB, 400 * MIB, 555 * MIB + 32 * MIB)
-#: Metal keeps command buffers and compiled kernels; nothing was measured, so the bound is wide.
+#: Metal stores command buffers and compiled kernels. Not measured, so the bound is wide.
 METAL_RUNTIME = Estimate(0, 64 * MIB, 256 * MIB)
 
 
@@ -67,7 +67,7 @@ def program_bytes(vocabulary: int, parameters: int, threads: int) -> Estimate:
 
 
 def heap_bytes(activation_bytes: int, kv_bytes: int) -> Estimate:
-    """What the C library's heap takes besides the activations and caches that lie in it."""
+    """Waste of the C library's heap, in addition to the activations and caches in it."""
     most = int(HEAP_GAPS * activation_bytes + CACHE_GAPS * kv_bytes) + HEAP_BYTES
     return Estimate(0, most // 2, most)
 
@@ -86,7 +86,7 @@ def _torch_has_cuda() -> bool:
 
 
 def runtime_bytes(device: Device) -> Estimate:
-    """What the driver takes of an accelerator's memory; nothing of one that stands for the CPU."""
+    """Memory of an accelerator's driver; nothing for a logical device on the CPU."""
     if device.torch_device == "cpu":
         return NOTHING
     return METAL_RUNTIME if device.kind == "metal" else CUDA_CONTEXT

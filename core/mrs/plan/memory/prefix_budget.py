@@ -1,4 +1,4 @@
-"""What may be spent on remembering past sequences: memory that a plan leaves over, and files."""
+"""Limits of the prefix cache: memory that a plan leaves free, and files."""
 
 from __future__ import annotations
 
@@ -9,43 +9,44 @@ from mrs.plan.memory.breakdown import MemoryBreakdown
 from mrs.request import RunRequest
 from mrs.units import parse_bytes
 
-#: The part of what is left over that past sequences may take; the rest stays for others.
+#: Fraction of the free memory that the prefix cache may use; the rest stays free for others.
 PREFIX_SHARE = 0.5
 
 
-def prefix_budgets(request: RunRequest, terms: Sequence[MemoryBreakdown]) -> tuple[int, ...]:
-    """Bytes on each device, beside the caches of running sequences that `terms` count.
+def prefix_budgets(request: RunRequest, breakdowns: Sequence[MemoryBreakdown]) -> tuple[int, ...]:
+    """Bytes on each device, in addition to the caches of running sequences.
 
-    0 for devices that hold nothing, and for all where past sequences are not to be remembered.
+    0 for unused devices, and for all devices if the prefix cache is off.
     """
-    if not remembers(request):
-        return (0,) * len(terms)
+    if not has_prefix_cache(request):
+        return (0,) * len(breakdowns)
     return tuple(
-        int(PREFIX_SHARE * max(held.free_bytes, 0)) if held.is_used else 0 for held in terms
+        int(PREFIX_SHARE * max(breakdown.free_bytes, 0)) if breakdown.is_used else 0
+        for breakdown in breakdowns
     )
 
 
 def folder_bytes(request: RunRequest) -> int | None:
-    """Bytes that files may take in the request's folder; None where it names none.
+    """Most bytes of files in `--prefix-cache-dir`; None if no folder is given.
 
-    UsageError where they could hold nothing.
+    UsageError if a folder is given and the prefix cache is off.
     """
     if request.prefix_cache_dir is None:
         return None
-    if not remembers(request):
+    if not has_prefix_cache(request):
         raise UsageError(
-            f"nothing is remembered that could be kept in {request.prefix_cache_dir or 'a folder'}",
+            f"the prefix cache is off: nothing to store in {request.prefix_cache_dir or 'it'}",
             where="--prefix-cache-dir",
             hint="leave out --no-kv-cache and --prefix-cache-n 0",
         )
     if not request.prefix_cache_dir:
-        raise UsageError("--prefix-cache-dir names no folder", hint="give it one, or leave it out")
+        raise UsageError("--prefix-cache-dir is empty", hint="give it a folder, or leave it out")
     try:
         return parse_bytes(request.prefix_cache_dir_size)
     except ValueError as error:
         raise UsageError(str(error), where="--prefix-cache-dir-size") from None
 
 
-def remembers(request: RunRequest) -> bool:
-    """Whether past sequences are remembered at all."""
+def has_prefix_cache(request: RunRequest) -> bool:
+    """Whether the prefix cache is on."""
     return bool(request.kv_cache and request.prefix_cache_n)

@@ -1,4 +1,4 @@
-"""How devices keep the weights of one model, counted once for all plans of it."""
+"""How devices store the weights of one model, computed once for all plans of it."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from mrs.source.checkpoint import Checkpoint
 from mrs.storage import Storage, StorageRules, resolve_dtype, store
 from mrs.units import MIB
 
-#: Temporaries of decoding or encoding a weight of a chunk, of a chunk that has scales of its own,
-#: and of one that is stored transposed.
+#: Temporary bytes per weight that is decoded or encoded; in addition if its tensor has separate
+#: scales; in addition if it is transposed in the file.
 CODING_BYTES, SCALED_BYTES, TRANSPOSED_BYTES = 44, 64, 8
-#: What 2**21 numbers take while an accelerator quantizes them and lays them out, at most.
+#: Most memory of an accelerator while it quantizes 2**21 values and brings them into its layout.
 BLOCK_LOAD_SCRATCH_BYTES = 96 * MIB
 
 
-#: A layer, and how the matrices of its slots are kept.
+#: A layer, and the storage of the matrices in its slots.
 LayerKind = tuple[Layer, tuple[tuple[str, Storage], ...]]
 
 
 @dataclass(frozen=True)
 class StoredWeights:
-    """All parameters as one kind of device keeps them; `layer_…` have one entry a layer.
+    """All parameters as one kind of device stores them; `layer_...` have one entry per layer.
 
-    `layer_kinds` tells layers apart that differ in themselves or in how the matrices of their slots
-    (`mixer.q`) are kept: each is an index into `kinds`. `load_scratch_bytes` is what loading takes
-    of the device's memory beside the weights. The works are what a forward pass asks for.
+    `layer_kinds` are indices into `kinds`: layers are of one kind if they have the same spec and
+    the matrices of their slots (`mixer.q`) are stored alike. `load_scratch_bytes` is temporary
+    memory of the device while weights are loaded. The works are those of a forward pass.
     """
 
     storage: Mapping[str, Storage]
@@ -56,26 +56,26 @@ class StoredWeights:
 
     @cached_property
     def is_packed(self) -> bool:
-        """Whether the native kernels multiply some of them."""
-        return any(kept.form == "packed" for kept in self.storage.values())
+        """Whether some weights are packed for the native kernels."""
+        return any(stored.form == "packed" for stored in self.storage.values())
 
 
 class ModelWeightsInfo:
-    """The weights of a model in its files, and what becomes of them on devices."""
+    """The weights of a model in its files and on devices."""
 
     def __init__(self, checkpoint: Checkpoint, description: Description) -> None:
         self.checkpoint = checkpoint
         self.spec = description.spec
         self.parameters = description.parameters
         self._description = description
-        self._kept: dict[tuple[StorageRules, bool], StoredWeights] = {}
+        self._stored: dict[tuple[StorageRules, bool], StoredWeights] = {}
 
     @cached_property
     def facts(self) -> ModelFacts:
         return model_facts(self.checkpoint, self._description)
 
     @cached_property
-    def stored(self) -> Mapping[str, list[Format]]:
+    def stored_formats(self) -> Mapping[str, list[Format]]:
         """The formats of each parameter's pieces."""
         tensors = self.checkpoint.tensors
         return {
@@ -83,14 +83,14 @@ class ModelWeightsInfo:
         }
 
     @cached_property
-    def stored_as(self) -> Mapping[str, Storage]:
-        """Format and bytes of each parameter in the files; scales of FP8 numbers do not count.
+    def file_storage(self) -> Mapping[str, Storage]:
+        """Format and bytes of each parameter in the files, without scales of FP8 weights.
 
-        Only MXFP4 numbers come as plain bytes, two in each, with a byte of scale for 32.
+        U8 tensors are MXFP4: two values in a byte, and one byte of scale for 32 values.
         """
         found = {}
         for parameter in self.parameters:
-            format = self.stored[parameter.name][0]
+            format = self.stored_formats[parameter.name][0]
             format = FORMATS["MXFP4"] if format.name == "U8" else format
             size_bytes = prod(parameter.shape) * format.block_bytes // format.block_elements
             found[parameter.name] = Storage(format, size_bytes)
@@ -106,34 +106,34 @@ class ModelWeightsInfo:
             format
             for parameter in self.parameters
             if parameter.role != "vector"
-            for format in self.stored[parameter.name]
+            for format in self.stored_formats[parameter.name]
         )
 
-    def kept(self, rules: StorageRules, *, is_cpu: bool) -> StoredWeights:
-        """What a device makes of them."""
+    def on_device(self, rules: StorageRules, *, is_cpu: bool) -> StoredWeights:
+        """The weights as a device stores them under these rules."""
         key = rules, is_cpu
-        if key not in self._kept:
-            self._kept[key] = self._keep(rules, is_cpu)
-        return self._kept[key]
+        if key not in self._stored:
+            self._stored[key] = self._store(rules, is_cpu)
+        return self._stored[key]
 
-    def _keep(self, rules: StorageRules, is_cpu: bool) -> StoredWeights:
-        storage = {p.name: store(p, self.stored[p.name], rules) for p in self.parameters}
+    def _store(self, rules: StorageRules, is_cpu: bool) -> StoredWeights:
+        storage = {p.name: store(p, self.stored_formats[p.name], rules) for p in self.parameters}
         layer_bytes = [0] * len(self.spec.layers)
         slots: list[list[tuple[str, Storage]]] = [[] for _ in self.spec.layers]
         non_mapped_bytes, loading = 0, set[_Loading]()
         for parameter in self.parameters:
-            kept, layer = storage[parameter.name], parameter.layer
-            loading.add(_Loading.of(parameter, self.stored[parameter.name], kept))
+            stored, layer = storage[parameter.name], parameter.layer
+            loading.add(_Loading.of(parameter, self.stored_formats[parameter.name], stored))
             if layer is None:
-                non_mapped_bytes += kept.size_bytes
+                non_mapped_bytes += stored.size_bytes
                 continue
-            layer_bytes[layer] += kept.size_bytes
+            layer_bytes[layer] += stored.size_bytes
             if parameter.role == "matrix":
                 slot = parameter.name.split(".", 2)[2].removesuffix(".weight")
-                slots[layer].append((slot, kept))
+                slots[layer].append((slot, stored))
         works, non_mapped_work = weights_work(self.parameters, self.spec, storage)
         layers = list(zip(self.spec.layers, map(tuple, slots), strict=True))
-        kinds = {kind: number for number, kind in enumerate(dict.fromkeys(layers))}
+        kinds = {kind: index for index, kind in enumerate(dict.fromkeys(layers))}
         return StoredWeights(
             storage=storage,
             layer_bytes=layer_bytes,
@@ -147,39 +147,39 @@ class ModelWeightsInfo:
 
 
 class _Loading(NamedTuple):
-    """What loading a parameter depends on; most of a model's parameters are alike."""
+    """Everything that loading a parameter depends on; most parameters of a model are alike."""
 
     shape: tuple[int, ...]
-    stored: tuple[Format, ...]
-    kept: Storage
+    formats: tuple[Format, ...]
+    target: Storage
     is_scaled: bool
     is_transposed: bool
 
     @classmethod
-    def of(cls, parameter: Parameter, stored: Sequence[Format], kept: Storage) -> _Loading:
+    def of(cls, parameter: Parameter, formats: Sequence[Format], target: Storage) -> _Loading:
         is_scaled = is_transposed = False
         for piece in parameter.pieces:
             is_scaled |= piece.scales is not None
             is_transposed |= piece.transposed
-        return cls(parameter.shape, tuple(stored), kept, is_scaled, is_transposed)
+        return cls(parameter.shape, tuple(formats), target, is_scaled, is_transposed)
 
     def scratch_bytes(self, *, is_cpu: bool) -> int:
-        """Memory that loading takes besides the parameter's own.
+        """Temporary bytes on the device while the parameter is loaded.
 
-        A chunk of the file, and what is made of it before it goes to its place. An accelerator
-        makes blocks itself, some at a time.
+        A CPU needs a chunk of the file, its values in the target format, and the temporaries of
+        coding. An accelerator needs memory only if it quantizes blocks itself, some at a time.
         """
-        kept, threads = self.kept, cpu_threads()
+        target, threads = self.target, cpu_threads()
         weights = min(prod(self.shape), load_chunk_weights(threads))
-        file_bytes = max(weights * f.block_bytes // f.block_elements for f in self.stored)
+        file_bytes = max(weights * f.block_bytes // f.block_elements for f in self.formats)
         if not is_cpu:
-            return BLOCK_LOAD_SCRATCH_BYTES if kept.form == "blocks" else 0
-        if all(format == kept.format for format in self.stored):
+            return BLOCK_LOAD_SCRATCH_BYTES if target.form == "blocks" else 0
+        if all(format == target.format for format in self.formats):
             return file_bytes
-        kept_bytes = weights * kept.format.block_bytes // kept.format.block_elements
+        target_bytes = weights * target.format.block_bytes // target.format.block_elements
         coded = CODING_BYTES * min(weights, threads * CODED_WEIGHTS)
         if self.is_scaled:
             coded += SCALED_BYTES * min(weights, SCALED_CHUNK_WEIGHTS)
         if self.is_transposed:
             coded += TRANSPOSED_BYTES * weights
-        return file_bytes + kept_bytes + coded
+        return file_bytes + target_bytes + coded

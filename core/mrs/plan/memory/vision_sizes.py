@@ -1,6 +1,6 @@
-"""What seeing takes: a tower and a projector beside embedding and head, and pictures in prompts.
+"""Memory of a vision tower, its projector and the images in prompts.
 
-Letters as in `mrs.plan.memory.forward_pass`; T are the patches that go through the tower together.
+Letters as in `mrs.plan.memory.forward_pass`; T is the number of patches in one pass of the tower.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from mrs.plan.memory.forward_pass import ForwardShape, norm_bytes, product_bytes
 from mrs.request import VisionRequest
 from mrs.storage import Storage
 
-#: Queries that torch's attention on a CPU works on together at most, a thread.
+#: Most queries that torch's attention on a CPU processes at once in each thread.
 ATTENTION_QUERIES = 256
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """The pictures that a plan counts with: `count` in a sequence, the largest of `edge` pixels."""
+class PlannedImages:
+    """Images that a plan allows for: `count` in a sequence, with edges of up to `edge` pixels."""
 
     count: int
     edge: int
@@ -37,17 +37,17 @@ class Pictures:
 
     @property
     def keys(self) -> int:
-        """Keys of all of them together, where layers of their own look at them."""
+        """Keys of all images for cross-attention layers; 0 if the model has none."""
         return self.count * self.largest.keys
 
 
 @dataclass(frozen=True)
 class VisionSizes:
-    """What sees, on the device of embedding and head.
+    """Memory of vision on the device of embedding and head.
 
-    `activation_bytes` are at their height while a picture is looked at, `feature_bytes` stay
-    until the prompt is read. `image_rows` of the context are taken by each picture, at most, and
-    `image_keys` are looked at by layers of their own.
+    `activation_bytes` is the peak while one image is encoded; `feature_bytes` stay until the prompt
+    is computed. Each image needs at most `image_rows` tokens of the context and `image_keys` keys
+    in cross-attention layers.
     """
 
     images: int
@@ -59,110 +59,114 @@ class VisionSizes:
     feature_bytes: int
 
 
-def pictures(spec: ModelSpec, request: VisionRequest | None) -> Pictures | None:
-    """What is planned for; None where nothing sees."""
+def planned_images(spec: ModelSpec, request: VisionRequest | None) -> PlannedImages | None:
+    """The images that the request allows; None if the model has no vision support."""
     if spec.vision is None or request is None:
         return None
     edge = min(request.max_image_length, request.max_edge or request.max_image_length)
-    return Pictures(request.max_num_images, edge, spec.vision.layout.largest(edge))
+    return PlannedImages(request.max_num_images, edge, spec.vision.layout.largest(edge))
 
 
 def vision_sizes(
     spec: ModelSpec,
     parameters: Sequence[Parameter],
     storage: Mapping[str, Storage],
-    shown: Pictures,
-    run: ForwardShape,
+    images: PlannedImages,
+    shape: ForwardShape,
     batch: int,
 ) -> VisionSizes:
-    """The terms of a model that sees, as one device would hold it; `run` is a pass on it."""
+    """Vision sizes of a model on one device; `shape` is a forward pass on that device."""
     assert spec.vision is not None
-    shape = shown.largest
-    features = (shape.keys or shape.rows) * spec.hidden_size * run.activation.block_bytes
+    image = images.largest
+    features = (image.keys or image.rows) * spec.hidden_size * shape.activation.block_bytes
     return VisionSizes(
-        images=shown.count,
-        image_edge=shown.edge,
-        image_rows=shape.rows,
-        image_keys=shape.keys,
+        images=images.count,
+        image_edge=images.edge,
+        image_rows=image.rows,
+        image_keys=image.keys,
         weight_bytes=sum(
             storage[p.name].size_bytes for p in parameters if p.name.startswith("vision.")
         ),
         activation_bytes=_vision_activation_bytes(
-            spec.vision, spec.hidden_size, shape, storage, run
+            spec.vision, spec.hidden_size, image, storage, shape
         ),
-        feature_bytes=batch * shown.count * features,
+        feature_bytes=batch * images.count * features,
     )
 
 
 def _vision_activation_bytes(
     vision: Vision,
     hidden_size: int,
-    shape: ImageShape,
+    image: ImageShape,
     storage: Mapping[str, Storage],
-    run: ForwardShape,
+    shape: ForwardShape,
 ) -> int:
-    """The most that is alive while one picture of this shape is looked at.
+    """Peak bytes while one image of this shape is encoded.
 
-    Its pixels and their cast are held all the time, what the tower saw twice while it is put
-    together. Beside them one layer runs; or the projector does, on every row of what was seen.
+    throughout  pixels in float32 and their cast, features of the tower twice
+    tower       hidden states, and the larger of: patch embedding, one layer
+    project     four tensors of all patches, as wide as the wider of features and text
     """
-    number = run.activation.block_bytes
+    value_bytes = shape.activation.block_bytes
     tower = vision.tower
-    pixels = prod(shape.pixels) * (4 + number)
+    pixels = prod(image.pixels) * (4 + value_bytes)
     width = tower.output_size
-    seen = shape.patches * width * number
-    at_once = rows_at_once(tower, shape)
-    one = replace(run, tokens=at_once, sequence_tokens=at_once, context_tokens=at_once)
+    features = image.patches * width * value_bytes
+    at_once = rows_at_once(tower, image)
+    one = replace(shape, tokens=at_once, sequence_tokens=at_once, context_tokens=at_once)
     layers = [
         _layer_bytes(stack[0], tower.hidden_size, one, storage, f"vision.{key}.0.")
         for key, stack in tower.stacks.items()
         if stack
     ]
-    patches = one.size(prod(shape.pixels) // max(shape.patches, 1) + 3 * tower.hidden_size)
-    kept = one.size(width)
-    projecting = 2 * seen + 4 * shape.patches * max(hidden_size, width) * number
-    return pixels + max(2 * seen + kept + max([patches, *layers]), projecting)
+    patches = one.size(prod(image.pixels) // max(image.patches, 1) + 3 * tower.hidden_size)
+    hidden = one.size(width)
+    projecting = 2 * features + 4 * image.patches * max(hidden_size, width) * value_bytes
+    return pixels + max(2 * features + hidden + max([patches, *layers]), projecting)
 
 
 @singledispatch
-def rows_at_once(tower: Tower, shape: ImageShape) -> int:
-    """Patches that go through a tower's layers together; a case a kind that cuts them up."""
-    return shape.patches
+def rows_at_once(tower: Tower, image: ImageShape) -> int:
+    """Patches in one pass of the tower; one case for each tower that processes tiles singly."""
+    return image.patches
 
 
 @rows_at_once.register
-def _(tower: ClipTower, shape: ImageShape) -> int:
-    return shape.patches // shape.pixels[0]
+def _(tower: ClipTower, image: ImageShape) -> int:
+    return image.patches // image.pixels[0]
 
 
 @rows_at_once.register
-def _(tower: SiglipTower, shape: ImageShape) -> int:
-    return shape.patches // shape.pixels[0]
+def _(tower: SiglipTower, image: ImageShape) -> int:
+    return image.patches // image.pixels[0]
 
 
 def _layer_bytes(
-    layer: Layer, hidden_size: int, run: ForwardShape, storage: Mapping[str, Storage], prefix: str
+    layer: Layer, hidden_size: int, shape: ForwardShape, storage: Mapping[str, Storage], prefix: str
 ) -> int:
-    """x, its norm, queries, keys and values, the heads' results twice and the product of them; or
-    the new x, its norm, three times what the feed-forward part works on, and its result.
+    """Peak bytes of one layer of the tower. X is the size of x, I that of the MLP's inside.
 
-    Turned queries and keys are there beside those that they were made of. Torch's attention takes
-    a tile of scores for every thread.
+    mixer  2 X (x, norm), 7 tensors of all heads (q, k, v, rotated q and k, result twice), and
+           the larger of: a tile of scores per thread; o_proj
+    MLP    2 X (x, norm), and the largest of: I and up_proj; 4 I; I and down_proj
+    norm   X and the norm
     """
 
     def product(slot: str, columns: int, rows: int, bias: bool) -> int:
-        return product_bytes(run, columns, rows, storage[f"{prefix}{slot}.weight"], bias=bias)
+        return product_bytes(shape, columns, rows, storage[f"{prefix}{slot}.weight"], bias=bias)
 
     assert isinstance(layer.mixer, Attention)
     assert isinstance(layer.feed_forward, Mlp)
     mixer, mlp = layer.mixer, layer.feed_forward
-    heads = run.size(mixer.heads * mixer.head_dim)
-    x, wide = run.size(hidden_size), run.size(mlp.intermediate)
+    heads = shape.size(mixer.heads * mixer.head_dim)
+    x, inside = shape.size(hidden_size), shape.size(mlp.intermediate)
     tile = ATTENTION_QUERIES * (ATTENTION_KEYS_PER_STEP + mixer.head_dim + 2)
-    scores = max(run.threads, 1) * 4 * min(tile, run.tokens * (run.tokens + mixer.head_dim + 2))
-    back = product("mixer.o", mixer.heads * mixer.head_dim, hidden_size, mixer.out_bias)
-    mixing = 2 * x + 7 * heads + max(scores, back)
+    scores = (
+        max(shape.threads, 1) * 4 * min(tile, shape.tokens * (shape.tokens + mixer.head_dim + 2))
+    )
+    projection = product("mixer.o", mixer.heads * mixer.head_dim, hidden_size, mixer.out_bias)
+    mixer_bytes = 2 * x + 7 * heads + max(scores, projection)
     up = product("ffn.up", hidden_size, mlp.intermediate, mlp.bias)
     down = product("ffn.down", mlp.intermediate, hidden_size, mlp.bias)
-    transforming = 2 * x + max(wide + up, 4 * wide, wide + down)
-    return max(mixing, transforming, x + norm_bytes(run, hidden_size))
+    mlp_bytes = 2 * x + max(inside + up, 4 * inside, inside + down)
+    return max(mixer_bytes, mlp_bytes, x + norm_bytes(shape, hidden_size))

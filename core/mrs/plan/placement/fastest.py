@@ -17,32 +17,21 @@ EQUAL_FRACTION = 1e-9
 
 
 def fastest(
-    *,
-    layer_bytes: Sequence[int],
-    non_mapped_bytes: int,
-    kv_bytes_per_layer: int | Sequence[int],
-    mapped_act_bytes: int,
-    non_mapped_act_bytes: int,
+    demand: Demand,
     devices: Sequence[DeviceMemory],
     bandwidth_bytes_per_s: Sequence[float],
-    reads: TokenReads | None = None,
+    reads: TokenReads,
     hop_seconds: float = HOP_SECONDS,
 ) -> Placement:
-    """The placement of consecutive runs with the least time a token, then the fewest devices.
+    """The placement with the least time per token; of equally fast ones, the fewest devices.
 
-    Devices may be visited in any order; the first one visited holds the non-mapped part.
-    `reads` defaults to every weight and the whole KV. Exact: a dynamic programme over (devices
-    used, layers placed), where devices with equal memory and bandwidth are interchangeable.
+    Each device gets a range of consecutive layers. Devices may be visited in any order; the first
+    one visited stores the non-mapped part. The result is exact: dynamic programming over (set of
+    used devices, layers placed). Devices with equal memory and bandwidth are interchangeable.
 
-    Raises DoesNotFit with the bytes of the layers beyond the longest run that fits.
+    Raises DoesNotFit with the bytes of the layers after the longest range that fits.
     """
-    demand = Demand.of(
-        layer_bytes, non_mapped_bytes, kv_bytes_per_layer, mapped_act_bytes, non_mapped_act_bytes
-    )
     candidates = without_shared_cpu(devices)
-    if reads is None:
-        totals = [w + kv for w, kv in zip(demand.layer_bytes, demand.kv_bytes, strict=True)]
-        reads = TokenReads(totals, non_mapped_bytes)
     search = _Search(demand, candidates, bandwidth_bytes_per_s, reads, hop_seconds)
     search.run()
     return search.result()
@@ -50,7 +39,7 @@ def fastest(
 
 @dataclass(frozen=True)
 class _Step:
-    """The best way to a state: its time and the run that was placed last."""
+    """The fastest way to a state: its time and the range of layers that was placed last."""
 
     seconds: float
     device: int
@@ -59,7 +48,7 @@ class _Step:
 
 
 class _Search:
-    """States are a bit set of devices; each knows its best step for every number of layers."""
+    """A state is a bit set of used devices; `steps[state][n]` is its best step for `n` layers."""
 
     def __init__(
         self,
@@ -84,22 +73,22 @@ class _Search:
                     self._extend(used, start, step.seconds, device)
 
     def _next_devices(self, used: int) -> Iterator[int]:
-        """Unused devices, and of equal ones only the first."""
-        seen = set()
+        """Unused devices; of equal devices only the first."""
+        tried = set()
         for device, memory in enumerate(self.devices):
             twin = (memory.kind, memory.available_bytes, self.bandwidth[device])
-            if not used >> device & 1 and twin not in seen:
-                seen.add(twin)
+            if not used >> device & 1 and twin not in tried:
+                tried.add(twin)
                 yield device
 
     def _extend(self, used: int, start: int, seconds: float, device: int) -> None:
-        """Place every run from `start` that fits the device."""
+        """Try every range of layers from `start` that fits on the device."""
         first = not used
-        room = self.devices[device].usable_bytes - self.demand.fixed_bytes(first=first)
+        free_bytes = self.devices[device].usable_bytes - self.demand.fixed_bytes(first=first)
         state = used | 1 << device
         known = self.steps.setdefault(state, {})
         fixed_read = self.reads.non_mapped_bytes if first else 0
-        for count in range(1, self.demand.layers_that_fit(start, room) + 1):
+        for count in range(1, self.demand.layers_that_fit(start, free_bytes) + 1):
             end = start + count
             read = fixed_read + self.read_before[end] - self.read_before[start]
             total = seconds + read / self.bandwidth[device]
@@ -107,7 +96,7 @@ class _Search:
                 known[end] = _Step(total, device, start, used)
 
     def result(self) -> Placement:
-        """The least time over all sets that hold every layer."""
+        """The fastest placement over all sets of devices that fit every layer."""
         finished: dict[int, tuple[float, int]] = {}
         for state, steps in self.steps.items():
             step = steps.get(self.demand.layer_count)
@@ -120,15 +109,15 @@ class _Search:
             raise self._does_not_fit()
         limit = min(seconds for seconds, _ in finished.values()) * (1 + EQUAL_FRACTION)
         best = min(count for count, (seconds, _) in finished.items() if seconds <= limit)
-        return Placement(self._runs(finished[best][1]))
+        return Placement(self._ranges(finished[best][1]))
 
-    def _runs(self, state: int) -> list[tuple[int, int]]:
-        runs, end = [], self.demand.layer_count
+    def _ranges(self, state: int) -> list[tuple[int, int]]:
+        ranges, end = [], self.demand.layer_count
         while state:
             step = self.steps[state][end]
-            runs.append((step.device, end - step.start))
+            ranges.append((step.device, end - step.start))
             state, end = step.previous, step.start
-        return runs[::-1]
+        return ranges[::-1]
 
     def _does_not_fit(self) -> DoesNotFit:
         placed = max(max(steps, default=0) for steps in self.steps.values())
@@ -137,7 +126,7 @@ class _Search:
             missing += self.demand.fixed_bytes(first=True)
         return DoesNotFit(
             f"{self.demand.layer_count - placed} of {self.demand.layer_count} layers "
-            f"({human_bytes(missing)}) find no device",
+            f"({human_bytes(missing)}) fit on no device",
             missing_bytes=missing,
             hint="lower --max-seq-len or --max-batch-size, or pick a smaller --isq",
         )

@@ -1,4 +1,4 @@
-"""The `fill` strategy: fill each device in turn with as many layers as it holds.
+"""The `fill` strategy: put as many layers as fit on each device, one device after another.
 
 The rules are those of mistral.rs' automatic device mapping (version 0.8.1).
 """
@@ -13,27 +13,16 @@ from mrs.plan.placement.placement import Demand, Placement, no_layer_warning, wi
 from mrs.units import human_bytes
 
 
-def auto_map(
-    *,
-    layer_bytes: Sequence[int],
-    non_mapped_bytes: int,
-    kv_bytes_per_layer: int | Sequence[int],
-    mapped_act_bytes: int,
-    non_mapped_act_bytes: int,
-    devices: Sequence[DeviceMemory],
-) -> Placement:
-    """Layers on devices, in order, each device filled before the next.
+def fill(demand: Demand, devices: Sequence[DeviceMemory]) -> Placement:
+    """Place layers in order and fill each device before the next one.
 
-    A device takes everything that is left if all of it fits at once, else the longest run of
-    layers that fits; a device that fits none is skipped with a warning. Only the device listed
-    first is charged for the non-mapped weights. On unified memory (`metal`) a listed CPU is left
-    out, because its bytes are the accelerator's. Layers have at least one byte.
+    A device gets all remaining layers if they fit at once, otherwise the longest range that fits.
+    A device that fits no layer is skipped with a warning. Only the first device of the list is
+    charged for the non-mapped weights. On unified memory (`metal`) the CPU of the list is ignored,
+    because it shares the accelerator's memory. Every layer must have at least one byte.
 
-    Raises DoesNotFit with the weight bytes that found no device.
+    Raises DoesNotFit with the weight bytes that fit on no device.
     """
-    demand = Demand.of(
-        layer_bytes, non_mapped_bytes, kv_bytes_per_layer, mapped_act_bytes, non_mapped_act_bytes
-    )
     candidates = without_shared_cpu(devices)
     layers: list[tuple[int, int]] = []
     warnings: list[str] = []
@@ -57,7 +46,7 @@ def auto_map(
 def _fit(
     demand: Demand, device: DeviceMemory, placed: int, remaining_bytes: int, *, first: bool
 ) -> tuple[int, int] | None:
-    """How many layers the device takes and their weight bytes; None if it holds none."""
+    """Layers that the device gets and their weight bytes; None if it fits no layer."""
     capacity = device.usable_bytes
     whole = remaining_bytes + demand.activation_bytes(first=first) + sum(demand.kv_bytes[placed:])
     if whole <= capacity:

@@ -15,34 +15,34 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def parse_layer_map(text: str) -> list[tuple[int, int]]:
-    """`(ordinal, layer_count)` pairs in the order given; a lone count means accelerator 0.
+    """`(ordinal, layer_count)` pairs in the given order; a single count is for accelerator 0.
 
-    UsageError quotes the part that is not understood or the ordinal that comes twice.
+    UsageError quotes the pair that cannot be parsed, or the ordinal that is given twice.
     """
     if _NUMBER.fullmatch(text.strip()):
         return [(0, int(text))]
     pairs: list[tuple[int, int]] = []
-    for part in text.split(";"):
-        ordinal, colon, count = (piece.strip() for piece in part.partition(":"))
+    for pair in text.split(";"):
+        ordinal, colon, count = (field.strip() for field in pair.partition(":"))
         if not (colon and _NUMBER.fullmatch(ordinal) and _NUMBER.fullmatch(count)):
-            raise UsageError(f"{part.strip()!r} is no layer count", where=FLAG, hint=EXPECTED)
+            raise UsageError(f"{pair.strip()!r} is not a layer count", where=FLAG, hint=EXPECTED)
         if int(ordinal) in dict(pairs):
             raise UsageError(
-                f"ordinal {int(ordinal)} comes twice, again in {part.strip()!r}",
+                f"ordinal {int(ordinal)} is given twice, again in {pair.strip()!r}",
                 where=FLAG,
-                hint="name each ordinal once",
+                hint="give each ordinal once",
             )
         pairs.append((int(ordinal), int(count)))
     return pairs
 
 
-def place_by_hand(
+def manual_placement(
     pairs: Sequence[tuple[int, int]], layer_count: int, devices: Sequence[DeviceMemory]
 ) -> Placement:
-    """The placement that the pairs ask for; layers not named go to the CPU.
+    """The placement that the pairs describe; all other layers go to the CPU.
 
-    UsageError if an ordinal names no accelerator, if more layers are named than there are, or if
-    layers are left over and no CPU is listed. Whether the devices hold them is not checked here.
+    UsageError if an ordinal is not that of an accelerator, if the pairs have more layers than the
+    model, or if layers remain and there is no CPU. Does not check whether the layers fit.
     """
     accelerators = {d.ordinal: index for index, d in enumerate(devices) if d.kind != "cpu"}
     layers: list[tuple[int, int]] = []
@@ -51,14 +51,16 @@ def place_by_hand(
         if ordinal not in accelerators:
             known = ", ".join(map(str, sorted(accelerators)))
             raise UsageError(
-                f"{f'{ordinal}:{count}'!r} names an accelerator that is not there",
+                f"{f'{ordinal}:{count}'!r} is for an accelerator that does not exist",
                 where=FLAG,
-                hint=f"the ordinals here are {known}" if known else "there is no accelerator here",
+                hint=f"the ordinals here are {known}"
+                if known
+                else "this machine has no accelerator",
             )
         if count > left:
-            named = sum(count for _, count in pairs)
+            given = sum(count for _, count in pairs)
             raise UsageError(
-                f"{f'{ordinal}:{count}'!r} is too much: {named} layers named of {layer_count}",
+                f"{f'{ordinal}:{count}'!r} is too much: {given} layers given, {layer_count} exist",
                 where=FLAG,
                 hint=f"expected at most {layer_count} in all",
             )
@@ -76,6 +78,6 @@ def _on_cpu(left: int, layer_count: int, devices: Sequence[DeviceMemory]) -> lis
         raise UsageError(
             f"{left} of {layer_count} layers have no device",
             where=FLAG,
-            hint=f"there is no CPU to take the rest; name all {layer_count} layers",
+            hint=f"no CPU is listed for the rest; give all {layer_count} layers a device",
         )
     return [(cpu, left)]

@@ -1,4 +1,4 @@
-"""Choose the device of every layer: a strategy, or the layer map that was given."""
+"""Choose the device of every layer, by a strategy or by the given layer map."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mrs.plan.cost import decoded_layer_bytes
 from mrs.plan.memory.breakdown import Correction, host_bytes, host_index
 from mrs.plan.memory.device_sizes import DeviceSizes, ModelSizes
 from mrs.plan.placement.fastest import fastest
-from mrs.plan.placement.fill import auto_map
-from mrs.plan.placement.layer_map import parse_layer_map, place_by_hand
-from mrs.plan.placement.placement import Placement
+from mrs.plan.placement.fill import fill
+from mrs.plan.placement.layer_map import manual_placement, parse_layer_map
+from mrs.plan.placement.placement import Demand, Placement
 from mrs.plan.placement.spread import spread
 from mrs.plan.placement.token_time import TokenReads
 from mrs.request import RunRequest
@@ -28,15 +28,15 @@ def place(
     devices: Sequence[Device],
     corrections: Mapping[str, Correction],
 ) -> Placement:
-    """The placement that is asked for, on `devices` (accelerators in order, the CPU last).
+    """The requested placement on `devices` (accelerators in order, the CPU last).
 
-    A model that is too large is placed all the same, with what is left over on the last device:
-    the account then says what is missing there. UsageError for a layer map that cannot be.
+    If the model is too large, the remaining layers are placed on the last device, and its memory
+    breakdown shows the missing bytes. UsageError for an impossible layer map.
     """
     count = len(sizes.spec.layers)
     if request.layer_map is not None:
         memories = [device.memory for device in devices]
-        return place_by_hand(parse_layer_map(request.layer_map), count, memories)
+        return manual_placement(parse_layer_map(request.layer_map), count, memories)
     candidates = _memories(sizes, devices)
     if not request.cpu_spill and candidates[0].kind != "cpu":
         candidates = [memory for memory in candidates if memory.kind != "cpu"]
@@ -52,13 +52,13 @@ def place(
 def charged_memory(
     sizes: ModelSizes, devices: Sequence[Device], corrections: Mapping[str, Correction]
 ) -> DeviceMemory:
-    """The first device's memory as a strategy sees it."""
-    first, held = devices[0], sizes.on(devices[0])
-    return _charged(held, held, _memories(sizes, devices)[0], corrections.get(first.label))
+    """The memory of the first device for a strategy."""
+    first, on_first = devices[0], sizes.on(devices[0])
+    return _charged(on_first, on_first, _memories(sizes, devices)[0], corrections.get(first.label))
 
 
 def _memories(sizes: ModelSizes, devices: Sequence[Device]) -> list[DeviceMemory]:
-    """What each device has for the model; without a CPU whose memory is an accelerator's."""
+    """Memory of each device for the model, without a CPU that shares an accelerator's memory."""
     memories = placement_devices(devices)
     if (host := host_index(devices)) < len(memories):
         memories[host] = _without_program(sizes, devices[host], memories[host])
@@ -66,7 +66,7 @@ def _memories(sizes: ModelSizes, devices: Sequence[Device]) -> list[DeviceMemory
 
 
 def _without_program(sizes: ModelSizes, host: Device, memory: DeviceMemory) -> DeviceMemory:
-    """The host's memory less what the process takes of it wherever the layers are."""
+    """The host's memory minus what the process needs without any layer."""
     available = memory.available_bytes - host_bytes(sizes, host)
     return replace(memory, available_bytes=max(0, available))
 
@@ -78,10 +78,10 @@ def _placed(
     memories: Sequence[DeviceMemory],
     corrections: Mapping[str, Correction],
 ) -> Placement:
-    """The strategy's placement, repeated without the devices that it left out at the start.
+    """The strategy's placement; repeated without the first devices if they got no layer.
 
-    A strategy charges only the device listed first for embedding and head. Where that one holds
-    no layer they live on the next, which must then be charged.
+    A strategy charges embedding and head only to the first device of the list. If that device gets
+    no layer, they are stored on the next one, which must then be charged.
     """
     placement = _strategy(request, sizes, devices, memories, corrections)
     first = placement.first_device
@@ -104,25 +104,21 @@ def _strategy(
         _charged(sizes, model.on(device), memory, corrections.get(device.label))
         for device, memory in zip(devices, memories, strict=True)
     ]
-    demand = {
-        "layer_bytes": sizes.layer_bytes,
-        "non_mapped_bytes": sizes.non_mapped_bytes,
-        "kv_bytes_per_layer": sizes.kv_bytes,
-        "mapped_act_bytes": sizes.mapped_act_bytes,
-        "non_mapped_act_bytes": sizes.non_mapped_act_bytes,
-        "devices": charged,
-    }
+    demand = Demand(
+        layer_bytes=sizes.layer_bytes,
+        non_mapped_bytes=sizes.non_mapped_bytes,
+        kv_bytes=sizes.kv_bytes,
+        mapped_act_bytes=sizes.mapped_act_bytes,
+        non_mapped_act_bytes=sizes.non_mapped_act_bytes,
+    )
     if request.strategy == "fastest":
-        return fastest(
-            **demand,  # type: ignore[arg-type]
-            bandwidth_bytes_per_s=[bandwidth_of(device) for device in devices],
-            reads=token_reads(model, sizes),
-        )
-    return (spread if request.strategy == "spread" else auto_map)(**demand)  # type: ignore[arg-type]
+        bandwidths = [bandwidth_of(device) for device in devices]
+        return fastest(demand, charged, bandwidths, token_reads(model, sizes))
+    return (spread if request.strategy == "spread" else fill)(demand, charged)
 
 
 def token_reads(model: ModelSizes, sizes: DeviceSizes) -> TokenReads:
-    """What one token reads: of the non-mapped part the head alone, of a batch one cache."""
+    """Bytes that one token reads: weights, the cache of one sequence, and the head."""
     head = sizes.storage["embedding.weight" if model.spec.tied_head else "head.weight"]
     weights = decoded_layer_bytes(model.parameters, model.spec, sizes.storage)
     layers = [w + kv for w, kv in zip(weights, model.sequence_kv_bytes, strict=True)]
@@ -132,20 +128,20 @@ def token_reads(model: ModelSizes, sizes: DeviceSizes) -> TokenReads:
 def _charged(
     assumed: DeviceSizes, real: DeviceSizes, memory: DeviceMemory, correction: Correction | None
 ) -> DeviceMemory:
-    """The memory as a strategy has to see it that counts with the first device's sizes.
+    """The memory of a device, converted for a strategy that uses the first device's sizes.
 
-    What the CPU stores in other sizes is expressed in those of the first device: the CPU is the
-    last one, so it holds a run of the last layers, and the longest that fits is known. A
+    The CPU may store weights in other sizes. It is the last device, so it stores the last layers:
+    its memory becomes the bytes that the most layers that fit would have on the first device. A
     correction of activations makes the memory smaller or larger.
     """
     available = memory.available_bytes
     if correction is not None:
         available -= int((correction.activation_ratio - 1) * real.mapped_act_bytes)
     if real is not assumed and available != _UNLIMITED_BYTES:
-        room, equivalent = available - real.mapped_act_bytes, 0
+        free_bytes, equivalent = available - real.mapped_act_bytes, 0
         for layer in reversed(range(len(real.layer_bytes))):
-            room -= real.layer_bytes[layer] + real.kv_bytes[layer]
-            if room < 0:
+            free_bytes -= real.layer_bytes[layer] + real.kv_bytes[layer]
+            if free_bytes < 0:
                 break
             equivalent += assumed.layer_bytes[layer] + assumed.kv_bytes[layer]
         available = equivalent + assumed.mapped_act_bytes if equivalent else 0

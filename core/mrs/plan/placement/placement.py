@@ -1,8 +1,8 @@
-"""What a placement is made from and what it says; the vocabulary of every strategy.
+"""Input and result of every placement strategy.
 
-All sizes are bytes. A device list names accelerators in the order in which layers visit them and
-the CPU last. What has no layer number (embeddings, final norm, head, vision tower) is the
-*non-mapped* part and lives on the first device that holds layers.
+All sizes are bytes. A device list has the accelerators in the order of the layers and the CPU last.
+Parameters of no layer (embeddings, final norm, head, vision tower) are *non-mapped* and are stored
+on the first device that has layers.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from mrs.units import human_bytes
 class Placement:
     """Consecutive layers on devices.
 
-    `layers` lists `(device_index, layer_count)` in the order of the layers; the index is that of
-    the device list which the strategy was given. `warnings` are lines for a person.
+    `layers` has `(device_index, layer_count)` in the order of the layers; the index is into the
+    strategy's list of devices. `warnings` are lines for the user.
     """
 
     layers: list[tuple[int, int]]
@@ -32,17 +32,19 @@ class Placement:
 
     @property
     def first_device(self) -> int:
-        """The index of the device that holds the non-mapped part."""
+        """The index of the device with the non-mapped parameters."""
         return next((device for device, count in self.layers if count), self.layers[0][0])
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What a model asks of its devices.
+    """The memory that a model needs.
 
-    `layer_bytes` and `kv_bytes` have one entry a layer. `mapped_act_bytes` are the activations
-    of a layer, `non_mapped_act_bytes` those of the non-mapped part; they never live at once, so
-    the first device reserves the larger of the two.
+    layer_bytes, kv_bytes   weights and KV cache, one entry per layer
+    non_mapped_bytes        weights of embedding, norm, head and vision tower
+    mapped_act_bytes        activations of a layer
+    non_mapped_act_bytes    activations of the non-mapped part; never at the same time as those of a
+                            layer, so the first device reserves the larger of the two
     """
 
     layer_bytes: Sequence[int]
@@ -50,28 +52,6 @@ class Demand:
     kv_bytes: Sequence[int]
     mapped_act_bytes: int
     non_mapped_act_bytes: int
-
-    @classmethod
-    def of(
-        cls,
-        layer_bytes: Sequence[int],
-        non_mapped_bytes: int,
-        kv_bytes_per_layer: int | Sequence[int],
-        mapped_act_bytes: int,
-        non_mapped_act_bytes: int,
-    ) -> Demand:
-        """The demand, with one KV size spread over all layers; ValueError when counts differ."""
-        if isinstance(kv_bytes_per_layer, int):
-            kv_bytes_per_layer = [kv_bytes_per_layer] * len(layer_bytes)
-        if len(kv_bytes_per_layer) != len(layer_bytes):
-            raise ValueError(f"{len(kv_bytes_per_layer)} KV sizes for {len(layer_bytes)} layers")
-        return cls(
-            layer_bytes,
-            non_mapped_bytes,
-            kv_bytes_per_layer,
-            mapped_act_bytes,
-            non_mapped_act_bytes,
-        )
 
     @property
     def layer_count(self) -> int:
@@ -82,28 +62,28 @@ class Demand:
         return sum(self.layer_bytes) + self.non_mapped_bytes
 
     def activation_bytes(self, *, first: bool) -> int:
-        """What a device keeps free for activations."""
+        """Bytes that a device reserves for activations."""
         if first:
             return max(self.mapped_act_bytes, self.non_mapped_act_bytes)
         return self.mapped_act_bytes
 
     def fixed_bytes(self, *, first: bool) -> int:
-        """What a device needs before its first layer."""
+        """Bytes that a device needs in addition to its layers."""
         return self.activation_bytes(first=first) + (self.non_mapped_bytes if first else 0)
 
-    def layers_that_fit(self, start: int, room_bytes: int) -> int:
-        """How many layers from `start` on, with their KV, fit into that room."""
+    def layers_that_fit(self, start: int, free_bytes: int) -> int:
+        """How many layers from `start` on fit in `free_bytes` with their KV cache."""
         count = 0
         for weights, kv in zip(self.layer_bytes[start:], self.kv_bytes[start:], strict=True):
-            room_bytes -= weights + kv
-            if room_bytes < 0:
+            free_bytes -= weights + kv
+            if free_bytes < 0:
                 break
             count += 1
         return count
 
 
 def without_shared_cpu(devices: Sequence[DeviceMemory]) -> list[DeviceMemory]:
-    """The devices without a CPU whose memory is an accelerator's own (unified memory)."""
+    """The devices, without the CPU if it shares the accelerator's memory (unified memory)."""
     if any(device.kind == "metal" for device in devices):
         return [device for device in devices if device.kind != "cpu"]
     return list(devices)
@@ -111,4 +91,4 @@ def without_shared_cpu(devices: Sequence[DeviceMemory]) -> list[DeviceMemory]:
 
 def no_layer_warning(device: DeviceMemory) -> str:
     memory = human_bytes(device.available_bytes)
-    return f"{device.label} can fit 0 layers: one, with what goes beside it, exceeds its {memory}"
+    return f"{device.label} can fit 0 layers: one layer and its activations exceed its {memory}"

@@ -1,4 +1,4 @@
-"""How many layers fit on GPUs when they are dealt round robin to those that have room.
+"""How many layers fit on GPUs if they are assigned in round robin.
 
 The rules are those of Ollama's estimator of March 2025.
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class GpuMemory:
-    """A GPU as the estimate sees it; `minimum_bytes` is what its runtime takes for itself."""
+    """Memory of a GPU; its runtime needs `minimum_bytes`."""
 
     library: str
     free_bytes: int
@@ -23,9 +23,9 @@ class GpuMemory:
 class GpuEstimate:
     """What would be loaded; the output tensor counts as one layer.
 
-    `tensor_split` is the layers a GPU as `"3,3"`, empty for one GPU. `vram_bytes` is what the
-    GPUs hold, `total_bytes` adds what did not fit. With no layer on a GPU, or on library `cpu`,
-    all but `total_bytes` are zero or empty.
+    `tensor_split` is the number of layers on each GPU, such as `"3,3"`, empty for one GPU.
+    `vram_bytes` is the memory on GPUs, `total_bytes` also has what did not fit. If no layer is on a
+    GPU, or the library is `cpu`, all fields but `total_bytes` are zero or empty.
     """
 
     layers: int
@@ -56,34 +56,37 @@ def estimate_gpu_layers(
     gpus: Sequence[GpuMemory],
     requested_layers: int = -1,
 ) -> GpuEstimate:
-    """How many layers fit on GPUs of one library, each holding back one layer as a buffer.
+    """How many layers fit on GPUs of one library; each GPU reserves one layer as a buffer.
 
-    The KV is shared out evenly. Layer `i` goes to the `i % j`-th of the `j` GPUs that have had
-    room so far; a GPU that once fails is out for good. The output tensor tries the `n % j`-th for
-    `n` layers placed and falling `j`, so it may try one GPU twice and another never; where
-    `requested_layers` are reached without it, it does not count. The graph is `graph_full_bytes`
-    if all fits and `graph_partial_bytes` if not; several GPUs always use the partial one and
-    `metal` always the full one. The projector lives on the first GPU with room.
+    - The KV cache is divided equally between the layers.
+    - Layer `i` goes to the `i % j`-th of the `j` remaining GPUs. A GPU without enough memory for a
+      layer is removed from the list.
+    - The output tensor tries the `n % j`-th GPU, for `n` placed layers and `j` from the number of
+      remaining GPUs down to 1; it may try one GPU twice and another never. It does not count if
+      `requested_layers` are reached without it.
+    - The graph needs `graph_full_bytes` if all layers fit, otherwise `graph_partial_bytes`; several
+      GPUs always use the partial graph, and `metal` always the full one.
+    - The projector is on the first GPU with enough memory.
     """
     if not gpus:
         return GpuEstimate(0, 0, 0, 0, "", [])
     partial, full = _graphs(gpus, graph_partial_bytes, graph_full_bytes)
     kv_share = kv_bytes_total // len(layer_bytes) if layer_bytes else 0
     sizes = [weights + kv_share for weights in layer_bytes]
-    dealer = _Dealer(gpus, overhead_bytes + max(partial, full))
-    dealer.admit(sizes[0] if sizes else 0, projector_bytes + projector_graph_bytes)
+    assignment = _Assignment(gpus, overhead_bytes + max(partial, full))
+    assignment.admit(sizes[0] if sizes else 0, projector_bytes + projector_graph_bytes)
     limit = requested_layers if requested_layers >= 0 else len(sizes) + 1
     for index, size in enumerate(sizes):
-        if dealer.layers < limit:
-            dealer.deal(index, size)
-    fully_loaded = dealer.layers >= len(sizes)
-    overflow = (len(sizes) - dealer.layers) * sizes[-1] if sizes else 0
-    if output_bytes > 0 and dealer.layers < limit:
-        dealer.deal_output(output_bytes)
-        if dealer.layers < len(sizes) + 1:
+        if assignment.layers < limit:
+            assignment.assign(index, size)
+    fully_loaded = assignment.layers >= len(sizes)
+    overflow = (len(sizes) - assignment.layers) * sizes[-1] if sizes else 0
+    if output_bytes > 0 and assignment.layers < limit:
+        assignment.assign_output(output_bytes)
+        if assignment.layers < len(sizes) + 1:
             fully_loaded = False
             overflow += output_bytes
-    return dealer.estimate(full if fully_loaded else partial, overflow)
+    return assignment.estimate(full if fully_loaded else partial, overflow)
 
 
 def predict_fit(
@@ -99,10 +102,10 @@ def predict_fit(
     gpus: Sequence[GpuMemory],
     requested_layers: int = -1,
 ) -> FitPrediction:
-    """Does all of it (or the requested layers) fit on one library's GPUs?
+    """Whether the whole model (or the requested layers) fits on the GPUs of one library.
 
-    If not, something that is loaded must go first. The GPUs may belong to several libraries,
-    which are tried in the order of their first GPU.
+    If not, a loaded model must be unloaded first. The GPUs may belong to several libraries, which
+    are tried in the order of their first GPU.
     """
     wanted = requested_layers
     if wanted < 0:
@@ -128,50 +131,50 @@ def predict_fit(
 
 
 def _graphs(gpus: Sequence[GpuMemory], partial: int, full: int) -> tuple[int, int]:
-    """The partial and the full graph size that these GPUs use."""
+    """Sizes of the partial and the full graph on these GPUs."""
     full = full or partial
     if gpus[0].library == "metal":
         return full, full
     return (partial, partial) if len(gpus) > 1 else (partial, full)
 
 
-class _Dealer:
-    """The hands: what each GPU holds and which still take part."""
+class _Assignment:
+    """Assigns layers to GPUs; `open` has the GPUs that may get more."""
 
-    def __init__(self, gpus: Sequence[GpuMemory], held_back_bytes: int) -> None:
+    def __init__(self, gpus: Sequence[GpuMemory], reserved_bytes: int) -> None:
         self.gpus = gpus
-        self.held_back_bytes = held_back_bytes
+        self.reserved_bytes = reserved_bytes
         self.gpu_bytes = [0] * len(gpus)
         self.counts = [0] * len(gpus)
         self.open: list[int] = []
         self.layers = 0
 
     def admit(self, layer_bytes: int, projector_bytes: int) -> None:
-        """Let in the GPUs that hold the graph, their minimum, the buffer layer and one more."""
+        """Open the GPUs that fit the graph, their minimum, the buffer layer and one more layer."""
         for index, gpu in enumerate(self.gpus):
             extra = 0 if self.open else projector_bytes
-            needed = self.held_back_bytes + extra + gpu.minimum_bytes + 2 * layer_bytes
+            needed = self.reserved_bytes + extra + gpu.minimum_bytes + 2 * layer_bytes
             if gpu.free_bytes >= needed:
                 self.open.append(index)
                 self.gpu_bytes[index] = gpu.minimum_bytes + layer_bytes + extra
 
-    def deal(self, turn: int, size_bytes: int) -> None:
-        """Give the next layer to the GPU whose turn it is, dropping those without room."""
+    def assign(self, layer: int, size_bytes: int) -> None:
+        """Give a layer to the next GPU in round robin; close GPUs that do not fit it."""
         while self.open:
-            gpu = self.open[turn % len(self.open)]
+            gpu = self.open[layer % len(self.open)]
             if self._give(gpu, size_bytes):
                 return
             self.open.remove(gpu)
 
-    def deal_output(self, size_bytes: int) -> None:
-        """Give the output tensor to a GPU with room, dropping none."""
+    def assign_output(self, size_bytes: int) -> None:
+        """Give the output tensor to a GPU that fits it; close none."""
         for count in range(len(self.open), 0, -1):
             if self._give(self.open[self.layers % count], size_bytes):
                 return
 
     def _give(self, gpu: int, size_bytes: int) -> bool:
-        """Give a GPU one more layer, if it has room."""
-        if self.gpus[gpu].free_bytes <= self.held_back_bytes + self.gpu_bytes[gpu] + size_bytes:
+        """Give a GPU one more layer, if it fits."""
+        if self.gpus[gpu].free_bytes <= self.reserved_bytes + self.gpu_bytes[gpu] + size_bytes:
             return False
         self.gpu_bytes[gpu] += size_bytes
         self.counts[gpu] += 1
@@ -179,13 +182,13 @@ class _Dealer:
         return True
 
     def estimate(self, graph_bytes: int, overflow_bytes: int) -> GpuEstimate:
-        """Close the books: the GPUs with layers get the graph."""
-        held = [
+        """The result; GPUs with layers also get the graph."""
+        gpu_totals = [
             size + (graph_bytes if count else 0)
             for size, count in zip(self.gpu_bytes, self.counts, strict=True)
         ]
-        total = sum(held) + overflow_bytes
+        total = sum(gpu_totals) + overflow_bytes
         if self.gpus[0].library == "cpu" or not self.layers:
             return GpuEstimate(0, 0, 0, total, "", [])
         split = ",".join(map(str, self.counts)) if len(self.gpus) > 1 else ""
-        return GpuEstimate(self.layers, graph_bytes, sum(held), total, split, held)
+        return GpuEstimate(self.layers, graph_bytes, sum(gpu_totals), total, split, gpu_totals)

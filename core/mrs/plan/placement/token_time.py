@@ -1,11 +1,11 @@
-"""The time of one decoded token under a placement, from what it reads on each device.
+"""The time of one decoded token under a placement, from the bytes that it reads.
 
-Decoding is bound by memory traffic: a token reads every weight and the KV once, each from the
-device that holds it, and the hidden state hops between devices. So the time of a placement is
+Decoding is limited by memory bandwidth: a token reads every weight and the KV cache once, each on
+its own device, and the hidden state is copied between devices (a hop). The time is
 
     sum over devices (bytes read there / bandwidth there) + hops * hop_seconds
 
-and with `m > 1` devices there are `m` hops: `m - 1` on the way and one back to the head.
+with `m` hops for `m > 1` devices: `m - 1` between them and one back to the head.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 from mrs.plan.placement.placement import Placement
 
-#: One hidden state through pinned memory: a copy is a few kilobytes, so latency is all.
+#: One copy of a hidden state through pinned memory; a few kilobytes, so only latency counts.
 HOP_SECONDS = 20e-6
 
 
 @dataclass(frozen=True)
 class TokenReads:
-    """Bytes that one decoded token reads: one entry a layer (weights and KV), and the rest."""
+    """Bytes that one decoded token reads: weights and KV cache of each layer, and the rest."""
 
     layer_bytes: Sequence[int]
     non_mapped_bytes: int

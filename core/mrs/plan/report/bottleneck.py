@@ -31,11 +31,11 @@ def binding(plan: Plan) -> Binding:
 
     If the plan lacks memory, it is the device that lacks most.
     """
-    used = [index for index, terms in enumerate(plan.terms) if terms.is_used]
-    lacking = [index for index in used if plan.terms[index].missing_bytes]
+    used = [index for index, terms in enumerate(plan.breakdowns) if terms.is_used]
+    lacking = [index for index in used if plan.breakdowns[index].missing_bytes]
     accelerators = [index for index in used if plan.devices[index].kind != "cpu"]
-    index = min(lacking or accelerators or used, key=lambda i: _spare_bytes(plan.terms[i]))
-    terms = plan.terms[index]
+    index = min(lacking or accelerators or used, key=lambda i: _spare_bytes(plan.breakdowns[i]))
+    terms = plan.breakdowns[index]
     sizes = {
         "weights": terms.weight_bytes,
         "KV cache": terms.kv_bytes,

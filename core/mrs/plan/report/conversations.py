@@ -22,11 +22,11 @@ def conversations_at_once(planner: Planner, request: RunRequest, plan: Plan) -> 
     """
     if not plan.fits:
         return 0
-    if plan.load.cache.is_pool:
-        return plan.load.cache.most_sequences
+    if plan.workload.cache.is_pool:
+        return plan.workload.cache.max_sequences
     settled = replace(
         request,
-        max_seq_len=plan.load.context_tokens,
+        max_seq_len=plan.workload.context_tokens,
         dtype=DTYPE_NAMES[plan.dense.name],
         isq=None if plan.isq is None else isq_name(plan.isq),
     )
@@ -34,14 +34,14 @@ def conversations_at_once(planner: Planner, request: RunRequest, plan: Plan) -> 
     def with_batch(count: int) -> Plan:
         return planner.plan(replace(settled, max_batch_size=count), Placement(plan.runs))
 
-    planned = plan.load.batch
+    planned = plan.workload.batch
     most = max(planned, min(_bound(plan), MOST_SEQUENCES))
     least = max(planned, min(most, _bound(with_batch(most))))
     return largest(lambda count: _has_room(with_batch(count)), least, most) or planned
 
 
 def _has_room(plan: Plan) -> bool:
-    return plan.fits and all(terms.free_bytes >= 0 for terms in plan.terms)
+    return plan.fits and all(terms.free_bytes >= 0 for terms in plan.breakdowns)
 
 
 def _bound(plan: Plan) -> int:
@@ -50,8 +50,8 @@ def _bound(plan: Plan) -> int:
     The other terms may grow with the number of sequences, so the bound may be too high.
     """
     rooms = [
-        (terms.free_bytes + terms.kv_bytes) * plan.load.batch // terms.kv_bytes
-        for terms in plan.terms
+        (terms.free_bytes + terms.kv_bytes) * plan.workload.batch // terms.kv_bytes
+        for terms in plan.breakdowns
         if terms.kv_bytes
     ]
     return max(1, min(rooms, default=MOST_SEQUENCES))

@@ -51,9 +51,9 @@ def to_document(
             "kv_bytes_per_further_token": plan.kv_bytes_per_further_token,
         },
         "planned": {
-            "context_tokens": plan.load.context_tokens,
-            "batch": plan.load.batch,
-            "chunk_tokens": plan.load.chunk_tokens,
+            "context_tokens": plan.workload.context_tokens,
+            "batch": plan.workload.batch,
+            "chunk_tokens": plan.workload.chunk_tokens,
             "kv_cache": _kv_cache(plan),
             "dtype": plan.dense.name,
             "isq": plan.isq,
@@ -64,7 +64,7 @@ def to_document(
         "missing_bytes": plan.missing_bytes,
         "spilled_layers": plan.spilled_layers,
         "devices": [
-            _device(plan.devices[index], plan.terms[index], plan.prefix_bytes[index])
+            _device(plan.devices[index], plan.breakdowns[index], plan.prefix_bytes[index])
             for index in plan.visible_devices
         ],
         "home": plan.devices[plan.primary_device].label,
@@ -96,7 +96,7 @@ def dumps(document: dict[str, Any]) -> str:
 
 
 def _kv_cache(plan: Plan) -> dict[str, Any]:
-    size = plan.load.cache
+    size = plan.workload.cache
     return {
         "dtype": plan.cache_format.name,
         "block_tokens": size.block_tokens,
@@ -136,7 +136,7 @@ def _outcome(plan: Plan) -> dict[str, Any]:
         "fits": plan.fits,
         "missing_bytes": plan.missing_bytes,
         "spilled_layers": plan.spilled_layers,
-        "total_bytes": sum(terms.total.expected for terms in plan.terms),
+        "total_bytes": sum(terms.total.expected for terms in plan.breakdowns),
         "decode_tokens_per_s": plan.speed.decode._asdict(),
     }
 

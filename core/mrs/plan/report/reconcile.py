@@ -69,7 +69,7 @@ def reconcile(
     for torch_device, found in measured.items():
         held = [
             (device, terms)
-            for device, terms in zip(plan.devices, plan.terms, strict=True)
+            for device, terms in zip(plan.devices, plan.breakdowns, strict=True)
             if device.torch_device == torch_device and terms.is_used
         ]
         if not held:
@@ -102,10 +102,10 @@ def _process_rows(plan: Plan, rows: list[Row], host: HostMeasured) -> list[Row]:
     label = plan.devices[-1].label
     on_host = [
         terms
-        for device, terms in zip(plan.devices, plan.terms, strict=True)
+        for device, terms in zip(plan.devices, plan.breakdowns, strict=True)
         if device.torch_device == "cpu"
     ]
-    found = [Row(label, "program", plan.terms[-1].runtime.expected, host.program_bytes)]
+    found = [Row(label, "program", plan.breakdowns[-1].runtime.expected, host.program_bytes)]
     if host.peak_bytes is None:
         return found
     host_labels = {device.label for device in plan.devices if device.torch_device == "cpu"}

@@ -14,7 +14,7 @@ from mrs.devices.device import Device
 from mrs.errors import DoesNotFit, NotReadable, UsageError
 from mrs.isq import isq_name, parse_isq
 from mrs.plan.memory.model_facts import model_facts
-from mrs.plan.placement.layer_map import parse_layer_map, place_by_hand
+from mrs.plan.placement.layer_map import manual_placement, parse_layer_map
 from mrs.plan.placement.placement import Placement
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
@@ -84,7 +84,7 @@ def contradictions(request: RunRequest, plan: Plan) -> Iterator[tuple[str, str]]
 
     A flag with its default value counts as not given.
     """
-    load, wanted_tokens = plan.load, request.max_seq_len
+    load, wanted_tokens = plan.workload, request.max_seq_len
     if wanted_tokens and min(wanted_tokens, plan.model.context_tokens) != load.context_tokens:
         yield f"--max-seq-len {wanted_tokens}", str(load.context_tokens)
     if request.max_batch_size not in (1, load.batch):
@@ -106,7 +106,7 @@ def contradictions(request: RunRequest, plan: Plan) -> Iterator[tuple[str, str]]
 
 
 def _cache_contradictions(paged: PagedRequest, plan: Plan) -> Iterator[tuple[str, str]]:
-    size, dtype = plan.load.cache, DTYPE_NAMES[plan.cache_format.name]
+    size, dtype = plan.workload.cache, DTYPE_NAMES[plan.cache_format.name]
     pool = f"a pool of {size.total_tokens} tokens" if size.is_pool else "a KV cache that grows"
     for flag in paged.sizes:
         if not size.is_pool or paged.context_tokens != size.total_tokens:
@@ -124,7 +124,7 @@ def _mapped(layer_map: str, plan: Plan) -> list[tuple[int, int]]:
     pairs = parse_layer_map(layer_map)
     try:
         memories = [device.memory for device in plan.devices]
-        return place_by_hand(pairs, plan.model.layers, memories).layers
+        return manual_placement(pairs, plan.model.layers, memories).layers
     except UsageError:
         return []
 
@@ -199,7 +199,7 @@ def _same(device: Device, wanted: Mapping[str, Any]) -> bool:
 def _check_bytes(plan: Plan, saved: Mapping[str, Any], where: str) -> None:
     """Require that the plan has the same bytes as the file, and that they are still free."""
     then = {device["label"]: device["bytes"] for device in saved["devices"]}
-    for device, terms in zip(plan.devices, plan.terms, strict=True):
+    for device, terms in zip(plan.devices, plan.breakdowns, strict=True):
         if not terms.is_used:
             continue
         held = then[device.label]

@@ -32,7 +32,7 @@ def nearest_changes(planner: Planner, request: RunRequest, plan: Plan) -> list[S
     plan that fits from the CPU, quantization that makes it faster is suggested.
     """
     if plan.fits and not plan.spilled_layers:
-        if plan.load.cache.is_pool:
+        if plan.workload.cache.is_pool:
             return []
         return list(_longer(planner, request, plan))[:1]
     kinds: tuple[ChangeMaker, ...] = (
@@ -85,7 +85,7 @@ def _longer(planner: Planner, request: RunRequest, plan: Plan) -> Iterator[Sugge
     def fits(tokens: int) -> bool:
         return _no_spill(planner.plan(replace(request, max_seq_len=tokens)))
 
-    start = plan.load.context_tokens
+    start = plan.workload.context_tokens
     tokens = largest(fits, start, limit, LENGTH_STEP) if start < limit else None
     if tokens is not None and tokens > start:
         longer = planner.plan(replace(request, max_seq_len=tokens))
@@ -96,7 +96,7 @@ def _longer(planner: Planner, request: RunRequest, plan: Plan) -> Iterator[Sugge
 def _smaller_pool(
     planner: Planner, request: RunRequest, plan: Plan, goal: Reaches
 ) -> Iterator[Suggestion]:
-    size = plan.load.cache
+    size = plan.workload.cache
     if not size.is_pool:
         return
 
@@ -114,7 +114,7 @@ def _smaller_pool(
 def _shorter(
     planner: Planner, request: RunRequest, plan: Plan, goal: Reaches
 ) -> Iterator[Suggestion]:
-    start = plan.load.context_tokens
+    start = plan.workload.context_tokens
     low = min(LENGTH_STEP, start)
     tokens = largest(
         lambda n: goal(planner.plan(replace(request, max_seq_len=n))), low, start - 1, LENGTH_STEP
@@ -131,10 +131,10 @@ def _shorter(
 def _fewer(
     planner: Planner, request: RunRequest, plan: Plan, goal: Reaches
 ) -> Iterator[Suggestion]:
-    if plan.load.batch == 1:
+    if plan.workload.batch == 1:
         return
     batch = largest(
-        lambda n: goal(planner.plan(replace(request, max_batch_size=n))), 1, plan.load.batch - 1
+        lambda n: goal(planner.plan(replace(request, max_batch_size=n))), 1, plan.workload.batch - 1
     )
     if batch is not None:
         fewer = planner.plan(replace(request, max_batch_size=batch))
@@ -186,7 +186,7 @@ def _with_cpu(
 
 
 def _weight_bytes(plan: Plan) -> int:
-    return sum(terms.weight_bytes for terms in plan.terms)
+    return sum(terms.weight_bytes for terms in plan.breakdowns)
 
 
 def _smaller(plan: Plan, smaller: Plan) -> str:

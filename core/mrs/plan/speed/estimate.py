@@ -21,22 +21,25 @@ def estimate_speed(
 ) -> SpeedEstimate:
     """The planned speed of a placement on `devices`."""
     works = [Work()] * len(devices)
-    works[placement.first_device] = sizes.on(devices[placement.first_device]).kept.non_mapped_work
+    first = placement.first_device
+    works[first] = sizes.on(devices[first]).weights.non_mapped_work
     for layer, index in enumerate(placement.layer_devices):
         mixer = sizes.spec.layers[layer].mixer
         past = Work(
             cache_bytes=sizes.sequence_kv_bytes[layer],
-            past_numbers=mixer.cached_multiplications(sizes.load.context_tokens, sizes.image_keys),
+            past_multiplications=mixer.cached_multiplications(
+                sizes.workload.context_tokens, sizes.image_keys
+            ),
         )
         if isinstance(sizes.spec.layers[layer].feed_forward, Moe):
             past += Work(tensors=ROUTING_STEPS)
-        works[index] += sizes.on(devices[index]).kept.layer_work[layer] + past
-    format_name, kind = _weights_kind(sizes, works, devices[placement.first_device])
+        works[index] += sizes.on(devices[index]).weights.layer_work[layer] + past
+    format_name, kind = _weights_kind(sizes, works, devices[first])
     return SpeedEstimate(
         work=tuple(works),
         devices=tuple(device_speed(device, format_name, kind) for device in devices),
-        chunk_tokens=sizes.load.chunk_tokens,
-        context_tokens=sizes.load.context_tokens,
+        chunk_tokens=sizes.workload.chunk_tokens,
+        context_tokens=sizes.workload.context_tokens,
         chosen_share=chosen_share(sizes.spec),
         weights_kind=kind,
     )
@@ -48,13 +51,13 @@ def _weights_kind(sizes: ModelSizes, works: Sequence[Work], device: Device) -> t
     Rates differ, so keys differ, for weights that fit in the processor's caches, for mixtures of
     experts, and for weights without native kernels.
     """
-    kept = sizes.on(device).kept
-    format_name = kept.weights_format.split(" ")[0]
+    weights = sizes.on(device).weights
+    format_name = weights.weights_format.split(" ")[0]
     words = [format_name]
     if sum(work.weight_bytes + work.expert_bytes for work in works) < MOST_CACHED_BYTES:
         words.append("cached")
     if any(isinstance(layer.feed_forward, Moe) for layer in sizes.spec.layers):
         words.append("mixture")
-    if not kept.is_packed:
+    if not weights.is_packed:
         words.append("without native kernels")
     return format_name, " ".join(words)

@@ -102,7 +102,7 @@ class SpeedEstimate:
     def operations(self, index: int, tokens: int, past_share: float) -> float:
         """Operations of a pass of `tokens` that attend to a share of a full cache on average."""
         work = self.work[index]
-        numbers = work.weights + work.expert_weights + work.past_numbers * past_share
+        numbers = work.weights + work.expert_weights + work.past_multiplications * past_share
         return 2 * (numbers * tokens + work.head_weights)
 
     def steps(self, index: int, tokens: int) -> float:

@@ -16,7 +16,7 @@
 #define PROMPT_SPAN_BYTES (PROMPT_TOKENS * (SPAN_COLUMNS + 8)) /* of activations */
 #define TILE_SPAN_BYTES (TILE_GROUPS * GROUP_ROWS * (SPAN_COLUMNS + 4)) /* of weights */
 
-/* In the order of `PACKED_FORMATS` in core/mrs/sizes/packed.py. */
+/* The order is that of `PACKED_FORMATS` in core/mrs/sizes/packed_layout.py. */
 typedef enum {
     Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, F16, BF16, FORMAT_COUNT,
     BF16_PAIRS = FORMAT_COUNT, /* BF16 weights times activations rounded to bf16 */

@@ -1,4 +1,4 @@
-"""How long a table of rotary angles is."""
+"""Length of the table of rotary cosines and sines."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ LEAST_ROWS = 256
 
 
 def grown_rows(needed_rows: int, rows: int = 0) -> int:
-    """Rows of the table that replaces one of `rows` where more are needed: at least twice them."""
+    """Rows of a table that grows from `rows` to at least `needed_rows`: it at least doubles."""
     return max(needed_rows, 2 * rows, LEAST_ROWS)

@@ -1,0 +1,35 @@
+"""Workspace of the blocks of a layer that the native library computes in one call."""
+
+from __future__ import annotations
+
+from mrs.sizes.products import PROMPT_TOKENS
+
+#: Most memory between gate, up and down. The allocator keeps blocks of up to this size; it would
+#: return a larger one to the system, which would then clear every page again for the next layer.
+SCRATCH_BYTES = 31 << 20
+#: Activation functions that the library fuses with the following product, in its order.
+ACTIVATIONS = ("silu", "gelu_tanh")
+#: Up to this many tokens pass several layers in one call. More tokens take so long that Ctrl-C
+#: should not have to wait for several layers.
+FEW_TOKENS = 16
+
+
+def attention_floats(hidden_size: int, query_size: int, key_size: int) -> int:
+    """float32 values per token: normed input, k, v, and twice q."""
+    return hidden_size + 2 * query_size + 2 * key_size
+
+
+def mlp_floats(hidden_size: int, intermediate: int) -> int:
+    """float32 values per token: normed input, gate and up."""
+    return hidden_size + 2 * intermediate
+
+
+def tokens_at_once(token_floats: int) -> int:
+    """Tokens with `token_floats` values each that pass the MLP together: whole panels."""
+    return max(SCRATCH_BYTES // (4 * token_floats * PROMPT_TOKENS), 1) * PROMPT_TOKENS
+
+
+def piece_tokens(tokens: int, token_floats: int) -> int:
+    """Tokens of the largest of the equal pieces in which `tokens` pass the MLP."""
+    pieces = -(-tokens // tokens_at_once(token_floats))
+    return min(tokens, -(-tokens // (pieces * PROMPT_TOKENS)) * PROMPT_TOKENS)
