@@ -9,7 +9,7 @@ from typing import Any
 
 from mrs.errors import MrsError, NotReadable
 from mrs.source.folder import Folder, LocalFolder, Progress
-from mrs.source.http_client import Reply
+from mrs.source.http_client import HttpReply
 from mrs.source.hub import Repository, refused
 from mrs.source.hub_settings import cached_snapshot
 from mrs.units import human_bytes
@@ -129,7 +129,7 @@ def _download_error(error: Exception, repository: Repository) -> MrsError:
 
     if isinstance(error, HfHubHTTPError):
         headers = {name.lower(): value for name, value in error.response.headers.items()}
-        reply = Reply(str(error.response.url), error.response.status_code, headers, b"")
+        reply = HttpReply(str(error.response.url), error.response.status_code, headers, b"")
         return refused(reply, repository.model_id, repository.settings, "its files")
     reason = str(error).strip().partition("\n")[0] or type(error).__name__
     return NotReadable(

@@ -37,7 +37,7 @@ class Unreachable(NotReadable):
 
 
 @dataclass(frozen=True)
-class Reply:
+class HttpReply:
     """The final answer after redirects; `headers` have lower-case names."""
 
     url: str
@@ -65,7 +65,7 @@ class HttpClient:
         most_bytes: int,
         byte_range: tuple[int, int] | None = None,
         within_s: float = math.inf,
-    ) -> Reply:
+    ) -> HttpReply:
         """At most `most_bytes` of the content at `url`, or of its bytes [begin, end).
 
         Returns any final status. Raises Unreachable if no attempt gets one, or after
@@ -89,7 +89,7 @@ class HttpClient:
 
     def _follow(
         self, url: str, byte_range: tuple[int, int] | None, most_bytes: int, deadline: float
-    ) -> Reply:
+    ) -> HttpReply:
         is_public = False
         for _ in range(MAX_REDIRECTS):
             is_public = self._connect_to(url, from_public=is_public)
@@ -119,7 +119,7 @@ class HttpClient:
 
     def _once(
         self, url: str, byte_range: tuple[int, int] | None, most_bytes: int, deadline: float
-    ) -> Reply:
+    ) -> HttpReply:
         connection, target = self._connection(url)
         headers = {"User-Agent": "mrs", "Accept-Encoding": "identity"}
         if self.token is not None and _origin(url) == self.token_origin:
@@ -141,7 +141,7 @@ class HttpClient:
         if not response.isclosed():  # more would follow, which nobody asked for
             self._drop(url)
         found = {name.lower(): value for name, value in response.getheaders()}
-        return Reply(url, response.status, found, body)
+        return HttpReply(url, response.status, found, body)
 
     def _connection(self, url: str) -> tuple[http.client.HTTPConnection, str]:
         """A connection for the address, and the request target."""

@@ -16,7 +16,7 @@ from mrs.errors import NotReadable
 from mrs.request import ModelSource
 from mrs.source.folder import Folder, LocalFolder
 from mrs.source.header_cache import HeaderCache
-from mrs.source.http_client import HttpClient, Reply, Unreachable
+from mrs.source.http_client import HttpClient, HttpReply, Unreachable
 from mrs.source.hub_settings import HubSettings, cached_snapshot, hub_settings
 
 MAX_LISTING_BYTES = 32 * 1024**2
@@ -105,12 +105,12 @@ class HubFile:
         self._final_address = reply.url
         return self._body(reply, offset, length)
 
-    def _get(self, address: str, offset: int, length: int) -> Reply:
+    def _get(self, address: str, offset: int, length: int) -> HttpReply:
         end = offset + length
         most_bytes = length if offset > MAX_SKIPPED_BYTES else end
         return self.repository.client.get(address, most_bytes=most_bytes, byte_range=(offset, end))
 
-    def _body(self, reply: Reply, offset: int, length: int) -> bytes:
+    def _body(self, reply: HttpReply, offset: int, length: int) -> bytes:
         where = f"{self.name} of {self.repository.label}"
         if reply.status == 206:
             begins = reply.headers.get("content-range", "").startswith(f"bytes {offset}-")
@@ -218,7 +218,7 @@ def _size(entry: Mapping[str, Any]) -> tuple[str, int]:
     return name, size_bytes
 
 
-def refused(reply: Reply, model_id: str, settings: HubSettings, what: str) -> NotReadable:
+def refused(reply: HttpReply, model_id: str, settings: HubSettings, what: str) -> NotReadable:
     """The error for an unsuccessful status, by the hub's error codes."""
     code, where = reply.headers.get("x-error-code", ""), f"{settings.endpoint}/{model_id}"
     if code == "GatedRepo":
