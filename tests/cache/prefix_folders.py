@@ -18,13 +18,14 @@ MANY_BYTES = 1 << 30
 def manager(
     folder: Path, kind: str = "dense", model: str = "a model", limit: int = MANY_BYTES
 ) -> PrefixCacheManager:
-    """Remembers nothing in memory yet, like a process that has just begun."""
+    """A manager whose memory is empty, like that of a process that has just begun."""
     return PrefixCacheManager(
         4, new_cache=KINDS[kind], folder=DiskPrefixCache(str(folder), model, limit, key=b"key")
     )
 
 
-def keep(folder: Path, kind: str, tokens: list[int], **options: object) -> None:
+def save(folder: Path, kind: str, tokens: list[int], **options: object) -> None:
+    """Store a sequence in the folder, as another process would."""
     prefixes = manager(folder, kind, **options)
     store(prefixes, kind, tokens)
     prefixes.close()

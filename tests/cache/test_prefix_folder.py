@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from prefix_caches import CPU, KINDS, WINDOW, feed, found, seen, store
-from prefix_folders import KIND_NAMES, LONG, MANY_BYTES, file_of, files, keep, manager
+from prefix_folders import KIND_NAMES, LONG, MANY_BYTES, file_of, files, manager, save
 from safetensors import safe_open
 
 from mrs.cache.cache_space import CacheBuilder, CacheConfig, CacheSpace
@@ -23,15 +23,15 @@ from mrs.sizes.blocks import CacheSize
 @pytest.mark.parametrize("kind", KIND_NAMES)
 @pytest.mark.parametrize("length", [LEAST_TOKENS, 127, 128, 129, 255, 257, len(LONG)])
 def test_a_later_process_goes_on_from_the_end(tmp_path: Path, kind: str, length: int) -> None:
-    keep(tmp_path, kind, LONG[:length])
+    save(tmp_path, kind, LONG[:length])
     assert found(manager(tmp_path, kind), kind, [*LONG[:length], 9, 9]) == length
 
 
 @pytest.mark.parametrize(("kind", "hit"), [("dense", 256), ("window", 0), ("hybrid", 0)])
-def test_what_parts_in_the_middle_goes_on_from_the_last_whole_block(
+def test_a_prompt_that_differs_later_goes_on_from_the_last_whole_block(
     tmp_path: Path, kind: str, hit: int
 ) -> None:
-    keep(tmp_path, kind, LONG)
+    save(tmp_path, kind, LONG)
     assert found(manager(tmp_path, kind), kind, [*LONG[:300], 77]) == hit
     assert manager(tmp_path, kind).shared_tokens([*LONG[:300], 77]) == 0
     assert manager(tmp_path, kind).shared_tokens([*LONG[:300], 77], with_files=True) == 256
@@ -39,18 +39,18 @@ def test_what_parts_in_the_middle_goes_on_from_the_last_whole_block(
 
 @pytest.mark.parametrize("kind", KIND_NAMES)
 def test_each_turn_writes_its_own_tokens_only(tmp_path: Path, kind: str) -> None:
-    keep(tmp_path, kind, LONG[:300])
+    save(tmp_path, kind, LONG[:300])
     before = {path: path.stat().st_mtime_ns for path in files(tmp_path)}
     assert len(before) == 3
     inodes = {path.stat().st_ino for path in before}
-    keep(tmp_path, kind, LONG[:350])
+    save(tmp_path, kind, LONG[:350])
     fresh = set(files(tmp_path)) - set(before)
     assert fresh == {file_of(tmp_path, 350)}
     assert inodes <= {path.stat().st_ino for path in files(tmp_path)}
 
 
 def test_asking_the_same_again_leaves_one_token(tmp_path: Path) -> None:
-    keep(tmp_path, "dense", LONG[:129])
+    save(tmp_path, "dense", LONG[:129])
     for prompt in (LONG[:129], LONG[:128]):
         hit = manager(tmp_path).search_for_matching_cache(prompt, leave_last=True)
         assert hit is not None
@@ -59,18 +59,18 @@ def test_asking_the_same_again_leaves_one_token(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["window", "hybrid"])
-def test_a_file_that_holds_more_replaces_one_that_holds_less(tmp_path: Path, kind: str) -> None:
-    keep(tmp_path, kind, LONG)  # its windows have moved on from the second block
+def test_a_file_of_more_tensors_replaces_one_of_fewer(tmp_path: Path, kind: str) -> None:
+    save(tmp_path, kind, LONG)  # its windows have moved on from the second block
     assert found(manager(tmp_path, kind), kind, [*LONG[:256], 77]) == 0
-    keep(tmp_path, kind, LONG[:256])
+    save(tmp_path, kind, LONG[:256])
     assert found(manager(tmp_path, kind), kind, [*LONG[:256], 77]) == 256
     assert found(manager(tmp_path, kind), kind, [*LONG, 77]) == len(LONG)
     inode = file_of(tmp_path, 256).stat().st_ino
-    keep(tmp_path, kind, LONG)
+    save(tmp_path, kind, LONG)
     assert file_of(tmp_path, 256).stat().st_ino == inode
 
 
-def test_what_is_in_memory_is_preferred_where_it_is_as_long(tmp_path: Path) -> None:
+def test_memory_is_preferred_to_a_file_of_the_same_length(tmp_path: Path) -> None:
     prefixes = manager(tmp_path)
     cache = feed(KINDS["dense"](), LONG)
     prefixes.add_sequence(LONG, cache)
@@ -90,14 +90,14 @@ def test_epochs_and_images_share_no_files(tmp_path: Path) -> None:
     assert found(manager(tmp_path), "dense", [*LONG, 3], epoch=1) == len(LONG)
 
 
-def test_tokens_of_any_size_are_told_apart(tmp_path: Path) -> None:
-    keep(tmp_path, "dense", [*LONG[:40], -(2**70), 12, 3])
+def test_tokens_of_any_size_are_distinguished(tmp_path: Path) -> None:
+    save(tmp_path, "dense", [*LONG[:40], -(2**70), 12, 3])
     assert found(manager(tmp_path), "dense", [*LONG[:40], -(2**70), 12, 3, 1]) == 43
     assert found(manager(tmp_path), "dense", [*LONG[:40], -(2**70), 1, 23, 1]) == 0
 
 
 def test_the_files_are_safetensors(tmp_path: Path) -> None:
-    keep(tmp_path, "hybrid", LONG[:140])
+    save(tmp_path, "hybrid", LONG[:140])
     with safe_open(file_of(tmp_path, 140), "pt") as file:
         assert file.metadata()["tokens"] == " ".join(map(str, LONG[128:140]))
         keys = file.get_tensor("0.0")
@@ -123,7 +123,7 @@ def latent(layers: int, width: int, dtype: torch.dtype, images: bool = False) ->
 
 
 def filled(cache: SequenceCache, keys: torch.Tensor) -> SequenceCache:
-    """With other numbers in each layer, from keys (1, T, D) on."""
+    """Write keys (1, T, D) plus n into layer n."""
     cache.reserve(keys.shape[1])
     slots = torch.tensor(cache.tables[0].slots(0, keys.shape[1]))
     for number, layer in enumerate(cache.layers):
@@ -150,16 +150,16 @@ def test_every_type_comes_back_as_it_was(tmp_path: Path, dtype: torch.dtype) -> 
 
 
 @pytest.mark.parametrize("length", [60, 130, 140, 300])
-def test_pictures_come_back_with_their_places(tmp_path: Path, length: int) -> None:
-    """Of a layer that remembers nothing else; some stand at the ends of blocks."""
+def test_images_come_back_with_their_positions(tmp_path: Path, length: int) -> None:
+    """From a layer that stores nothing else; some are at the ends of blocks."""
 
     new_cache = latent(1, 2, torch.bfloat16, images=True).new
     cache, chance = new_cache(), torch.Generator().manual_seed(1)
-    pictures = cache.layers[1]
-    for place in (3, 4, 126, 127, 128, 139):
-        keys = torch.randn(2, 1 + place % 3, 4, generator=chance).bfloat16()
-        if place < length:
-            pictures.add(ImageKeys(place, keys, -keys))
+    images = cache.layers[1]
+    for position in (3, 4, 126, 127, 128, 139):
+        keys = torch.randn(2, 1 + position % 3, 4, generator=chance).bfloat16()
+        if position < length:
+            images.add(ImageKeys(position, keys, -keys))
     filled(cache, torch.randn(1, length, 2, generator=chance))
     folder = DiskPrefixCache(str(tmp_path), "m", MANY_BYTES, key=b"key")
     folder.save("key", LONG[:length], cache)
@@ -169,10 +169,10 @@ def test_pictures_come_back_with_their_places(tmp_path: Path, length: int) -> No
     )
     assert back is not None
     assert back.length == length
-    names = [set(layer.export(0, length).tensors) for layer in (pictures, back.layers[1])]
+    names = [set(layer.export(0, length).tensors) for layer in (images, back.layers[1])]
     assert names[0] == names[1]
-    for place in range(length):
-        now, then = back.layers[1].visible_at(place), pictures.visible_at(place)
+    for position in range(length):
+        now, then = back.layers[1].visible_at(position), images.visible_at(position)
         assert (now is None) == (then is None)
         assert now is None or all(map(torch.equal, now, then))
 
@@ -180,7 +180,7 @@ def test_pictures_come_back_with_their_places(tmp_path: Path, length: int) -> No
 @pytest.mark.parametrize(
     "other", [latent(1, 5, torch.float32), latent(2, 6, torch.float32), latent(2, 5, torch.float16)]
 )
-def test_caches_of_other_shapes_are_never_filled(tmp_path: Path, other: CacheSpace) -> None:
+def test_a_cache_of_another_shape_is_not_restored(tmp_path: Path, other: CacheSpace) -> None:
     cache = filled(latent(2, 5, torch.float32).new(), torch.zeros(1, 40, 5))
     folder = DiskPrefixCache(str(tmp_path), "m", MANY_BYTES, key=b"key")
     folder.save("key", LONG[:40], cache)
@@ -193,7 +193,7 @@ def test_caches_of_other_shapes_are_never_filled(tmp_path: Path, other: CacheSpa
 @pytest.mark.parametrize("kind", KIND_NAMES)
 @pytest.mark.parametrize("seed", range(2))
 def test_random_conversations_over_many_processes(tmp_path: Path, kind: str, seed: int) -> None:
-    """A hit is always what its tokens make it, from memory or from files, whoever wrote them."""
+    """A hit from memory or files always equals a fresh cache of its tokens."""
     chance = random.Random(f"{kind} {seed}")
     limit = [MANY_BYTES, 100_000][seed]
     prefixes = manager(tmp_path, kind, limit=limit)

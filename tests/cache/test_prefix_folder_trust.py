@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from prefix_caches import KINDS, found
-from prefix_folders import LONG, MANY_BYTES, file_of, files, keep, manager
+from prefix_folders import LONG, MANY_BYTES, file_of, files, manager, save
 
 from mrs.cache.prefix.disk import DiskPrefixCache
 from mrs.cache.prefix.manager import PrefixCacheManager
@@ -16,13 +16,13 @@ from mrs.cache.prefix.signing_key import prefix_key
 
 
 def test_another_model_is_refused(tmp_path: Path) -> None:
-    keep(tmp_path, "dense", LONG)
+    save(tmp_path, "dense", LONG)
     for model in ("another model", ""):
         assert found(manager(tmp_path, model=model), "dense", [*LONG, 3]) == 0
     assert len(files(tmp_path)) == 4
     # Nor does it help to give its files the names that this model's would have.
     others = tmp_path / "others"
-    keep(others, "dense", LONG, model="another model")
+    save(others, "dense", LONG, model="another model")
     names = {path.name.split("-")[2]: path.name for path in files(tmp_path)}
     for path in files(others):
         path.replace(tmp_path / names[path.name.split("-")[2]])
@@ -72,19 +72,19 @@ DAMAGES += [nothing, no_facts, swapped_layers]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_is_removed_and_the_rest_serves(tmp_path: Path, damage) -> None:
-    keep(tmp_path, "dense", LONG)
+def test_a_damaged_file_is_removed_and_the_others_are_used(tmp_path: Path, damage) -> None:
+    save(tmp_path, "dense", LONG)
     path = file_of(tmp_path, 256)
     path.write_bytes(damage(path.read_bytes()))
     assert found(manager(tmp_path), "dense", [*LONG, 3]) == 128
     assert not path.exists()
     assert len(files(tmp_path)) == 3
-    keep(tmp_path, "dense", LONG)
+    save(tmp_path, "dense", LONG)
     assert found(manager(tmp_path), "dense", [*LONG, 3]) == len(LONG)
 
 
 def test_what_is_no_file_is_left_alone(tmp_path: Path) -> None:
-    keep(tmp_path, "dense", LONG)
+    save(tmp_path, "dense", LONG)
     path = file_of(tmp_path, 128)
     path.unlink()
     path.mkdir()
@@ -93,8 +93,8 @@ def test_what_is_no_file_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_forged_file_changes_nothing(tmp_path: Path) -> None:
-    """Numbers changed, and the seal made anew by somebody who does not know the key."""
-    keep(tmp_path, "dense", LONG[:100])
+    """Its values are changed and its signature is made with another key."""
+    save(tmp_path, "dense", LONG[:100])
     path = file_of(tmp_path, 100)
     content = bytearray(path.read_bytes())
     content[-1] ^= 64
@@ -110,8 +110,8 @@ def test_a_forged_file_changes_nothing(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_files_under_another_key_or_name_are_not_there(tmp_path: Path) -> None:
-    keep(tmp_path, "dense", LONG[:100])
+def test_files_of_another_key_are_not_found(tmp_path: Path) -> None:
+    save(tmp_path, "dense", LONG[:100])
     other = PrefixCacheManager(
         4,
         new_cache=KINDS["dense"],
@@ -133,7 +133,7 @@ def test_the_key_is_the_users_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="modes of POSIX")
-def test_a_folder_that_others_may_write_to_is_said(
+def test_a_folder_that_others_may_write_to_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     DiskPrefixCache(str(tmp_path), "m", MANY_BYTES, key=b"key")

@@ -12,37 +12,37 @@ from pathlib import Path
 
 import pytest
 from prefix_caches import found, store
-from prefix_folders import KIND_NAMES, LONG, MANY_BYTES, files, keep, manager
+from prefix_folders import KIND_NAMES, LONG, MANY_BYTES, files, manager, save
 from safetensors import safe_open
 
 from mrs.cache.prefix.disk import LEAST_TOKENS, STALE_S, DiskPrefixCache
 from mrs.errors import UsageError
 
 
-def test_the_longest_unused_go_first_and_beginnings_last(tmp_path: Path) -> None:
+def test_the_longest_unused_are_removed_first_and_beginnings_last(tmp_path: Path) -> None:
     first, second, third = ([start, *LONG[1:300]] for start in (1, 2, 3))
-    keep(tmp_path, "dense", first)
+    save(tmp_path, "dense", first)
     size = sum(path.stat().st_size for path in files(tmp_path))
     limit = 2 * size + 100
-    keep(tmp_path, "dense", second, limit=limit)
+    save(tmp_path, "dense", second, limit=limit)
     assert found(manager(tmp_path), "dense", [*first, 9]) == 300  # used, so it stays
-    keep(tmp_path, "dense", third, limit=limit)
+    save(tmp_path, "dense", third, limit=limit)
     assert sum(path.stat().st_size for path in files(tmp_path)) <= limit
     offsets = [found(manager(tmp_path), "dense", [*each, 9]) for each in (first, second, third)]
     assert offsets == [300, 0, 300]
-    keep(tmp_path, "dense", [4, *LONG[1:40]], limit=limit)
+    save(tmp_path, "dense", [4, *LONG[1:40]], limit=limit)
     offsets = [found(manager(tmp_path), "dense", [*each, 9]) for each in (first, third)]
     assert offsets == [256, 300]  # of the one used longest ago its end alone had to go
 
 
-def test_a_limit_smaller_than_a_sequence_keeps_its_beginning(tmp_path: Path) -> None:
-    keep(tmp_path, "dense", LONG)
+def test_a_limit_smaller_than_a_sequence_leaves_its_beginning(tmp_path: Path) -> None:
+    save(tmp_path, "dense", LONG)
     limit = sum(path.stat().st_size for path in files(tmp_path)) - 1
     for path in files(tmp_path):
         path.unlink()
-    keep(tmp_path, "dense", LONG, limit=limit)
+    save(tmp_path, "dense", LONG, limit=limit)
     assert found(manager(tmp_path), "dense", [*LONG, 3]) == 384
-    keep(tmp_path, "dense", LONG, limit=0)
+    save(tmp_path, "dense", LONG, limit=0)
     assert not files(tmp_path)
 
 
@@ -51,24 +51,24 @@ def test_only_its_own_files_are_ever_removed(tmp_path: Path) -> None:
     for path in mine:
         path.write_text("mine")
         os.utime(path, (1, 1))
-    keep(tmp_path, "dense", LONG, limit=0)
+    save(tmp_path, "dense", LONG, limit=0)
     assert all(path.read_text() == "mine" for path in mine)
 
 
-def test_short_sequences_are_not_kept(tmp_path: Path) -> None:
-    keep(tmp_path, "dense", LONG[: LEAST_TOKENS - 1])
+def test_short_sequences_are_not_stored(tmp_path: Path) -> None:
+    save(tmp_path, "dense", LONG[: LEAST_TOKENS - 1])
     assert not files(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["file/folder", "file", "zero\0byte", "~nobody.here/x"])
-def test_a_folder_that_cannot_be_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
     path = name if name.startswith("~") else str(tmp_path / name)
     with pytest.raises(UsageError, match="the prefix cache cannot be stored in"):
         DiskPrefixCache(path, "m", MANY_BYTES, key=b"key")
 
 
-def test_a_full_disk_ends_the_keeping_and_nothing_else(
+def test_a_full_disk_ends_only_the_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(handle: int) -> None:
@@ -87,8 +87,8 @@ def test_a_full_disk_ends_the_keeping_and_nothing_else(
     assert found(prefixes, "dense", [*LONG, 9]) == len(LONG)
 
 
-def test_a_folder_that_goes_away_serves_nothing(tmp_path: Path) -> None:
-    folder = tmp_path / "kept"
+def test_a_removed_folder_gives_no_hits(tmp_path: Path) -> None:
+    folder = tmp_path / "prefixes"
     prefixes = manager(folder)
     for path in folder.iterdir():
         path.unlink()
@@ -142,18 +142,18 @@ def test_processes_share_a_folder(tmp_path: Path, kind: str) -> None:
 
 WRITE_SLOWLY = """
 import os, pathlib, time
-from prefix_folders import LONG, keep
+from prefix_folders import LONG, save
 calls = iter(range(99))
 def wait(handle):
     if next(calls) == 2:
         print("writing", flush=True)
         time.sleep(60)
 os.fsync = wait
-keep(pathlib.Path(sys.argv[1]), "dense", LONG)
+save(pathlib.Path(sys.argv[1]), "dense", LONG)
 """
 
 
-def test_a_process_that_is_killed_while_it_writes_leaves_nothing_half(tmp_path: Path) -> None:
+def test_a_process_killed_while_it_writes_leaves_no_half_file(tmp_path: Path) -> None:
     process = subprocess.Popen(program(WRITE_SLOWLY, tmp_path), stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == b"writing\n"
@@ -163,15 +163,15 @@ def test_a_process_that_is_killed_while_it_writes_leaves_nothing_half(tmp_path: 
     (left,) = set(tmp_path.iterdir()) - set(files(tmp_path))
     assert left.stat().st_size > 0
     assert found(manager(tmp_path), "dense", [*LONG, 3]) == 256
-    keep(tmp_path, "dense", LONG)
+    save(tmp_path, "dense", LONG)
     assert left.exists()  # for all that is known, it is still being written
     os.utime(left, (time.time() - STALE_S - 1,) * 2)
-    keep(tmp_path, "dense", [5, *LONG])
+    save(tmp_path, "dense", [5, *LONG])
     assert not left.exists()
     assert found(manager(tmp_path), "dense", [*LONG, 3]) == len(LONG)
 
 
-def test_an_interruption_at_the_end_leaves_the_rest_out(
+def test_an_interrupt_at_the_end_skips_the_files_that_are_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prefixes = manager(tmp_path)

@@ -31,13 +31,13 @@ from support.model_files import (
 
 
 def check(plan: Plan) -> None:
-    """What holds for every plan."""
+    """Assert what is true of every plan."""
     assert len(plan.layer_devices) == plan.model.layers
     runs = [index for index, _ in groupby(plan.layer_devices)]
     assert len(runs) == len(set(runs)), "the layers of a device are not consecutive"
     assert sum(terms.layers for terms in plan.breakdowns) == plan.model.layers
     assert sum(t.weight_bytes for t in plan.breakdowns) == sum(
-        kept.size_bytes for kept in plan.storage.values()
+        weights.size_bytes for weights in plan.storage.values()
     )
     assert sum(t.kv_bytes for t in plan.breakdowns) == sum(plan.kv_bytes)
     for terms in plan.breakdowns:
@@ -69,7 +69,7 @@ def test_70b_on_imagined_gpus(
     check(plan)
     assert plan.fits
     assert (plan.spilled_layers > 0) == spilled
-    # 70.55 billion weights of two bytes; 8 key heads of 128 numbers in 80 layers.
+    # 70.55 billion weights of two bytes; 8 key heads of 128 values in 80 layers.
     assert plan.model.parameters == 70_553_706_496
     assert plan.kv_bytes_per_token == 2 * 8 * 128 * 2 * 80
     assert sum(plan.kv_bytes) == 4096 * plan.kv_bytes_per_token
@@ -95,11 +95,13 @@ def test_the_strategies(llama_70b: Path, planner_of) -> None:
     assert max(counts["spread"][:4]) - min(counts["spread"][:4]) <= 1
     assert sum(count > 0 for count in counts["fastest"]) == 2
     fastest, fill = (plans[name].speed.decode.high for name in ("fastest", "fill"))
-    assert fastest >= fill * (1 - 1e-9), "beside what sums in another order round to"
+    assert fastest >= fill * (1 - 1e-9), "the sums differ by rounding only"
 
 
-def test_head_and_embedding_are_charged_where_they_live(llama_70b: Path, planner_of) -> None:
-    """The first GPU holds no layer, so the second one gets what goes with the first layer."""
+def test_head_and_embedding_count_on_the_first_device_with_layers(
+    llama_70b: Path, planner_of
+) -> None:
+    """The first GPU holds no layer, so the second one gets the embedding and the head."""
     planner, request = planner_of(llama_70b, "cuda:0=3GiB", "cuda:1=80GiB", "cpu=128GiB")
     plan = planner.plan(request)
     check(plan)
@@ -111,7 +113,7 @@ def test_head_and_embedding_are_charged_where_they_live(llama_70b: Path, planner
     assert any("cuda:0" in warning for warning in plan.warnings)
 
 
-def test_what_does_not_fit_says_what_is_missing(llama_70b: Path, planner_of) -> None:
+def test_a_plan_that_does_not_fit_gives_the_missing_bytes(llama_70b: Path, planner_of) -> None:
     planner, request = planner_of(llama_70b, "cuda:0=40GiB", "cpu=32GiB")
     plan = planner.plan(request)
     check(plan)
@@ -169,7 +171,7 @@ def test_the_length_of_the_model_is_the_limit(llama_70b: Path, planner_of) -> No
 
 
 @pytest.mark.parametrize(("given", "warns"), [(None, False), (2048, False), (4096, True)])
-def test_only_a_length_that_was_given_is_remarked_on(
+def test_only_a_length_that_was_given_is_warned_about(
     tmp_path: Path, planner_of, given: int | None, warns: bool
 ) -> None:
     folder = write_headers(tmp_path / "short", {**SMALL_LLAMA, "max_position_embeddings": 2048})
@@ -192,7 +194,7 @@ memories = st.integers(min_value=64, max_value=4096)
     spill=st.booleans(),
     growth=st.integers(min_value=0, max_value=2048),
 )
-def test_any_plan_keeps_its_promises(
+def test_every_plan_is_consistent(
     small_llama: Path, planner_of, gpus, cpu, length, strategy, isq, spill, growth
 ) -> None:
     wishes = {"max_seq_len": length, "strategy": strategy, "isq": isq, "cpu_spill": spill}
@@ -211,7 +213,7 @@ def test_any_plan_keeps_its_promises(
 
 
 def test_mxfp4_and_fp8_are_widened(tmp_path: Path, planner_of) -> None:
-    """File bytes are those of the folder; in memory every matrix takes two bytes a number."""
+    """File bytes are those of the folder; in memory every matrix takes two bytes a value."""
     fp8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
     for stored, config in (
         ("MXFP4", GPT_OSS),
@@ -230,7 +232,7 @@ def test_mxfp4_and_fp8_are_widened(tmp_path: Path, planner_of) -> None:
         assert "is widened to BF16" in conversion_text(plan)
 
 
-def test_nothing_is_said_of_weights_that_stay_as_they_are(llama_70b: Path, planner_of) -> None:
+def test_unchanged_weights_have_no_conversion_text(llama_70b: Path, planner_of) -> None:
     planner, request = planner_of(llama_70b, "cpu=256GiB")
     assert conversion_text(planner.plan(request)) == ""
     planner, request = planner_of(llama_70b, "cpu=256GiB", isq="q4k")
@@ -245,7 +247,7 @@ def test_nothing_is_said_of_weights_that_stay_as_they_are(llama_70b: Path, plann
 def test_kv_of_a_further_token(
     tmp_path: Path, planner_of, tokens: int, full: int, further: int
 ) -> None:
-    """Of six layers five see 1,024 tokens, and keep 511 more for a chunk of the prompt."""
+    """Five of six layers attend to 1,024 tokens and store 511 more for a chunk of the prompt."""
     sizes = {"num_hidden_layers": 6, "sliding_window": 1024, "query_pre_attn_scalar": 64}
     folder = write_headers(
         tmp_path / "gemma", {**SMALL_LLAMA, **sizes, "model_type": "gemma3_text", "head_dim": 64}

@@ -73,7 +73,7 @@ def test_room_to_grow(small_llama: Path, planner_of) -> None:
 
 @pytest.mark.parametrize("goal", GOALS)
 def test_solve_finds_the_best(small_llama: Path, planner_of, goal: str) -> None:
-    """Against trying all values in order."""
+    """Compared with trying all values in order."""
     memory = "cpu=790MiB" if goal == "isq" else "cpu=1100MiB"
     planner, request = planner_of(small_llama, memory)
     solution = solve(planner, request, goal)
@@ -115,7 +115,7 @@ def test_nothing_to_solve(small_llama: Path, planner_of) -> None:
     ],
 )
 def test_conversations_at_once(small_llama: Path, planner_of, devices, wishes) -> None:
-    """Against trying all numbers in order, with the layers where they are and reserves kept."""
+    """Compared with trying all counts in order, with the same layers and free memory."""
     planner, request = planner_of(small_llama, *devices, paged=PagedRequest(pool=False), **wishes)
     plan = planner.plan(request)
     count = plan.workload.batch if plan.fits else 0
@@ -155,7 +155,7 @@ def test_changes_without_the_cpu_come_first_and_then_the_fastest(
     assert ranks == sorted(ranks)
 
 
-def test_a_spill_that_nothing_avoids_is_made_faster(llama_70b: Path, planner_of) -> None:
+def test_an_unavoidable_spill_is_made_faster(llama_70b: Path, planner_of) -> None:
     planner, request = planner_of(llama_70b, "cuda:0=12GiB", "cpu=256GiB")
     plan = planner.plan(request)
     assert plan.fits

@@ -20,7 +20,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     monkeypatch.setattr("mrs.source.hub.RECENT_S", 0)
     with HubServer() as server:
         monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
         monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
         yield server
 

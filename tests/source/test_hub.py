@@ -19,11 +19,11 @@ from mrs.source.hub_settings import find_token
 from support.hub_server import Blob, HubServer, Served, header_blob
 
 
-def kept_folder() -> Path:
+def header_cache_folder() -> Path:
     return user_cache_path("mrs") / FOLDER
 
 
-def test_a_70b_model_moves_little(hub: HubServer) -> None:
+def test_planning_a_70b_model_transfers_headers_only(hub: HubServer) -> None:
     """30 shards of 140 GB: their headers alone, each byte once, no byte of a weight."""
     weight_map, files = {}, {}
     for shard in range(30):
@@ -75,7 +75,7 @@ def test_a_gguf_file_by_ranges(hub: HubServer, gguf_file: bytes) -> None:
     assert len(ranges) < 50
 
 
-def test_the_token_stays_with_the_hub(hub: HubServer) -> None:
+def test_the_token_is_sent_to_the_hub_only(hub: HubServer) -> None:
     hub.add(ID, tiny_files(), token=TOKEN)
     checkpoint = open_checkpoint(source(token_source=f"literal:{TOKEN}"))
     assert len(checkpoint.tensors) == 4
@@ -108,7 +108,7 @@ def test_token_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert TOKEN not in str(caught.value)
 
 
-def test_refusals_say_which(hub: HubServer) -> None:
+def test_errors_name_the_reason(hub: HubServer) -> None:
     fails(NotReadable, source(), "no model someone/tiny", "local folder", "HF_TOKEN")
     hub.add(ID, tiny_files(), token=TOKEN)
     fails(NotReadable, source(), "no model someone/tiny", "no token was sent")
@@ -149,7 +149,7 @@ def test_a_server_without_ranges(
     assert len(open_checkpoint(source()).tensors) == 4
     assert len(open_checkpoint(source("gguf")).tensors) == 100
     monkeypatch.setattr("mrs.source.hub.MAX_SKIPPED_BYTES", 7)
-    shutil.rmtree(kept_folder())
+    shutil.rmtree(header_cache_folder())
     fails(NotReadable, source(), "does not serve ranges")
 
 
@@ -166,7 +166,7 @@ def test_files_shorter_than_listed(hub: HubServer) -> None:
     fails(NotReadable, source(), "shorter than its listed")
 
 
-def test_passing_trouble_is_mended(hub: HubServer) -> None:
+def test_a_passing_error_is_retried(hub: HubServer) -> None:
     """One 503, one body cut in half and one expired address: each is tried again."""
     hub.add(ID, tiny_files())
     answers = iter([503, 0, 0, 0, -1])
@@ -175,7 +175,7 @@ def test_passing_trouble_is_mended(hub: HubServer) -> None:
     assert next(answers, None) is None
 
     hub.log.clear()
-    shutil.rmtree(kept_folder())
+    shutil.rmtree(header_cache_folder())
 
     def expire(served: Served) -> int:
         if served.place == "cdn" and served.begin and not hub.signature:
@@ -187,7 +187,7 @@ def test_passing_trouble_is_mended(hub: HubServer) -> None:
     assert [s.status for s in hub.served("model.safetensors")] == [206, 403, 206]
 
 
-def test_lasting_trouble_is_reported(hub: HubServer) -> None:
+def test_a_lasting_error_is_reported(hub: HubServer) -> None:
     hub.add(ID, tiny_files())
     hub.trouble = lambda served: 500 if served.place == "cdn" else 0
     fails(NotReadable, source(), "answered 500", "model.safetensors")

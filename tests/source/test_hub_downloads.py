@@ -21,11 +21,11 @@ from support.hub_server import HubServer, Served, header_blob
 
 
 def test_download(hub: HubServer, tmp_path: Path) -> None:
-    """What a run needs and nothing else; afterwards it is found in the cache, offline too."""
+    """Only the files that a run needs; afterwards they are found in the cache."""
     hub.add(ID, tiny_files(), token=TOKEN)
     asked = source(token_source=f"literal:{TOKEN}", cache_path=str(tmp_path / "cache"))
-    told: list[tuple[int, int]] = []
-    checkpoint = fetch(asked, lambda done, total: told.append((done, total)))
+    progress: list[tuple[int, int]] = []
+    checkpoint = fetch(asked, lambda done, total: progress.append((done, total)))
     assert checkpoint.is_local
     assert checkpoint.read_text("tokenizer.json") == '{"tok": 1}'
     assert checkpoint.generation_config == {"eos_token_id": 2}
@@ -37,8 +37,8 @@ def test_download(hub: HubServer, tmp_path: Path) -> None:
     assert not [s for s in hub.log if "pytorch_model" in s.path or "README" in s.path]
     assert {s.authorization for s in hub.log if s.place == "cdn"} == {None}
     total = sum(len(f) for n, f in tiny_files().items() if n.endswith(("json", "safetensors")))
-    assert (told[0], told[-1]) == ((0, total), (total, total))
-    assert told == sorted(told)
+    assert (progress[0], progress[-1]) == ((0, total), (total, total))
+    assert progress == sorted(progress)
     folder = checkpoint.local_path("model.safetensors").parent
     assert folder.is_relative_to(tmp_path / "cache" / "models--someone--tiny" / "snapshots")
 
@@ -49,15 +49,15 @@ def test_download(hub: HubServer, tmp_path: Path) -> None:
     assert [urls.path.partition("?")[0] for urls in hub.log] == [f"/api/models/{ID}/revision/main"]
 
 
-def test_a_long_download_tells_how_far_it_is(hub: HubServer) -> None:
+def test_a_long_download_reports_its_progress(hub: HubServer) -> None:
     hub.add(ID, {"config.json": b"{}", "model.safetensors": header_blob({"w": (22_000_000,)})})
     hub.pause_s = 0.25
-    told: list[tuple[int, int]] = []
-    fetch(source(), lambda done, total: told.append((done, total)))
-    total = told[-1][1]
+    progress: list[tuple[int, int]] = []
+    fetch(source(), lambda done, total: progress.append((done, total)))
+    total = progress[-1][1]
     assert total > 44_000_000
-    assert told == sorted(told)
-    assert len({done for done, _ in told if 0 < done < total}) >= 3
+    assert progress == sorted(progress)
+    assert len({done for done, _ in progress if 0 < done < total}) >= 3
 
 
 def test_offline(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_no_network(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     fails(NotReadable, ModelSource("someone/else", "safetensors"), "no answer from 127.0.0.1:9")
 
 
-def test_a_download_is_taken_up_again(hub: HubServer) -> None:
+def test_a_download_continues_with_the_missing_file(hub: HubServer) -> None:
     """The second shard fails for good at first; the first one is not sent twice."""
     shards = {
         f"model-0000{i + 1}-of-00002.safetensors": save({f"w{i}": torch.ones(9)}) for i in (0, 1)
@@ -126,7 +126,7 @@ def test_an_interrupt_stops_the_download(hub: HubServer, tmp_path: Path) -> None
         if served.place == "cdn" and served.begin is None and not interrupted.is_set():
             interrupted.set()
             signal.raise_signal(signal.SIGINT)
-            time.sleep(0.3)  # the client is told before it gets a byte
+            time.sleep(0.3)  # the client is interrupted before it gets a byte
         return 0
 
     hub.trouble = trouble
@@ -154,7 +154,7 @@ def test_download_of_a_gguf_and_its_tokenizer(hub: HubServer, gguf_file: bytes) 
     assert not hub.served("model.safetensors", "hub")
 
 
-def test_no_space_is_said_before(hub: HubServer) -> None:
+def test_missing_space_is_reported_before_the_download(hub: HubServer) -> None:
     large = header_blob({"w": (2**45, 2**10)})
     hub.add(ID, {"config.json": b"{}", "model.safetensors": large})
     with pytest.raises(NotReadable, match="needs 65536 TiB"):

@@ -94,7 +94,7 @@ def test_the_published_models(name: str) -> None:
 
 
 def test_largest_is_exact() -> None:
-    """Beside every picture of up to a few tiles, for tiles of a few pixels."""
+    """Compared with all images of up to a few tiles, for tiles of a few pixels."""
     images = {**FAMILY.image_defaults, "size": {"height": 4, "width": 4}}
     tower = {**FAMILY.tower_defaults, "image_size": 4, "patch_size": 2}
     for tiles in (1, 2, 3, 4, 6):

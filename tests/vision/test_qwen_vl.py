@@ -49,7 +49,7 @@ def vision_model(reference: VisionReference) -> LoadedVisionModel:
 
 
 def as_older(config: dict[str, Any]) -> dict[str, Any]:
-    """config.json as transformers 4 writes it: what is the text's lies among the rest."""
+    """config.json as transformers 4 writes it: the text's fields are at the top level."""
     text = dict(config["text_config"])
     rope = dict(text.pop("rope_parameters"))
     text["rope_theta"] = rope.pop("rope_theta")
@@ -58,8 +58,8 @@ def as_older(config: dict[str, Any]) -> dict[str, Any]:
     del text["layer_types"], text["model_type"]
     tower = dict(config["vision_config"])
     own = {"in_chans": tower.pop("in_channels"), "spatial_patch_size": tower["patch_size"]}
-    kept = {key: value for key, value in config.items() if key != "text_config"}
-    return {**kept, **text, "vision_config": {**tower, **own}}
+    rest = {key: value for key, value in config.items() if key != "text_config"}
+    return {**rest, **text, "vision_config": {**tower, **own}}
 
 
 def as_newer(name: str) -> str:
@@ -105,7 +105,7 @@ def test_other_spellings(reference: VisionReference, tmp_path: Path, spelling: s
 
 
 def test_text_alone(reference: VisionReference, vision_model: LoadedVisionModel) -> None:
-    """Text turns as it does in a model that never saw; so does the model read as plain."""
+    """Text has the positions of a model without vision, also if the model is read as such."""
     prompt = reference.prompts[0]
     one = sequence_input(
         vision_model.decoder, Conversation(vision_model).cache, (), prompt.ids[:8], 8
@@ -123,10 +123,10 @@ def test_text_alone(reference: VisionReference, vision_model: LoadedVisionModel)
     assert difference(logits, prompt.logits) < TOLERANCE
 
 
-def test_text_goes_on_behind_the_picture(
+def test_positions_go_on_after_an_image(
     vision_model: LoadedVisionModel, reference: VisionReference
 ) -> None:
-    """Pieces of a prompt stand where they stand in the whole of it, a token at a time too."""
+    """A prompt's chunks, even of one token, have the positions that the whole prompt gives."""
     prompt = reference.prompts[2]
     ids, images = vision_model.shown(prompt.text, prompt.images)
     cache = Conversation(vision_model).cache
@@ -147,22 +147,22 @@ def test_text_goes_on_behind_the_picture(
             for start in range(0, len(ids), step)
         ]
         assert torch.equal(torch.cat(parts, dim=1), whole)
-    place = 0
+    position = 0
     for at in range(len(ids)):
         shown = next((s for s in images if at in s.positions), None)
         if shown is None:
-            assert whole[:, at].tolist() == [place] * 3
-            place += 1
+            assert whole[:, at].tolist() == [position] * 3
+            position += 1
             continue
         rows, columns = shown.image.shape.grid
-        number = at - shown.positions[0]
-        expected = [place, place + number // columns, place + number % columns]
+        index = at - shown.positions[0]
+        expected = [position, position + index // columns, position + index % columns]
         assert whole[:, at].tolist() == expected
-        if number == rows * columns - 1:
-            place += max(rows, columns)
+        if index == rows * columns - 1:
+            position += max(rows, columns)
 
 
-def test_one_goes_on_inside_an_image(
+def test_a_cached_prefix_may_end_inside_an_image(
     vision_model: LoadedVisionModel, reference: VisionReference
 ) -> None:
     """Tokens computed before a cancellation, in the middle of an image, serve the next reply."""
@@ -194,7 +194,7 @@ def test_one_goes_on_inside_an_image(
     ("rows", "columns", "side"), [(8, 12, 4), (7, 10, 4), (2, 9, 8), (3, 1, 1)]
 )
 def test_windows(rows: int, columns: int, side: int) -> None:
-    """They are transformers' windows, those of one size next to each other."""
+    """They are transformers' windows, sorted so that windows of one size are adjacent."""
     order, cuts = window_order(rows, columns, side)
     ours = [set(window.tolist()) for window in order.tensor_split(cuts)]
     index, ends = get_vision_window_index(torch.tensor([[1, rows, columns]]), 1, side, 1)
@@ -243,7 +243,7 @@ def test_the_largest_is_a_bound(edge: int) -> None:
         assert found <= most.rows <= 2 * found + 2
 
 
-def test_the_largest_is_exact_for_large_pictures() -> None:
+def test_the_largest_is_exact_for_large_images() -> None:
     published = layout(14, 2, 56 * 56, 12_845_056)
     for edge in (448, 1024, 2000):
         assert published.largest(edge).rows == published.shape(edge, edge).rows

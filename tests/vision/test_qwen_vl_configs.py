@@ -78,7 +78,7 @@ _IMAGES = {
     "image_mean": [0.48145466, 0.4578275, 0.40821073],
     "image_std": [0.26862954, 0.26130258, 0.27577711],
 }
-#: Name: parameters, as the models' pages and weight indexes have them, family, text, tower.
+#: Name: number of parameters (from model cards and weight indexes), family, text, tower.
 PUBLISHED: dict[str, tuple[int, str, dict[str, Any], dict[str, Any]]] = {
     "Qwen2-VL 2B": (2_208_985_600, "qwen2_vl", _TEXT_2B, {**_TOWER_2, "hidden_size": 1536}),
     "Qwen2-VL 7B": (8_291_375_616, "qwen2_vl", _TEXT_7B, {**_TOWER_2, "hidden_size": 3584}),
@@ -140,7 +140,7 @@ def test_published(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "told"),
+    ("changes", "error", "message"),
     [
         ({"rope_scaling": {"mrope_section": [16, 24, 25]}}, NotReadable, "with the sum 64"),
         ({"rope_scaling": {"mrope_section": [32, 32]}}, NotReadable, "with the sum 64"),
@@ -168,15 +168,17 @@ def test_published(name: str) -> None:
         ({"vision_config": {**_TOWER_25, "in_channels": 4}}, Unsupported, "in_channels"),
     ],
 )
-def test_what_cannot_be_read(changes: dict[str, Any], error: type[MrsError], told: str) -> None:
+def test_refused_configurations(
+    changes: dict[str, Any], error: type[MrsError], message: str
+) -> None:
     config = {**_TEXT_7B, "model_type": "qwen2_5_vl", "vision_config": _TOWER_25}
     described("as it is", config)
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         described("bad", {**config, **changes})
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "told"),
+    ("changes", "error", "message"),
     [
         ({"min_pixels": 10**12}, NotReadable, "min_pixels"),
         ({"max_pixels": 0}, NotReadable, "max_pixels"),
@@ -186,9 +188,9 @@ def test_what_cannot_be_read(changes: dict[str, Any], error: type[MrsError], tol
         ({"do_resize": False}, Unsupported, "do_resize"),
     ],
 )
-def test_how_pictures_cannot_be_prepared(
-    changes: dict[str, Any], error: type[MrsError], told: str
+def test_refused_image_settings(
+    changes: dict[str, Any], error: type[MrsError], message: str
 ) -> None:
     config = {**_TEXT_7B, "model_type": "qwen2_5_vl", "vision_config": _TOWER_25}
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         described("bad", config, {**_IMAGES, **changes})
