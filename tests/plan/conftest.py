@@ -15,7 +15,7 @@ from mrs.kernels.cpu.library import native_library, native_paths
 from mrs.plan.planner import Planner
 from mrs.request import ModelSource, RunRequest
 from mrs.source.find import open_checkpoint
-from support.model_files import LLAMA_70B, write_headers
+from support.model_files import LLAMA_70B, SMALL_LLAMA, write_headers
 from support.threads import single_thread
 
 
@@ -28,6 +28,11 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def llama_70b(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_headers(tmp_path_factory.mktemp("models") / "llama-70b", LLAMA_70B, 30)
+
+
+@pytest.fixture(scope="session")
+def small_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_headers(tmp_path_factory.mktemp("models") / "small-llama", SMALL_LLAMA)
 
 
 @pytest.fixture

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hub_models import ID
 from platformdirs import user_cache_path
 
 from mrs.errors import NotReadable
@@ -16,21 +17,14 @@ from mrs.source import Checkpoint, find_selector, open_checkpoint
 from mrs.source.header_cache import FOLDER
 from support.hub_server import COMMIT, HubServer, header_blob
 
-ID = "someone/tiny"
 SHAPES = {f"layers.{i}.w": (4, 64) for i in range(4)}
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
-    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_CACHE", "http_proxy", "HTTP_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("mrs.source.hub.RECENT_S", 0)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
-    with HubServer() as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
-        server.add(ID, {"config.json": b"{}", "model.safetensors": header_blob(SHAPES)})
-        yield server
+def hub(hub: HubServer) -> HubServer:
+    """With one model."""
+    hub.add(ID, {"config.json": b"{}", "model.safetensors": header_blob(SHAPES)})
+    return hub
 
 
 def opened(revision: str = "main") -> Checkpoint:

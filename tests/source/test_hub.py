@@ -1,72 +1,29 @@
-"""Models on a hub: planned by ranges of bytes, downloaded by the hub library, or not at all."""
+"""Models on a hub whose headers are read by ranges of bytes, or that cannot be read."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import shutil
-import signal
-import threading
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import gguf
-import numpy as np
 import pytest
-import torch
+from hub_models import ID, TOKEN, fails, source, tiny_files
 from platformdirs import user_cache_path
-from safetensors.torch import save
 
-from mrs.errors import MrsError, NotReadable, Unsupported, UsageError
-from mrs.request import ModelSource
-from mrs.source import Weights, fetch, find_selector, open_checkpoint
+from mrs.errors import NotReadable, Unsupported, UsageError
+from mrs.source import find_selector, open_checkpoint
 from mrs.source.header_cache import FOLDER
 from mrs.source.hub_settings import find_token
 from support.hub_server import Blob, HubServer, Served, header_blob
 
-ID = "someone/tiny"
-TOKEN = "hf_secret"
 
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
-    """A hub, with the environment pointing at it and at an empty cache."""
-    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_CACHE", "http_proxy", "HTTP_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("mrs.source.hub.RECENT_S", 0)
-    with HubServer() as server:
-        monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
-        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
-        yield server
-
-
-def tensors(count: int = 4) -> dict[str, torch.Tensor]:
-    return {f"layers.{i}.w": torch.full((4, 64), float(i)) for i in range(count)}
-
-
-def tiny_files() -> dict[str, bytes | Blob]:
-    return {
-        "config.json": b'{"model_type": "llama"}',
-        "generation_config.json": b'{"eos_token_id": 2}',
-        "tokenizer.json": b'{"tok": 1}',
-        "model.safetensors": save(tensors()),
-        "pytorch_model.bin": b"\x80pickle",
-        "README.md": b"# tiny",
-    }
-
-
-def kept_folder() -> Path:
+def header_cache_folder() -> Path:
     return user_cache_path("mrs") / FOLDER
 
 
-def source(container: str = "safetensors", **kwargs: object) -> ModelSource:
-    return ModelSource(ID, container, **kwargs)  # type: ignore[arg-type]
-
-
-def test_a_70b_model_moves_little(hub: HubServer) -> None:
+def test_planning_a_70b_model_transfers_headers_only(hub: HubServer) -> None:
     """30 shards of 140 GB: their headers alone, each byte once, no byte of a weight."""
     weight_map, files = {}, {}
     for shard in range(30):
@@ -105,22 +62,6 @@ def test_a_long_index_is_left_out(hub: HubServer) -> None:
     assert hub.body_bytes < 10_000
 
 
-@pytest.fixture(scope="module")
-def gguf_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A GGUF file with a vocabulary of 30,000 tokens."""
-    path = tmp_path_factory.mktemp("gguf") / "m.gguf"
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_token_list([f"token{i}" for i in range(30_000)])
-    writer.add_token_merges([f"a b{i}" for i in range(30_000)])
-    for i in range(100):
-        writer.add_tensor(f"blk.{i}.ffn_up.weight", np.full((4, 64), i, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path.read_bytes()
-
-
 def test_a_gguf_file_by_ranges(hub: HubServer, gguf_file: bytes) -> None:
     hub.add(ID, {"Q8/m.gguf": gguf_file, "README.md": b""})
     checkpoint = open_checkpoint(source("gguf"))
@@ -134,7 +75,7 @@ def test_a_gguf_file_by_ranges(hub: HubServer, gguf_file: bytes) -> None:
     assert len(ranges) < 50
 
 
-def test_the_token_stays_with_the_hub(hub: HubServer) -> None:
+def test_the_token_is_sent_to_the_hub_only(hub: HubServer) -> None:
     hub.add(ID, tiny_files(), token=TOKEN)
     checkpoint = open_checkpoint(source(token_source=f"literal:{TOKEN}"))
     assert len(checkpoint.tensors) == 4
@@ -167,17 +108,7 @@ def test_token_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert TOKEN not in str(caught.value)
 
 
-def fails(kind: type[MrsError], asked: ModelSource, *words: str) -> None:
-    with pytest.raises(kind) as caught:
-        open_checkpoint(asked)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert TOKEN not in message
-    for word in words:
-        assert word in message
-
-
-def test_refusals_say_which(hub: HubServer) -> None:
+def test_errors_name_the_reason(hub: HubServer) -> None:
     fails(NotReadable, source(), "no model someone/tiny", "local folder", "HF_TOKEN")
     hub.add(ID, tiny_files(), token=TOKEN)
     fails(NotReadable, source(), "no model someone/tiny", "no token was sent")
@@ -218,7 +149,7 @@ def test_a_server_without_ranges(
     assert len(open_checkpoint(source()).tensors) == 4
     assert len(open_checkpoint(source("gguf")).tensors) == 100
     monkeypatch.setattr("mrs.source.hub.MAX_SKIPPED_BYTES", 7)
-    shutil.rmtree(kept_folder())
+    shutil.rmtree(header_cache_folder())
     fails(NotReadable, source(), "does not serve ranges")
 
 
@@ -235,7 +166,7 @@ def test_files_shorter_than_listed(hub: HubServer) -> None:
     fails(NotReadable, source(), "shorter than its listed")
 
 
-def test_passing_trouble_is_mended(hub: HubServer) -> None:
+def test_a_passing_error_is_retried(hub: HubServer) -> None:
     """One 503, one body cut in half and one expired address: each is tried again."""
     hub.add(ID, tiny_files())
     answers = iter([503, 0, 0, 0, -1])
@@ -244,7 +175,7 @@ def test_passing_trouble_is_mended(hub: HubServer) -> None:
     assert next(answers, None) is None
 
     hub.log.clear()
-    shutil.rmtree(kept_folder())
+    shutil.rmtree(header_cache_folder())
 
     def expire(served: Served) -> int:
         if served.place == "cdn" and served.begin and not hub.signature:
@@ -256,65 +187,10 @@ def test_passing_trouble_is_mended(hub: HubServer) -> None:
     assert [s.status for s in hub.served("model.safetensors")] == [206, 403, 206]
 
 
-def test_lasting_trouble_is_reported(hub: HubServer) -> None:
+def test_a_lasting_error_is_reported(hub: HubServer) -> None:
     hub.add(ID, tiny_files())
     hub.trouble = lambda served: 500 if served.place == "cdn" else 0
     fails(NotReadable, source(), "answered 500", "model.safetensors")
-
-
-def test_download(hub: HubServer, tmp_path: Path) -> None:
-    """What a run needs and nothing else; afterwards it is found in the cache, offline too."""
-    hub.add(ID, tiny_files(), token=TOKEN)
-    asked = source(token_source=f"literal:{TOKEN}", cache_path=str(tmp_path / "cache"))
-    told: list[tuple[int, int]] = []
-    checkpoint = fetch(asked, lambda done, total: told.append((done, total)))
-    assert checkpoint.is_local
-    assert checkpoint.read_text("tokenizer.json") == '{"tok": 1}'
-    assert checkpoint.generation_config == {"eos_token_id": 2}
-    with Weights(checkpoint) as weights:
-        for name, expected in tensors().items():
-            found = np.empty((4, 64), np.float32)
-            weights.read_into(found.data.cast("B"), checkpoint.tensors[name])
-            np.testing.assert_array_equal(found, expected.numpy())
-    assert not [s for s in hub.log if "pytorch_model" in s.path or "README" in s.path]
-    assert {s.authorization for s in hub.log if s.place == "cdn"} == {None}
-    total = sum(len(f) for n, f in tiny_files().items() if n.endswith(("json", "safetensors")))
-    assert (told[0], told[-1]) == ((0, total), (total, total))
-    assert told == sorted(told)
-    folder = checkpoint.local_path("model.safetensors").parent
-    assert folder.is_relative_to(tmp_path / "cache" / "models--someone--tiny" / "snapshots")
-
-    hub.log.clear()
-    again = open_checkpoint(asked)
-    assert again.is_local
-    assert again.tensors == checkpoint.tensors
-    assert [urls.path.partition("?")[0] for urls in hub.log] == [f"/api/models/{ID}/revision/main"]
-
-
-def test_a_long_download_tells_how_far_it_is(hub: HubServer) -> None:
-    hub.add(ID, {"config.json": b"{}", "model.safetensors": header_blob({"w": (22_000_000,)})})
-    hub.pause_s = 0.25
-    told: list[tuple[int, int]] = []
-    fetch(source(), lambda done, total: told.append((done, total)))
-    total = told[-1][1]
-    assert total > 44_000_000
-    assert told == sorted(told)
-    assert len({done for done, _ in told if 0 < done < total}) >= 3
-
-
-def test_offline(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub.add(ID, tiny_files())
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    fails(NotReadable, source(), "HF_HUB_OFFLINE is set", "neither a local folder nor in the cache")
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    expected = fetch(source())
-    assert expected.notes == ()
-    hub.log.clear()
-    monkeypatch.setenv("HF_HUB_OFFLINE", "yes")
-    checkpoint = fetch(source())
-    assert checkpoint.tensors == expected.tensors
-    assert "HF_HUB_OFFLINE is set: using the copy" in checkpoint.notes[0]
-    assert hub.log == []
 
 
 @pytest.mark.parametrize("address", ["localhost:80", "ftp://x", "http://", "http://a b/"])
@@ -334,89 +210,3 @@ def test_a_redirect_loop_ends(hub: HubServer) -> None:
     model = hub.add(ID, tiny_files())
     model.location = "?again"
     fails(NotReadable, source(), "more than 10 redirects")
-
-
-def test_no_network(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub.add(ID, tiny_files())
-    expected = fetch(source())
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    checkpoint = open_checkpoint(source())
-    assert checkpoint.tensors == expected.tensors
-    assert "no answer from 127.0.0.1:9" in checkpoint.notes[0]
-    fails(NotReadable, ModelSource("someone/else", "safetensors"), "no answer from 127.0.0.1:9")
-
-
-def test_a_download_is_taken_up_again(hub: HubServer) -> None:
-    """The second shard fails for good at first; the first one is not sent twice."""
-    shards = {
-        f"model-0000{i + 1}-of-00002.safetensors": save({f"w{i}": torch.ones(9)}) for i in (0, 1)
-    }
-    hub.add(ID, shards | {"config.json": b"{}"})
-    first, second = shards
-    hub.trouble = lambda served: 404 if second in served.path and served.begin is None else 0
-    with pytest.raises(NotReadable, match=ID):
-        fetch(source())
-    assert [s.status for s in hub.served(first) if s.begin is None] == [200]
-    hub.log.clear()
-    hub.trouble = lambda served: 0
-    assert fetch(source()).tensors.keys() == {"w0", "w1"}
-    assert not [s for s in hub.served(first) if s.begin is None]
-
-
-def test_a_broken_connection_is_resumed(hub: HubServer) -> None:
-    """The library asks for the missing rest of a file whose connection broke."""
-    hub.add(ID, {"config.json": b"{}", "model.safetensors": header_blob({"w": (15_000_000,)})})
-    downloads = itertools.count()
-
-    def trouble(served: Served) -> int:
-        is_download = served.place == "cdn" and served.begin is None and served.method == "GET"
-        return -1 if is_download and next(downloads) == 0 else 0
-
-    hub.trouble = trouble
-    checkpoint = fetch(source())
-    assert checkpoint.is_local
-    assert 0 < (hub.served("model.safetensors")[-1].begin or 0) < checkpoint.files[0].size_bytes
-
-
-def test_an_interrupt_stops_the_download(hub: HubServer, tmp_path: Path) -> None:
-    """Ctrl-C while a file is under way ends the download instead of waiting for the file."""
-    hub.add(ID, {"config.json": b"{}", "model.safetensors": header_blob({"w": (30_000_000,)})})
-    interrupted = threading.Event()
-
-    def trouble(served: Served) -> int:
-        if served.place == "cdn" and served.begin is None and not interrupted.is_set():
-            interrupted.set()
-            signal.raise_signal(signal.SIGINT)
-            time.sleep(0.3)  # the client is told before it gets a byte
-        return 0
-
-    hub.trouble = trouble
-    before = threading.enumerate()
-    with pytest.raises(KeyboardInterrupt):
-        fetch(source())
-    assert interrupted.is_set()
-    for thread in threading.enumerate():
-        if thread not in before and "Pool" in thread.name:
-            thread.join()
-    assert not list(tmp_path.rglob("model.safetensors"))
-    assert fetch(source()).is_local
-    assert list(tmp_path.rglob("model.safetensors"))
-
-
-def test_download_of_a_gguf_and_its_tokenizer(hub: HubServer, gguf_file: bytes) -> None:
-    hub.add(ID, {"m.gguf": gguf_file, "n.gguf": b"", "config.json": b"{}"})
-    hub.add("someone/base", tiny_files())
-    asked = source("gguf", filenames=("m.gguf",), tokenizer_model_id="someone/base")
-    checkpoint = fetch(asked)
-    assert checkpoint.is_local
-    assert checkpoint.read_text("tokenizer.json") == '{"tok": 1}'
-    assert len(checkpoint.tensors) == 100
-    assert not hub.served("n.gguf", "hub")
-    assert not hub.served("model.safetensors", "hub")
-
-
-def test_no_space_is_said_before(hub: HubServer) -> None:
-    large = header_blob({"w": (2**45, 2**10)})
-    hub.add(ID, {"config.json": b"{}", "model.safetensors": large})
-    with pytest.raises(NotReadable, match="needs 65536 TiB"):
-        fetch(source())

@@ -38,6 +38,15 @@ LLAMA_70B: dict[str, Any] = {
     "rms_norm_eps": 1e-5,
     "rope_theta": 500000.0,
 }
+SMALL_LLAMA: dict[str, Any] = {
+    **LLAMA_70B,
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 16,
+    "vocab_size": 32000,
+    "max_position_embeddings": 32768,
+}
 GPT_OSS: dict[str, Any] = {
     "model_type": "gpt_oss",
     "hidden_size": 2880,

@@ -1,8 +1,7 @@
-"""What Llama 3.2 Vision alone has: pictures that layers look at, and tiles that are not used."""
+"""What Llama 3.2 Vision alone has: layers with cross-attention to images, and unused tiles."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
@@ -26,19 +25,12 @@ from vision_running import (
     load_vision_model,
 )
 
-from mrs.architecture.config import Config
 from mrs.architecture.describe import describe
-from mrs.architecture.parameters import list_parameters
-from mrs.architecture.tensor_names import SAFETENSORS
-from mrs.architecture.vision.describe_vision import describe_vision
-from mrs.architecture.vision.vision_family import VisionConfigs
 from mrs.engine.engine import Engine
 from mrs.engine.image_input import ImageInput
 from mrs.engine.multimodal import sequence_input
 from mrs.engine.profile.run import profile_run
-from mrs.errors import MrsError
-from mrs.families.mllama_text import FAMILY as TEXT_FAMILY
-from mrs.families.vision.mllama import FAMILY, SPELLINGS
+from mrs.families.vision.mllama import SPELLINGS
 from mrs.model.batch import forward_batch
 from mrs.request import ModelSource, Sampling
 from mrs.sizes.blocks import CacheSize
@@ -47,8 +39,8 @@ from support.engines import Asked, generate, make_engine
 
 TOLERANCE = 1e-4
 GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=REPLY_TOKENS)
-#: Of one tile, of some side by side, of three in a column, and of a square of them.
-PICTURES = [picture(*size, seed=7) for size in ((18, 20), (70, 30), (18, 60), (90, 90))]
+#: One tile, a row of tiles, a column of three, and a square.
+IMAGES = [picture(*size, seed=7) for size in ((18, 20), (70, 30), (18, 60), (90, 90))]
 
 
 @pytest.fixture(scope="module", params=MLLAMA, ids=lambda case: case.id)
@@ -87,52 +79,52 @@ def peer(known: VisionReference) -> Peer:
 
 
 @pytest.mark.parametrize("chunk_tokens", [512, 3, 2, 1])
-def test_pictures_in_a_row_are_seen_together(
+def test_logits_with_images_in_a_row_match_transformers(
     vision_model: LoadedVisionModel, peer: Peer, chunk_tokens: int
 ) -> None:
     text = f"{BEGIN} w1 {{}} {{}} w2 w3 {{}} w4 {{}}"
-    ids, images = vision_model.shown(text, PICTURES)
+    ids, images = vision_model.shown(text, IMAGES)
     logits = Conversation(vision_model, chunk_tokens).feed(ids, images)
-    assert difference(logits, peer.logits(text, PICTURES)) < TOLERANCE
+    assert difference(logits, peer.logits(text, IMAGES)) < TOLERANCE
 
 
-def test_transformers_as_it_is_where_a_picture_comes_first(
+def test_unchanged_transformers_agrees_if_an_image_comes_first(
     vision_model: LoadedVisionModel, known: VisionReference
 ) -> None:
     """Every token there attends to an image, so the rule for other tokens does not matter."""
     peer, text = Peer(known, see_as_published), f"{{}} {BEGIN} w1 w2 {{}} w3"
-    ids, images = vision_model.shown(text, PICTURES[1:3])
+    ids, images = vision_model.shown(text, IMAGES[1:3])
     logits = Conversation(vision_model).feed(ids, images)
-    assert difference(logits, peer.logits(text, PICTURES[1:3])) < TOLERANCE
+    assert difference(logits, peer.logits(text, IMAGES[1:3])) < TOLERANCE
 
 
-def test_tiles_that_are_not_used_are_seen_by_the_tower_alone(
+def test_unused_tiles_change_the_features_but_have_none(
     vision_model: LoadedVisionModel,
 ) -> None:
-    """Its features of the others depend on them; nothing remembers their own."""
-    one, _, three, _ = vision_model.prepare(PICTURES)
+    """The features of the used tiles depend on them; their own features are not cached."""
+    one, _, three, _ = vision_model.prepare(IMAGES)
     positions = three.shape.keys // prod(three.shape.grid)
     assert one.shape.keys == positions
     assert three.shape.pixels[0] > prod(three.shape.grid)
-    see_it = vision_model.decoder.vision
-    assert see_it is not None
+    encode = vision_model.decoder.vision
+    assert encode is not None
     changed = three.pixels.clone()
     changed[-1] = 1.0
     with torch.inference_mode():
-        features, others = see_it(three.pixels, three.shape), see_it(changed, three.shape)
+        features, others = encode(three.pixels, three.shape), encode(changed, three.shape)
     assert features.shape == (three.shape.keys, 64)
     assert difference(features, others) > 0.01
 
 
 @torch.inference_mode()
 def test_sequences_of_a_batch_do_not_mix(vision_model: LoadedVisionModel) -> None:
-    """One without a picture, one that goes on after one, one that begins with two."""
+    """One without an image, one that goes on after an image, one that begins with two."""
     plain = Conversation(vision_model)
     goes_on, begins = (Conversation(vision_model, space=plain.space) for _ in range(2))
-    first, shown = vision_model.shown(f"{BEGIN} w1 {{}} w2 w3", PICTURES[:1])
+    first, shown = vision_model.shown(f"{BEGIN} w1 {{}} w2 w3", IMAGES[:1])
     goes_on.feed(first[:-1], shown)
     text, _ = vision_model.shown(f"{BEGIN} w7 w8", [])
-    both, two = vision_model.shown(f"{BEGIN} {{}} w4 {{}} w5", PICTURES[1:3])
+    both, two = vision_model.shown(f"{BEGIN} {{}} w4 {{}} w5", IMAGES[1:3])
     fed = [(plain, (), text), (goes_on, shown, first), (begins, two, both)]
     inputs = [
         sequence_input(vision_model.decoder, each.cache, images, ids[each.cache.length :], 0)
@@ -141,12 +133,11 @@ def test_sequences_of_a_batch_do_not_mix(vision_model: LoadedVisionModel) -> Non
     inputs = [replace(each, logits_rows=range(len(each.token_ids))) for each in inputs]
     caches = [each.cache for each, _, _ in fed]
     together = vision_model.decoder.forward(forward_batch(inputs), caches)
-    again, shown_again = vision_model.shown(f"{BEGIN} {{}} w4 {{}} w5", PICTURES[1:3])
+    first_again = vision_model.shown(f"{BEGIN} w1 {{}} w2 w3", IMAGES[:1])
+    again, shown_again = vision_model.shown(f"{BEGIN} {{}} w4 {{}} w5", IMAGES[1:3])
     alone = [
         Conversation(vision_model).feed(text),
-        Conversation(vision_model).feed(
-            *vision_model.shown(f"{BEGIN} w1 {{}} w2 w3", PICTURES[:1])
-        )[-1:],
+        Conversation(vision_model).feed(*first_again)[-1:],
         Conversation(vision_model).feed(again, shown_again),
     ]
     assert difference(together, torch.cat(alone)) < TOLERANCE
@@ -175,15 +166,15 @@ def begin_engine(vision_model: LoadedVisionModel, prefix_cache_n: int) -> Engine
     )
 
 
-def test_a_reply_goes_on_seeing(vision_model: LoadedVisionModel, peer: Peer) -> None:
+def test_a_whole_reply_matches_transformers(vision_model: LoadedVisionModel, peer: Peer) -> None:
     text = f"{BEGIN} w1 {{}} w2 {{}} w3"
     made = peer.model.generate(
-        **peer.inputs(text, PICTURES[:2]),
+        **peer.inputs(text, IMAGES[:2]),
         max_new_tokens=REPLY_TOKENS,
         min_new_tokens=REPLY_TOKENS,
         do_sample=False,
     )
-    ids, images = vision_model.shown(text, PICTURES[:2])
+    ids, images = vision_model.shown(text, IMAGES[:2])
     reply = generate(begin_engine(vision_model, 0), ids, GREEDY, images)
     assert reply == made[0, len(ids) :].tolist()
 
@@ -194,43 +185,43 @@ def with_digests(shown: list[ImageInput], *digests: int) -> list[ImageInput]:
     return shown
 
 
-def test_remembered_pictures_are_not_looked_at_again(
+def test_cached_images_are_not_encoded_again(
     vision_model: LoadedVisionModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counting = Counting(vision_model.decoder.vision)
     monkeypatch.setattr(vision_model.decoder, "vision", counting)
-    remembering, forgetting = begin_engine(vision_model, 8), begin_engine(vision_model, 0)
+    caching, uncached = begin_engine(vision_model, 8), begin_engine(vision_model, 0)
 
     def replies(text: str, images: Sequence[Image.Image], *digests: int) -> int:
-        """Both engines give the same; how many pictures the remembering one looked at."""
+        """Check that both engines agree; the number of images that the caching one encodes."""
         ids, shown = vision_model.shown(text, images)
-        expected = generate(forgetting, ids, GREEDY, with_digests(shown, *digests))
+        expected = generate(uncached, ids, GREEDY, with_digests(shown, *digests))
         ids, shown = vision_model.shown(text, images)
         before = counting.calls
-        made = generate(remembering, ids, GREEDY, with_digests(shown, *digests))
+        made = generate(caching, ids, GREEDY, with_digests(shown, *digests))
         assert made == expected
         return counting.calls - before
 
     first = f"{BEGIN} w1 {{}} w2 w3"
-    assert replies(first, PICTURES[:1], 1) == 1
-    assert replies(first, PICTURES[:1], 1) == 0
-    # The same words with another picture, of as many tiles.
-    other = PICTURES[3].resize(PICTURES[0].size)
+    assert replies(first, IMAGES[:1], 1) == 1
+    assert replies(first, IMAGES[:1], 1) == 0
+    # The same words with another image of as many tiles.
+    other = IMAGES[3].resize(IMAGES[0].size)
     assert replies(first, [other], 2) == 1
-    # More words and another picture after them, with either before.
+    # More words and another image after them, with either image before.
     second = f"{first} w4 {{}} w5"
-    assert replies(second, [PICTURES[0], PICTURES[1]], 1, 3) == 1
-    assert replies(second, [other, PICTURES[1]], 2, 3) == 1
-    assert replies(second, [PICTURES[0], PICTURES[1]], 1, 3) == 0
+    assert replies(second, [IMAGES[0], IMAGES[1]], 1, 3) == 1
+    assert replies(second, [other, IMAGES[1]], 2, 3) == 1
+    assert replies(second, [IMAGES[0], IMAGES[1]], 1, 3) == 0
     assert replies(f"{BEGIN} w1 {{}} w2 w3 w4 w5", [other], 2) == 0
 
 
 def test_an_interrupted_step_is_undone(
     vision_model: LoadedVisionModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some layers have taken up a picture by then."""
+    """Some layers have already stored an image's keys."""
     text = f"{BEGIN} w1 w2 w3 w4 w5 {{}} w6"
-    ids, images = vision_model.shown(text, PICTURES[:1])
+    ids, images = vision_model.shown(text, IMAGES[:1])
     expected = generate(begin_engine(vision_model, 0), ids, GREEDY, images)
     layers, calls = vision_model.decoder._layers, []
 
@@ -239,14 +230,14 @@ def test_an_interrupted_step_is_undone(
 
         def __call__(self, x: Tensor, *rest: Any) -> Tensor:
             calls.append(len(x))
-            if len(calls) == 2:  # the chunk with the picture
+            if len(calls) == 2:  # the chunk with the image
                 raise KeyboardInterrupt
             return last(x, *rest)
 
     last = layers[-1]
     monkeypatch.setattr(vision_model.decoder, "_layers", [*layers[:-1], Failing()])
     engine = begin_engine(vision_model, 0)
-    ids, images = vision_model.shown(text, PICTURES[:1])
+    ids, images = vision_model.shown(text, IMAGES[:1])
     made = Asked.of(engine, ids, GREEDY, images)
     with pytest.raises(KeyboardInterrupt):
         made.finish()
@@ -254,7 +245,7 @@ def test_an_interrupted_step_is_undone(
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
-def test_the_planned_cache_is_what_the_largest_pictures_take(
+def test_the_planned_cache_has_the_size_of_the_largest_images(
     known: VisionReference, dtype: Any
 ) -> None:
     model = load_vision_model(known.folder, dtype=dtype)
@@ -272,15 +263,13 @@ def test_the_planned_cache_is_what_the_largest_pictures_take(
     conversation.feed(ids, shown)
     allocated = conversation.space.allocated_bytes([conversation.cache])
     assert allocated.total() == sum(model.plan.kv_bytes)
-    seen = profile_run(model.decoder, CacheSize(PLANNED_TOKENS, 1, 512), planned.images, edge)
+    measured = profile_run(model.decoder, CacheSize(PLANNED_TOKENS, 1, 512), planned.images, edge)
     cpu = model.decoder.primary_device
-    assert seen.kv_bytes[cpu] == sum(model.plan.kv_bytes)
-    assert seen.activation_bytes[cpu] <= model.plan.breakdowns[0].activations.expected
+    assert measured.kv_bytes[cpu] == sum(model.plan.kv_bytes)
+    assert measured.activation_bytes[cpu] <= model.plan.breakdowns[0].activations.expected
 
 
-def test_text_alone_leaves_out_what_looks_at_pictures(
-    vision_model: LoadedVisionModel, peer: Peer
-) -> None:
+def test_text_alone_leaves_out_cross_attention(vision_model: LoadedVisionModel, peer: Peer) -> None:
     checkpoint = open_checkpoint(ModelSource(str(vision_model.folder), "safetensors"))
     description = describe(checkpoint)
     crossed = set(peer.model.config.text_config.cross_attention_layers)
@@ -315,101 +304,11 @@ def test_names_as_newer_files_have_them(
     assert difference(Conversation(newer).feed(ids, images), prompt.logits) < TOLERANCE
 
 
-def test_penalties_pass_over_tokens_that_no_reply_has(vision_model: LoadedVisionModel) -> None:
-    ids, images = vision_model.shown(f"{BEGIN} w1 {{}} w2 w1 {{}} w2 w1", PICTURES[:2])
+def test_penalties_ignore_image_tokens(vision_model: LoadedVisionModel) -> None:
+    ids, images = vision_model.shown(f"{BEGIN} w1 {{}} w2 w1 {{}} w2 w1", IMAGES[:2])
     assert max(ids) == vision_model.description.spec.vocab_size
     sampling = replace(
         GREEDY, repetition_penalty=1.5, dry_multiplier=1.0, dry_allowed_length=1, max_tokens=3
     )
     reply = generate(begin_engine(vision_model, 0), ids, sampling, images)
     assert len(reply) == 3
-
-
-WRONG = {
-    "does not match the tower, which has 4 tiles of 24": (
-        "preprocessor_config.json",
-        {"max_image_tiles": 5},
-    ),
-    "does not match the tower, which has 4 tiles of 24 pixels": (
-        "preprocessor_config.json",
-        {"size": {"height": 20, "width": 20}},
-    ),
-    "supported_aspect_ratios": ("config.json", {"supported_aspect_ratios": [[1, 1], [2, 2]]}),
-    "intermediate_layers_indices": ("config.json", {"intermediate_layers_indices": [3]}),
-}
-
-
-@pytest.mark.parametrize("message", WRONG)
-def test_bad_configurations_are_refused(vision_references, tmp_path: Path, message: str) -> None:
-    folder = vision_references(MLLAMA[0]).folder
-    for path in folder.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    name, changes = WRONG[message]
-    config = json.loads((tmp_path / name).read_text())
-    inner = config["vision_config"] if name == "config.json" else config
-    inner.update(changes)
-    (tmp_path / name).write_text(json.dumps(config))
-    with pytest.raises(MrsError, match=message):
-        describe(open_checkpoint(ModelSource(str(tmp_path), "safetensors")), with_vision=True)
-
-
-#: Of the model cards' files: parameters, and what differs from transformers' defaults.
-PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
-    "Llama 3.2 11B Vision": (10_670_220_835, {}),
-    "Llama 3.2 90B Vision": (
-        88_593_355_323,
-        {
-            "hidden_size": 8192,
-            "intermediate_size": 28_672,
-            "num_hidden_layers": 100,
-            "num_attention_heads": 64,
-            "cross_attention_layers": list(range(3, 100, 5)),
-        },
-    ),
-}
-_IMAGES = {"size": {"height": 560, "width": 560}, "max_image_tiles": 4}
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_the_published_models(name: str) -> None:
-    count, changes = PUBLISHED[name]
-    text = TEXT_FAMILY.read(Config({**TEXT_FAMILY.defaults, **changes}, name))
-    model = Config({"vision_config": {"image_size": 560}}, name)
-    spec, vision_parameters = describe_vision(FAMILY, model, _IMAGES, text, ())
-    parameters = list_parameters(text, {**SAFETENSORS, **TEXT_FAMILY.safetensors})
-    parameters += vision_parameters
-    assert sum(prod(p.shape) for p in parameters) == count
-    assert spec.vision is not None
-    layout = spec.vision.layout
-    for (height, width), grid in (
-        ((560, 560), (1, 1)),
-        ((1, 1), (1, 1)),
-        ((480, 640), (1, 2)),
-        ((1080, 1920), (2, 2)),
-        ((2000, 300), (4, 1)),
-    ):
-        shape = layout.shape(height, width)
-        assert shape.grid == grid
-        assert (shape.rows, shape.keys) == (1, prod(grid) * 1601)
-        assert shape.patches == 4 * 1608
-    assert layout.largest(1024).keys == 4 * 1601
-    assert layout.largest(560).keys == 1601
-
-
-def test_largest_is_exact() -> None:
-    """Beside every picture of up to a few tiles, for tiles of a few pixels."""
-    images = {**FAMILY.image_defaults, "size": {"height": 4, "width": 4}}
-    tower = {**FAMILY.tower_defaults, "image_size": 4, "patch_size": 2}
-    for tiles in (1, 2, 3, 4, 6):
-        configs = VisionConfigs(
-            Config({}, "a test"),
-            Config({**tower, "max_num_tiles": tiles}, "a test"),
-            Config({**images, "max_image_tiles": tiles}, "a test"),
-        )
-        layout = FAMILY.read(configs, TEXT_FAMILY.read(Config(TEXT_FAMILY.defaults, ""))).layout
-        for edge in range(1, 30):
-            sides = range(1, edge + 1)
-            most = max(layout.shape(height, edge).keys for height in sides)
-            most = max(most, *(layout.shape(edge, width).keys for width in sides))
-            earlier = layout.largest(edge - 1).keys if edge > 1 else 0
-            assert layout.largest(edge).keys == max(most, earlier)

@@ -1,4 +1,4 @@
-"""Qwen2-VL and Qwen2.5-VL: how published files spell them, and what no other family has."""
+"""Qwen2-VL and Qwen2.5-VL: other spellings of their files, and what no other family has."""
 
 from __future__ import annotations
 
@@ -22,19 +22,11 @@ from transformers.vision_utils import get_vision_window_index
 from vision_reference import REPLY_TOKENS, VisionReference
 from vision_running import Conversation, LoadedVisionModel, difference, load_vision_model
 
-from mrs.architecture.config import Config
 from mrs.architecture.describe import describe
-from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.parameters import list_parameters
-from mrs.architecture.vision.describe_vision import (
-    describe_vision,
-    language_model_of,
-    vision_family,
-)
 from mrs.architecture.vision.dynamic_layout import DynamicLayout
 from mrs.architecture.vision_spec import PixelScale
 from mrs.engine.multimodal import sequence_input
-from mrs.errors import MrsError, NotReadable, Unsupported, UsageError
+from mrs.errors import UsageError
 from mrs.model.batch import forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.vision.qwen import window_order
@@ -57,7 +49,7 @@ def vision_model(reference: VisionReference) -> LoadedVisionModel:
 
 
 def as_older(config: dict[str, Any]) -> dict[str, Any]:
-    """config.json as transformers 4 writes it: what is the text's lies among the rest."""
+    """config.json as transformers 4 writes it: the text's fields are at the top level."""
     text = dict(config["text_config"])
     rope = dict(text.pop("rope_parameters"))
     text["rope_theta"] = rope.pop("rope_theta")
@@ -66,8 +58,8 @@ def as_older(config: dict[str, Any]) -> dict[str, Any]:
     del text["layer_types"], text["model_type"]
     tower = dict(config["vision_config"])
     own = {"in_chans": tower.pop("in_channels"), "spatial_patch_size": tower["patch_size"]}
-    kept = {key: value for key, value in config.items() if key != "text_config"}
-    return {**kept, **text, "vision_config": {**tower, **own}}
+    rest = {key: value for key, value in config.items() if key != "text_config"}
+    return {**rest, **text, "vision_config": {**tower, **own}}
 
 
 def as_newer(name: str) -> str:
@@ -113,7 +105,7 @@ def test_other_spellings(reference: VisionReference, tmp_path: Path, spelling: s
 
 
 def test_text_alone(reference: VisionReference, vision_model: LoadedVisionModel) -> None:
-    """Text turns as it does in a model that never saw; so does the model read as plain."""
+    """Text has the positions of a model without vision, also if the model is read as such."""
     prompt = reference.prompts[0]
     one = sequence_input(
         vision_model.decoder, Conversation(vision_model).cache, (), prompt.ids[:8], 8
@@ -131,10 +123,10 @@ def test_text_alone(reference: VisionReference, vision_model: LoadedVisionModel)
     assert difference(logits, prompt.logits) < TOLERANCE
 
 
-def test_text_goes_on_behind_the_picture(
+def test_positions_go_on_after_an_image(
     vision_model: LoadedVisionModel, reference: VisionReference
 ) -> None:
-    """Pieces of a prompt stand where they stand in the whole of it, a token at a time too."""
+    """A prompt's chunks, even of one token, have the positions that the whole prompt gives."""
     prompt = reference.prompts[2]
     ids, images = vision_model.shown(prompt.text, prompt.images)
     cache = Conversation(vision_model).cache
@@ -155,22 +147,22 @@ def test_text_goes_on_behind_the_picture(
             for start in range(0, len(ids), step)
         ]
         assert torch.equal(torch.cat(parts, dim=1), whole)
-    place = 0
+    position = 0
     for at in range(len(ids)):
         shown = next((s for s in images if at in s.positions), None)
         if shown is None:
-            assert whole[:, at].tolist() == [place] * 3
-            place += 1
+            assert whole[:, at].tolist() == [position] * 3
+            position += 1
             continue
         rows, columns = shown.image.shape.grid
-        number = at - shown.positions[0]
-        expected = [place, place + number // columns, place + number % columns]
+        index = at - shown.positions[0]
+        expected = [position, position + index // columns, position + index % columns]
         assert whole[:, at].tolist() == expected
-        if number == rows * columns - 1:
-            place += max(rows, columns)
+        if index == rows * columns - 1:
+            position += max(rows, columns)
 
 
-def test_one_goes_on_inside_an_image(
+def test_a_cached_prefix_may_end_inside_an_image(
     vision_model: LoadedVisionModel, reference: VisionReference
 ) -> None:
     """Tokens computed before a cancellation, in the middle of an image, serve the next reply."""
@@ -202,7 +194,7 @@ def test_one_goes_on_inside_an_image(
     ("rows", "columns", "side"), [(8, 12, 4), (7, 10, 4), (2, 9, 8), (3, 1, 1)]
 )
 def test_windows(rows: int, columns: int, side: int) -> None:
-    """They are transformers' windows, those of one size next to each other."""
+    """They are transformers' windows, sorted so that windows of one size are adjacent."""
     order, cuts = window_order(rows, columns, side)
     ours = [set(window.tolist()) for window in order.tensor_split(cuts)]
     index, ends = get_vision_window_index(torch.tensor([[1, rows, columns]]), 1, side, 1)
@@ -251,185 +243,8 @@ def test_the_largest_is_a_bound(edge: int) -> None:
         assert found <= most.rows <= 2 * found + 2
 
 
-def test_the_largest_is_exact_for_large_pictures() -> None:
+def test_the_largest_is_exact_for_large_images() -> None:
     published = layout(14, 2, 56 * 56, 12_845_056)
     for edge in (448, 1024, 2000):
         assert published.largest(edge).rows == published.shape(edge, edge).rows
     assert published.largest(10_000).rows == 12_845_056 // 28**2
-
-
-_TEXT_7B = {
-    "hidden_size": 3584,
-    "intermediate_size": 18_944,
-    "num_attention_heads": 28,
-    "num_hidden_layers": 28,
-    "num_key_value_heads": 4,
-    "vocab_size": 152_064,
-    "max_position_embeddings": 32_768,
-    "rope_theta": 1e6,
-    "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-6,
-    "sliding_window": 32_768,
-    "use_sliding_window": False,
-    "max_window_layers": 28,
-    "tie_word_embeddings": False,
-}
-_TEXT_2B = {
-    **_TEXT_7B,
-    "hidden_size": 1536,
-    "intermediate_size": 8960,
-    "num_attention_heads": 12,
-    "num_key_value_heads": 2,
-    "vocab_size": 151_936,
-    "tie_word_embeddings": True,
-}
-_TOWER_2 = {
-    "depth": 32,
-    "embed_dim": 1280,
-    "mlp_ratio": 4,
-    "num_heads": 16,
-    "in_chans": 3,
-    "patch_size": 14,
-    "spatial_merge_size": 2,
-    "spatial_patch_size": 14,
-    "temporal_patch_size": 2,
-}
-_TOWER_25 = {
-    "depth": 32,
-    "hidden_act": "silu",
-    "hidden_size": 1280,
-    "intermediate_size": 3420,
-    "num_heads": 16,
-    "in_chans": 3,
-    "patch_size": 14,
-    "spatial_merge_size": 2,
-    "spatial_patch_size": 14,
-    "window_size": 112,
-    "fullatt_block_indexes": [7, 15, 23, 31],
-    "tokens_per_second": 2,
-    "temporal_patch_size": 2,
-}
-_IMAGES = {
-    "min_pixels": 3136,
-    "max_pixels": 12_845_056,
-    "patch_size": 14,
-    "temporal_patch_size": 2,
-    "merge_size": 2,
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
-}
-#: Name: parameters, as the models' pages and weight indexes have them, family, text, tower.
-PUBLISHED: dict[str, tuple[int, str, dict[str, Any], dict[str, Any]]] = {
-    "Qwen2-VL 2B": (2_208_985_600, "qwen2_vl", _TEXT_2B, {**_TOWER_2, "hidden_size": 1536}),
-    "Qwen2-VL 7B": (8_291_375_616, "qwen2_vl", _TEXT_7B, {**_TOWER_2, "hidden_size": 3584}),
-    "Qwen2.5-VL 3B": (
-        3_754_622_976,
-        "qwen2_5_vl",
-        {
-            **_TEXT_2B,
-            "hidden_size": 2048,
-            "intermediate_size": 11_008,
-            "num_attention_heads": 16,
-            "num_hidden_layers": 36,
-            "max_position_embeddings": 128_000,
-        },
-        {**_TOWER_25, "out_hidden_size": 2048},
-    ),
-    "Qwen2.5-VL 7B": (
-        8_292_166_656,
-        "qwen2_5_vl",
-        {**_TEXT_7B, "max_position_embeddings": 128_000},
-        {**_TOWER_25, "out_hidden_size": 3584},
-    ),
-}
-
-
-def described(
-    name: str, config: dict[str, Any], images: dict[str, Any] = _IMAGES
-) -> tuple[ModelSpec, int]:
-    """The model of a published config, and the number of its parameters."""
-    family = vision_family(config["model_type"], name)
-    model = Config({**family.defaults, **config}, name)
-    tensors = () if config.get("tie_word_embeddings") else ("lm_head.weight",)
-    text = language_model_of(family, model, tensors)
-    spec = text.family.read(text.config)
-    parameters = list_parameters(spec, text.names)
-    spec, vision_parameters = describe_vision(family, model, images, spec, tensors)
-    return spec, sum(prod(parameter.shape) for parameter in parameters + vision_parameters)
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_published(name: str) -> None:
-    count, kind, text, tower = PUBLISHED[name]
-    spec, counted = described(name, {**text, "model_type": kind, "vision_config": tower})
-    assert counted == count
-    assert spec.vision is not None
-    assert spec.context_tokens == text["max_position_embeddings"]
-    assert {layer.mixer.rope.sections for layer in spec.layers if layer.mixer.rope} == {
-        (16, 24, 24)
-    }
-    shape = spec.vision.layout.shape
-    assert (spec.vision.image_token_id, spec.vision.placeholder) == (151_655, "<|image_pad|>")
-    # A token stands for 28 x 28 pixels, and there are 4 to 16384 of them.
-    assert shape(1024, 1024).rows == 37 * 37
-    assert shape(720, 1280).rows == 26 * 46
-    assert shape(10, 10).rows == 4
-    assert shape(7168, 7168).rows == 128 * 128
-    assert shape(720, 1280).text == "<|image_pad|>" * 1196
-    assert spec.vision.layout.is_resizable
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "told"),
-    [
-        ({"rope_scaling": {"mrope_section": [16, 24, 25]}}, NotReadable, "with the sum 64"),
-        ({"rope_scaling": {"mrope_section": [32, 32]}}, NotReadable, "with the sum 64"),
-        ({"rope_scaling": {"mrope_section": 64}}, NotReadable, "not a list"),
-        ({"rope_scaling": {"mrope_section": [64, 0, 0]}}, NotReadable, "at least 1"),
-        ({"rope_scaling": {"type": "mrope"}}, NotReadable, "lacks 'mrope_section'"),
-        (
-            {"rope_scaling": {"mrope_section": [16, 24, 24], "mrope_interleaved": True}},
-            Unsupported,
-            "mrope_interleaved",
-        ),
-        (
-            {"rope_scaling": {"mrope_section": [16, 24, 24], "type": "dynamic", "factor": 2.0}},
-            Unsupported,
-            "rope scaling 'dynamic'",
-        ),
-        ({"vision_config": {**_TOWER_25, "num_heads": 640}}, NotReadable, "two-dimensional rope"),
-        ({"vision_config": {**_TOWER_25, "window_size": 27}}, NotReadable, "window_size"),
-        ({"vision_config": {**_TOWER_25, "fullatt_block_indexes": 7}}, NotReadable, "not a list"),
-        (
-            {"vision_config": {**_TOWER_25, "fullatt_block_indexes": ["7"]}},
-            NotReadable,
-            "fullatt_block_indexes",
-        ),
-        ({"vision_config": {**_TOWER_25, "in_channels": 4}}, Unsupported, "in_channels"),
-    ],
-)
-def test_what_cannot_be_read(changes: dict[str, Any], error: type[MrsError], told: str) -> None:
-    config = {**_TEXT_7B, "model_type": "qwen2_5_vl", "vision_config": _TOWER_25}
-    described("as it is", config)
-    with pytest.raises(error, match=told):
-        described("bad", {**config, **changes})
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "told"),
-    [
-        ({"min_pixels": 10**12}, NotReadable, "min_pixels"),
-        ({"max_pixels": 0}, NotReadable, "max_pixels"),
-        ({"max_pixels": None, "size": {"longest_edge": "big"}}, NotReadable, "max_pixels"),
-        ({"merge_size": 4}, Unsupported, "merge_size"),
-        ({"patch_size": 16}, Unsupported, "patch_size"),
-        ({"do_resize": False}, Unsupported, "do_resize"),
-    ],
-)
-def test_how_pictures_cannot_be_prepared(
-    changes: dict[str, Any], error: type[MrsError], told: str
-) -> None:
-    config = {**_TEXT_7B, "model_type": "qwen2_5_vl", "vision_config": _TOWER_25}
-    with pytest.raises(error, match=told):
-        described("bad", config, {**_IMAGES, **changes})

@@ -1,0 +1,164 @@
+"""Suggested changes of a request, and the largest values with which a model fits."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from mrs.plan.placement.placement import Placement
+from mrs.plan.report.conversations import conversations_at_once
+from mrs.plan.report.document import SCHEMA, to_document
+from mrs.plan.report.solve import GOALS, solve
+from mrs.plan.report.suggestions import nearest_changes
+from mrs.request import PagedRequest
+
+
+def test_no_spill(llama_70b: Path, planner_of) -> None:
+    planner, request = planner_of(llama_70b, "cuda:0=80GiB", "cpu=256GiB", cpu_spill=False)
+    plan = planner.plan(request)
+    assert not plan.fits
+    assert plan.spilled_layers == 0
+    assert [change.flags for change in nearest_changes(planner, request, plan)] == [
+        "--isq q8_0",
+        "without --no-cpu-spill",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("devices", "wishes"),
+    [
+        (["cpu=790MiB"], {}),
+        (["cpu=1240MiB"], {"max_seq_len": 32768}),
+        (["cuda:0=1400MiB", "cpu=8GiB"], {"max_seq_len": 32768}),
+        (["cuda:0=1400MiB", "cpu=8GiB"], {"max_seq_len": 8192, "max_batch_size": 8}),
+        (["cpu=1240MiB"], {"dtype": "f32"}),
+    ],
+)
+def test_advice_holds(small_llama: Path, planner_of, devices, wishes) -> None:
+    """Each change alone makes the plan fit, or leaves the CPU out, and the next step would not."""
+    planner, request = planner_of(small_llama, *devices, **wishes)
+    plan = planner.plan(request)
+    assert not plan.fits or plan.spilled_layers
+    changes = nearest_changes(planner, request, plan)
+    assert 1 <= len(changes) <= 3
+    flags = {"--max-seq-len": ("max_seq_len", 256), "--max-batch-size": ("max_batch_size", 1)}
+    for change in changes:
+        assert change.plan.fits
+        assert not plan.fits or not change.plan.spilled_layers
+        name, _, value = change.flags.partition(" ")
+        if name in flags:
+            field, step = flags[name]
+            more, request = planner_of(
+                small_llama, *devices, **{**wishes, field: int(value) + step}
+            )
+            worse = more.plan(request)
+            assert not worse.fits or worse.spilled_layers
+
+
+def test_room_to_grow(small_llama: Path, planner_of) -> None:
+    planner, request = planner_of(small_llama, "cpu=1540MiB")
+    plan = planner.plan(request)
+    (change,) = nearest_changes(planner, request, plan)
+    tokens = int(change.flags.split()[1])
+    assert change.plan.fits
+    assert 4096 < tokens < 32768
+    planner, request = planner_of(small_llama, "cpu=1540MiB", max_seq_len=tokens + 256)
+    assert not planner.plan(request).fits
+
+
+@pytest.mark.parametrize("goal", GOALS)
+def test_solve_finds_the_best(small_llama: Path, planner_of, goal: str) -> None:
+    """Compared with trying all values in order."""
+    memory = "cpu=790MiB" if goal == "isq" else "cpu=1100MiB"
+    planner, request = planner_of(small_llama, memory)
+    solution = solve(planner, request, goal)
+    fields = {"max-seq-len": "max_seq_len", "max-batch-size": "max_batch_size", "isq": "isq"}
+    values: list[Any] = {
+        "max-seq-len": list(range(256, 32769, 256)),
+        "max-batch-size": list(range(1, 64)),
+        "isq": ["q2k", "q3k", "q4k", "q5k", "q6k", "q8_0", None],
+    }[goal]
+    fitting = []
+    for value in values:
+        _, wish = planner_of(small_llama, memory, **{fields[goal]: value})
+        if planner.plan(wish).fits:
+            fitting.append(value)
+    assert 0 < len(fitting) < len(values)
+    assert solution.best == str(fitting[-1])
+    assert solution.plan.fits
+    assert solution.best in [value for value, _ in solution.tried]
+    document = to_document(solution.plan, (), solution)
+    Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
+
+
+def test_nothing_to_solve(small_llama: Path, planner_of) -> None:
+    planner, request = planner_of(small_llama, "cpu=100MiB")
+    for goal in GOALS:
+        solution = solve(planner, request, goal)
+        assert solution.best is None
+        assert not solution.plan.fits
+
+
+@pytest.mark.parametrize(
+    ("devices", "wishes"),
+    [
+        (["cpu=900MiB"], {}),
+        (["cuda:0=1400MiB", "cpu=1GiB"], {"max_seq_len": 2048, "max_batch_size": 2}),
+        (["cuda:0=1100MiB", "cuda:1=1300MiB", "cpu=1GiB"], {"isq": "q8_0", "dtype": "f32"}),
+        (["cpu=400MiB"], {}),
+        (["cuda:0=1050MiB", "cpu=1GiB"], {"max_seq_len": 64}),
+    ],
+)
+def test_conversations_at_once(small_llama: Path, planner_of, devices, wishes) -> None:
+    """Compared with trying all counts in order, with the same layers and free memory."""
+    planner, request = planner_of(small_llama, *devices, paged=PagedRequest(pool=False), **wishes)
+    plan = planner.plan(request)
+    count = plan.workload.batch if plan.fits else 0
+    while plan.fits and count < 200:
+        more = replace(request, max_batch_size=count + 1)
+        planned = planner.plan(more, Placement(plan.runs))
+        if not planned.fits or min(terms.free_bytes for terms in planned.breakdowns) < 0:
+            break
+        count += 1
+    assert count < 200
+    assert conversations_at_once(planner, request, plan) == count
+
+
+def test_the_best_level_leaves_the_cpu_out_or_is_the_fastest(llama_70b: Path, planner_of) -> None:
+    for memory, best in (("96GiB", "q8_0"), ("60GiB", "q6k"), ("12GiB", "q2k")):
+        planner, request = planner_of(llama_70b, f"cuda:0={memory}", "cpu=256GiB")
+        solution = solve(planner, request, "isq")
+        assert solution.best == best
+        fitting = [(level, plan) for level, plan in solution.tried if plan.fits]
+        rates = [plan.speed.decode for _, plan in fitting]
+        assert rates == sorted(rates), "fewer bytes are faster"
+        finest = [level for level, plan in fitting if not plan.spilled_layers] or ["q2k"]
+        assert solution.best == finest[0]
+
+
+def test_changes_without_the_cpu_come_first_and_then_the_fastest(
+    small_llama: Path, planner_of
+) -> None:
+    planner, request = planner_of(
+        small_llama, "cuda:0=1200MiB", "cpu=850MiB", max_seq_len=16384, max_batch_size=8
+    )
+    plan = planner.plan(request)
+    assert not plan.fits
+    changes = nearest_changes(planner, request, plan)
+    ranks = [(c.plan.spilled_layers > 0, -c.plan.speed.decode.low) for c in changes]
+    assert len(changes) > 1
+    assert ranks == sorted(ranks)
+
+
+def test_an_unavoidable_spill_is_made_faster(llama_70b: Path, planner_of) -> None:
+    planner, request = planner_of(llama_70b, "cuda:0=12GiB", "cpu=256GiB")
+    plan = planner.plan(request)
+    assert plan.fits
+    (change,) = nearest_changes(planner, request, plan)
+    assert change.flags == "--isq q2k"
+    assert change.plan.speed.decode > plan.speed.decode
