@@ -91,7 +91,7 @@ class ModelLoader:
         renderer.start()  # a process that starts while the imports below run
         # The heavy imports come last, so that every error above is raised quickly.
         with interrupts_held():  # all imports at once, so that Ctrl-C cannot break one
-            import mrs.engine.build
+            import mrs.engine.engine_builder
             import mrs.engine.reply
             import mrs.load.load
             import mrs.media.image_loader  # noqa: F401
@@ -286,7 +286,7 @@ def _engine(
 ) -> EngineLoop:
     import torch
 
-    from mrs.engine.build import EngineConfig, build_engine
+    from mrs.engine.engine_builder import EngineConfig, build_engine
     from mrs.engine.loop import EngineLoop
 
     budgets = plan.prefix_budgets().items()

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mrs.engine.build import EngineConfig, build_engine
 from mrs.engine.engine import Engine
+from mrs.engine.engine_builder import EngineConfig, build_engine
 from mrs.engine.image_input import ImageInput
 from mrs.engine.sequence import Sequence as EngineSequence
 from mrs.engine.sequence import SequenceRequest
