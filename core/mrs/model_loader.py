@@ -10,7 +10,6 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mrs.address_space import require_address_space_for_torch
 from mrs.architecture.describe import Description, describe
 from mrs.devices.device import Device
 from mrs.devices.host_memory import forget_peak, resident_bytes
@@ -18,29 +17,25 @@ from mrs.devices.probe import probe_devices
 from mrs.errors import MrsError
 from mrs.events import DISK, LoadProgress, OnProgress
 from mrs.garbage import garbage_collection_paused
-from mrs.interrupts import interrupts_held
 from mrs.kernels.cpu.library import is_available
-from mrs.loaded_model import LoadedModel, learn_speed
-from mrs.plan.calibration import corrections, remember
+from mrs.plan.calibration import corrections
 from mrs.plan.memory.prefix_budget import folder_bytes
 from mrs.plan.placement.kv_pool import pool_warnings
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
-from mrs.plan.report.reconcile import HostMeasured, Reconciliation, reconcile
-from mrs.plan.report.replay import replay
-from mrs.plan.speed.learnt import Pace
 from mrs.request import RunRequest
 from mrs.source.find import fetch, open_checkpoint
 from mrs.source.reader import expanded
-from mrs.text.template_process import renderer
 
 if TYPE_CHECKING:
     from mrs.cache.prefix.disk import DiskPrefixCache
     from mrs.engine.loop import EngineLoop
     from mrs.engine.profile.run import ProfileResult
+    from mrs.loaded_model import LoadedModel
     from mrs.media.image_loader import ImageLoader
     from mrs.model.decoder import Decoder
     from mrs.model.model_weights import ModelWeights
+    from mrs.plan.report.reconcile import Reconciliation
     from mrs.source.checkpoint import Checkpoint
     from mrs.text.text_processor import TextProcessor
 
@@ -81,6 +76,11 @@ class ModelLoader:
 
     def load(self, on_progress: OnProgress | None = None) -> LoadedModel:
         report = on_progress or _ignore
+        from mrs.address_space import require_address_space_for_torch
+        from mrs.interrupts import interrupts_held
+        from mrs.loaded_model import LoadedModel
+        from mrs.text.template_process import renderer
+
         self.plan.require_fit()
         for line in pool_warnings(
             self.request.paged, self.plan.workload, self.plan.devices[0].kind
@@ -112,6 +112,10 @@ class ModelLoader:
 
         Later plans on this machine use the measurements.
         """
+        from mrs.address_space import require_address_space_for_torch
+        from mrs.plan.calibration import remember
+        from mrs.plan.report.reconcile import HostMeasured, reconcile
+
         self.plan.require_fit()
         report = on_progress or _ignore
         self._fetch(report)
@@ -175,6 +179,8 @@ class ModelLoader:
     def _planned(self, planner: Planner) -> Plan:
         with garbage_collection_paused():
             if self.request.plan_file is not None:
+                from mrs.plan.report.replay import replay
+
                 return replay(planner, self.request, expanded(self.request.plan_file))
             return planner.plan(self.request)
 
@@ -275,6 +281,9 @@ def _weights_progress(plan: Plan, report: OnProgress) -> Callable[[str, int], No
 
 
 def _learn_speed_of(profile: ProfileResult, plan: Plan) -> None:
+    from mrs.loaded_model import learn_speed
+    from mrs.plan.speed.learnt import Pace
+
     pace = Pace()
     pace.add_step(1 / profile.decode_tokens_per_s if profile.decode_tokens_per_s else math.inf)
     pace.add_prompt(profile.prompt_tokens, profile.prompt_tokens / profile.prompt_tokens_per_s)
