@@ -73,19 +73,21 @@ class Patches:
     frames: int = 1
 
 
-class Tower(Protocol):
+class Tower:
     """A vision transformer: a frozen value with slots of its own and stacks of layers."""
 
-    @property
-    def hidden_size(self) -> int: ...
+    hidden_size: int
+    layers: tuple[Layer, ...]
 
     @property
     def output_size(self) -> int:
         """Values per patch that go to the projector."""
+        return self.hidden_size
 
     @property
     def stacks(self) -> Mapping[str, tuple[Layer, ...]]:
         """Layers by the slot that prefixes their names: `layer` if there is one stack."""
+        return {"layer": self.layers}
 
 
 class Projector(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import floor
 
@@ -22,7 +22,7 @@ from mrs.architecture.vision.image_layouts import (
 )
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
 from mrs.architecture.vision_slots import patch_slot, vision_slots
-from mrs.architecture.vision_spec import ImageShape, Patches, PixelScale, Vision
+from mrs.architecture.vision_spec import ImageShape, Patches, PixelScale, Tower, Vision
 from mrs.errors import Unsupported
 from mrs.families.vision.llava import read_layers
 
@@ -65,7 +65,7 @@ class LongestEdgeLayout:
 
 
 @dataclass(frozen=True)
-class PixtralTower:
+class PixtralTower(Tower):
     """A vision transformer with RMSNorm, gated MLPs and two-dimensional rope."""
 
     hidden_size: int
@@ -73,14 +73,6 @@ class PixtralTower:
     layers: tuple[Layer, ...]
     norm: Norm
     rope_base: float
-
-    @property
-    def output_size(self) -> int:
-        return self.hidden_size
-
-    @property
-    def stacks(self) -> Mapping[str, tuple[Layer, ...]]:
-        return {"layer": self.layers}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mrs.architecture.config import Config
@@ -13,7 +13,7 @@ from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_reader import layer_count
 from mrs.architecture.slots import Slot, norm_slot
 from mrs.architecture.vision_slots import patch_slot, vision_slots
-from mrs.architecture.vision_spec import Patches
+from mrs.architecture.vision_spec import Patches, Tower
 from mrs.errors import NotReadable
 
 #: Defaults of transformers for a `clip_vision_model` config.
@@ -48,7 +48,7 @@ CLIP_NAMES = {
 
 
 @dataclass(frozen=True)
-class ClipTower:
+class ClipTower(Tower):
     """CLIP's vision transformer (arXiv 2103.00020) on square images of `image_size` pixels.
 
     A class embedding precedes the patches; positions have learned embeddings. The output is the
@@ -71,10 +71,6 @@ class ClipTower:
     @property
     def output_size(self) -> int:
         return self.hidden_size * len(self.selected)
-
-    @property
-    def stacks(self) -> Mapping[str, tuple[Layer, ...]]:
-        return {"layer": self.layers}
 
 
 @vision_slots.register

@@ -14,7 +14,7 @@ from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_reader import layer_count
 from mrs.architecture.slots import Slot, norm_slot
 from mrs.architecture.vision_slots import patch_slot, vision_slots
-from mrs.architecture.vision_spec import ImageShape, Patches, PixelScale
+from mrs.architecture.vision_spec import ImageShape, Patches, PixelScale, Tower
 from mrs.errors import NotReadable
 
 #: The patches of a tile are padded to a multiple of it.
@@ -31,7 +31,7 @@ def tile_grids(most_tiles: int) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class TilesTower:
+class TilesTower(Tower):
     """Llama 3.2's vision transformer on `most_tiles` square tiles of `image_size` pixels.
 
     Unused tiles are encoded too. A class embedding precedes the patches of each tile. Positions,

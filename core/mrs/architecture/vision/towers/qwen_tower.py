@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mrs.architecture.config import Config
@@ -17,7 +17,7 @@ from mrs.architecture.vision.dynamic_layout import read_dynamic
 from mrs.architecture.vision.image_layouts import CLIP_IMAGES
 from mrs.architecture.vision.vision_family import VisionConfigs
 from mrs.architecture.vision_slots import patch_slot, vision_slots
-from mrs.architecture.vision_spec import Patches, Vision
+from mrs.architecture.vision_spec import Patches, Tower, Vision
 from mrs.errors import NotReadable
 
 TOKEN = "<|image_pad|>"
@@ -61,7 +61,7 @@ IMAGE_DEFAULTS = {
 
 
 @dataclass(frozen=True)
-class QwenTower:
+class QwenTower(Tower):
     """A vision transformer for images of any size, with two-dimensional rope.
 
     One half of the rotary pairs rotates by a patch's row, the other half by its column.
@@ -75,14 +75,6 @@ class QwenTower:
     rope_base: float
     window: int | None = None
     full: tuple[int, ...] = ()
-
-    @property
-    def output_size(self) -> int:
-        return self.hidden_size
-
-    @property
-    def stacks(self) -> Mapping[str, tuple[Layer, ...]]:
-        return {"layer": self.layers}
 
 
 @dataclass(frozen=True)

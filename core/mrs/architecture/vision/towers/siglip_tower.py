@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mrs.architecture.config import Config
@@ -12,7 +12,7 @@ from mrs.architecture.readers.layer_reader import layer_count
 from mrs.architecture.slots import Slot, norm_slot
 from mrs.architecture.vision.towers.clip_tower import clip_names, read_encoder_layer
 from mrs.architecture.vision_slots import patch_slot, vision_slots
-from mrs.architecture.vision_spec import Patches
+from mrs.architecture.vision_spec import Patches, Tower
 from mrs.errors import NotReadable
 
 #: Defaults of transformers for a `siglip_vision_model` config.
@@ -52,7 +52,7 @@ GGUF_SIGLIP = {
 
 
 @dataclass(frozen=True)
-class SiglipTower:
+class SiglipTower(Tower):
     """SigLIP's vision transformer (arXiv 2303.15343): no class token, and a norm at the end.
 
     Positions have learned embeddings, for square images of `image_size` pixels. With
@@ -70,14 +70,6 @@ class SiglipTower:
     @property
     def side(self) -> int:
         return self.image_size // self.patches.size
-
-    @property
-    def output_size(self) -> int:
-        return self.hidden_size
-
-    @property
-    def stacks(self) -> Mapping[str, tuple[Layer, ...]]:
-        return {"layer": self.layers}
 
 
 @vision_slots.register
