@@ -301,10 +301,7 @@ def _engine(
     budgets = plan.prefix_budgets().items()
     config = EngineConfig(
         context_tokens=plan.model.context_tokens,
-        planned_tokens=plan.workload.context_tokens,
-        planned_seqs=plan.workload.batch,
-        block_tokens=plan.workload.block_tokens,
-        pool_blocks=plan.workload.pool_blocks,
+        cache_size=plan.workload.cache,
         max_seqs=request.max_seqs,
         kv_cache=request.kv_cache,
         seed=request.seed,

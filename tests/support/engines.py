@@ -12,12 +12,26 @@ from mrs.engine.image_input import ImageInput
 from mrs.engine.sequence import Sequence as EngineSequence
 from mrs.engine.sequence import SequenceRequest
 from mrs.model.decoder import Decoder
-from mrs.request import Sampling
+from mrs.plan.memory.device_sizes import Workload
+from mrs.request import PREFILL_CHUNK_TOKENS, Sampling
+from mrs.sizes.blocks import BLOCK_TOKENS
 
 
-def make_engine(decoder: Decoder, **settings: Any) -> Engine:
-    """`settings` are fields of EngineConfig."""
-    return build_engine(decoder, EngineConfig(**settings))
+def make_engine(
+    decoder: Decoder,
+    *,
+    context_tokens: int,
+    planned_tokens: int,
+    planned_seqs: int = 1,
+    chunk_tokens: int = PREFILL_CHUNK_TOKENS,
+    block_tokens: int = BLOCK_TOKENS,
+    pool_blocks: int | None = None,
+    **settings: Any,
+) -> Engine:
+    """An engine with a cache for what is planned; `settings` are other fields of EngineConfig."""
+    tokens = min(planned_tokens, context_tokens)
+    workload = Workload(tokens, planned_seqs, chunk_tokens, block_tokens, pool_blocks)
+    return build_engine(decoder, EngineConfig(context_tokens, workload.cache, **settings))
 
 
 @dataclass

@@ -14,30 +14,24 @@ from mrs.engine.engine import Engine
 from mrs.engine.scheduler import MAX_WAITING, Scheduler
 from mrs.engine.worker import Worker
 from mrs.model.decoder import Decoder
-from mrs.request import PREFILL_CHUNK_TOKENS
-from mrs.sizes.blocks import BLOCK_TOKENS, CacheSize
+from mrs.sizes.blocks import CacheSize
 
 
 @dataclass(frozen=True)
 class EngineConfig:
     """Limits of an engine.
 
-    A sequence has at most `context_tokens`; memory was planned for `planned_seqs` of
-    `planned_tokens` each, in blocks of `block_tokens`. There are as many blocks as needed, or
-    `pool_blocks`, which limit the length of a sequence, too. At most `max_seqs` run at once and
-    `max_waiting` wait; a step computes about `chunk_tokens`. The prefix cache stores
-    `prefix_cache_n` sequences in memory, within `prefix_budget_bytes` on each device, and all in
-    `prefix_folder` if it is given.
+    A sequence has at most `context_tokens`; the KV cache is made for `cache_size`, and a pool's
+    size limits the length of a sequence, too. At most `max_seqs` run at once and `max_waiting`
+    wait; a step computes about as many tokens as a chunk of `cache_size` has. The prefix cache
+    stores `prefix_cache_n` sequences in memory, within `prefix_budget_bytes` on each device, and
+    all in `prefix_folder` if it is given.
     """
 
     context_tokens: int
-    planned_tokens: int
-    planned_seqs: int = 1
-    block_tokens: int = BLOCK_TOKENS
-    pool_blocks: int | None = None
+    cache_size: CacheSize
     max_seqs: int = 1
     max_waiting: int = MAX_WAITING
-    chunk_tokens: int = PREFILL_CHUNK_TOKENS
     kv_cache: bool = True
     seed: int | None = None
     prefix_cache_n: int = 0
@@ -46,7 +40,7 @@ class EngineConfig:
 
 
 def build_engine(decoder: Decoder, config: EngineConfig) -> Engine:
-    size = _cache_size(config)
+    size = config.cache_size
     space = decoder.new_space(size)
     prefixes = PrefixCacheManager(
         config.prefix_cache_n if config.kv_cache else 0,
@@ -67,7 +61,7 @@ def build_engine(decoder: Decoder, config: EngineConfig) -> Engine:
     scheduler = Scheduler(
         caches,
         max_seqs=config.max_seqs,
-        step_tokens=config.chunk_tokens,
+        step_tokens=size.chunk_tokens,
         max_waiting=config.max_waiting,
     )
     return Engine(
@@ -79,12 +73,3 @@ def build_engine(decoder: Decoder, config: EngineConfig) -> Engine:
         pool_tokens=size.total_tokens if size.is_pool else None,
         seed=config.seed,
     )
-
-
-def _cache_size(config: EngineConfig) -> CacheSize:
-    """What the memory for caches is made for."""
-    tokens = min(config.planned_tokens, config.context_tokens)
-    sizes = tokens, config.chunk_tokens, config.block_tokens
-    if config.pool_blocks is not None:
-        return CacheSize.of_pool(config.pool_blocks, *sizes)
-    return CacheSize(sizes[0], config.planned_seqs, *sizes[1:])
