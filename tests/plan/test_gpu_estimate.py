@@ -9,7 +9,7 @@ from typing import Any
 import ollama_estimator
 import pytest
 
-from mrs.plan.placement.round_robin import GpuMemory, estimate_gpu_layers
+from mrs.plan.placement.round_robin import GpuDemand, GpuMemory, estimate_gpu_layers
 
 
 def problem(chance: Random) -> dict[str, Any]:
@@ -39,14 +39,16 @@ def problem(chance: Random) -> dict[str, Any]:
 def estimated(case: dict[str, Any], projector_share: int) -> dict[str, Any]:
     return asdict(
         estimate_gpu_layers(
-            layer_bytes=case["layer_bytes"],
-            output_bytes=case["output_bytes"],
-            kv_bytes_total=case["kv_bytes"],
-            graph_partial_bytes=case["graph_partial"],
-            graph_full_bytes=case["graph_full"],
-            projector_bytes=projector_share,
-            projector_graph_bytes=case["projector_bytes"] - projector_share,
-            overhead_bytes=case["overhead"],
+            GpuDemand(
+                layer_bytes=case["layer_bytes"],
+                output_bytes=case["output_bytes"],
+                kv_bytes_total=case["kv_bytes"],
+                graph_partial_bytes=case["graph_partial"],
+                graph_full_bytes=case["graph_full"],
+                projector_bytes=projector_share,
+                projector_graph_bytes=case["projector_bytes"] - projector_share,
+                overhead_bytes=case["overhead"],
+            ),
             gpus=[GpuMemory(*gpu) for gpu in case["gpus"]],
             requested_layers=case["requested"],
         )

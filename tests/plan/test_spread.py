@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mrs.devices.device import DeviceMemory
 from mrs.errors import DoesNotFit
-from mrs.plan.placement.round_robin import GpuMemory, estimate_gpu_layers, predict_fit
+from mrs.plan.placement.round_robin import GpuDemand, GpuMemory, estimate_gpu_layers, predict_fit
 from mrs.plan.placement.spread import spread
 from support.demands import demand_and_devices
 
@@ -30,6 +30,7 @@ MODEL = {
     "projector_graph_bytes": 0,
     "overhead_bytes": 0,
 }
+NEEDED = GpuDemand(**MODEL)
 
 
 def cuda(*free: int) -> list[GpuMemory]:
@@ -38,7 +39,7 @@ def cuda(*free: int) -> list[GpuMemory]:
 
 @pytest.mark.parametrize("case", VECTORS["cases"], ids=lambda case: str(case["space"]))
 def test_published_estimates(case):
-    estimate = estimate_gpu_layers(**MODEL, gpus=cuda(*case["free"]))
+    estimate = estimate_gpu_layers(NEEDED, cuda(*case["free"]))
     assert estimate.layers == case["expect_layers"]
     assert estimate.tensor_split == case["expect_tensor_split"]
     derived = case["derived"]
@@ -50,7 +51,7 @@ def test_published_estimates(case):
 
 
 def test_cpu_takes_no_gpu_layers():
-    estimate = estimate_gpu_layers(**MODEL, gpus=[GpuMemory("cpu", 10**12, 0)])
+    estimate = estimate_gpu_layers(NEEDED, [GpuMemory("cpu", 10**12, 0)])
     assert estimate.layers == VECTORS["cpu_case"]["expect_layers"]
     assert estimate.graph_bytes == VECTORS["cpu_case"]["expect_graph"]
     assert estimate.total_bytes > 0
@@ -58,15 +59,15 @@ def test_cpu_takes_no_gpu_layers():
 
 @pytest.mark.parametrize(("requested", "layers"), [(0, 0), (3, 3), (6, 6), (99, 6)])
 def test_requested_layers_are_a_limit(requested, layers):
-    estimate = estimate_gpu_layers(**MODEL, gpus=cuda(10**12), requested_layers=requested)
+    estimate = estimate_gpu_layers(NEEDED, cuda(10**12), requested_layers=requested)
     assert estimate.layers == layers
     assert estimate.tensor_split == ""
 
 
 def test_graph_of_one_gpu_depends_on_whether_all_fits():
-    whole = estimate_gpu_layers(**MODEL, gpus=cuda(10**12))
-    part = estimate_gpu_layers(**MODEL, gpus=cuda(10**12), requested_layers=2)
-    metal = estimate_gpu_layers(**MODEL, gpus=[GpuMemory("metal", 10**12, 0)], requested_layers=2)
+    whole = estimate_gpu_layers(NEEDED, cuda(10**12))
+    part = estimate_gpu_layers(NEEDED, cuda(10**12), requested_layers=2)
+    metal = estimate_gpu_layers(NEEDED, [GpuMemory("metal", 10**12, 0)], requested_layers=2)
     assert whole.graph_bytes == CONSTANTS["graph_full"]
     assert part.graph_bytes == CONSTANTS["graph_partial"]
     assert metal.graph_bytes == CONSTANTS["graph_full"]
@@ -74,25 +75,25 @@ def test_graph_of_one_gpu_depends_on_whether_all_fits():
 
 def test_projector_and_overhead_belong_to_the_first_gpu_with_room():
     model = {**MODEL, "projector_bytes": 700, "projector_graph_bytes": 300, "overhead_bytes": 50}
-    estimate = estimate_gpu_layers(**model, gpus=cuda(0, 10**12, 10**12))
-    plain = estimate_gpu_layers(**MODEL, gpus=cuda(0, 10**12, 10**12))
+    estimate = estimate_gpu_layers(GpuDemand(**model), cuda(0, 10**12, 10**12))
+    plain = estimate_gpu_layers(NEEDED, cuda(0, 10**12, 10**12))
     assert [a - b for a, b in zip(estimate.gpu_bytes, plain.gpu_bytes, strict=True)] == [0, 1000, 0]
 
 
 def test_everything_fits_on_one_library_or_something_must_go():
     room = VECTORS["cases"][4]["free"]
-    assert predict_fit(**MODEL, gpus=cuda(*room)) == (True, 639639584)
+    assert predict_fit(NEEDED, cuda(*room)) == (True, 639639584)
     tight = VECTORS["cases"][3]["free"]
-    assert predict_fit(**MODEL, gpus=cuda(*tight)) == (False, 572530708)
-    assert predict_fit(**MODEL, gpus=cuda(*tight), requested_layers=3).fits
-    assert predict_fit(**MODEL, gpus=[]) == (False, 0)
+    assert predict_fit(NEEDED, cuda(*tight)) == (False, 572530708)
+    assert predict_fit(NEEDED, cuda(*tight), requested_layers=3).fits
+    assert predict_fit(NEEDED, []) == (False, 0)
 
 
 def test_libraries_are_tried_one_after_the_other():
     half = VECTORS["cases"][3]["free"][1]
     mixed = [GpuMemory("rocm", half, 2048), *cuda(10**12)]
-    assert predict_fit(**MODEL, gpus=mixed).fits
-    assert not predict_fit(**MODEL, gpus=[GpuMemory("rocm", half, 2048), *cuda(half)]).fits
+    assert predict_fit(NEEDED, mixed).fits
+    assert not predict_fit(NEEDED, [GpuMemory("rocm", half, 2048), *cuda(half)]).fits
 
 
 @st.composite

@@ -20,6 +20,20 @@ class GpuMemory:
 
 
 @dataclass(frozen=True)
+class GpuDemand:
+    """The bytes that a model needs on GPUs; `overhead_bytes` are kept free on each of them."""
+
+    layer_bytes: Sequence[int]
+    output_bytes: int
+    kv_bytes_total: int
+    graph_partial_bytes: int
+    graph_full_bytes: int
+    projector_bytes: int
+    projector_graph_bytes: int
+    overhead_bytes: int
+
+
+@dataclass(frozen=True)
 class GpuEstimate:
     """What would be loaded; the output tensor counts as one layer.
 
@@ -44,17 +58,7 @@ class FitPrediction(NamedTuple):
 
 
 def estimate_gpu_layers(
-    *,
-    layer_bytes: Sequence[int],
-    output_bytes: int,
-    kv_bytes_total: int,
-    graph_partial_bytes: int,
-    graph_full_bytes: int,
-    projector_bytes: int,
-    projector_graph_bytes: int,
-    overhead_bytes: int,
-    gpus: Sequence[GpuMemory],
-    requested_layers: int = -1,
+    demand: GpuDemand, gpus: Sequence[GpuMemory], requested_layers: int = -1
 ) -> GpuEstimate:
     """How many layers fit on GPUs of one library; each GPU reserves one layer as a buffer.
 
@@ -70,37 +74,28 @@ def estimate_gpu_layers(
     """
     if not gpus:
         return GpuEstimate(0, 0, 0, 0, "", [])
-    partial, full = _graphs(gpus, graph_partial_bytes, graph_full_bytes)
-    kv_share = kv_bytes_total // len(layer_bytes) if layer_bytes else 0
-    sizes = [weights + kv_share for weights in layer_bytes]
-    assignment = _Assignment(gpus, overhead_bytes + max(partial, full))
-    assignment.admit(sizes[0] if sizes else 0, projector_bytes + projector_graph_bytes)
+    partial, full = _graphs(gpus, demand.graph_partial_bytes, demand.graph_full_bytes)
+    kv_share = demand.kv_bytes_total // max(len(demand.layer_bytes), 1)
+    sizes = [weights + kv_share for weights in demand.layer_bytes]
+    assignment = _Assignment(gpus, demand.overhead_bytes + max(partial, full))
+    projector_bytes = demand.projector_bytes + demand.projector_graph_bytes
+    assignment.admit(sizes[0] if sizes else 0, projector_bytes)
     limit = requested_layers if requested_layers >= 0 else len(sizes) + 1
     for index, size in enumerate(sizes):
         if assignment.layers < limit:
             assignment.assign(index, size)
     fully_loaded = assignment.layers >= len(sizes)
     overflow = (len(sizes) - assignment.layers) * sizes[-1] if sizes else 0
-    if output_bytes > 0 and assignment.layers < limit:
-        assignment.assign_output(output_bytes)
+    if demand.output_bytes > 0 and assignment.layers < limit:
+        assignment.assign_output(demand.output_bytes)
         if assignment.layers < len(sizes) + 1:
             fully_loaded = False
-            overflow += output_bytes
+            overflow += demand.output_bytes
     return assignment.estimate(full if fully_loaded else partial, overflow)
 
 
 def predict_fit(
-    *,
-    layer_bytes: Sequence[int],
-    output_bytes: int,
-    kv_bytes_total: int,
-    graph_partial_bytes: int,
-    graph_full_bytes: int,
-    projector_bytes: int,
-    projector_graph_bytes: int,
-    overhead_bytes: int,
-    gpus: Sequence[GpuMemory],
-    requested_layers: int = -1,
+    demand: GpuDemand, gpus: Sequence[GpuMemory], requested_layers: int = -1
 ) -> FitPrediction:
     """Whether the whole model (or the requested layers) fits on the GPUs of one library.
 
@@ -109,21 +104,11 @@ def predict_fit(
     """
     wanted = requested_layers
     if wanted < 0:
-        wanted = len(layer_bytes) + (1 if output_bytes > 0 else 0)
+        wanted = len(demand.layer_bytes) + (1 if demand.output_bytes > 0 else 0)
     vram_bytes = 0
     for library in dict.fromkeys(gpu.library for gpu in gpus):
-        estimate = estimate_gpu_layers(
-            layer_bytes=layer_bytes,
-            output_bytes=output_bytes,
-            kv_bytes_total=kv_bytes_total,
-            graph_partial_bytes=graph_partial_bytes,
-            graph_full_bytes=graph_full_bytes,
-            projector_bytes=projector_bytes,
-            projector_graph_bytes=projector_graph_bytes,
-            overhead_bytes=overhead_bytes,
-            gpus=[gpu for gpu in gpus if gpu.library == library],
-            requested_layers=requested_layers,
-        )
+        own = [gpu for gpu in gpus if gpu.library == library]
+        estimate = estimate_gpu_layers(demand, own, requested_layers)
         vram_bytes = estimate.vram_bytes
         if 0 < estimate.layers >= wanted:
             return FitPrediction(True, vram_bytes)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any
 
 from mrs.devices.device import DeviceMemory
 from mrs.plan.placement.fill import fill
 from mrs.plan.placement.placement import Demand, Placement, no_layer_warning, without_shared_cpu
-from mrs.plan.placement.round_robin import GpuMemory, estimate_gpu_layers, predict_fit
+from mrs.plan.placement.round_robin import GpuDemand, GpuMemory, estimate_gpu_layers, predict_fit
 
 
 def spread(demand: Demand, devices: Sequence[DeviceMemory]) -> Placement:
@@ -47,7 +46,7 @@ def spread(demand: Demand, devices: Sequence[DeviceMemory]) -> Placement:
 
 def _shares(demand: Demand, gpus: Sequence[DeviceMemory]) -> list[int]:
     """How many layers the estimate assigns to each GPU."""
-    estimate = estimate_gpu_layers(**_estimate_arguments(demand), gpus=_gpu_memories(gpus))
+    estimate = estimate_gpu_layers(_gpu_demand(demand), _gpu_memories(gpus))
     if not estimate.layers:
         return [0] * len(gpus)
     return (
@@ -57,29 +56,29 @@ def _shares(demand: Demand, gpus: Sequence[DeviceMemory]) -> list[int]:
 
 def _one_gpu_warning(demand: Demand, gpus: Sequence[DeviceMemory]) -> list[str]:
     """The warning that one GPU fits the whole model; Ollama would then use only that one."""
-    arguments = _estimate_arguments(demand)
-    alone = (gpu.label for gpu in gpus if predict_fit(**arguments, gpus=_gpu_memories([gpu])).fits)
+    needed = _gpu_demand(demand)
+    alone = (gpu.label for gpu in gpus if predict_fit(needed, _gpu_memories([gpu])).fits)
     return [
         f"{label} can hold the whole model: without --strategy spread no token would cross devices"
         for label in islice(alone, 1)
     ]
 
 
-def _estimate_arguments(demand: Demand) -> dict[str, Any]:
-    """The demand as arguments of the estimate.
+def _gpu_demand(demand: Demand) -> GpuDemand:
+    """The demand in the form of the estimate.
 
     The KV cache counts with its layer; the output tensor is part of the projector.
     """
-    return {
-        "layer_bytes": [w + kv for w, kv in zip(demand.layer_bytes, demand.kv_bytes, strict=True)],
-        "output_bytes": 0,
-        "kv_bytes_total": 0,
-        "graph_partial_bytes": demand.mapped_act_bytes,
-        "graph_full_bytes": demand.mapped_act_bytes,
-        "projector_bytes": demand.non_mapped_bytes,
-        "projector_graph_bytes": max(0, demand.non_mapped_act_bytes - demand.mapped_act_bytes),
-        "overhead_bytes": 0,
-    }
+    return GpuDemand(
+        layer_bytes=[w + kv for w, kv in zip(demand.layer_bytes, demand.kv_bytes, strict=True)],
+        output_bytes=0,
+        kv_bytes_total=0,
+        graph_partial_bytes=demand.mapped_act_bytes,
+        graph_full_bytes=demand.mapped_act_bytes,
+        projector_bytes=demand.non_mapped_bytes,
+        projector_graph_bytes=max(0, demand.non_mapped_act_bytes - demand.mapped_act_bytes),
+        overhead_bytes=0,
+    )
 
 
 def _gpu_memories(gpus: Sequence[DeviceMemory]) -> list[GpuMemory]:
