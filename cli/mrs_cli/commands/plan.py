@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from mrs.devices.bandwidth import learn_host_bandwidth
 from mrs.errors import ExitCode, UsageError
 from mrs.model_loader import ModelLoader
 from mrs.plan.report.conversations import conversations_at_once
-from mrs.plan.report.document import dumps, to_document
-from mrs.plan.report.reconcile import Reconciliation
-from mrs.plan.report.solve import solve
 from mrs.plan.report.suggestions import nearest_changes
 from mrs.request import RunRequest
 from mrs.source.find import find_selector
@@ -22,8 +20,10 @@ from mrs_cli.parsing.flags.model_flags import GgufFlags, PlainFlags, VisionFlags
 from mrs_cli.parsing.flags.planning_flags import PlanningFlags
 from mrs_cli.parsing.model_requests import gguf_request, plain_request, vision_request
 from mrs_cli.render.log_lines import log_to_stderr
-from mrs_cli.render.plan.measured_table import measured_table
 from mrs_cli.render.plan.plan_lines import render_plan
+
+if TYPE_CHECKING:
+    from mrs.plan.report.reconcile import Reconciliation
 
 DEMO = "demo"
 
@@ -76,8 +76,11 @@ def _show_plan(
         learn_host_bandwidth()
     loader = ModelLoader(request)
     planner = loader.planner
-    solution = solve(planner, request, planned.solve) if planned.solve else None
-    if solution is not None:
+    solution = None
+    if planned.solve:
+        from mrs.plan.report.solve import solve
+
+        solution = solve(planner, request, planned.solve)
         loader.settle(solution.request, solution.plan)
     request, made = loader.request, loader.plan
     solved = solution is not None and solution.best is not None
@@ -89,9 +92,13 @@ def _show_plan(
     if made.fits and not planned.dry_run:
         result = _measure(environment, output, loader)
     if output.json:
+        from mrs.plan.report.document import dumps, to_document
+
         document = to_document(made, changes, solution, result, at_once)
         environment.stdout.write(dumps(document) + "\n")
     elif result is not None:
+        from mrs_cli.render.plan.measured_table import measured_table
+
         environment.stdout.write("\n".join(["", *measured_table(made, result)]) + "\n")
     return ExitCode.DONE if made.fits else ExitCode.DOES_NOT_FIT
 
