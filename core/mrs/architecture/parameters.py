@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mrs.architecture.binding import Parameter, Piece, Role, WeightTransform
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.slots import Slot, WeightKind
 from mrs.architecture.tensor_names import FUSED, INTERLEAVED, TRANSPOSED
-from mrs.architecture.vision_slots import vision_slots
-from mrs.architecture.vision_spec import Vision
+
+if TYPE_CHECKING:
+    from mrs.architecture.vision_spec import Vision
 
 
 def list_parameters(
@@ -51,6 +53,8 @@ def list_vision_parameters(
     `names` is the family's table; its names are complete, except those of slots inside a layer,
     which follow the name of the layer. `transforms` as in `list_parameters`.
     """
+    from mrs.architecture.vision_slots import vision_slots
+
     bind = _Binding(names, tensors, transforms)
     modules = (vision.tower, vision.projector)
     slots = [slot for module in modules for slot in vision_slots(module, hidden_size)]

@@ -19,6 +19,16 @@ from mrs.plan.report.solve import Solution
 from mrs.plan.report.suggestions import Suggestion
 
 VERSION = 4
+#: The facts of the model in a document.
+MODEL_FACTS = (
+    "model_id",
+    "container",
+    "family",
+    "parameters",
+    "layers",
+    "context_tokens",
+    "fingerprint",
+)
 SCHEMA = Path(__file__).with_name("plan.schema.json")
 
 
@@ -45,7 +55,7 @@ def to_document(
             "text": conversion_text(plan),
         },
         "model": {
-            **{key: fact for key, fact in asdict(plan.model).items() if key != "file_bytes"},
+            **{fact: getattr(plan.model, fact) for fact in MODEL_FACTS},
             "weights_format": plan.weights_format,
             "kv_bytes_per_token": plan.kv_bytes_per_token,
             "kv_bytes_per_further_token": plan.kv_bytes_per_further_token,
