@@ -11,7 +11,7 @@ from mrs.architecture.family import Family
 from mrs.architecture.family_registry import family_by_name
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.parameters import list_parameters
-from mrs.architecture.readers.quantization_reader import read_quantization, with_scales
+from mrs.architecture.readers.quantization_reader import read_quantization
 from mrs.architecture.slots import WeightKind
 from mrs.architecture.tensor_names import SAFETENSORS
 from mrs.errors import NotReadable
@@ -89,13 +89,14 @@ def text_parameters(
 ) -> list[Parameter]:
     """The parameters of a text model in safetensors files."""
     transforms = {**_TRANSFORMS, "norm": "plus_one"} if family.norm_plus_one else _TRANSFORMS
-    parameters = list_parameters(
-        spec, names, checkpoint.tensors, tensor_prefix=prefix, transforms=transforms
+    return list_parameters(
+        spec,
+        names,
+        checkpoint.tensors,
+        tensor_prefix=prefix,
+        transforms=transforms,
+        quantization=read_quantization(config),
     )
-    quantization = read_quantization(config)
-    if quantization is not None:
-        parameters = with_scales(parameters, quantization, checkpoint.tensors)
-    return parameters
 
 
 def model_type(config: Mapping[str, Any], where: str) -> str:
