@@ -94,7 +94,7 @@ class ModelWeightsInfo:
             format = kind.formats[0]
             format = FORMATS["MXFP4"] if format.name == "U8" else format
             size_bytes = prod(kind.shape) * format.block_bytes // format.block_elements
-            found.update((p.name, Storage(format, size_bytes)) for p in parameters)
+            found.update(dict.fromkeys((p.name for p in parameters), Storage(format, size_bytes)))
         return found
 
     def dense_format(self, wanted: str) -> Format:
@@ -122,7 +122,7 @@ class ModelWeightsInfo:
         load_scratch_bytes = 0
         for kind, parameters in self._kinds:
             stored = store(parameters[0], kind.formats, rules)
-            storage.update((p.name, stored) for p in parameters)
+            storage.update(dict.fromkeys((p.name for p in parameters), stored))
             scratch_bytes = kind.load_scratch_bytes(stored, is_cpu=is_cpu)
             load_scratch_bytes = max(load_scratch_bytes, scratch_bytes)
         layer_bytes = [0] * len(self.spec.layers)
