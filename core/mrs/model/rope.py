@@ -150,7 +150,7 @@ class RopeTable:
 
     def _look_up(self, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
         """From the table, which grows to the largest position."""
-        end = int(batch.positions.max()) + 1
+        end = max(batch.positions.flatten().tolist()) + 1
         if end > self._cos.shape[0]:
             rows = grown_rows(end, self._cos.shape[0])
             self._cos, self._sin = self._tabulate(torch.arange(rows), 0)
