@@ -18,7 +18,7 @@ class NativeMatrix(ctypes.Structure):
     """A packed matrix: a C struct of native/gemm/products.h."""
 
     _fields_ = (
-        ("path", ctypes.c_void_p),
+        ("kernels", ctypes.c_void_p),
         ("format", ctypes.c_int64),
         ("rows", ctypes.c_int64),
         ("columns", ctypes.c_int64),
