@@ -125,7 +125,9 @@ class LoadedModel:
         from mrs.engine.profile.memory_in_use import device_memory_usage
 
         used = zip(self.plan.devices, self.plan.breakdowns, strict=True)
-        return device_memory_usage(device.torch_device for device, terms in used if terms.is_used)
+        return device_memory_usage(
+            device.torch_device for device, breakdown in used if breakdown.is_used
+        )
 
     def close(self) -> None:
         """Write the prefix cache to disk if it has a folder, then free all memory.

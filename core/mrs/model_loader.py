@@ -17,7 +17,7 @@ from mrs.devices.probe import probe_devices
 from mrs.errors import MrsError
 from mrs.events import DISK, LoadProgress, OnProgress
 from mrs.garbage import garbage_collection_paused
-from mrs.kernels.cpu.library import is_available
+from mrs.kernels.cpu.library_file import is_available
 from mrs.plan.calibration import corrections
 from mrs.plan.memory.prefix_budget import folder_bytes
 from mrs.plan.placement.kv_pool import pool_warnings

@@ -34,7 +34,8 @@ class EngineStats(NamedTuple):
 class Engine:
     """Works with token ids only. It has no thread: `step` computes in the caller's.
 
-    Only `new_sequence` and `abort_all` may be called by other threads.
+    A program does not step it in the main thread, where a Ctrl-C could come between two changes of
+    the caches. Only `new_sequence` and `abort_all` may be called by other threads.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class Engine:
         """Compute a batch, and sample a token for each sequence whose tokens are all computed.
 
         A sequence that was aborted, missed its deadline or failed ends with an output without a
-        token. After a KeyboardInterrupt, the next step computes the same again.
+        token. If a layer raises a BaseException, the next step computes the same again.
         """
         outputs = self._end_abandoned()
         batch = self.scheduler.schedule()

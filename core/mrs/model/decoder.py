@@ -161,8 +161,8 @@ class Decoder:
         x = self._hidden_states(batch, caches, check)
         for cache, (rows, _) in zip(caches, batch.queries, strict=True):
             cache.advance(rows.stop - rows.start)
-        if batch.logits_rows.shape[0] < x.shape[0]:
-            x = x[batch.logits_rows.to(x.device)]
+        if len(batch.logits_rows) < x.shape[0]:
+            x = x[batch.logits_rows]
         if x.device != self.primary_device:
             x = x.to(self.primary_device, self._activation_dtype(self.primary_device))
         return self._logits(self._norm(x))
