@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mrs.devices.bandwidth import (
@@ -24,6 +25,8 @@ from mrs.text.shorten import max_prompt_tokens, newest_tokens, newest_turns
 if TYPE_CHECKING:
     from mrs.engine.loop import EngineLoop
     from mrs.engine.reply import Reply
+    from mrs.grammar.compiler import GrammarCompiler
+    from mrs.grammar.mask import GrammarMask
     from mrs.media.image_loader import ImageLoader
     from mrs.media.image_processors import PreparedImage
     from mrs.text.text_processor import TextProcessor
@@ -98,7 +101,8 @@ class LoadedModel:
         if not images:  # the tokens of an image cannot be cut
             prompt_ids = self._cut(prompt_ids, sampling, truncate)
         opening = self._text.opening(prompt_ids)
-        return self._stream(prompt_ids, sampling, opening, images, timeout_s)
+        mask = self._mask(sampling, prompt_ids, thinking)
+        return self._stream(prompt_ids, sampling, opening, images, timeout_s, mask)
 
     def stream_completion(
         self,
@@ -114,7 +118,8 @@ class LoadedModel:
         not complete after `timeout_s` fails.
         """
         prompt_ids = self._cut(self._text.encode_raw(prompt), sampling, truncate)
-        return self._stream(prompt_ids, sampling, timeout_s=timeout_s)
+        mask = self._mask(sampling, None)
+        return self._stream(prompt_ids, sampling, timeout_s=timeout_s, mask=mask)
 
     def prompt_tokens(self, messages: Sequence[Message]) -> int:
         """The number of prompt tokens of a conversation."""
@@ -160,6 +165,24 @@ class LoadedModel:
         texts = [image.shape.text for image in images]
         return self._text.prompt_ids(messages, thinking=thinking, image_texts=texts), images
 
+    @cached_property
+    def _grammars(self) -> GrammarCompiler:
+        from mrs.grammar.compiler import GrammarCompiler
+
+        return GrammarCompiler(self.tokenizer, self.engine.vocab_size, self._text.stop_ids)
+
+    def _mask(
+        self, sampling: Sampling, chat_ids: Sequence[int] | None, thinking: bool | None = None
+    ) -> GrammarMask | None:
+        """The mask of a reply that follows `chat_ids`, or a text if they are None."""
+        if sampling.grammar is None:
+            return None
+        from mrs.grammar.thought import thought_after
+
+        thought = thought_after(self._text, chat_ids, thinking)
+        is_greedy = sampling.temperature == 0
+        return self._grammars.mask(sampling.grammar, thought, is_greedy=is_greedy)
+
     def _stream(
         self,
         prompt_ids: list[int],
@@ -167,6 +190,7 @@ class LoadedModel:
         opening: str = "",
         images: Sequence[PreparedImage] = (),
         timeout_s: float | None = None,
+        mask: GrammarMask | None = None,
     ) -> Reply:
         from mrs.engine.image_input import place_images
         from mrs.engine.reply import Reply
@@ -183,6 +207,7 @@ class LoadedModel:
             self.plan.speed,
             self.pace,
             timeout_s,
+            mask,
         )
 
 

@@ -14,6 +14,8 @@ Dtype = Literal["auto", "bf16", "f16", "f32"]
 Strategy = Literal["fill", "spread", "fastest"]
 CacheType = Literal["auto", "f16", "bf16", "f32"]
 CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
+GrammarKind = Literal["regex", "json_schema", "json_object", "lark", "llguidance"]
+GRAMMAR_KINDS: tuple[GrammarKind, ...] = get_args(GrammarKind)
 #: What `mrs plan --solve` looks for.
 SolveGoal = Literal["max-seq-len", "max-batch-size", "isq"]
 
@@ -63,13 +65,25 @@ class ModelSource:
 
 
 @dataclass(frozen=True)
+class Grammar:
+    """What a reply must match: the `text` of a grammar of some kind.
+
+    `json_object` is any JSON object and needs no text; `llguidance` is that library's JSON form.
+    """
+
+    kind: GrammarKind
+    text: str = ""
+
+
+@dataclass(frozen=True)
 class Sampling:
     """How the next token is chosen; the defaults are those of a chat.
 
     `temperature` 0 chooses the most likely token. `top_k` None or 0, `top_p` 1, `min_p` 0 and
     penalties of 0 (`repetition_penalty` 1) are off. `logprobs` n returns the log probability of
     each token and of the n most likely ones; None is off. `logit_bias` has pairs (token id, value
-    added to its logit). With `ignore_eos` no token ends the reply.
+    added to its logit). With `ignore_eos` no token ends the reply. The reply, without its thought,
+    matches `grammar`.
 
     DRY: the logit of a token that would extend a repetition of n >= `dry_allowed_length` tokens is
     lowered by `dry_multiplier * dry_base ** (n - dry_allowed_length)`; the last token of each of
@@ -97,6 +111,7 @@ class Sampling:
     seed: int | None = None
     variant: int = 0
     ignore_eos: bool = False
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True)

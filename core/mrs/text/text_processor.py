@@ -145,6 +145,11 @@ class TextProcessor:
         end = self.tokenizer.decode(prompt_ids[-8:])
         return f"{OPEN}\n" if end.rstrip().endswith(OPEN) else ""
 
+    def may_think(self, prompt_ids: Sequence[int]) -> bool:
+        """Whether a reply to this prompt may begin with a thought in tags."""
+        end = self.tokenizer.decode(prompt_ids[-8:], show_control=True)
+        return self._handles_thoughts and not end.rstrip().endswith(CLOSE)
+
     def encode_raw(self, prompt: str) -> list[int]:
         """Ids of a text to continue: with a bos token, and control tokens matched in the text."""
         return self.tokenizer.encode_prompt(prompt)
@@ -153,9 +158,12 @@ class TextProcessor:
         """The id of the last token of `text` when other text precedes it."""
         return self.tokenizer.encode(f"a{text}", allow_special=False)[-1]
 
-    def stream_decoder(self, stop_strings: Sequence[str] = ()) -> StreamDecoder:
-        """A decoder for one reply."""
-        return StreamDecoder(self.tokenizer, stop_strings, continues_text=self.template is None)
+    def stream_decoder(
+        self, stop_strings: Sequence[str] = (), *, is_exact: bool = False
+    ) -> StreamDecoder:
+        """A decoder for one reply; with `is_exact` it removes no space at the start."""
+        continues_text = is_exact or self.template is None
+        return StreamDecoder(self.tokenizer, stop_strings, continues_text=continues_text)
 
 
 def read_text_processor(
