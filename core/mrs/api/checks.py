@@ -82,6 +82,11 @@ FIELDS: Mapping[str, FieldType] = {
     "reasoning_effort": one_of("off", "none"),
     "truncate_sequence": _FLAG,
     "ignore_eos": _FLAG,
+    "grammar": Allowed(
+        "a string, or an object", lambda value: _is_text(value) or isinstance(value, Mapping)
+    ),
+    "grammar_type": one_of("regex", "json_schema", "lark", "llguidance"),
+    "response_format": Allowed("an object", lambda value: isinstance(value, Mapping)),
     # a model
     "model_id": _NAME,
     "quantized_model_id": _NAME,

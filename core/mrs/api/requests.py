@@ -9,7 +9,8 @@ from typing import Any
 from mrs.api.checks import check_fields
 from mrs.api.read_messages import read_message
 from mrs.errors import UsageError
-from mrs.request import Message, Sampling
+from mrs.grammar.request_fields import grammar_of, grammar_of_response_format
+from mrs.request import Grammar, Message, Sampling
 
 
 class _Settings:
@@ -22,6 +23,9 @@ class _Settings:
     stream             return chunks as they are generated
     truncate_sequence  drop the oldest part of a prompt that is too long
     ignore_eos         no token ends a reply
+    grammar            what replies must match, of the `grammar_type` regex, json_schema, lark or
+                       llguidance
+    response_format    the same in OpenAI's form, of the type text, json_object or json_schema
     """
 
     max_tokens: int | None
@@ -42,9 +46,24 @@ class _Settings:
     dry_allowed_length: int | None
     dry_sequence_breakers: Sequence[str] | None
     ignore_eos: bool
+    grammar: str | Mapping[str, Any] | None
+    grammar_type: str | None
+    response_format: Mapping[str, Any] | None
 
     def __post_init__(self) -> None:
         check_fields(self, {})
+        _ = self._grammar
+
+    @property
+    def _grammar(self) -> Grammar | None:
+        if (self.grammar is None) != (self.grammar_type is None):
+            raise UsageError("grammar and grammar_type belong together", hint="give both")
+        if self.grammar is None:
+            form = self.response_format
+            return None if form is None else grammar_of_response_format(form)
+        if self.response_format is not None:
+            raise UsageError("grammar and response_format are both given", hint="give one of them")
+        return grammar_of(self.grammar_type, self.grammar)
 
     def samplings(self) -> list[Sampling]:
         """The sampling settings of each of the `n_choices` replies."""
@@ -72,6 +91,7 @@ class _Settings:
                 default.dry_sequence_breakers if breakers is None else _texts(breakers)
             ),
             ignore_eos=self.ignore_eos,
+            grammar=self._grammar,
             variant=choice,
         )
 
@@ -102,8 +122,8 @@ class ChatCompletionRequest(_Settings):
     top_p: float | None = None
     top_k: int | None = None
     stream: bool = False
-    grammar: None = None
-    grammar_type: None = None
+    grammar: str | Mapping[str, Any] | None = None
+    grammar_type: str | None = None
     min_p: float | None = None
     tool_schemas: None = None
     tool_choice: None = None
@@ -129,6 +149,7 @@ class ChatCompletionRequest(_Settings):
     ignore_eos: bool = False
     _: KW_ONLY
     adapter: None = None
+    response_format: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -176,8 +197,8 @@ class CompletionRequest(_Settings):
     top_p: float | None = None
     suffix: None = None
     top_k: int | None = None
-    grammar: None = None
-    grammar_type: None = None
+    grammar: str | Mapping[str, Any] | None = None
+    grammar_type: str | None = None
     min_p: float | None = None
     tool_schemas: None = None
     tool_choice: None = None
@@ -192,6 +213,7 @@ class CompletionRequest(_Settings):
     logprobs: bool = False
     top_logprobs: int | None = None
     stream: bool = False
+    response_format: Mapping[str, Any] | None = None
 
 
 def _default(value: float | None, default: float) -> float:

@@ -69,7 +69,7 @@ class GrammarCompiler:
             self._vocabulary,
             json.dumps({"grammars": grammars}),
             log_level=0,
-            limits=llguidance.LLParserLimits(verbose_errors=False),
+            limits=_limits(),
         )
         if matcher.is_error():
             raise invalid(grammar, matcher.get_error())
@@ -77,6 +77,25 @@ class GrammarCompiler:
         if matcher.is_error():
             raise invalid(grammar, "no text can follow it")
         return matcher
+
+
+def check_grammar(grammar: Grammar) -> None:
+    """Raise UsageError or Unsupported for a grammar that no model can follow."""
+
+    def check() -> None:
+        import llguidance
+
+        form = json.dumps({"grammars": grammars_of(grammar)})
+        if message := llguidance.LLMatcher.validate_grammar(form, limits=_limits()):
+            raise invalid(grammar, message)
+
+    _with_deep_stack(check)
+
+
+def _limits() -> llguidance.LLParserLimits:
+    import llguidance
+
+    return llguidance.LLParserLimits(verbose_errors=False)
 
 
 def _with_deep_stack(compute: Callable[[], T]) -> T:
