@@ -11,7 +11,7 @@ from mrs.request import Grammar
 
 #: Each may nest what follows; llguidance needs stack for each level, and quadratic time.
 _NESTING = re.compile(r"[(\[{:*+?|]")
-_MAX_NESTING = {"json_schema": 20_000, "llguidance": 3_000, "lark": 3_000, "regex": 3_000}
+_MAX_NESTING = {"json_schema": 20_000, "llguidance": 2_000, "lark": 2_000, "regex": 2_000}
 _MAX_CHARACTERS = 2**20
 
 #: JSON as `json.dumps` writes it: no choice of white space, so that more of it is forced.
@@ -50,7 +50,7 @@ def grammars_of(grammar: Grammar) -> Grammars:
 def _check_size(grammar: Grammar) -> None:
     most = _MAX_NESTING.get(grammar.kind, 0)
     if len(grammar.text) > _MAX_CHARACTERS or len(_NESTING.findall(grammar.text)) > most > 0:
-        raise invalid(grammar, "it is too large")
+        raise UsageError(f"{_WORDS[grammar.kind][0]} is too large", hint="give a simpler one")
 
 
 def invalid(grammar: Grammar, message: str) -> UsageError | Unsupported:
