@@ -14,8 +14,7 @@ Dtype = Literal["auto", "bf16", "f16", "f32"]
 Strategy = Literal["fill", "spread", "fastest"]
 CacheType = Literal["auto", "f16", "bf16", "f32"]
 CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
-GrammarKind = Literal["regex", "json_schema", "json_object", "lark", "llguidance"]
-GRAMMAR_KINDS: tuple[GrammarKind, ...] = get_args(GrammarKind)
+GrammarKind = Literal["regex", "json_schema", "lark", "llguidance", "json_object", "tool_calls"]
 #: What `mrs plan --solve` looks for.
 SolveGoal = Literal["max-seq-len", "max-batch-size", "isq"]
 
@@ -29,15 +28,28 @@ DEFAULT_SEQ_TOKENS = 4096
 IMAGE_MARK = "\ufffc"
 
 
-class _Images(TypedDict, total=False):
+class ToolCallMessage(TypedDict):
+    """A call of a tool in an earlier reply; `arguments` is JSON."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class _Optional(TypedDict, total=False):
     images: Sequence[str]
+    tool_calls: Sequence[ToolCallMessage]
+    tool_call_id: str
+    name: str
 
 
-class Message(_Images):
+class Message(_Optional):
     """One message of a conversation, as chat templates get it.
 
     `images` are paths, file://, http(s):// or data: URLs; the field is absent without images.
-    `content` has one IMAGE_MARK for each image, in the same order, and no others.
+    `content` has one IMAGE_MARK for each image, in the same order, and no others. A message of the
+    assistant may have calls of tools, and one of the role `tool` is the result of the call
+    `tool_call_id` of the tool `name`.
     """
 
     role: str
@@ -68,7 +80,8 @@ class ModelSource:
 class Grammar:
     """What a reply must match: the `text` of a grammar of some kind.
 
-    `json_object` is any JSON object and needs no text; `llguidance` is that library's JSON form.
+    `json_object` is any JSON object and needs no text; `llguidance` is that library's JSON form, as
+    is `tool_calls`, which the program makes of tools.
     """
 
     kind: GrammarKind

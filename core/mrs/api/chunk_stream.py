@@ -104,8 +104,9 @@ def collect(replies: Sequence[Events]) -> list[Collected]:
 
 def _collected(reply: Events) -> Collected:
     deltas: list[TextDelta] = []
-    while isinstance(event := next(reply), TextDelta):
-        deltas.append(event)
+    while not isinstance(event := next(reply), Finished):
+        if isinstance(event, TextDelta):
+            deltas.append(event)
     if event.reason == "cancelled":
         raise KeyboardInterrupt
     return Collected(

@@ -6,6 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
+from typing import Protocol
 
 from mrs.engine.image_input import ImageInput
 from mrs.engine.loop import EngineLoop
@@ -30,13 +31,30 @@ from mrs.text.text_processor import TextProcessor
 TIMED_STEPS = 8
 
 
+class ReplyCalls(Protocol):
+    """Splits the text of a reply into content and calls of tools.
+
+    The control tokens `shown` have to be in the text.
+    """
+
+    shown: frozenset[str]
+    num_calls: int
+
+    def push(self, text: str) -> Sequence[Event]:
+        """What is certain with the next text."""
+
+    def finish(self) -> Sequence[Event]:
+        """What was held back."""
+
+
 class Reply:
     """The events of one reply: an iterator that ends with one `Finished`.
 
     Tokens are computed even if nobody reads them; they become text in the thread that reads. A
     KeyboardInterrupt while it waits ends it as cancelled; `close` stops it at once. `opening` is
     text of the reply that the prompt already has. `speed` is the planned speed, and `pace` collects
-    the measured one. A `constraint` says which texts the reply may have.
+    the measured one. A `constraint` says which texts the reply may have; `calls` finds calls of
+    tools in them.
     """
 
     def __init__(
@@ -51,13 +69,17 @@ class Reply:
         pace: Pace | None = None,
         timeout_s: float | None = None,
         constraint: Constraint | None = None,
+        calls: ReplyCalls | None = None,
     ) -> None:
         breakers = frozenset[int]()
         if sampling.dry_multiplier:
             breakers = frozenset(map(text.last_token, sampling.dry_sequence_breakers))
         self._events = deque[Event]([TextDelta(opening)] if opening else [])
         self._tokenizer = text.tokenizer
-        self._decoder = text.stream_decoder(sampling.stop, is_exact=constraint is not None)
+        shown = calls.shown if calls else frozenset[str]()
+        is_exact = constraint is not None
+        self._decoder = text.stream_decoder(sampling.stop, is_exact=is_exact, shown=shown)
+        self._calls = calls
         self._is_constrained = constraint is not None
         self._speed = speed
         self._num_tokens = 0
@@ -124,13 +146,21 @@ class Reply:
     def _add_text(self, token: SampledToken) -> None:
         text = self._decoder.push(token.id)
         logprobs = () if token.logprob is None else (self._logprob(token, token.logprob),)
-        if text or logprobs:
-            self._events.append(TextDelta(text, logprobs))
+        if self._calls is None:
+            self._events.extend([TextDelta(text, logprobs)] if text or logprobs else ())
+            return
+        self._events.extend([TextDelta("", logprobs)] if logprobs else ())
+        self._events.extend(self._calls.push(text))
 
     def _finish(self, reason: FinishReason) -> None:
         """Add the rest of the text, and the end."""
         self._stream.close()
-        if rest := self._decoder.finish():
+        rest = self._decoder.finish()
+        if self._calls is not None:
+            self._events.extend([*self._calls.push(rest), *self._calls.finish()])
+            if self._calls.num_calls and reason == "stop":
+                reason = "tool_calls"
+        elif rest:
             self._events.append(TextDelta(rest))
         sequence = self._stream.sequence
         usage = ReplyUsage(

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from mrs.errors import UsageError
-from mrs.request import GRAMMAR_KINDS, Grammar
+from mrs.request import Grammar
 
-_KINDS = [kind for kind in GRAMMAR_KINDS if kind != "json_object"]
+_KINDS = ("regex", "json_schema", "lark", "llguidance")
 
 
 def grammar_of(kind: Any, value: Any) -> Grammar:

@@ -11,11 +11,17 @@ from mrs.request import Grammar
 
 #: Each may nest what follows; llguidance needs stack for each level, and quadratic time.
 _NESTING = re.compile(r"[(\[{:*+?|]")
-_MAX_NESTING = {"json_schema": 20_000, "llguidance": 2_000, "lark": 2_000, "regex": 2_000}
+_MAX_NESTING = {
+    "json_schema": 20_000,
+    "tool_calls": 20_000,
+    "llguidance": 2_000,
+    "lark": 2_000,
+    "regex": 2_000,
+}
 _MAX_CHARACTERS = 2**20
 
 #: JSON as `json.dumps` writes it: no choice of white space, so that more of it is forced.
-_JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 Grammars = list[dict[str, Any]]
 
 
@@ -30,13 +36,13 @@ def grammars_of(grammar: Grammar) -> Grammars:
     try:
         if grammar.kind == "regex":
             form = matcher.grammar_from_regex(grammar.text)
-        elif grammar.kind == "llguidance":
+        elif grammar.kind in ("llguidance", "tool_calls"):
             form = grammar.text
         else:
             schema = grammar.text if grammar.kind == "json_schema" else '{"type": "object"}'
             form = matcher.grammar_from_json_schema(
                 schema,
-                defaults=_JSON_FORM,  # type: ignore[arg-type]
+                defaults=JSON_FORM,  # type: ignore[arg-type]
                 overrides={"lenient": False},
             )
         grammars = json.loads(form)["grammars"]
@@ -72,6 +78,7 @@ _WORDS = {
     "json_schema": ("the JSON schema", "give an object that some JSON can match"),
     "json_object": ("the JSON object", ""),
     "lark": ("the Lark grammar", "its first rule is `start`"),
+    "tool_calls": ("the schema of a tool", "give a schema that some JSON can match"),
     "llguidance": ("the llguidance grammar", 'give an object like {"grammars": […]}'),
 }
 

@@ -1,0 +1,35 @@
+"""The properties of a tool's parameters, and lists of them in a grammar."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mrs.grammar.lark import LarkGrammar
+
+
+def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema of each property by name, in the schema's order."""
+    properties = schema.get("properties")
+    return properties if isinstance(properties, Mapping) else {}
+
+
+def is_required(schema: Mapping[str, Any], name: str) -> bool:
+    required = schema.get("required")
+    return isinstance(required, Sequence) and name in required
+
+
+def optional_list(name: str, required: Sequence[bool], separator: str, lark: LarkGrammar) -> None:
+    """Add the rule `name`: the rules `name_0`, `name_1`, … in order, with `separator` between.
+
+    Those that are not required may be absent.
+    """
+    count = len(required)
+    for first in (True, False):
+        kind = "first" if first else "rest"
+        for number, must in enumerate(required):
+            start = f"{name}_{number}" if first else f"{separator} {name}_{number}"
+            skipped = "" if must else f" | {name}_{kind}{number + 1}"
+            lark.rule(f"{name}_{kind}{number}", f"{start} {name}_rest{number + 1}{skipped}")
+        lark.rule(f"{name}_{kind}{count}", '""')
+    lark.rule(name, f"{name}_first0")
