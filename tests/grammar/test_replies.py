@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -183,3 +184,10 @@ def test_compiled_grammars_are_used_again(model: LoadedModel) -> None:
     before = set(compiled)
     ask(model, Grammar("regex", "a{40}"))
     assert set(compiled) == before
+
+
+def test_many_threads_may_ask_at_once(model: LoadedModel) -> None:
+    patterns = ["a{3}", "b{3}", "a{3}", "c{3}", "b{3}", "a{3}", "d{3}", "a{3}"]
+    with ThreadPoolExecutor(8) as threads:
+        texts = threads.map(lambda each: ask(model, Grammar("regex", each))[0], patterns)
+        assert list(texts) == [each[0] * 3 for each in patterns]

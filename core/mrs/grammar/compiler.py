@@ -6,7 +6,6 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from mrs.errors import UsageError
@@ -38,11 +37,14 @@ class GrammarCompiler:
         self._vocab_size = vocab_size
         self._end_ids = end_ids
         self._compiled: OrderedDict[tuple[Grammar, Thought], llguidance.LLMatcher] = OrderedDict()
+        self._read: llguidance.LLTokenizer | None = None
         self._lock = threading.Lock()
 
-    @cached_property
     def _vocabulary(self) -> llguidance.LLTokenizer:
-        return read_vocabulary(self._tokenizer, self._vocab_size, self._end_ids)
+        with self._lock:
+            if self._read is None:
+                self._read = read_vocabulary(self._tokenizer, self._vocab_size, self._end_ids)
+            return self._read
 
     def mask(
         self, grammar: Grammar, thought: Thought = Thought.NONE, *, is_greedy: bool = False
@@ -52,21 +54,24 @@ class GrammarCompiler:
         Raises UsageError for a grammar that is not valid, and Unsupported for one with parts that
         cannot be enforced.
         """
+        key = grammar, thought
         with self._lock:
-            key = grammar, thought
-            if key not in self._compiled:
-                self._compiled[key] = _with_deep_stack(lambda: self._compile(grammar, thought))
-                if len(self._compiled) > _MAX_COMPILED:
-                    self._compiled.popitem(last=False)
+            compiled = self._compiled.get(key)
+        if compiled is None:  # other grammars do not wait for this one
+            compiled = _with_deep_stack(lambda: self._compile(grammar, thought))
+        with self._lock:
+            self._compiled[key] = compiled
             self._compiled.move_to_end(key)
-            return GrammarMask(self._compiled[key].deep_copy(), is_greedy=is_greedy)
+            if len(self._compiled) > _MAX_COMPILED:
+                self._compiled.popitem(last=False)
+            return GrammarMask(compiled.deep_copy(), is_greedy=is_greedy)
 
     def _compile(self, grammar: Grammar, thought: Thought) -> llguidance.LLMatcher:
         import llguidance
 
         grammars = after_thought(grammars_of(grammar), thought, self._tokenizer)
         matcher = llguidance.LLMatcher(
-            self._vocabulary,
+            self._vocabulary(),
             json.dumps({"grammars": grammars}),
             log_level=0,
             limits=_limits(),
