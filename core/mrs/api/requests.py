@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -11,6 +12,8 @@ from mrs.api.read_messages import read_message
 from mrs.errors import UsageError
 from mrs.grammar.request_fields import grammar_of, grammar_of_response_format
 from mrs.request import Grammar, Message, Sampling
+from mrs.tools.read_messages import with_tool_names
+from mrs.tools.tool_request import ToolRequest, read_tools
 
 
 class _Settings:
@@ -105,6 +108,9 @@ class ChatCompletionRequest(_Settings):
     https:// URL, or a base64 data: URI. If `messages` is a string, it is the prompt itself, and no
     chat template is applied. The fields and their order are those of the Python package mistralrs;
     a field that is not supported accepts its default value only. Raises UsageError and Unsupported.
+
+    `tool_schemas` are tools in OpenAI's form, each an object or its JSON, and `tool_choice` is
+    none, auto, required or {"type": "function", "function": {"name": …}}.
     """
 
     messages: Sequence[Mapping[str, Any]] | str
@@ -125,8 +131,8 @@ class ChatCompletionRequest(_Settings):
     grammar: str | Mapping[str, Any] | None = None
     grammar_type: str | None = None
     min_p: float | None = None
-    tool_schemas: None = None
-    tool_choice: None = None
+    tool_schemas: Sequence[str | Mapping[str, Any]] | None = None
+    tool_choice: str | Mapping[str, Any] | None = None
     dry_multiplier: float | None = None
     dry_base: float | None = None
     dry_allowed_length: int | None = None
@@ -153,6 +159,7 @@ class ChatCompletionRequest(_Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _ = self.tools
         if not self.messages:
             raise UsageError("the request has no messages", hint="give at least one")
         if self.enable_thinking and self.reasoning_effort is not None:
@@ -170,7 +177,15 @@ class ChatCompletionRequest(_Settings):
         """The messages as chat templates get them. Raises UsageError and Unsupported."""
         if isinstance(self.messages, str):
             raise UsageError("`messages` is a string", hint="that is a prompt, not a conversation")
-        return [read_message(each) for each in self.messages]
+        return with_tool_names([read_message(each) for each in self.messages])
+
+    @property
+    def tools(self) -> ToolRequest | None:
+        """The tools that a reply may call, if any. Raises UsageError."""
+        schemas = [
+            json.loads(each) if isinstance(each, str) else each for each in self.tool_schemas or ()
+        ]
+        return read_tools(schemas, self.tool_choice)
 
 
 @dataclass(frozen=True)
