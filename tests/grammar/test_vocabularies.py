@@ -14,6 +14,8 @@ from mrs.grammar.compiler import GrammarCompiler
 from mrs.grammar.mask import GrammarMask
 from mrs.request import Grammar
 from mrs.text.gguf_tokenizer import read_gguf_tokenizer
+from mrs.text.template import ChatTemplate
+from mrs.text.text_processor import TextProcessor
 from mrs.text.tokenizer import Tokenizer
 
 TEXT_TESTS = Path(__file__).parents[1] / "text"
@@ -92,6 +94,18 @@ def test_a_text_is_written_with_allowed_tokens_alone(tokenizer: Tokenizer, text:
             mask.append(token)
         written += [longest, *forced]
     assert json.loads(decoded(tokenizer, written)) == text
+
+
+def test_a_space_at_the_start_of_a_grammar_stays(tokenizer: Tokenizer) -> None:
+    """SentencePiece removes one from free text, which is there without a reason."""
+    text = TextProcessor(tokenizer, ChatTemplate("{{ messages }}", name="x"), stop_ids=frozenset())
+    mask = compiler_of(tokenizer).mask(Grammar("regex", " two"))
+    decoder, written = text.stream_decoder(is_exact=True), ""
+    while not mask.is_complete:
+        token = int(allowed(mask, tokenizer)[-1])
+        mask.append(token)
+        written += decoder.push(token)
+    assert written == " two"
 
 
 def test_padding_and_control_tokens_are_never_allowed(tokenizer: Tokenizer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from test_formats import processor
 
 from mrs.errors import UsageError
 from mrs.request import Message
+from mrs.text.text_processor import read_text_processor
 from mrs.tools.tool_caller import ToolCaller
 from mrs.tools.tool_request import read_tools
 
@@ -35,12 +37,8 @@ def test_without_tools_a_template_has_none() -> None:
     assert "TOOLS" not in text.tokenizer.decode(text.prompt_ids(CONVERSATION[:1]))
 
 
-def test_a_template_that_knows_no_tools_has_them_in_the_system_message(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_template_that_knows_no_tools_has_them_in_the_system_message() -> None:
     from text_checkpoints import CHATML, plain
-
-    from mrs.text.text_processor import read_text_processor
 
     text, request = read_text_processor(plain(chat_template_jinja=CHATML)), read_tools(TOOLS)
     assert request is not None
@@ -51,6 +49,40 @@ def test_a_template_that_knows_no_tools_has_them_in_the_system_message(
     assert '"name": "get_weather"' in rendered
     assert '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}' in rendered
     assert "<tool_response>\nsunny\n</tool_response>" in rendered
+
+
+def test_ids_of_other_servers_fit_into_templates_of_mistral() -> None:
+    """The template refuses all ids but those of nine letters and digits."""
+    calls = [{**CONVERSATION[1]["tool_calls"][0], "id": "call_1234567890"}]
+    conversation = [
+        CONVERSATION[0],
+        {**CONVERSATION[1], "tool_calls": calls},
+        {**CONVERSATION[2], "tool_call_id": "call_1234567890"},
+    ]
+    ids = re.findall(r'id": "(\w+)"', prompt("mistral-v3", conversation))
+    assert len(ids) == 2
+    assert ids[0] == ids[1] != "abc123def"
+    assert len(ids[0]) == 9
+
+
+def test_the_published_template_of_phi_has_tools_in_its_system_message() -> None:
+    from text_checkpoints import plain
+
+    template = (
+        "{% for message in messages %}{% if message['role'] == 'system' and 'tools' in message %}"
+        "<|system|>{{ message['content'] }}<|tool|>{{ message['tools'] }}<|/tool|><|end|>"
+        "{% else %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endif %}{% endfor %}"
+    )
+    text, request = read_text_processor(plain(chat_template_jinja=template)), read_tools(TOOLS)
+    assert request is not None
+    caller = ToolCaller(request, text)
+    assert caller.format.name == "phi4"
+    for system in ([], [Message(role="system", content="Be brief.")]):
+        messages = caller.messages([*system, *CONVERSATION[:1]])
+        ids = text.prompt_ids(messages, tools=caller.definitions)
+        rendered = text.tokenizer.decode(ids, show_control=True)
+        start = "<|system|>Be brief.<|tool|>[" if system else "<|system|><|tool|>["
+        assert rendered.startswith(start + '{"name": "get_weather"')
 
 
 def test_control_tokens_in_results_and_definitions_stay_text() -> None:
