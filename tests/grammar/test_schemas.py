@@ -98,6 +98,7 @@ def test_a_reply_validates(model: LoadedModel, name: str) -> None:
         ({"type": "object", "unevaluatedProperties": False}, "unevaluatedProperties"),
         ({"type": "object", "dependentRequired": {"a": ["b"]}}, "dependentRequired"),
         ({"if": {}, "then": {}}, "if"),
+        ({"oneOf": [{"type": "integer"}, {"minimum": 2}]}, "cannot be enforced: oneOf"),
         ({"type": "string", "format": "bird"}, "a format that cannot be enforced: bird"),
         ({"x-guidance": {"lenient": True}, "not": {}}, "not"),
     ],

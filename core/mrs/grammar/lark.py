@@ -32,6 +32,10 @@ class LarkGrammar:
     def rule(self, name: str, body: str) -> None:
         self._rules.append(f"{name}: {body}")
 
+    def letters(self, text: str) -> str:
+        """A text in the body of a rule, which is never a control token."""
+        return json.dumps(text, ensure_ascii=False)
+
     def text(self, text: str) -> str:
         """A text in the body of a rule, with control tokens by their ids."""
         parts, start = [], 0
@@ -40,9 +44,7 @@ class LarkGrammar:
             start = match.end()
         parts.append(text[start:])
         spelled = (
-            json.dumps(part, ensure_ascii=False)
-            if number % 2 == 0
-            else f"<[{self._controls[part]}]>"
+            self.letters(part) if number % 2 == 0 else f"<[{self._controls[part]}]>"
             for number, part in enumerate(parts)
             if part
         )

@@ -71,6 +71,7 @@ def invalid(grammar: Grammar, message: str) -> UsageError | Unsupported:
 
 _UNENFORCED = {
     re.compile(r"Unimplemented keys: \[(.*)\]"): "keywords that cannot be enforced",
+    re.compile(r"(oneOf) constraints are not supported"): "keywords that cannot be enforced",
     re.compile(r"Unknown format: (.*)"): "a format that cannot be enforced",
 }
 _WORDS = {

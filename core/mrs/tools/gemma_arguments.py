@@ -29,7 +29,7 @@ class GemmaArguments:
         properties = properties_of(schema)
         for number, (key, value) in enumerate(properties.items()):
             body = self._value(f"{name}_{number}_v", value, lark)
-            lark.rule(f"{name}_{number}", f"{lark.text(key + ':')} {body}")
+            lark.rule(f"{name}_{number}", f"{lark.letters(key + ':')} {body}")
         required = [is_required(schema, key) for key in properties]
         optional_list(f"{name}", required, lark.text(","), lark)
 
@@ -38,7 +38,7 @@ class GemmaArguments:
         kind, choices = schema.get("type"), schema.get("enum")
         quote = lark.text(self.quote)
         if isinstance(choices, list) and all(isinstance(each, str) for each in choices):
-            return f"{quote} ({' | '.join(map(lark.text, choices))}) {quote}"
+            return f"{quote} ({' | '.join(map(lark.letters, choices))}) {quote}"
         if kind == "array":
             item = self._value(f"{name}_i", schema.get("items"), lark)
             return f'"[" ({item} ("," {item})*)? "]"'

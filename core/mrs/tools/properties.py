@@ -9,9 +9,27 @@ from mrs.grammar.lark import LarkGrammar
 
 
 def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema of each property by name, in the schema's order."""
+    """The schema of each property by name, in order, with the definitions that it may refer to."""
     properties = schema.get("properties")
-    return properties if isinstance(properties, Mapping) else {}
+    if not isinstance(properties, Mapping):
+        return {}
+    shared = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+    return {
+        name: {**_resolved(value, schema), **shared} if isinstance(value, Mapping) else value
+        for name, value in properties.items()
+    }
+
+
+def _resolved(value: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema that `value` refers to within `root`, or `value`."""
+    reference = value.get("$ref")
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return value
+    target: Any = root
+    for name in reference.removeprefix("#/").split("/"):
+        target = target.get(name) if isinstance(target, Mapping) else None
+    others = {name: each for name, each in value.items() if name != "$ref"}
+    return {**target, **others} if isinstance(target, Mapping) else value
 
 
 def is_required(schema: Mapping[str, Any], name: str) -> bool:

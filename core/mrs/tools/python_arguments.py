@@ -11,7 +11,7 @@ from mrs.grammar.lark import LarkGrammar
 from mrs.tools.json_arguments import JsonEnd
 from mrs.tools.properties import is_required, optional_list, properties_of
 
-_KEY = re.compile(r"\s*,?\s*([A-Za-z_]\w*)\s*=\s*")
+_KEY = re.compile(r"\s*,?\s*([^=]+?)\s*=\s*")
 _CONSTANTS = {"True": True, "False": False, "None": None}
 
 
@@ -22,7 +22,7 @@ class PythonArguments:
 
     def rules(self, name: str, schema: Mapping[str, Any], lark: LarkGrammar) -> None:
         for number, (key, value) in enumerate(properties_of(schema).items()):
-            lark.rule(f"{name}_{number}", f"{lark.text(key + '=')} {_value(value, lark)}")
+            lark.rule(f"{name}_{number}", f"{lark.letters(key + '=')} {_value(value, lark)}")
         required = [is_required(schema, key) for key in properties_of(schema)]
         optional_list(name, required, lark.text(", "), lark)
 

@@ -23,11 +23,11 @@ class TaggedArguments:
         parts = []
         for number, (key, value) in enumerate(properties_of(schema).items()):
             rule = f"{name}_{number}"
-            opening = lark.text(f"<parameter={key}>\n")
+            opening = lark.letters(f"<parameter={key}>\n")
             if _is_text(value):
                 lark.rule(rule, f"{opening} {lark.until(_CLOSE)}")
             elif _is_choice(value):
-                texts = " | ".join(lark.text(text) for text in value["enum"])
+                texts = " | ".join(lark.letters(text) for text in value["enum"])
                 lark.rule(rule, f"{opening} ({texts}) {lark.text(_CLOSE)}")
             else:
                 schema_of_value = value if isinstance(value, Mapping) else {}

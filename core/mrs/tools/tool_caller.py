@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from mrs.errors import UsageError
 from mrs.grammar.source import grammars_of
 from mrs.request import Grammar, Message
 from mrs.text.text_processor import TextProcessor
@@ -60,7 +61,12 @@ class ToolCaller:
     def grammar(self, free: Grammar | None) -> Grammar:
         """The grammar of the reply; without calls it matches `free`. Raises UsageError."""
         rules = None if free is None else grammars_of(free)
-        return tool_grammar(self.format, self._request, self._text.tokenizer, rules)
+        try:
+            return tool_grammar(self.format, self._request, self._text.tokenizer, rules)
+        except RecursionError:
+            raise UsageError(
+                "a tool's parameters are nested too deeply", hint="flatten them"
+            ) from None
 
     def parser(self) -> CallParser:
         """The parser of one reply."""

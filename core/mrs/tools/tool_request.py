@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -94,6 +95,10 @@ def _tool(given: Any, where: str) -> Tool:
     if not isinstance(parameters, Mapping):
         raise UsageError(f"the parameters of {where} are not an object", hint="give a JSON schema")
     definition = {"type": "function", "function": {**function, "parameters": parameters}}
+    try:
+        json.dumps(definition)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UsageError(f"{where} is not JSON", hint="give objects, lists and values") from error
     if "properties" in parameters:
         parameters = {"additionalProperties": False, **parameters}
     return Tool(name, {"type": "object", **parameters}, definition, function.get("strict") is True)

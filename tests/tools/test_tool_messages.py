@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 import pytest
-from cases import CASES, CONVERSATION, TOOLS
-from test_formats import processor
+from test_tool_formats import processor
+from tool_cases import CASES, CONVERSATION, TOOLS
 
 from mrs.errors import UsageError
 from mrs.request import Message

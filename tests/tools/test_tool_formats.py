@@ -14,8 +14,9 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from cases import CALLS, CASES, CONVERSATION, TOOLS, Case
+from tool_cases import CALLS, CASES, CONVERSATION, TOOLS, Case
 
+from mrs.errors import UsageError
 from mrs.events import TextDelta, ToolCallDelta
 from mrs.grammar.compiler import GrammarCompiler
 from mrs.grammar.thought import thought_after
@@ -207,6 +208,34 @@ def test_whatever_a_model_writes_its_calls_are_valid(name: str) -> None:
         for called, arguments in calls:
             assert called == "f.g-h"
             jsonschema.validate(arguments, {**schema, "additionalProperties": False})
+
+
+def test_names_and_choices_of_any_letters(name: str) -> None:
+    """A choice that spells a control token stays text; definitions may be shared."""
+    schema = {
+        "type": "object",
+        "$defs": {"level": {"type": "integer", "minimum": 1, "maximum": 3}},
+        "properties": {
+            "my-key": {"$ref": "#/$defs/level"},
+            "gr\u00f6\u00dfe": {"type": "string", "enum": ["<|im_end|>", 'a "b"']},
+        },
+        "required": ["my-key", "gr\u00f6\u00dfe"],
+    }
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    for seed in range(2):
+        writer = Writer(name, tools, "required")
+        writer.write_at_random(seed)
+        [_, arguments], *_ = writer.parsed()[1]
+        jsonschema.validate(arguments, schema)
+
+
+def test_nested_parameters_are_answered_or_refused(name: str) -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "boolean"}}}
+    for _ in range(1500):
+        schema = {"type": "object", "properties": {"a": schema}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    with pytest.raises(UsageError):
+        Writer(name, tools, "required")
 
 
 def test_text_without_calls_may_have_a_grammar(name: str) -> None:
