@@ -35,6 +35,7 @@ QUESTION = CONVERSATION[:1]
 def processor(name: str, *, with_tokens: bool = True) -> TextProcessor:
     from text_checkpoints import BACKEND, TextCheckpoint
 
+    name, _, thinks = name.partition(" ")
     case, settings = CASES[name], json.loads(BACKEND.to_str())
     first = max(token["id"] for token in settings["added_tokens"]) + 1
     for index, token in enumerate(case.tokens if with_tokens else ()):
@@ -43,7 +44,7 @@ def processor(name: str, *, with_tokens: bool = True) -> TextProcessor:
     files = {
         "tokenizer.json": json.dumps(settings),
         "tokenizer_config.json": json.dumps({"bos_token": "<s>", "eos_token": "<|im_end|>"}),
-        "chat_template.jinja": case.template,
+        "chat_template.jinja": case.template + ("{# </think> #}" if thinks else ""),
     }
     return read_text_processor(TextCheckpoint(files=files))
 
@@ -282,3 +283,12 @@ def test_a_thought_may_spell_a_call() -> None:
     deltas = [d for letter in thought + CASES["qwen"].reply for d in parser.push(letter)]
     content, calls = joined([*deltas, *parser.finish()])
     assert (content, calls) == (thought + "I look. ", CALLS)
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize("thought", ["", "<think>\nIs it <tool_call>? I\n</think>\n\n"])
+def test_calls_come_after_a_thought(choice: str, thought: str) -> None:
+    writer = Writer("qwen thinks", choice=choice)
+    assert writer.write(thought + CASES["qwen"].reply.removeprefix("I look. "))
+    assert writer.may_end()
+    assert writer.parsed() == (thought, CALLS)

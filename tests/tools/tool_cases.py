@@ -41,7 +41,7 @@ CONVERSATION: list[Message] = [
     },
     {"role": "tool", "content": "sunny", "tool_call_id": "abc123def", "name": "get_weather"},
 ]
-#: The calls of every reply below; the last two only if it has several.
+#: The calls of every reply below; the second only if it has two.
 ROME = ("get_weather", {"city": "Ro\u00f1me (a,b) }", "days": 3, "sunny": True})
 CALLS = [ROME, ("now", {})]
 _JSON = '{"city": "Ro\u00f1me (a,b) }", "days": 3, "sunny": true}'

@@ -9,9 +9,13 @@ from collections.abc import Callable
 from mrs.grammar.lark import ANY_TEXT, LarkGrammar, pattern_of
 from mrs.grammar.source import Grammars
 from mrs.request import Grammar
+from mrs.text.thoughts import OPEN
 from mrs.text.tokenizer import Tokenizer
 from mrs.tools.call_format import CallFormat
 from mrs.tools.tool_request import ToolRequest
+
+#: Any text that is no thought, so that a mark in a thought begins no call.
+_ANSWER = rf"{ANY_TEXT} & ~/\s*{OPEN}(?s:.*)/"
 
 Calls = Callable[[str], str]
 
@@ -70,14 +74,15 @@ def _text_or_calls(style: CallFormat, lark: LarkGrammar, calls: Calls) -> None:
         lark.rule("start", f"preamble? ({final} TEXT | {calls(opening)})")
         lark.rule("TEXT", ANY_TEXT)
     elif style.is_at_start:
-        lark.rule("TEXT", f"{ANY_TEXT} & ~/{pattern_of(opening)}(?s:.*)/")
+        lark.rule("TEXT", f"{_ANSWER} & ~/{pattern_of(opening)}(?s:.*)/")
         lark.rule("start", f"TEXT | {calls(opening)}")
     elif lark.starts_with_control(opening) is not None:
-        lark.rule("TEXT", ANY_TEXT)
+        lark.rule("TEXT", _ANSWER)
         lark.rule("start", f"TEXT | TEXT {calls(opening)}")
     else:
         tag = _TAG.match(opening)
         mark = tag[0] if tag else opening
-        lark.rule("TEXT", ANY_TEXT)
-        head = lark.until(mark)
-        lark.rule("start", f"TEXT | {head} {calls(opening[len(mark) :])}")
+        lark.rule("TEXT", _ANSWER)
+        lark.rule("CALLING", f"/(?s:.*){pattern_of(mark)}/ & {_ANSWER}")
+        lark.rule("calling[lazy]", "CALLING")
+        lark.rule("start", f"TEXT | calling {calls(opening[len(mark) :])}")
