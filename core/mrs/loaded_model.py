@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from mrs.devices.bandwidth import (
     bandwidth_of,
@@ -24,10 +25,15 @@ from mrs.text.shorten import max_prompt_tokens, newest_tokens, newest_turns
 if TYPE_CHECKING:
     from mrs.engine.loop import EngineLoop
     from mrs.engine.reply import Reply
+    from mrs.grammar.compiler import GrammarCompiler
+    from mrs.grammar.mask import GrammarMask
     from mrs.media.image_loader import ImageLoader
     from mrs.media.image_processors import PreparedImage
     from mrs.text.text_processor import TextProcessor
     from mrs.text.tokenizer import Tokenizer
+    from mrs.tools.call_parser import CallParser
+    from mrs.tools.tool_caller import ToolCaller
+    from mrs.tools.tool_request import ToolRequest
 
 
 class LoadedModel:
@@ -80,25 +86,39 @@ class LoadedModel:
         thinking: bool | None = None,
         truncate: bool = False,
         timeout_s: float | None = None,
+        tools: ToolRequest | None = None,
     ) -> Reply:
         """Answer the last message of a conversation; `thinking` overrides the request's setting.
 
+        The reply may or must call some of `tools`, in the format of the model's template.
         With `truncate`, a conversation that exceeds the context loses its oldest turns; if the
         newest turn alone exceeds it, the prompt loses its oldest tokens. A reply that is not
         complete after `timeout_s` fails. Raises UsageError for images without vision support.
         """
         thinking = self._thinking if thinking is None else thinking
-        prompt_ids, images = self._read(messages, thinking)
+        caller = None if tools is None else self._caller(tools)
+        if caller is not None:
+            messages = caller.messages(messages)
+        definitions = caller.definitions if caller else ()
+        prompt_ids, images = self._read(messages, thinking, definitions)
         if truncate and len(prompt_ids) >= self.context_tokens:
             most_tokens = max_prompt_tokens(self.context_tokens, sampling.max_tokens)
             messages = newest_turns(
-                messages, lambda turns: len(self._read(turns, thinking)[0]) <= most_tokens
+                messages,
+                lambda turns: len(self._read(turns, thinking, definitions)[0]) <= most_tokens,
             )
-            prompt_ids, images = self._read(messages, thinking)
+            prompt_ids, images = self._read(messages, thinking, definitions)
         if not images:  # the tokens of an image cannot be cut
             prompt_ids = self._cut(prompt_ids, sampling, truncate)
         opening = self._text.opening(prompt_ids)
-        return self._stream(prompt_ids, sampling, opening, images, timeout_s)
+        mask = self._mask(sampling, prompt_ids, thinking, caller)
+        calls = caller.parser() if caller else None
+        return self._stream(prompt_ids, sampling, opening, images, timeout_s, mask, calls)
+
+    def _caller(self, tools: ToolRequest) -> ToolCaller:
+        from mrs.tools.tool_caller import ToolCaller
+
+        return ToolCaller(tools, self._text)
 
     def stream_completion(
         self,
@@ -114,7 +134,8 @@ class LoadedModel:
         not complete after `timeout_s` fails.
         """
         prompt_ids = self._cut(self._text.encode_raw(prompt), sampling, truncate)
-        return self._stream(prompt_ids, sampling, timeout_s=timeout_s)
+        mask = self._mask(sampling, None)
+        return self._stream(prompt_ids, sampling, timeout_s=timeout_s, mask=mask)
 
     def prompt_tokens(self, messages: Sequence[Message]) -> int:
         """The number of prompt tokens of a conversation."""
@@ -146,7 +167,10 @@ class LoadedModel:
         return newest_tokens(prompt_ids, most_tokens, self.tokenizer.bos_id)
 
     def _read(
-        self, messages: Sequence[Message], thinking: bool | None
+        self,
+        messages: Sequence[Message],
+        thinking: bool | None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> tuple[list[int], list[PreparedImage]]:
         """The prompt ids of a conversation, and its images. Raises UsageError after `close`."""
         _ = self.engine
@@ -160,7 +184,34 @@ class LoadedModel:
                 hint="if it is a vision model, load it with vision-plain",
             )
         texts = [image.shape.text for image in images]
-        return self._text.prompt_ids(messages, thinking=thinking, image_texts=texts), images
+        prompt_ids = self._text.prompt_ids(
+            messages, thinking=thinking, image_texts=texts, tools=tools
+        )
+        return prompt_ids, images
+
+    @cached_property
+    def _grammars(self) -> GrammarCompiler:
+        from mrs.grammar.compiler import GrammarCompiler
+
+        return GrammarCompiler(self.tokenizer, self.engine.vocab_size, self._text.stop_ids)
+
+    def _mask(
+        self,
+        sampling: Sampling,
+        chat_ids: Sequence[int] | None,
+        thinking: bool | None = None,
+        caller: ToolCaller | None = None,
+    ) -> GrammarMask | None:
+        """The mask of a reply that follows `chat_ids`, or a text if they are None."""
+        grammar = sampling.grammar if caller is None else caller.grammar(sampling.grammar)
+        if grammar is None:
+            return None
+        from mrs.grammar.thought import thought_after
+
+        thought = thought_after(
+            self._text, chat_ids, thinking, has_channel=grammar.kind == "tool_calls"
+        )
+        return self._grammars.mask(grammar, thought, is_greedy=sampling.temperature == 0)
 
     def _stream(
         self,
@@ -169,6 +220,8 @@ class LoadedModel:
         opening: str = "",
         images: Sequence[PreparedImage] = (),
         timeout_s: float | None = None,
+        mask: GrammarMask | None = None,
+        calls: CallParser | None = None,
     ) -> Reply:
         from mrs.engine.image_input import place_images
         from mrs.engine.reply import Reply
@@ -185,6 +238,8 @@ class LoadedModel:
             self.plan.speed,
             self.pace,
             timeout_s,
+            mask,
+            calls,
         )
 
 

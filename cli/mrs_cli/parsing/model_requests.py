@@ -13,6 +13,7 @@ from mrs_cli.parsing.flags.model_flags import GgufFlags, PlainFlags, VisionFlags
 from mrs_cli.parsing.flags.paged_flags import PagedFlags
 from mrs_cli.parsing.flags.planning_flags import ImageFlags, PlanningFlags
 from mrs_cli.parsing.flags.sampling_flags import SamplingFlags
+from mrs_cli.parsing.grammar_flags import read_grammar
 from mrs_cli.parsing.setting_kinds import BiasesSetting
 
 
@@ -122,6 +123,8 @@ def sampling(flags: SamplingFlags, otherwise: Sampling) -> Sampling:
             BiasesSetting().pair(text, spelled=f"--logit-bias {text}")
             for text in given["logit_bias"]
         )
+    if flags.grammar is not None or flags.json_schema is not None:
+        given["grammar"] = read_grammar(flags.grammar, flags.json_schema)
     return replace(otherwise, **given)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -9,7 +10,10 @@ from typing import Any
 from mrs.api.checks import check_fields
 from mrs.api.read_messages import read_message
 from mrs.errors import UsageError
-from mrs.request import Message, Sampling
+from mrs.grammar.request_fields import grammar_of, grammar_of_response_format
+from mrs.request import Grammar, Message, Sampling
+from mrs.tools.read_messages import with_tool_names
+from mrs.tools.tool_request import ToolRequest, read_tools
 
 
 class _Settings:
@@ -22,6 +26,9 @@ class _Settings:
     stream             return chunks as they are generated
     truncate_sequence  drop the oldest part of a prompt that is too long
     ignore_eos         no token ends a reply
+    grammar            what replies must match, of the `grammar_type` regex, json_schema, lark or
+                       llguidance
+    response_format    the same in OpenAI's form, of the type text, json_object or json_schema
     """
 
     max_tokens: int | None
@@ -42,9 +49,24 @@ class _Settings:
     dry_allowed_length: int | None
     dry_sequence_breakers: Sequence[str] | None
     ignore_eos: bool
+    grammar: str | Mapping[str, Any] | None
+    grammar_type: str | None
+    response_format: Mapping[str, Any] | None
 
     def __post_init__(self) -> None:
         check_fields(self, {})
+        _ = self._grammar
+
+    @property
+    def _grammar(self) -> Grammar | None:
+        if (self.grammar is None) != (self.grammar_type is None):
+            raise UsageError("grammar and grammar_type belong together", hint="give both")
+        if self.grammar is None:
+            form = self.response_format
+            return None if form is None else grammar_of_response_format(form)
+        if self.response_format is not None:
+            raise UsageError("grammar and response_format are both given", hint="give one of them")
+        return grammar_of(self.grammar_type, self.grammar)
 
     def samplings(self) -> list[Sampling]:
         """The sampling settings of each of the `n_choices` replies."""
@@ -72,6 +94,7 @@ class _Settings:
                 default.dry_sequence_breakers if breakers is None else _texts(breakers)
             ),
             ignore_eos=self.ignore_eos,
+            grammar=self._grammar,
             variant=choice,
         )
 
@@ -85,6 +108,9 @@ class ChatCompletionRequest(_Settings):
     https:// URL, or a base64 data: URI. If `messages` is a string, it is the prompt itself, and no
     chat template is applied. The fields and their order are those of the Python package mistralrs;
     a field that is not supported accepts its default value only. Raises UsageError and Unsupported.
+
+    `tool_schemas` are tools in OpenAI's form, each an object or its JSON, and `tool_choice` is
+    none, auto, required or {"type": "function", "function": {"name": …}}.
     """
 
     messages: Sequence[Mapping[str, Any]] | str
@@ -102,11 +128,11 @@ class ChatCompletionRequest(_Settings):
     top_p: float | None = None
     top_k: int | None = None
     stream: bool = False
-    grammar: None = None
-    grammar_type: None = None
+    grammar: str | Mapping[str, Any] | None = None
+    grammar_type: str | None = None
     min_p: float | None = None
-    tool_schemas: None = None
-    tool_choice: None = None
+    tool_schemas: Sequence[str | Mapping[str, Any]] | None = None
+    tool_choice: str | Mapping[str, Any] | None = None
     dry_multiplier: float | None = None
     dry_base: float | None = None
     dry_allowed_length: int | None = None
@@ -129,9 +155,11 @@ class ChatCompletionRequest(_Settings):
     ignore_eos: bool = False
     _: KW_ONLY
     adapter: None = None
+    response_format: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _ = self.tools
         if not self.messages:
             raise UsageError("the request has no messages", hint="give at least one")
         if self.enable_thinking and self.reasoning_effort is not None:
@@ -149,7 +177,15 @@ class ChatCompletionRequest(_Settings):
         """The messages as chat templates get them. Raises UsageError and Unsupported."""
         if isinstance(self.messages, str):
             raise UsageError("`messages` is a string", hint="that is a prompt, not a conversation")
-        return [read_message(each) for each in self.messages]
+        return with_tool_names([read_message(each) for each in self.messages])
+
+    @property
+    def tools(self) -> ToolRequest | None:
+        """The tools that a reply may call, if any. Raises UsageError."""
+        schemas = [
+            json.loads(each) if isinstance(each, str) else each for each in self.tool_schemas or ()
+        ]
+        return read_tools(schemas, self.tool_choice)
 
 
 @dataclass(frozen=True)
@@ -176,8 +212,8 @@ class CompletionRequest(_Settings):
     top_p: float | None = None
     suffix: None = None
     top_k: int | None = None
-    grammar: None = None
-    grammar_type: None = None
+    grammar: str | Mapping[str, Any] | None = None
+    grammar_type: str | None = None
     min_p: float | None = None
     tool_schemas: None = None
     tool_choice: None = None
@@ -192,6 +228,7 @@ class CompletionRequest(_Settings):
     logprobs: bool = False
     top_logprobs: int | None = None
     stream: bool = False
+    response_format: Mapping[str, Any] | None = None
 
 
 def _default(value: float | None, default: float) -> float:

@@ -269,7 +269,11 @@ class Runner:
         if isinstance(messages, str):
             return self._complete(messages, sampling, request)
         return self._model.stream_chat(
-            messages, sampling, thinking=request.thinking, truncate=request.truncate_sequence
+            messages,
+            sampling,
+            thinking=request.thinking,
+            truncate=request.truncate_sequence,
+            tools=request.tools,
         )
 
     def _complete(

@@ -117,6 +117,11 @@ class EngineLoop:
         return self._engine.context_tokens
 
     @property
+    def vocab_size(self) -> int:
+        """The number of logits."""
+        return self._engine.spec.vocab_size
+
+    @property
     def vision(self) -> Vision | None:
         """The vision part of the model, if it has one."""
         return self._engine.spec.vision

@@ -6,9 +6,11 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
+from typing import Protocol
 
 from mrs.engine.image_input import ImageInput
 from mrs.engine.loop import EngineLoop
+from mrs.engine.sampling.processors import Constraint
 from mrs.engine.sampling.sampler import SampledToken
 from mrs.engine.sequence import SequenceRequest, TokenOutput
 from mrs.events import (
@@ -29,13 +31,30 @@ from mrs.text.text_processor import TextProcessor
 TIMED_STEPS = 8
 
 
+class ReplyCalls(Protocol):
+    """Splits the text of a reply into content and calls of tools.
+
+    The control tokens `shown` have to be in the text.
+    """
+
+    shown: frozenset[str]
+    num_calls: int
+
+    def push(self, text: str) -> Sequence[Event]:
+        """What is certain with the next text."""
+
+    def finish(self) -> Sequence[Event]:
+        """What was held back."""
+
+
 class Reply:
     """The events of one reply: an iterator that ends with one `Finished`.
 
     Tokens are computed even if nobody reads them; they become text in the thread that reads. A
     KeyboardInterrupt while it waits ends it as cancelled; `close` stops it at once. `opening` is
     text of the reply that the prompt already has. `speed` is the planned speed, and `pace` collects
-    the measured one.
+    the measured one. A `constraint` says which texts the reply may have; `calls` finds calls of
+    tools in them.
     """
 
     def __init__(
@@ -49,21 +68,29 @@ class Reply:
         speed: SpeedEstimate | None = None,
         pace: Pace | None = None,
         timeout_s: float | None = None,
+        constraint: Constraint | None = None,
+        calls: ReplyCalls | None = None,
     ) -> None:
         breakers = frozenset[int]()
         if sampling.dry_multiplier:
             breakers = frozenset(map(text.last_token, sampling.dry_sequence_breakers))
         self._events = deque[Event]([TextDelta(opening)] if opening else [])
         self._tokenizer = text.tokenizer
-        self._decoder = text.stream_decoder(sampling.stop)
+        shown = calls.shown if calls else frozenset[str]()
+        is_exact = constraint is not None
+        self._decoder = text.stream_decoder(sampling.stop, is_exact=is_exact, shown=shown)
+        self._calls = calls
+        self._is_constrained = constraint is not None
         self._speed = speed
         self._num_tokens = 0
         self._is_finished = False
         self._pace, self._step_s = pace or Pace(), math.inf
         self._start_s = self._first_s = self._last_s = self._mark_s = time.perf_counter()
-        stop_ids = frozenset[int]() if sampling.ignore_eos else text.stop_ids
+        self._stop_ids = frozenset[int]() if sampling.ignore_eos else text.stop_ids
         self._stream = engine.submit(
-            SequenceRequest(prompt_ids, sampling, stop_ids, breakers, images, timeout_s)
+            SequenceRequest(
+                prompt_ids, sampling, self._stop_ids, breakers, images, timeout_s, constraint
+            )
         )
 
     def __iter__(self) -> Reply:
@@ -100,7 +127,7 @@ class Reply:
         reason = output.finish_reason
         if output.token is not None:
             self._count(output.time_s)
-            if reason != "stop":
+            if output.token.id not in self._stop_ids:
                 self._add_text(output.token)
             if self._decoder.stopped:
                 reason = "stop"
@@ -119,13 +146,21 @@ class Reply:
     def _add_text(self, token: SampledToken) -> None:
         text = self._decoder.push(token.id)
         logprobs = () if token.logprob is None else (self._logprob(token, token.logprob),)
-        if text or logprobs:
-            self._events.append(TextDelta(text, logprobs))
+        if self._calls is None:
+            self._events.extend([TextDelta(text, logprobs)] if text or logprobs else ())
+            return
+        self._events.extend([TextDelta("", logprobs)] if logprobs else ())
+        self._events.extend(self._calls.push(text))
 
     def _finish(self, reason: FinishReason) -> None:
         """Add the rest of the text, and the end."""
         self._stream.close()
-        if rest := self._decoder.finish():
+        rest = self._decoder.finish()
+        if self._calls is not None:
+            self._events.extend([*self._calls.push(rest), *self._calls.finish()])
+            if self._calls.num_calls and reason == "stop":
+                reason = "tool_calls"
+        elif rest:
             self._events.append(TextDelta(rest))
         sequence = self._stream.sequence
         usage = ReplyUsage(
@@ -141,7 +176,7 @@ class Reply:
     def _planned_rates(self) -> PlannedRates | None:
         """None if the reply took time for something that the plan's rates leave out."""
         sequence = self._stream.sequence
-        if self._speed is None or sequence.is_batched or sequence.images:
+        if self._speed is None or sequence.is_batched or sequence.images or self._is_constrained:
             return None
         computed = max(sequence.num_prompt_tokens - sequence.num_cached_tokens, 1)
         if self._step_s < math.inf:

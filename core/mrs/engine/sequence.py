@@ -13,6 +13,7 @@ from mrs.request import Sampling
 if TYPE_CHECKING:
     from mrs.cache.sequence_cache import SequenceCache
     from mrs.engine.image_input import ImageInput
+    from mrs.engine.sampling.processors import Constraint
     from mrs.engine.sampling.sampler import SampledToken, Sampler
 
 
@@ -21,7 +22,8 @@ class SequenceRequest:
     """A prompt as token ids, and how to continue it.
 
     The reply ends after one of `stop_ids`. `dry_breakers` are the tokens that end a repetition for
-    the DRY penalty. With `timeout_s` the reply fails unless it is complete by then.
+    the DRY penalty. With `timeout_s` the reply fails unless it is complete by then. A `constraint`
+    belongs to this request alone.
     """
 
     prompt_ids: abc.Sequence[int]
@@ -30,6 +32,7 @@ class SequenceRequest:
     dry_breakers: frozenset[int] = frozenset()
     images: abc.Sequence[ImageInput] = ()
     timeout_s: float | None = None
+    constraint: Constraint | None = None
 
 
 @dataclass(eq=False)
