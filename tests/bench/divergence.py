@@ -72,16 +72,14 @@ class Mrs:
         loader = ModelLoader(request)
         planner = loader.planner
         cpu = [torch.device("cpu")]
-        self._decoder = planned_decoder(planner.checkpoint, planner.description, loader.plan, cpu)[
-            1
-        ]
+        self.decoder = planned_decoder(planner.checkpoint, planner.description, loader.plan, cpu)[1]
 
     def start(self) -> None:
-        self._cache = self._decoder.new_cache(LONGEST, LONGEST)
+        self._cache = self.decoder.new_cache(LONGEST, LONGEST)
 
     def feed(self, ids: Sequence[int], rows: range) -> Tensor:
         fed = SequenceInput(self._cache, ids, logits_rows=rows)
-        return self._decoder.forward(forward_batch([fed]), [self._cache])
+        return self.decoder.forward(forward_batch([fed]), [self._cache])
 
 
 class LlamaCpp:
