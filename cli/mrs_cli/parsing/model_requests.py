@@ -105,8 +105,8 @@ def paged_request(flags: PagedFlags) -> PagedRequest:
     )
 
 
-def sampling(flags: SamplingFlags, otherwise: Sampling) -> Sampling:
-    """The settings that flags give, and those of `otherwise` for the rest."""
+def given_sampling(flags: SamplingFlags) -> dict[str, Any]:
+    """The settings that flags give, by the names of `Sampling`."""
     given: dict[str, Any] = {
         each.name: value
         for each in fields(Sampling)
@@ -122,7 +122,7 @@ def sampling(flags: SamplingFlags, otherwise: Sampling) -> Sampling:
             BiasesSetting().pair(text, spelled=f"--logit-bias {text}")
             for text in given["logit_bias"]
         )
-    return replace(otherwise, **given)
+    return given
 
 
 def valid_text(argument: str) -> str:
