@@ -50,11 +50,14 @@ class LoadedModel:
         text: TextProcessor,
         engine: EngineLoop,
         image_loader: ImageLoader | None = None,
+        suggested_sampling: Mapping[str, float] | None = None,
     ) -> None:
         self.plan = plan
         self.summary = plan.summary
         self.has_chat_template = text.template is not None
         self.context_tokens = engine.context_tokens
+        #: Sampling settings that the model's files suggest, by name.
+        self.suggested_sampling = suggested_sampling or {}
         self._thinking = request.thinking
         self._text = text
         self._image_loader = image_loader

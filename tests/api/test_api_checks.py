@@ -149,7 +149,7 @@ def test_numbers_of_other_libraries_are_numbers() -> None:
     request = ChatCompletionRequest(
         QUESTION, max_tokens=np.int64(3), temperature=np.float32(0.5), top_k=np.int32(2)
     )
-    assert request.samplings()[0].max_tokens == 3
+    assert request.samplings({})[0].max_tokens == 3
 
 
 #: What the peer's stubs (0.9.5) say, as far as an argument may come by place.

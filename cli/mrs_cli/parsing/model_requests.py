@@ -106,8 +106,8 @@ def paged_request(flags: PagedFlags) -> PagedRequest:
     )
 
 
-def sampling(flags: SamplingFlags, otherwise: Sampling) -> Sampling:
-    """The settings that flags give, and those of `otherwise` for the rest."""
+def given_sampling(flags: SamplingFlags) -> dict[str, Any]:
+    """The settings that flags give, by the names of `Sampling`."""
     given: dict[str, Any] = {
         each.name: value
         for each in fields(Sampling)
@@ -125,7 +125,7 @@ def sampling(flags: SamplingFlags, otherwise: Sampling) -> Sampling:
         )
     if flags.grammar is not None or flags.json_schema is not None:
         given["grammar"] = read_grammar(flags.grammar, flags.json_schema)
-    return replace(otherwise, **given)
+    return given
 
 
 def valid_text(argument: str) -> str:

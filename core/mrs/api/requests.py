@@ -17,7 +17,9 @@ from mrs.tools.tool_request import ToolRequest, read_tools
 
 
 class _Settings:
-    """How replies are generated. A setting that is None is off; no temperature means greedy.
+    """How replies are generated. A setting that is None is as the model's files suggest.
+
+    If they suggest nothing, it is off, and no temperature means greedy.
 
     logit_bias         token id -> value that is added to its logit
     logprobs           return the log probability of each token of the reply
@@ -68,19 +70,22 @@ class _Settings:
             raise UsageError("grammar and response_format are both given", hint="give one of them")
         return grammar_of(self.grammar_type, self.grammar)
 
-    def samplings(self) -> list[Sampling]:
-        """The sampling settings of each of the `n_choices` replies."""
-        return [self._sampling(choice) for choice in range(self.n_choices)]
+    def samplings(self, suggested: Mapping[str, float]) -> list[Sampling]:
+        """The settings of each of the `n_choices` replies; the model suggests some, by name."""
+        return [self._sampling(choice, suggested) for choice in range(self.n_choices)]
 
-    def _sampling(self, choice: int) -> Sampling:
+    def _sampling(self, choice: int, suggested: Mapping[str, float]) -> Sampling:
         default = Sampling()
+        top_k = suggested.get("top_k") if self.top_k is None else self.top_k
         breakers = self.dry_sequence_breakers
         return Sampling(
-            temperature=_default(self.temperature, 0.0),
-            top_k=self.top_k,
-            top_p=_default(self.top_p, 1.0),
-            min_p=_default(self.min_p, 0.0),
-            repetition_penalty=_default(self.repetition_penalty, 1.0),
+            temperature=_default(self.temperature, suggested.get("temperature", 0.0)),
+            top_k=None if top_k is None else int(top_k),
+            top_p=_default(self.top_p, suggested.get("top_p", 1.0)),
+            min_p=_default(self.min_p, suggested.get("min_p", 0.0)),
+            repetition_penalty=_default(
+                self.repetition_penalty, suggested.get("repetition_penalty", 1.0)
+            ),
             frequency_penalty=_default(self.frequency_penalty, 0.0),
             presence_penalty=_default(self.presence_penalty, 0.0),
             max_tokens=self.max_tokens,

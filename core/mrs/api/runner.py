@@ -170,7 +170,7 @@ class Runner:
         messages = request.messages
         if not isinstance(messages, str):
             messages = _with_images_read(request.conversation())
-        replies = [self._reply(messages, each, request) for each in request.samplings()]
+        replies = [self._reply(messages, each, request) for each in self._samplings(request)]
         identity = self._identity()
         if request.stream:
             return ChunkStream(replies, lambda chunk: chat_chunk(chunk, identity))
@@ -184,7 +184,9 @@ class Runner:
         A KeyboardInterrupt cancels the replies and is raised again.
         """
         self._check_call(request, CompletionRequest, model_id)
-        replies = [self._complete(request.prompt, each, request) for each in request.samplings()]
+        replies = [
+            self._complete(request.prompt, each, request) for each in self._samplings(request)
+        ]
         identity = self._identity()
         start = request.prompt if request.echo_prompt else ""
         if request.stream:
@@ -262,6 +264,9 @@ class Runner:
         loaded = self._model.plan.model.model_id
         if model_id is not None:
             require("model_id", model_id, one_of("default", loaded))
+
+    def _samplings(self, request: ChatCompletionRequest | CompletionRequest) -> list[Sampling]:
+        return request.samplings(self._model.suggested_sampling)
 
     def _reply(
         self, messages: str | Sequence[Message], sampling: Sampling, request: ChatCompletionRequest
