@@ -40,9 +40,9 @@ def members(of: str) -> list[str]:
         ("TILES", "gemm/tiles.c", products),
         ("PANELS", "gemm/tiles.c", products),
         ("MIN_PROMPT_TOKENS", "gemm/pack_activations.c", products),
-        ("TASK_HEADS", "attention/attention.c", attention_workspace),
+        ("TASK_HEADS", "attention/attention.h", attention_workspace),
         ("ROW_VECTORS", "attention/attend_rows.inc.h", attention_workspace),
-        ("STEP_KEYS", "attention/attend_rows.inc.h", attention_workspace),
+        ("STEP_KEYS", "attention/attention.h", attention_workspace),
     ],
 )
 def test_numbers(name: str, file: str, module: ModuleType) -> None:

@@ -129,3 +129,28 @@ static inline void lanes_four_horizontal_sums(const Floats v[4], float *out) {
     __m256 two = _mm256_add_ps(_mm512_castps512_ps256(four), _mm512_extractf32x8_ps(four, 1));
     _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(two), _mm256_extractf128_ps(two, 1)));
 }
+/* v[i][j] becomes v[j][i]. */
+static inline void lanes_transpose(Floats v[16]) {
+    __m512 pairs[16], fours[16], eights[16];
+    for (int i = 0; i < 16; i += 2) {
+        pairs[i] = _mm512_unpacklo_ps(v[i], v[i + 1]);
+        pairs[i + 1] = _mm512_unpackhi_ps(v[i], v[i + 1]);
+    }
+    /* fours[4 * i + j]: columns j, j + 4, j + 8 and j + 12 of rows 4 * i to 4 * i + 3. */
+    for (int i = 0; i < 16; i += 4)
+        for (int j = 0; j < 2; j++) {
+            __m512d a = _mm512_castps_pd(pairs[i + j]), b = _mm512_castps_pd(pairs[i + 2 + j]);
+            fours[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+            fours[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+        }
+    /* eights[8 * i + j]: columns j and j + 8 of rows 8 * i to 8 * i + 7; j + 4: the other two. */
+    for (int i = 0; i < 16; i += 8)
+        for (int j = 0; j < 4; j++) {
+            eights[i + j] = _mm512_shuffle_f32x4(fours[i + j], fours[i + 4 + j], 0x88);
+            eights[i + 4 + j] = _mm512_shuffle_f32x4(fours[i + j], fours[i + 4 + j], 0xdd);
+        }
+    for (int j = 0; j < 8; j++) {
+        v[j] = _mm512_shuffle_f32x4(eights[j], eights[8 + j], 0x88);
+        v[8 + j] = _mm512_shuffle_f32x4(eights[j], eights[8 + j], 0xdd);
+    }
+}
