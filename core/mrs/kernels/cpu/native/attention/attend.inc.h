@@ -11,7 +11,6 @@
 /* Some heads while their keys are processed. */
 typedef struct {
     const Query *query;
-    int64_t kv_head;
     float *queries, *scores, *out; /* (heads, key dim), (heads, STEP_KEYS), (heads, value dim) */
     float largest[MAX_HEADS], total[MAX_HEADS], factor[MAX_HEADS];
 } Heads;
@@ -23,101 +22,136 @@ typedef struct {
     int64_t keys[STEP_KEYS], values[STEP_KEYS];
 } Step;
 
-static void find_offsets(const Heads *heads, const CacheTensor *cached, int64_t start,
-                         const Step *step, int64_t *offsets) {
-    const SequenceQueries *queries = heads->query->queries;
+static void find_offsets(const SequenceQueries *queries, const CacheTensor *cached,
+                         int64_t kv_head, int64_t start, const Step *step, int64_t *offsets) {
     const int64_t shift = queries->params->cache->block_shift;
     int64_t offset = 0;
     for (int64_t s = step->begin, size; s < step->end; s += size) {
         size = tokens_in_block(shift, start + s, step->end - s);
-        offset = cache_offset(cached, queries->blocks, shift, heads->kv_head, start + s);
+        offset = cache_offset(cached, queries->blocks, shift, kv_head, start + s);
         for (int64_t i = 0; i < size; i++) offsets[s + i] = offset + i * cached->token_stride;
     }
     for (int64_t s = 0; s < step->begin; s++) offsets[s] = offset;
     for (int64_t s = step->end; s < STEP_KEYS; s++) offsets[s] = offset;
 }
 
-/* The step whose first key is at position `start`; it is empty after the last key. */
-static void find_step(const Heads *heads, int64_t start, Step *step) {
-    const Query *query = heads->query;
+/* The step whose first key is at position `start`. */
+static void find_step(const Query *query, int64_t kv_head, int64_t start, Step *step) {
     const KVCache *cache = query->queries->params->cache;
     step->begin = query->first > start ? query->first - start : 0;
     step->end = at_most(STEP_KEYS, query->last + 1 - start);
-    if (step->end <= step->begin) return;
-    find_offsets(heads, &cache->keys, start, step, step->keys);
-    find_offsets(heads, &cache->values, start, step, step->values);
+    find_offsets(query->queries, &cache->keys, kv_head, start, step, step->keys);
+    find_offsets(query->queries, &cache->values, kv_head, start, step, step->values);
 }
 
-INLINE void prefetch_cached(const Type type, const CacheTensor *cached, int64_t offset) {
+/* Prefetches `count` values of a token, from dim d on. */
+INLINE void prefetch_cached(const Type type, int64_t count, const CacheTensor *cached,
+                            int64_t offset, int64_t d) {
     const int size = type == TYPE_F32 ? 4 : 2;
-    for (int64_t i = 0; i < cached->dim * size; i += LINE)
-        __builtin_prefetch((const uint8_t *)cached->data + offset * size + i, 0, 2);
+    const uint8_t *data = (const uint8_t *)cached->data + (offset + d) * size;
+    for (int64_t i = 0; i < count * size; i += LINE) __builtin_prefetch(data + i, 0, 2);
 }
 
-/* scores[h][s] = queries[h] . k[s] for `width` heads; the values are prefetched. */
-INLINE void score_keys(const Type type, const int width, const Heads *heads, const Step *step) {
+/* tile[i][j] = dim d + i of the key at offsets[j]. */
+INLINE void load_tile(const Type type, const void *keys, const int64_t *offsets, int64_t d,
+                      Floats tile[LANES]) {
+#ifdef HAS_LANES_TRANSPOSE_HALVES
+    if (type != TYPE_F32) {
+        lanes_transpose_halves((const uint16_t *)keys + d, offsets, type == TYPE_BF16, tile);
+        return;
+    }
+#endif
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) tile[i] = load_cached(type, keys, offsets[i] + d);
+    lanes_transpose(tile);
+}
+
+/* scores[h][s] = queries[h] . k[s] for `width` heads, a tile of LANES keys and dims at a time. The
+ * next tile is loaded before one is multiplied, so that the two overlap, and dims of all keys come
+ * before the next dims, so that sums do not wait for each other. The next keys are prefetched. */
+INLINE void score_keys(const Type type, const int width, const Heads *heads, const Step *step,
+                       const Step *next) {
     const KVCache *cache = heads->query->queries->params->cache;
-    const int64_t dim = cache->keys.dim;
-    for (int64_t s = step->begin / LANES * LANES; s < step->end; s += LANES) {
-        for (int i = 0; i < LANES; i++)
-            prefetch_cached(type, &cache->values, step->values[s + i]);
+    const int64_t dim = cache->keys.dim, begin = step->begin / LANES * LANES;
+    const int64_t count = dim / LANES * (STEP_KEYS / LANES);
+    Floats tiles[2][LANES];
+    memset(heads->scores, 0, (size_t)(width * STEP_KEYS) * sizeof(float));
+    load_tile(type, cache->keys.data, step->keys + begin, 0, tiles[0]);
+    for (int64_t d = 0, s = begin, tile = 0; d < dim; tile++) {
+        const float *q = heads->queries + d;
+        float *scores = heads->scores + s;
+        for (int64_t i = tile * STEP_KEYS / count; i < (tile + 1) * STEP_KEYS / count; i++)
+            prefetch_cached(type, dim, &cache->keys, next->keys[i], 0);
+        s += LANES;
+        if (s >= step->end) s = begin, d += LANES;
+        if (d < dim) load_tile(type, cache->keys.data, step->keys + s, d, tiles[(tile + 1) % 2]);
         Floats sum[MAX_HEADS];
 #pragma GCC unroll 8
-        for (int h = 0; h < width; h++) sum[h] = lanes_zero();
-        for (int64_t d = 0; d < dim; d += LANES) {
-            Floats keys[LANES];
+        for (int h = 0; h < width; h++) sum[h] = lanes_load_floats(scores + h * STEP_KEYS);
 #pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++)
-                keys[i] = load_cached(type, cache->keys.data, step->keys[s + i] + d);
-            lanes_transpose(keys);
-#pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++)
+        for (int i = 0; i < LANES; i++)
 #pragma GCC unroll 8
-                for (int h = 0; h < width; h++)
-                    sum[h] = lanes_fma(keys[i], lanes_float(heads->queries[h * dim + d + i]),
-                                       sum[h]);
-        }
+            for (int h = 0; h < width; h++)
+                sum[h] = lanes_fma(tiles[tile % 2][i], lanes_float(q[h * dim + i]), sum[h]);
 #pragma GCC unroll 8
-        for (int h = 0; h < width; h++) lanes_store(heads->scores + h * STEP_KEYS + s, sum[h]);
+        for (int h = 0; h < width; h++) lanes_store(scores + h * STEP_KEYS, sum[h]);
     }
 }
 
 /* Adds every SUM_PARTS-th weight, then these parts. */
-static float sum_of_weights(const float weights[STEP_KEYS]) {
+INLINE float sum_of_weights(const float weights[STEP_KEYS]) {
     float parts[SUM_PARTS];
 #pragma omp simd
     for (int i = 0; i < SUM_PARTS; i++) {
-        parts[i] = 0;
-        for (int s = i; s < STEP_KEYS; s += SUM_PARTS) parts[i] += weights[s];
+        parts[i] = weights[i];
+#pragma GCC unroll 4
+        for (int s = i + SUM_PARTS; s < STEP_KEYS; s += SUM_PARTS) parts[i] += weights[s];
     }
+#pragma GCC unroll 4
     for (int half = SUM_PARTS / 2; half; half /= 2)
+#pragma GCC unroll 8
         for (int i = 0; i < half; i++) parts[i] += parts[i + half];
     return parts[0];
 }
 
-/* Replaces the scores of one head by their weights. */
-static void softmax_head(Heads *heads, int h, const Step *step, float softcap) {
-    float *scores = heads->scores + h * STEP_KEYS, largest = heads->largest[h];
-    for (int64_t s = 0; s < step->begin; s++) scores[s] = -INFINITY;
-    for (int64_t s = step->end; s < STEP_KEYS; s++) scores[s] = -INFINITY;
+/* Replaces the scores by their weights. */
+INLINE void softmax_heads(Heads *heads, const int width, const Step *step, float softcap) {
+    float *scores = heads->scores, largest[MAX_HEADS];
+    for (int h = 0; h < width; h++) {
+        for (int64_t s = 0; s < step->begin; s++) scores[h * STEP_KEYS + s] = -INFINITY;
+        for (int64_t s = step->end; s < STEP_KEYS; s++) scores[h * STEP_KEYS + s] = -INFINITY;
+    }
     if (softcap > 0) {
 #pragma omp simd
-        for (int s = 0; s < STEP_KEYS; s++) scores[s] = capped(scores[s], softcap);
+        for (int i = 0; i < width * STEP_KEYS; i++) scores[i] = capped(scores[i], softcap);
     }
-#pragma omp simd reduction(max : largest)
-    for (int s = 0; s < STEP_KEYS; s++) largest = scores[s] > largest ? scores[s] : largest;
+    for (int h = 0; h < width; h++) {
+        float top = heads->largest[h];
+#pragma omp simd reduction(max : top)
+        for (int s = 0; s < STEP_KEYS; s++)
+            top = scores[h * STEP_KEYS + s] > top ? scores[h * STEP_KEYS + s] : top;
+        largest[h] = top;
+    }
+    for (int h = 0; h < width; h++)
 #pragma omp simd
-    for (int s = 0; s < STEP_KEYS; s++) scores[s] = weight_of(scores[s], largest);
-    heads->factor[h] = exp_of(heads->largest[h] - largest);
-    heads->largest[h] = largest;
-    heads->total[h] = heads->total[h] * heads->factor[h] + sum_of_weights(scores);
+        for (int s = 0; s < STEP_KEYS; s++)
+            scores[h * STEP_KEYS + s] = weight_of(scores[h * STEP_KEYS + s], largest[h]);
+#pragma omp simd
+    for (int h = 0; h < width; h++) {
+        heads->factor[h] = exp_of(heads->largest[h] - largest[h]);
+        heads->largest[h] = largest[h];
+    }
+    for (int h = 0; h < width; h++)
+        heads->total[h] =
+            heads->total[h] * heads->factor[h] + sum_of_weights(scores + h * STEP_KEYS);
 }
 
 /* out[h][d …] = out[h][d …] * factor + the sum over s of scores[h][s] * v[s][d …], for `width` heads
- * and `vectors` vectors of values. */
+ * and `vectors` vectors of values. The next values are prefetched. */
 INLINE void mix_vectors(const Type type, const int width, const int vectors, const Heads *heads,
-                        const Step *step, int64_t d) {
-    const CacheTensor *values = &heads->query->queries->params->cache->values;
+                        const Step *step, const Step *next, int64_t d) {
+    const KVCache *cache = heads->query->queries->params->cache;
+    const CacheTensor *values = &cache->values;
     float *out = heads->out + d;
     Floats sum[MAX_HEADS][4];
 #pragma GCC unroll 8
@@ -127,6 +161,7 @@ INLINE void mix_vectors(const Type type, const int width, const int vectors, con
             sum[h][i] = lanes_mul(lanes_load_floats(out + h * values->dim + i * LANES),
                                   lanes_float(heads->factor[h]));
     for (int64_t s = step->begin; s < step->end; s++) {
+        prefetch_cached(type, vectors * LANES, values, next->values[s], d);
 #pragma GCC unroll 4
         for (int i = 0; i < vectors; i++) {
             Floats value = load_cached(type, values->data, step->values[s] + d + i * LANES);
@@ -143,13 +178,14 @@ INLINE void mix_vectors(const Type type, const int width, const int vectors, con
             lanes_store(out + h * values->dim + i * LANES, sum[h][i]);
 }
 
-INLINE void mix_values(const Type type, const int width, const Heads *heads, const Step *step) {
+INLINE void mix_values(const Type type, const int width, const Heads *heads, const Step *step,
+                       const Step *next) {
     const int64_t dim = heads->query->queries->params->cache->values.dim;
     const int vectors = width > 4 ? 2 : 4; /* 16 sums */
     int64_t d = 0;
     for (; d + vectors * LANES <= dim; d += vectors * LANES)
-        mix_vectors(type, width, vectors, heads, step, d);
-    for (; d < dim; d += LANES) mix_vectors(type, width, 1, heads, step, d);
+        mix_vectors(type, width, vectors, heads, step, next, d);
+    for (; d < dim; d += LANES) mix_vectors(type, width, 1, heads, step, next, d);
 }
 
 /* Scales queries, and empties totals and outputs. */
@@ -168,24 +204,24 @@ INLINE void attend_heads(const Type type, const int width, const Query *query, i
                          float *workspace) {
     const AttentionParams *a = query->queries->params;
     const int64_t key_dim = a->cache->keys.dim, value_dim = a->cache->values.dim;
+    const int64_t kv_head = head / (a->heads / a->kv_heads);
     Heads heads = {.query = query,
-                   .kv_head = head / (a->heads / a->kv_heads),
                    .scores = workspace,
                    .queries = workspace + width * STEP_KEYS,
                    .out = query->out + head * value_dim};
     begin_heads(&heads, query->q + head * key_dim, a->sinks ? a->sinks + head : NULL, width);
+    const int64_t first = query->first / STEP_KEYS * STEP_KEYS;
     Step steps[2];
-    int64_t start = query->first / STEP_KEYS * STEP_KEYS;
-    find_step(&heads, start, &steps[0]);
-    for (int now = 0; start <= query->last; now = !now) {
-        const Step *step = &steps[now];
-        score_keys(type, width, &heads, step);
-        for (int h = 0; h < width; h++) softmax_head(&heads, h, step, (float)a->softcap);
+    find_step(query, kv_head, first, &steps[0]);
+    for (int64_t start = first, now = 0; start <= query->last; now = !now) {
         start += STEP_KEYS;
-        find_step(&heads, start, &steps[!now]);
-        for (int64_t s = steps[!now].begin; s < steps[!now].end; s++)
-            prefetch_cached(type, &a->cache->keys, steps[!now].keys[s]);
-        mix_values(type, width, &heads, step);
+        if (start <= query->last)
+            find_step(query, kv_head, start, &steps[!now]);
+        else /* the next task's first step */
+            find_step(query, at_most(kv_head + 1, a->kv_heads - 1), first, &steps[!now]);
+        score_keys(type, width, &heads, &steps[now], &steps[!now]);
+        softmax_heads(&heads, width, &steps[now], (float)a->softcap);
+        mix_values(type, width, &heads, &steps[now], &steps[!now]);
     }
     for (int h = 0; h < width; h++)
         for (int64_t d = 0; d < value_dim; d++)
