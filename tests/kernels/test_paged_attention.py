@@ -123,4 +123,4 @@ def test_attention_takes_the_memory_that_is_planned(heads: int, kv_heads: int, n
     backend.attend(normal(new, heads, 48), kv, batch_of(places, 64), scale=0.2)
     taken = library.functions.mrs_scratch_peak()
     group = heads // kv_heads
-    assert taken == workspace_bytes(library.path, group, 48, 32, tokens=new, context_tokens=300)
+    assert taken == workspace_bytes(library.path, group, 48, 32, tokens=new)

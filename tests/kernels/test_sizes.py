@@ -36,9 +36,9 @@ def members(of: str) -> list[str]:
         ("NARROW_TOKENS", "mrs.h", products),
         ("WIDE_TOKENS", "mrs.h", products),
         ("PIECE_TOKENS", "layer.c", fused_workspace),
-        ("TASK_HEADS", "attention/attention.c", attention_workspace),
+        ("TASK_HEADS", "attention/attention.h", attention_workspace),
         ("ROW_VECTORS", "attention/attend_rows.inc.h", attention_workspace),
-        ("STEP_KEYS", "attention/attend_rows.inc.h", attention_workspace),
+        ("STEP_KEYS", "attention/attention.h", attention_workspace),
     ],
 )
 def test_numbers(name: str, file: str, module: ModuleType) -> None:

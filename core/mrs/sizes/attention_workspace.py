@@ -5,12 +5,13 @@ from __future__ import annotations
 #: float32 values in a vector register, by path. Head sizes are multiples of the widest.
 LANES = {"amx": 16, "avx512_bf16": 16, "avx512": 16, "avx2": 8, "neon": 4, "portable": 4}
 WIDEST_LANES = 16
-#: Query heads of one token that one task processes, as in native/attention/attention.c.
+#: Query heads of one token that one task processes, and keys that are processed in one step, as in
+#: native/attention/attention.h.
 TASK_HEADS = 8
-#: Prompts are processed in blocks of ROW_VECTORS vectors of queries, STEP_KEYS keys at a time, as
-#: in native/attention/attend_rows.inc.h.
-ROW_VECTORS = 4
 STEP_KEYS = 64
+#: Prompts are processed in blocks of ROW_VECTORS vectors of queries, as in
+#: native/attention/attend_rows.inc.h.
+ROW_VECTORS = 4
 
 
 def is_native(*dims: int) -> bool:
@@ -18,17 +19,16 @@ def is_native(*dims: int) -> bool:
     return all(dim % WIDEST_LANES == 0 for dim in dims)
 
 
-def workspace_bytes(
-    path: str, group: int, key_dim: int, value_dim: int, *, tokens: int, context_tokens: int
-) -> int:
+def workspace_bytes(path: str, group: int, key_dim: int, value_dim: int, *, tokens: int) -> int:
     """Bytes that each thread allocates while the `tokens` new tokens of one sequence attend.
 
     `group` query heads share one key head. With few queries (`tokens * group`) the workspace is
-    the scores of all keys. With many it is one block, in float32: its queries, its outputs, scores
-    of STEP_KEYS keys, those keys or values, and seven values per query.
+    some queries and their scores of STEP_KEYS keys. With many it is one block, in float32: its
+    queries, its outputs, scores of STEP_KEYS keys, those keys or values, and seven values per
+    query.
     """
     rows = ROW_VECTORS * LANES[path]
     if tokens == 1 or tokens * group < rows // 2:
-        return TASK_HEADS * 4 * context_tokens
+        return 4 * TASK_HEADS * (key_dim + STEP_KEYS)
     floats = rows * (key_dim + value_dim + 7) + STEP_KEYS * (max(key_dim, value_dim) + rows)
     return 4 * floats + 24

@@ -192,15 +192,9 @@ def score_bytes(attention: Attention, shape: ForwardShape) -> int:
 
 def native_attention_bytes(group: int, key_dim: int, value_dim: int, shape: ForwardShape) -> int:
     """Workspace of native attention for one sequence, in all threads."""
-    each = workspace_bytes(
-        shape.path,
-        group,
-        key_dim,
-        value_dim,
-        tokens=shape.tokens,
-        context_tokens=shape.context_tokens,
+    return shape.threads * workspace_bytes(
+        shape.path, group, key_dim, value_dim, tokens=shape.tokens
     )
-    return shape.threads * each
 
 
 def _attended_keys(attention: Attention, shape: ForwardShape) -> int:

@@ -49,7 +49,7 @@ typedef struct {
     void (*activate)(Activation activation, float *gate, const float *up, int64_t size);
     void (*rotate)(const Rotation *rotation, const float *x, const float *cos, const float *sin,
                    float *out);
-    void (*attend)(const Query *query, int64_t head, int64_t heads, float *scores);
+    void (*attend)(const Query *query, int64_t head, int64_t heads, float *workspace);
     int64_t rows; /* of a call of attend_rows, at most */
     int64_t (*row_block_bytes)(const KVCache *cache);
     void (*attend_rows)(const SequenceQueries *queries, int64_t kv_head, int64_t first,

@@ -1,163 +1,249 @@
 /* Attention of one token over the cache; included once per instruction set.
  *
  * Several query heads that share a key head are computed together, so that a key or value is read
- * and converted once for all of them.
+ * and converted once for all of them. A lane is a key for scores, and a dim for outputs.
  */
-#include "attention/attention.h"
-#include "elementwise.inc.h"
+#include "attention/arithmetic.inc.h"
 
 /* Query heads whose sums fit in the registers, of which there are 32 or 16. */
 #define MAX_HEADS (LANES == 8 ? 4 : 8)
-#define PREFETCH_TOKENS 16 /* how far ahead keys are prefetched */
 
-INLINE Floats load_cached(const Type type, const void *cache, int64_t offset) {
-    switch (type) {
-    case TYPE_F32: return lanes_load_floats((const float *)cache + offset);
-    case TYPE_F16: return lanes_load_f16((const uint8_t *)((const uint16_t *)cache + offset));
-    default: return lanes_load_bf16((const uint16_t *)cache + offset);
+/* Some heads while their keys are processed. */
+typedef struct {
+    const Query *query;
+    float *queries, *scores, *out; /* (heads, key dim), (heads, STEP_KEYS), (heads, value dim) */
+    float largest[MAX_HEADS], total[MAX_HEADS], factor[MAX_HEADS];
+} Heads;
+
+/* The keys of a step that are attended to, as indices in the step, and the offsets of all in the
+ * cache. Other keys have the offset of one that is attended to, so that they can be read. */
+typedef struct {
+    int64_t begin, end;
+    int64_t keys[STEP_KEYS], values[STEP_KEYS];
+} Step;
+
+static void find_offsets(const SequenceQueries *queries, const CacheTensor *cached,
+                         int64_t kv_head, int64_t start, const Step *step, int64_t *offsets) {
+    const int64_t shift = queries->params->cache->block_shift;
+    int64_t offset = 0;
+    for (int64_t s = step->begin, size; s < step->end; s += size) {
+        size = tokens_in_block(shift, start + s, step->end - s);
+        offset = cache_offset(cached, queries->blocks, shift, kv_head, start + s);
+        for (int64_t i = 0; i < size; i++) offsets[s + i] = offset + i * cached->token_stride;
     }
+    for (int64_t s = 0; s < step->begin; s++) offsets[s] = offset;
+    for (int64_t s = step->end; s < STEP_KEYS; s++) offsets[s] = offset;
 }
 
-/* Prefetches `count` values of a token. */
-INLINE void prefetch_cached(const Type type, const void *cache, int64_t offset, int64_t count) {
-    const int size = type == TYPE_F32 ? 4 : 2;
-    for (int64_t i = 0; i < count * size; i += LINE)
-        __builtin_prefetch((const uint8_t *)cache + offset * size + i, 0, 2);
-}
-
-/* scores[h][s] = q[h] . k[s] * scale for `width` heads. */
-INLINE void score_keys(const Type type, const int width, const Query *query, const float *q,
-                       int64_t kv_head, float *scores) {
-    const AttentionParams *a = query->queries->params;
-    const CacheTensor *keys = &a->cache->keys, *values = &a->cache->values;
-    const int32_t *blocks = query->queries->blocks;
-    const int64_t dim = keys->dim, count = query->count, shift = a->cache->block_shift;
-    int64_t offset = cache_offset(keys, blocks, shift, kv_head, query->first);
-    for (int64_t start = 0, size; start < count; start += size) {
-        size = tokens_in_block(shift, query->first + start, count - start);
-        const int64_t position = query->first + start, after = start + size;
-        const int64_t value = cache_offset(values, blocks, shift, kv_head, position);
-        /* Keys are prefetched some tokens ahead, also from the next block. Values of the same token
-         * are prefetched because they are read after all scores. */
-        const int64_t next =
-            after < count ? cache_offset(keys, blocks, shift, kv_head, position + size) : offset;
-        for (int64_t s = start; s < after; s++, offset += keys->token_stride) {
-            const int64_t left = after - s;
-            prefetch_cached(type, keys->data,
-                            left > PREFETCH_TOKENS
-                                ? offset + PREFETCH_TOKENS * keys->token_stride
-                                : next + (PREFETCH_TOKENS - left) * keys->token_stride,
-                            dim);
-            prefetch_cached(type, values->data, value + (s - start) * values->token_stride,
-                            values->dim);
-            Floats sum[MAX_HEADS];
-#pragma GCC unroll 8
-            for (int h = 0; h < width; h++) sum[h] = lanes_zero();
-            for (int64_t d = 0; d < dim; d += LANES) {
-                Floats key = load_cached(type, keys->data, offset + d);
-#pragma GCC unroll 8
-                for (int h = 0; h < width; h++)
-                    sum[h] = lanes_fma(key, lanes_load_floats(q + h * dim + d), sum[h]);
-            }
-            float totals[MAX_HEADS];
-            if (width >= 4)
-#pragma GCC unroll 2
-                for (int h = 0; h < width; h += 4) lanes_four_horizontal_sums(sum + h, totals + h);
-            else
-                for (int h = 0; h < width; h++) totals[h] = lanes_horizontal_sum(sum[h]);
-            for (int h = 0; h < width; h++) scores[h * count + s] = totals[h] * (float)a->scale;
-        }
-        offset = next;
-    }
-}
-
-/* out[h][begin …] = sum over s of weights[h][s] * v[s][begin …], for `width` heads and `vectors`
- * vectors of values. */
-INLINE void mix_vectors(const Type type, const int width, const int vectors, const Query *query,
-                        const float *weights, int64_t kv_head, int64_t begin, float *out) {
+/* The step whose first key is at position `start`. */
+static void find_step(const Query *query, int64_t kv_head, int64_t start, Step *step) {
     const KVCache *cache = query->queries->params->cache;
+    step->begin = query->first > start ? query->first - start : 0;
+    step->end = at_most(STEP_KEYS, query->last + 1 - start);
+    find_offsets(query->queries, &cache->keys, kv_head, start, step, step->keys);
+    find_offsets(query->queries, &cache->values, kv_head, start, step, step->values);
+}
+
+/* Prefetches `count` values of a token, from dim d on. */
+INLINE void prefetch_cached(const Type type, int64_t count, const CacheTensor *cached,
+                            int64_t offset, int64_t d) {
+    const int size = type == TYPE_F32 ? 4 : 2;
+    const uint8_t *data = (const uint8_t *)cached->data + (offset + d) * size;
+    for (int64_t i = 0; i < count * size; i += LINE) __builtin_prefetch(data + i, 0, 2);
+}
+
+/* tile[i][j] = dim d + i of the key at offsets[j]. */
+INLINE void load_tile(const Type type, const void *keys, const int64_t *offsets, int64_t d,
+                      Floats tile[LANES]) {
+#ifdef HAS_LANES_TRANSPOSE_HALVES
+    if (type != TYPE_F32) {
+        lanes_transpose_halves((const uint16_t *)keys + d, offsets, type == TYPE_BF16, tile);
+        return;
+    }
+#endif
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) tile[i] = load_cached(type, keys, offsets[i] + d);
+    lanes_transpose(tile);
+}
+
+/* scores[h][s] = queries[h] . k[s] for `width` heads, a tile of LANES keys and dims at a time. The
+ * next tile is loaded before one is multiplied, so that the two overlap, and dims of all keys come
+ * before the next dims, so that sums do not wait for each other. The next keys are prefetched. */
+INLINE void score_keys(const Type type, const int width, const Heads *heads, const Step *step,
+                       const Step *next) {
+    const KVCache *cache = heads->query->queries->params->cache;
+    const int64_t dim = cache->keys.dim, begin = step->begin / LANES * LANES;
+    const int64_t count = dim / LANES * (STEP_KEYS / LANES);
+    Floats tiles[2][LANES];
+    memset(heads->scores, 0, (size_t)(width * STEP_KEYS) * sizeof(float));
+    load_tile(type, cache->keys.data, step->keys + begin, 0, tiles[0]);
+    for (int64_t d = 0, s = begin, tile = 0; d < dim; tile++) {
+        const float *q = heads->queries + d;
+        float *scores = heads->scores + s;
+        for (int64_t i = tile * STEP_KEYS / count; i < (tile + 1) * STEP_KEYS / count; i++)
+            prefetch_cached(type, dim, &cache->keys, next->keys[i], 0);
+        s += LANES;
+        if (s >= step->end) s = begin, d += LANES;
+        if (d < dim) load_tile(type, cache->keys.data, step->keys + s, d, tiles[(tile + 1) % 2]);
+        Floats sum[MAX_HEADS];
+#pragma GCC unroll 8
+        for (int h = 0; h < width; h++) sum[h] = lanes_load_floats(scores + h * STEP_KEYS);
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++)
+#pragma GCC unroll 8
+            for (int h = 0; h < width; h++)
+                sum[h] = lanes_fma(tiles[tile % 2][i], lanes_float(q[h * dim + i]), sum[h]);
+#pragma GCC unroll 8
+        for (int h = 0; h < width; h++) lanes_store(scores + h * STEP_KEYS, sum[h]);
+    }
+}
+
+/* Adds every SUM_PARTS-th weight, then these parts. */
+INLINE float sum_of_weights(const float weights[STEP_KEYS]) {
+    float parts[SUM_PARTS];
+#pragma omp simd
+    for (int i = 0; i < SUM_PARTS; i++) {
+        parts[i] = weights[i];
+#pragma GCC unroll 4
+        for (int s = i + SUM_PARTS; s < STEP_KEYS; s += SUM_PARTS) parts[i] += weights[s];
+    }
+#pragma GCC unroll 4
+    for (int half = SUM_PARTS / 2; half; half /= 2)
+#pragma GCC unroll 8
+        for (int i = 0; i < half; i++) parts[i] += parts[i + half];
+    return parts[0];
+}
+
+/* Replaces the scores by their weights. */
+INLINE void softmax_heads(Heads *heads, const int width, const Step *step, float softcap) {
+    float *scores = heads->scores, largest[MAX_HEADS];
+    for (int h = 0; h < width; h++) {
+        for (int64_t s = 0; s < step->begin; s++) scores[h * STEP_KEYS + s] = -INFINITY;
+        for (int64_t s = step->end; s < STEP_KEYS; s++) scores[h * STEP_KEYS + s] = -INFINITY;
+    }
+    if (softcap > 0) {
+#pragma omp simd
+        for (int i = 0; i < width * STEP_KEYS; i++) scores[i] = capped(scores[i], softcap);
+    }
+    for (int h = 0; h < width; h++) {
+        float top = heads->largest[h];
+#pragma omp simd reduction(max : top)
+        for (int s = 0; s < STEP_KEYS; s++)
+            top = scores[h * STEP_KEYS + s] > top ? scores[h * STEP_KEYS + s] : top;
+        largest[h] = top;
+    }
+    for (int h = 0; h < width; h++)
+#pragma omp simd
+        for (int s = 0; s < STEP_KEYS; s++)
+            scores[h * STEP_KEYS + s] = weight_of(scores[h * STEP_KEYS + s], largest[h]);
+#pragma omp simd
+    for (int h = 0; h < width; h++) {
+        heads->factor[h] = exp_of(heads->largest[h] - largest[h]);
+        heads->largest[h] = largest[h];
+    }
+    for (int h = 0; h < width; h++)
+        heads->total[h] =
+            heads->total[h] * heads->factor[h] + sum_of_weights(scores + h * STEP_KEYS);
+}
+
+/* out[h][d …] = out[h][d …] * factor + the sum over s of scores[h][s] * v[s][d …], for `width` heads
+ * and `vectors` vectors of values. The next values are prefetched. */
+INLINE void mix_vectors(const Type type, const int width, const int vectors, const Heads *heads,
+                        const Step *step, const Step *next, int64_t d) {
+    const KVCache *cache = heads->query->queries->params->cache;
     const CacheTensor *values = &cache->values;
-    const int64_t dim = values->dim, count = query->count, shift = cache->block_shift;
+    float *out = heads->out + d;
     Floats sum[MAX_HEADS][4];
 #pragma GCC unroll 8
     for (int h = 0; h < width; h++)
 #pragma GCC unroll 4
-        for (int i = 0; i < vectors; i++) sum[h][i] = lanes_zero();
-    for (int64_t start = 0, size; start < count; start += size) {
-        size = tokens_in_block(shift, query->first + start, count - start);
-        int64_t offset = begin + cache_offset(values, query->queries->blocks, shift, kv_head,
-                                              query->first + start);
-        for (int64_t s = start; s < start + size; s++, offset += values->token_stride) {
+        for (int i = 0; i < vectors; i++)
+            sum[h][i] = lanes_mul(lanes_load_floats(out + h * values->dim + i * LANES),
+                                  lanes_float(heads->factor[h]));
+    for (int64_t s = step->begin; s < step->end; s++) {
+        prefetch_cached(type, vectors * LANES, values, next->values[s], d);
 #pragma GCC unroll 4
-            for (int i = 0; i < vectors; i++) {
-                Floats value = load_cached(type, values->data, offset + i * LANES);
+        for (int i = 0; i < vectors; i++) {
+            Floats value = load_cached(type, values->data, step->values[s] + d + i * LANES);
 #pragma GCC unroll 8
-                for (int h = 0; h < width; h++)
-                    sum[h][i] = lanes_fma(value, lanes_float(weights[h * count + s]), sum[h][i]);
-            }
+            for (int h = 0; h < width; h++)
+                sum[h][i] = lanes_fma(value, lanes_float(heads->scores[h * STEP_KEYS + s]),
+                                      sum[h][i]);
         }
     }
 #pragma GCC unroll 8
     for (int h = 0; h < width; h++)
 #pragma GCC unroll 4
-        for (int i = 0; i < vectors; i++) lanes_store(out + begin + h * dim + i * LANES, sum[h][i]);
+        for (int i = 0; i < vectors; i++)
+            lanes_store(out + h * values->dim + i * LANES, sum[h][i]);
 }
 
-INLINE void mix_values(const Type type, const int width, const Query *query, const float *weights,
-                       int64_t kv_head, float *out) {
-    const int64_t dim = query->queries->params->cache->values.dim;
+INLINE void mix_values(const Type type, const int width, const Heads *heads, const Step *step,
+                       const Step *next) {
+    const int64_t dim = heads->query->queries->params->cache->values.dim;
     const int vectors = width > 4 ? 2 : 4; /* 16 sums */
     int64_t d = 0;
     for (; d + vectors * LANES <= dim; d += vectors * LANES)
-        mix_vectors(type, width, vectors, query, weights, kv_head, d, out);
-    for (; d < dim; d += LANES) mix_vectors(type, width, 1, query, weights, kv_head, d, out);
+        mix_vectors(type, width, vectors, heads, step, next, d);
+    for (; d < dim; d += LANES) mix_vectors(type, width, 1, heads, step, next, d);
 }
 
-/* Replaces one head's scores by their softmax, whose sum is less than 1 with a sink. */
-static void softmax(const AttentionParams *a, int64_t head, int64_t count, float *scores) {
-    const float cap = (float)a->softcap;
-    if (cap > 0) {
-#pragma omp simd
-        for (int64_t s = 0; s < count; s++) scores[s] = cap * tanh_of(scores[s] / cap);
+/* Scales queries, and empties totals and outputs. */
+static void begin_heads(Heads *heads, const float *q, const float *sinks, int width) {
+    const AttentionParams *a = heads->query->queries->params;
+    for (int64_t i = 0; i < width * a->cache->keys.dim; i++)
+        heads->queries[i] = q[i] * (float)a->scale;
+    memset(heads->out, 0, (size_t)(width * a->cache->values.dim) * sizeof(float));
+    for (int h = 0; h < width; h++) {
+        heads->largest[h] = sinks ? sinks[h] : MIN_SCORE;
+        heads->total[h] = sinks ? 1 : 0;
     }
-    float largest = a->sinks ? a->sinks[head] : scores[0], sum = 0;
-#pragma omp simd reduction(max : largest)
-    for (int64_t s = 0; s < count; s++) largest = scores[s] > largest ? scores[s] : largest;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t s = 0; s < count; s++) {
-        scores[s] = exp_of(scores[s] - largest);
-        sum += scores[s];
-    }
-    if (a->sinks) sum += exp_of(a->sinks[head] - largest);
-    float factor = 1.0f / sum;
-#pragma omp simd
-    for (int64_t s = 0; s < count; s++) scores[s] *= factor;
 }
 
 INLINE void attend_heads(const Type type, const int width, const Query *query, int64_t head,
-                         float *scores) {
+                         float *workspace) {
     const AttentionParams *a = query->queries->params;
-    const int64_t kv_head = head / (a->heads / a->kv_heads), count = query->count;
-    score_keys(type, width, query, query->q + head * a->cache->keys.dim, kv_head, scores);
-    for (int h = 0; h < width; h++) softmax(a, head + h, count, scores + h * count);
-    mix_values(type, width, query, scores, kv_head, query->out + head * a->cache->values.dim);
+    const int64_t key_dim = a->cache->keys.dim, value_dim = a->cache->values.dim;
+    const int64_t kv_head = head / (a->heads / a->kv_heads);
+    Heads heads = {.query = query,
+                   .scores = workspace,
+                   .queries = workspace + width * STEP_KEYS,
+                   .out = query->out + head * value_dim};
+    begin_heads(&heads, query->q + head * key_dim, a->sinks ? a->sinks + head : NULL, width);
+    const int64_t first = query->first / STEP_KEYS * STEP_KEYS;
+    Step steps[2];
+    find_step(query, kv_head, first, &steps[0]);
+    for (int64_t start = first, now = 0; start <= query->last; now = !now) {
+        start += STEP_KEYS;
+        if (start <= query->last)
+            find_step(query, kv_head, start, &steps[!now]);
+        else /* the next task's first step */
+            find_step(query, at_most(kv_head + 1, a->kv_heads - 1), first, &steps[!now]);
+        score_keys(type, width, &heads, &steps[now], &steps[!now]);
+        softmax_heads(&heads, width, &steps[now], (float)a->softcap);
+        mix_values(type, width, &heads, &steps[now], &steps[!now]);
+    }
+    for (int h = 0; h < width; h++)
+        for (int64_t d = 0; d < value_dim; d++)
+            heads.out[h * value_dim + d] *= 1.0f / heads.total[h];
 }
 
 INLINE void attend_type(const Type type, const Query *query, int64_t head, int64_t heads,
-                        float *scores) {
+                        float *workspace) {
     const int64_t end = head + heads;
     for (; end - head >= MAX_HEADS; head += MAX_HEADS)
-        attend_heads(type, MAX_HEADS, query, head, scores);
-    for (; end - head >= 4; head += 4) attend_heads(type, 4, query, head, scores);
-    for (; end - head >= 2; head += 2) attend_heads(type, 2, query, head, scores);
-    for (; end - head >= 1; head += 1) attend_heads(type, 1, query, head, scores);
+        attend_heads(type, MAX_HEADS, query, head, workspace);
+    for (; end - head >= 4; head += 4) attend_heads(type, 4, query, head, workspace);
+    for (; end - head >= 2; head += 2) attend_heads(type, 2, query, head, workspace);
+    for (; end - head >= 1; head += 1) attend_heads(type, 1, query, head, workspace);
 }
 
-/* Some heads that share a key head. `scores` is workspace for MAX_HEADS * count values. */
-static void attend(const Query *query, int64_t head, int64_t heads, float *scores) {
+/* Some heads that share a key head, TASK_HEADS at most. `workspace` has
+ * TASK_HEADS * (key dim + STEP_KEYS) values. */
+static void attend(const Query *query, int64_t head, int64_t heads, float *workspace) {
     switch (query->queries->params->cache->type) {
-    case TYPE_F32: attend_type(TYPE_F32, query, head, heads, scores); break;
-    case TYPE_F16: attend_type(TYPE_F16, query, head, heads, scores); break;
-    default: attend_type(TYPE_BF16, query, head, heads, scores); break;
+    case TYPE_F32: attend_type(TYPE_F32, query, head, heads, workspace); break;
+    case TYPE_F16: attend_type(TYPE_F16, query, head, heads, workspace); break;
+    default: attend_type(TYPE_BF16, query, head, heads, workspace); break;
     }
 }

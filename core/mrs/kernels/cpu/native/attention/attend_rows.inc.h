@@ -1,18 +1,14 @@
 /* Attention of many tokens at once; included once per instruction set.
  *
  * A row is one head of one token; the rows of a block share a key head. Each lane is a row, so that
- * scores are (keys, rows), outputs are (value_dim, rows), and nothing is summed across lanes. Keys
- * are processed in steps; outputs are rescaled whenever a larger score appears, as in M. Milakov
- * and N. Gimelshein, "Online normalizer calculation for softmax" (2018).
+ * scores are (keys, rows), outputs are (value_dim, rows), and nothing is summed across lanes.
  */
 #include "attention/attend.inc.h"
 
 #define ROW_VECTORS 4
 #define ROWS (ROW_VECTORS * LANES)
-#define STEP_KEYS 64
 /* Rows of sums in registers, of which there are 32 or 16. */
 #define SUM_ROWS (LANES == 8 ? 2 : 4)
-#define MIN_SCORE (-1e30f) /* below any score, but finite */
 
 /* The workspace of a task; `dim` is the larger of key_dim and value_dim. */
 typedef struct {
@@ -98,17 +94,25 @@ static void mask_scores(RowBlock *block, int64_t key, int64_t keys) {
                 block->scores[s][row] = -INFINITY;
 }
 
-/* Replaces scores by exp(score - largest so far), and rescales totals and outputs to it. */
-static void softmax_step(RowBlock *block, int64_t keys, float softcap, int64_t value_dim) {
-    float sums[ROWS] = {0}, largest[ROWS];
+/* Adds to a SUM_PARTS-th key, as `sum_of_weights` does. */
+static void add_parts(float parts[SUM_PARTS][ROWS]) {
+    for (int half = SUM_PARTS / 2; half; half /= 2)
+        for (int i = 0; i < half; i++)
+#pragma omp simd
+            for (int row = 0; row < ROWS; row++) parts[i][row] += parts[i + half][row];
+}
+
+/* Replaces the scores of the keys from `key` on by their weights, and rescales totals and outputs
+ * to the largest score so far. */
+static void softmax_step(RowBlock *block, int64_t key, int64_t keys, float softcap,
+                         int64_t value_dim) {
+    float parts[SUM_PARTS][ROWS] = {{0}}, largest[ROWS];
     memcpy(largest, block->largest, sizeof largest);
     for (int64_t s = 0; s < keys; s++) {
         float *scores = block->scores[s];
         if (softcap > 0) {
 #pragma omp simd
-            for (int row = 0; row < ROWS; row++)
-                scores[row] = scores[row] < MIN_SCORE ? scores[row]
-                                                      : softcap * tanh_of(scores[row] / softcap);
+            for (int row = 0; row < ROWS; row++) scores[row] = capped(scores[row], softcap);
         }
 #pragma omp simd
         for (int row = 0; row < ROWS; row++)
@@ -120,16 +124,17 @@ static void softmax_step(RowBlock *block, int64_t keys, float softcap, int64_t v
         block->largest[row] = largest[row];
     }
     for (int64_t s = 0; s < keys; s++) {
-        float *scores = block->scores[s];
+        float *scores = block->scores[s], *part = parts[(key + s) % SUM_PARTS];
 #pragma omp simd
         for (int row = 0; row < ROWS; row++) {
-            scores[row] = exp_of(scores[row] - largest[row]);
-            sums[row] += scores[row];
+            scores[row] = weight_of(scores[row], largest[row]);
+            part[row] += scores[row];
         }
     }
+    add_parts(parts);
 #pragma omp simd
     for (int row = 0; row < ROWS; row++)
-        block->total[row] = block->total[row] * block->factor[row] + sums[row];
+        block->total[row] = block->total[row] * block->factor[row] + parts[0][row];
     for (int64_t d = 0; d < value_dim; d++) {
         float *out = block->out + d * ROWS;
 #pragma omp simd
@@ -203,7 +208,7 @@ static void attend_rows(const SequenceQueries *queries, int64_t kv_head, int64_t
         memset(block->scores, 0, (size_t)count * sizeof block->scores[0]);
         add_all_products(k, stride, 1, block->queries, keys->dim, count, block->scores[0]);
         if (key < max_first || key + count - 1 > min_last) mask_scores(block, key, count);
-        softmax_step(block, count, (float)a->softcap, values->dim);
+        softmax_step(block, key, count, (float)a->softcap, values->dim);
         const float *v =
             load_cached_floats(queries, values, kv_head, key, count, block->cached, &stride);
         add_all_products(v, 1, stride, block->scores[0], count, values->dim, block->out);

@@ -7,9 +7,6 @@
 #include "runtime/scratch.h"
 #include "runtime/threads.h"
 
-/* Query heads of a task: as many as share a key in registers. */
-#define TASK_HEADS 8
-
 typedef struct {
     const KernelTable *kernels;
     const AttentionParams *params;
@@ -34,6 +31,11 @@ static bool uses_row_blocks(const KernelTable *kernels, const SequenceQueries *q
     return q->tokens > 1 && rows_of(q) >= kernels->rows / 2;
 }
 
+/* Workspace of some heads of one token: their queries, and their scores of a step. */
+static int64_t task_heads_bytes(const KVCache *cache) {
+    return TASK_HEADS * (cache->keys.dim + STEP_KEYS) * (int64_t)sizeof(float);
+}
+
 static int64_t head_parts(const AttentionParams *a) {
     return divide_up(a->heads / a->kv_heads, TASK_HEADS);
 }
@@ -47,18 +49,18 @@ static int64_t tasks_of(const KernelTable *kernels, const SequenceQueries *q) {
 /* Some heads of one token. Tasks are numbered by key head first, so that its keys and values stay
  * in the caches. */
 static void attend_token(const KernelTable *kernels, const SequenceQueries *q, int64_t index,
-                         float *scores) {
+                         float *workspace) {
     const AttentionParams *a = q->params;
     const int64_t parts = head_parts(a), group = a->heads / a->kv_heads;
     const int64_t token = index / parts % q->tokens, kv_head = index / parts / q->tokens;
     const int64_t part = index % parts * TASK_HEADS, row = q->row + token;
-    const int64_t own = q->context - q->tokens + token, first = first_key(a, own);
+    const int64_t own = q->context - q->tokens + token;
     Query query = {.queries = q,
                    .q = a->q + row * a->heads * a->cache->keys.dim,
                    .out = a->out + row * a->heads * a->cache->values.dim,
-                   .first = first,
-                   .count = last_key(a, row, own) - first + 1};
-    kernels->attend(&query, kv_head * group + part, at_most(TASK_HEADS, group - part), scores);
+                   .first = first_key(a, own),
+                   .last = last_key(a, row, own)};
+    kernels->attend(&query, kv_head * group + part, at_most(TASK_HEADS, group - part), workspace);
 }
 
 /* A block of rows, in the same order. */
@@ -98,8 +100,8 @@ EXPORT bool mrs_attend(const KernelTable *kernels, const AttentionParams *a, int
         const SequenceQueries q = queries_of(a, i);
         const int64_t keys = a->window && a->window < q.context ? a->window : q.context;
         const bool by_rows = uses_row_blocks(kernels, &q);
-        const int64_t bytes = by_rows ? kernels->row_block_bytes(a->cache)
-                                      : TASK_HEADS * q.context * (int64_t)sizeof(float);
+        const int64_t bytes =
+            by_rows ? kernels->row_block_bytes(a->cache) : task_heads_bytes(a->cache);
         args.scratch_bytes = bytes > args.scratch_bytes ? bytes : args.scratch_bytes;
         tasks += tasks_of(kernels, &q);
         values += by_rows

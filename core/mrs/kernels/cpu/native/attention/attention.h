@@ -4,6 +4,9 @@
 
 #include "mrs.h"
 
+#define TASK_HEADS 8 /* query heads of a task of one token: as many as share a key in registers */
+#define STEP_KEYS 64 /* keys of a step; see attention/arithmetic.inc.h */
+
 /* Keys or values of one layer, (blocks, kv_heads, block tokens, dim), with the strides of the
  * first three dimensions in values; the last is contiguous. */
 typedef struct {
@@ -52,7 +55,7 @@ struct Query {
     const SequenceQueries *queries;
     const float *q; /* (heads, key dim) */
     float *out;     /* (heads, value dim) */
-    int64_t first, count;
+    int64_t first, last;
 };
 
 /* Index of a token's first value. `position` is that in the sequence of this block table. */

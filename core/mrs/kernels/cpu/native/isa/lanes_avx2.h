@@ -67,3 +67,22 @@ static inline void lanes_four_horizontal_sums(const Floats v[4], float *out) {
     __m256 four = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
     _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(four), _mm256_extractf128_ps(four, 1)));
 }
+/* v[i][j] becomes v[j][i]. */
+static inline void lanes_transpose(Floats v[8]) {
+    __m256 pairs[8], fours[8];
+    for (int i = 0; i < 8; i += 2) {
+        pairs[i] = _mm256_unpacklo_ps(v[i], v[i + 1]);
+        pairs[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
+    }
+    /* fours[4 * i + j]: columns j and j + 4 of rows 4 * i to 4 * i + 3. */
+    for (int i = 0; i < 8; i += 4)
+        for (int j = 0; j < 2; j++) {
+            __m256d a = _mm256_castps_pd(pairs[i + j]), b = _mm256_castps_pd(pairs[i + 2 + j]);
+            fours[i + 2 * j] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, b));
+            fours[i + 2 * j + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, b));
+        }
+    for (int j = 0; j < 4; j++) {
+        v[j] = _mm256_permute2f128_ps(fours[j], fours[4 + j], 0x20);
+        v[4 + j] = _mm256_permute2f128_ps(fours[j], fours[4 + j], 0x31);
+    }
+}

@@ -1,5 +1,6 @@
 /* Sixteen 32-bit lanes in one 512-bit register: AVX-512 F, BW, DQ, VL and VNNI. */
 #include <immintrin.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define LANES 16
@@ -107,4 +108,68 @@ static inline void lanes_four_horizontal_sums(const Floats v[4], float *out) {
                                 _mm512_castpd_ps(_mm512_unpackhi_pd(c, d)));
     __m256 two = _mm256_add_ps(_mm512_castps512_ps256(four), _mm512_extractf32x8_ps(four, 1));
     _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(two), _mm256_extractf128_ps(two, 1)));
+}
+/* v[i][j] becomes v[j][i]. */
+static inline void lanes_transpose(Floats v[16]) {
+    __m512 pairs[16], fours[16], eights[16];
+    for (int i = 0; i < 16; i += 2) {
+        pairs[i] = _mm512_unpacklo_ps(v[i], v[i + 1]);
+        pairs[i + 1] = _mm512_unpackhi_ps(v[i], v[i + 1]);
+    }
+    /* fours[4 * i + j]: columns j, j + 4, j + 8 and j + 12 of rows 4 * i to 4 * i + 3. */
+    for (int i = 0; i < 16; i += 4)
+        for (int j = 0; j < 2; j++) {
+            __m512d a = _mm512_castps_pd(pairs[i + j]), b = _mm512_castps_pd(pairs[i + 2 + j]);
+            fours[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+            fours[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+        }
+    /* eights[8 * i + j]: columns j and j + 8 of rows 8 * i to 8 * i + 7; j + 4: the other two. */
+    for (int i = 0; i < 16; i += 8)
+        for (int j = 0; j < 4; j++) {
+            eights[i + j] = _mm512_shuffle_f32x4(fours[i + j], fours[i + 4 + j], 0x88);
+            eights[i + 4 + j] = _mm512_shuffle_f32x4(fours[i + j], fours[i + 4 + j], 0xdd);
+        }
+    for (int j = 0; j < 8; j++) {
+        v[j] = _mm512_shuffle_f32x4(eights[j], eights[8 + j], 0x88);
+        v[8 + j] = _mm512_shuffle_f32x4(eights[j], eights[8 + j], 0xdd);
+    }
+}
+/* The same of 16 columns of 16 rows of bf16 or f16, which are at rows[offsets[i]], as floats. */
+#define HAS_LANES_TRANSPOSE_HALVES 1
+static inline void lanes_transpose_halves(const uint16_t *rows, const int64_t *offsets,
+                                          bool is_bf16, Floats out[16]) {
+    const __m512i even_then_odd = _mm512_set_epi16(
+        31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1, 30, 28, 26, 24, 22, 20, 18, 16,
+        14, 12, 10, 8, 6, 4, 2, 0);
+    __m512i v[8], twos[8];
+    /* Each vector has rows i and i + 4, as pairs of columns. */
+    for (int i = 0; i < 8; i++) {
+        const int row = i < 4 ? i : i + 4;
+        const __m256i first = _mm256_loadu_si256((const __m256i *)(rows + offsets[row]));
+        const __m256i second = _mm256_loadu_si256((const __m256i *)(rows + offsets[row + 4]));
+        v[i] = _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
+    }
+    for (int i = 0; i < 8; i += 2) {
+        twos[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
+        twos[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
+    }
+    /* v[i + j]: pairs j and j + 4 of eight rows. */
+    for (int i = 0; i < 8; i += 4)
+        for (int j = 0; j < 2; j++) {
+            v[i + 2 * j] = _mm512_unpacklo_epi64(twos[i + j], twos[i + 2 + j]);
+            v[i + 2 * j + 1] = _mm512_unpackhi_epi64(twos[i + j], twos[i + 2 + j]);
+        }
+    for (int j = 0; j < 8; j++) {
+        const __m512i pair = j < 4 ? _mm512_shuffle_i32x4(v[j], v[4 + j], 0x88)
+                                   : _mm512_shuffle_i32x4(v[j - 4], v[j], 0xdd);
+        if (is_bf16) {
+            out[2 * j] = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
+            out[2 * j + 1] = _mm512_castsi512_ps(
+                _mm512_and_si512(pair, _mm512_set1_epi32((int)0xffff0000)));
+        } else {
+            const __m512i split = _mm512_permutexvar_epi16(even_then_odd, pair);
+            out[2 * j] = _mm512_cvtph_ps(_mm512_castsi512_si256(split));
+            out[2 * j + 1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(split, 1));
+        }
+    }
 }

@@ -69,3 +69,8 @@ static inline float lanes_horizontal_sum(Floats v) { return (v[0] + v[1]) + (v[2
 static inline void lanes_four_horizontal_sums(const Floats v[4], float *out) {
     for (int i = 0; i < 4; i++) out[i] = lanes_horizontal_sum(v[i]);
 }
+/* v[i][j] becomes v[j][i]. */
+static inline void lanes_transpose(Floats v[4]) {
+    const Floats a = v[0], b = v[1], c = v[2], d = v[3];
+    for (int i = 0; i < 4; i++) v[i] = (Floats){a[i], b[i], c[i], d[i]};
+}
