@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mrs.devices.bandwidth import (
     bandwidth_of,
@@ -22,8 +22,11 @@ from mrs.request import Message, RunRequest, Sampling
 from mrs.text.shorten import max_prompt_tokens, newest_tokens, newest_turns
 
 if TYPE_CHECKING:
-    from mrs.engine.loop import EngineLoop
+    from mrs.engine.image_input import ImageInput
+    from mrs.engine.loop import EngineLoop, Outbox
+    from mrs.engine.prompt import Prompt
     from mrs.engine.reply import Reply
+    from mrs.engine.reply_events import ReplyEvents
     from mrs.media.image_loader import ImageLoader
     from mrs.media.image_processors import PreparedImage
     from mrs.text.text_processor import TextProcessor
@@ -87,18 +90,8 @@ class LoadedModel:
         newest turn alone exceeds it, the prompt loses its oldest tokens. A reply that is not
         complete after `timeout_s` fails. Raises UsageError for images without vision support.
         """
-        thinking = self._thinking if thinking is None else thinking
-        prompt_ids, images = self._read(messages, thinking)
-        if truncate and len(prompt_ids) >= self.context_tokens:
-            most_tokens = max_prompt_tokens(self.context_tokens, sampling.max_tokens)
-            messages = newest_turns(
-                messages, lambda turns: len(self._read(turns, thinking)[0]) <= most_tokens
-            )
-            prompt_ids, images = self._read(messages, thinking)
-        if not images:  # the tokens of an image cannot be cut
-            prompt_ids = self._cut(prompt_ids, sampling, truncate)
-        opening = self._text.opening(prompt_ids)
-        return self._stream(prompt_ids, sampling, opening, images, timeout_s)
+        prompt = self.chat_prompt(messages, sampling, thinking=thinking, truncate=truncate)
+        return self._stream(prompt, sampling, timeout_s)
 
     def stream_completion(
         self,
@@ -113,8 +106,62 @@ class LoadedModel:
         With `truncate`, a text that exceeds the context loses its oldest tokens. A reply that is
         not complete after `timeout_s` fails.
         """
-        prompt_ids = self._cut(self._text.encode_raw(prompt), sampling, truncate)
-        return self._stream(prompt_ids, sampling, timeout_s=timeout_s)
+        return self._stream(
+            self.completion_prompt(prompt, sampling, truncate=truncate), sampling, timeout_s
+        )
+
+    def chat_prompt(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        *,
+        thinking: bool | None = None,
+        truncate: bool = False,
+        variables: Mapping[str, Any] | None = None,
+    ) -> Prompt:
+        """The prompt of a conversation; arguments and errors are those of `stream_chat`.
+
+        `variables` are further variables of the chat template.
+        """
+        from mrs.engine.prompt import Prompt
+
+        thinking = self._thinking if thinking is None else thinking
+
+        def read(messages: Sequence[Message]) -> tuple[list[int], list[PreparedImage]]:
+            return self._read(messages, thinking, variables)
+
+        prompt_ids, images = read(messages)
+        if truncate and len(prompt_ids) >= self.context_tokens:
+            most_tokens = max_prompt_tokens(self.context_tokens, sampling.max_tokens)
+            messages = newest_turns(messages, lambda turns: len(read(turns)[0]) <= most_tokens)
+            prompt_ids, images = read(messages)
+        if not images:  # the tokens of an image cannot be cut
+            prompt_ids = self._cut(prompt_ids, sampling, truncate)
+        return Prompt(prompt_ids, self._text.opening(prompt_ids), self._placed(prompt_ids, images))
+
+    def completion_prompt(
+        self, prompt: str | Sequence[int], sampling: Sampling, *, truncate: bool = False
+    ) -> Prompt:
+        """The prompt of a text, or of token ids, to continue."""
+        from mrs.engine.prompt import Prompt
+
+        prompt_ids = self._text.encode_raw(prompt) if isinstance(prompt, str) else list(prompt)
+        return Prompt(self._cut(prompt_ids, sampling, truncate))
+
+    def start(
+        self, prompt: Prompt, sampling: Sampling, outbox: Outbox, timeout_s: float | None = None
+    ) -> ReplyEvents:
+        """Start a reply whose outputs the engine's thread puts into `outbox`, without waiting.
+
+        `ReplyEvents.take` turns these outputs into events. Raises as `stream_chat` does.
+        """
+        from mrs.engine.reply_events import ReplyEvents, sequence_request
+
+        request = sequence_request(self._text, prompt, sampling, timeout_s)
+        sequence = self.engine.start(request, outbox)
+        return ReplyEvents(
+            sequence, self._text, sampling, prompt.opening, self.plan.speed, self.pace
+        )
 
     def prompt_tokens(self, messages: Sequence[Message]) -> int:
         """The number of prompt tokens of a conversation."""
@@ -144,7 +191,10 @@ class LoadedModel:
         return newest_tokens(prompt_ids, most_tokens, self.tokenizer.bos_id)
 
     def _read(
-        self, messages: Sequence[Message], thinking: bool | None
+        self,
+        messages: Sequence[Message],
+        thinking: bool | None,
+        variables: Mapping[str, Any] | None = None,
     ) -> tuple[list[int], list[PreparedImage]]:
         """The prompt ids of a conversation, and its images. Raises UsageError after `close`."""
         _ = self.engine
@@ -158,31 +208,24 @@ class LoadedModel:
                 hint="if it is a vision model, load it with vision-plain",
             )
         texts = [image.shape.text for image in images]
-        return self._text.prompt_ids(messages, thinking=thinking, image_texts=texts), images
+        prompt_ids = self._text.prompt_ids(
+            messages, thinking=thinking, image_texts=texts, variables=variables
+        )
+        return prompt_ids, images
 
-    def _stream(
-        self,
-        prompt_ids: list[int],
-        sampling: Sampling,
-        opening: str = "",
-        images: Sequence[PreparedImage] = (),
-        timeout_s: float | None = None,
-    ) -> Reply:
+    def _placed(
+        self, prompt_ids: Sequence[int], images: Sequence[PreparedImage]
+    ) -> list[ImageInput]:
         from mrs.engine.image_input import place_images
-        from mrs.engine.reply import Reply
 
         vision = self.engine.vision
-        placed = place_images(vision, prompt_ids, images) if vision is not None else []
+        return place_images(vision, prompt_ids, images) if vision is not None else []
+
+    def _stream(self, prompt: Prompt, sampling: Sampling, timeout_s: float | None) -> Reply:
+        from mrs.engine.reply import Reply
+
         return Reply(
-            self.engine,
-            self._text,
-            prompt_ids,
-            sampling,
-            opening,
-            placed,
-            self.plan.speed,
-            self.pace,
-            timeout_s,
+            self.engine, self._text, prompt, sampling, self.plan.speed, self.pace, timeout_s
         )
 
 
