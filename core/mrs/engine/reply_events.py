@@ -59,7 +59,7 @@ class ReplyEvents:
         self._tokenizer = text.tokenizer
         self._decoder = text.stream_decoder(sampling.stop)
         self._speed = speed
-        self._num_tokens = 0
+        self.num_tokens = 0
         self._pace, self._step_s = pace or Pace(), math.inf
         self._start_s = self._first_s = self._last_s = self._mark_s = time.perf_counter()
 
@@ -83,7 +83,7 @@ class ReplyEvents:
         sequence = self.sequence
         usage = ReplyUsage(
             prompt_tokens=sequence.num_prompt_tokens,
-            completion_tokens=self._num_tokens,
+            completion_tokens=self.num_tokens,
             cached_tokens=sequence.num_cached_tokens,
             prompt_s=self._first_s - self._start_s,
             completion_s=self._last_s - self._first_s,
@@ -93,12 +93,12 @@ class ReplyEvents:
 
     def _count(self, time_s: float) -> None:
         self._last_s = time_s
-        if self._num_tokens == 0:
+        if self.num_tokens == 0:
             self._first_s = self._mark_s = time_s
-        elif self._num_tokens % TIMED_STEPS == 0:
+        elif self.num_tokens % TIMED_STEPS == 0:
             self._step_s = min(self._step_s, (time_s - self._mark_s) / TIMED_STEPS)
             self._mark_s = time_s
-        self._num_tokens += 1
+        self.num_tokens += 1
 
     def _add_text(self, token: SampledToken) -> None:
         text = self._decoder.push(token.id)
@@ -114,7 +114,7 @@ class ReplyEvents:
         computed = max(sequence.num_prompt_tokens - sequence.num_cached_tokens, 1)
         if self._step_s < math.inf:
             self._pace.add_step(self._step_s)
-        if not sequence.num_cached_tokens and self._num_tokens:
+        if not sequence.num_cached_tokens and self.num_tokens:
             self._pace.add_prompt(computed, self._first_s - self._start_s)
         is_long = computed >= LEAST_PROMPT_TOKENS
         prompt = self._speed.prompt_of(computed) if is_long else None

@@ -1,0 +1,125 @@
+"""`/v1/chat/completions`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from msgspec import UNSET
+
+from mrs.engine.prompt import Prompt
+from mrs.events import TokenLogprob
+from mrs.loaded_model import LoadedModel
+from mrs.server.chat_request import ChatRequest
+from mrs.server.chat_response import (
+    ChatChunk,
+    ChatCompletion,
+    Choice,
+    ChunkChoice,
+    Delta,
+    ReplyMessage,
+    logprobs_body,
+)
+from mrs.server.choice_text import Piece
+from mrs.server.errors import api_error
+from mrs.server.exchange import Exchange
+from mrs.server.reply_reader import ChoiceEnd, ReplyReader
+from mrs.server.service import Service
+
+
+class Identity(NamedTuple):
+    """What a response and all of its chunks have in common."""
+
+    id: str
+    created: int
+    model: str
+
+
+async def chat(
+    service: Service, exchange: Exchange, request: ChatRequest
+) -> ChatCompletion | AsyncIterator[ChatChunk]:
+    """The next message of a conversation, or its chunks."""
+    model = service.slot.named(request.model)
+    request.check()
+    prompt, samplings = await service.in_thread(lambda: _prompt(service, model, request)), request
+    group = service.start(exchange, model, [(prompt, each) for each in samplings.all_samplings()])
+    identity = Identity(f"chatcmpl-{uuid4().hex}", exchange.created, service.slot.name)
+    reader = ReplyReader(group, choices=request.choices, splits_thoughts=True)
+    if request.stream:
+        return _chunks(reader, request, identity)
+    return await _completion(reader, request, identity)
+
+
+def _prompt(service: Service, model: LoadedModel, request: ChatRequest) -> Prompt:
+    try:
+        return model.chat_prompt(
+            request.conversation(allow_image_urls=service.settings.allow_image_urls),
+            request.all_samplings()[0],
+            thinking=request.thinking,
+            truncate=bool(request.truncate_sequence),
+            variables=request.template_variables,
+        )
+    except Exception as error:
+        raise api_error(error, "messages") from error
+
+
+async def _chunks(
+    reader: ReplyReader, request: ChatRequest, identity: Identity
+) -> AsyncIterator[ChatChunk]:
+    usage: Any = None if request.wants_usage else UNSET
+
+    def chunk(index: int, delta: Delta, **more: Any) -> ChatChunk:
+        choice = ChunkChoice(index=index, delta=delta, **more)
+        return ChatChunk(choices=[choice], usage=usage, **identity._asdict())
+
+    for index in range(request.choices):
+        yield chunk(index, Delta(role="assistant", content=""))
+    async with aclosing(reader.read()) as events:  # type: ignore[type-var]
+        async for index, event in events:
+            if isinstance(event, ChoiceEnd):
+                yield chunk(index, Delta(), finish_reason=event.reason)
+            else:
+                yield chunk(index, _delta(event), logprobs=logprobs_body(event.logprobs))
+    if request.wants_usage:
+        yield ChatChunk(choices=[], usage=reader.usage, **identity._asdict())
+
+
+def _delta(piece: Piece) -> Delta:
+    if piece.is_thought:
+        return Delta(reasoning_content=piece.text)
+    return Delta(content=piece.text)
+
+
+async def _completion(
+    reader: ReplyReader, request: ChatRequest, identity: Identity
+) -> ChatCompletion:
+    pieces: list[list[Piece]] = [[] for _ in range(request.choices)]
+    reasons = [""] * request.choices
+    async with aclosing(reader.read()) as events:  # type: ignore[type-var]
+        async for index, event in events:
+            if isinstance(event, ChoiceEnd):
+                reasons[index] = event.reason
+            else:
+                pieces[index].append(event)
+    choices = [
+        Choice(
+            index=index,
+            message=_message(each),
+            logprobs=logprobs_body(_logprobs(each)),
+            finish_reason=reasons[index],
+        )
+        for index, each in enumerate(pieces)
+    ]
+    return ChatCompletion(choices=choices, usage=reader.usage, **identity._asdict())
+
+
+def _message(pieces: list[Piece]) -> ReplyMessage:
+    thoughts = "".join(piece.text for piece in pieces if piece.is_thought)
+    answer = "".join(piece.text for piece in pieces if not piece.is_thought)
+    return ReplyMessage(content=answer, reasoning_content=thoughts or UNSET)
+
+
+def _logprobs(pieces: list[Piece]) -> list[TokenLogprob]:
+    return [each for piece in pieces for each in piece.logprobs]

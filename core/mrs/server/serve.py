@@ -1,0 +1,145 @@
+"""Runs the server until it is stopped: loads the model, answers, and drains."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from mrs.errors import ExitCode
+from mrs.events import OnProgress
+from mrs.request import RunRequest
+from mrs.server.app import build_app
+from mrs.server.errors import ApiError
+from mrs.server.model_slot import ModelSlot
+from mrs.server.protocol import timed_protocol
+from mrs.server.service import Service
+from mrs.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from mrs.loaded_model import LoadedModel
+
+#: How long an orderly end may take once it is to stop at once.
+_LAST_SECONDS = 2.0
+
+Load = Callable[[RunRequest, OnProgress], "LoadedModel"]
+
+
+class Server:
+    """Serves one model on a bound socket. `say` gets lines for the operator."""
+
+    def __init__(
+        self,
+        request: RunRequest,
+        settings: ServerSettings,
+        listener: socket.socket,
+        load: Load,
+        say: Callable[[str], None],
+    ) -> None:
+        self._settings = settings
+        self._listener = listener
+        self._load = load
+        self._say = say
+        self.slot = ModelSlot(request)
+        self._error: BaseException | None = None
+        self._signals = 0
+
+    def run(self) -> None:
+        """Serve until a signal. Raises the error of loading, and KeyboardInterrupt during it."""
+        try:
+            asyncio.run(self._run())
+        finally:
+            model = self.slot.empty()
+            if model is not None:
+                model.close()
+        if self._error is not None:
+            raise self._error
+
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.service = Service(self._settings, self.slot)
+        self._server = _Uvicorn(self._config(), self._on_signal)
+        threading.Thread(target=self._load_model, name="mrs-load", daemon=True).start()
+        try:
+            await self._server.serve(sockets=[self._listener])
+        finally:
+            self.service.close()
+
+    def _config(self) -> uvicorn.Config:
+        settings = self._settings
+        return uvicorn.Config(
+            build_app(self.service),
+            http=timed_protocol(settings.read_timeout_s),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=30,
+            # After the streams got their errors; only for clients that read slowly.
+            timeout_graceful_shutdown=int(settings.drain_timeout_s + 2 * _LAST_SECONDS),
+        )
+
+    def _load_model(self) -> None:
+        """In a thread of its own, so that the server answers meanwhile."""
+        try:
+            model = self._load(self.slot.request, self.slot.report)
+        except BaseException as error:  # noqa: BLE001 - raised by `run`
+            self._error = error
+            self._loop.call_soon_threadsafe(self._stop)
+        else:
+            self._loop.call_soon_threadsafe(self.slot.fill, model)
+
+    def stop(self) -> None:
+        """As the first signal does. Any thread may call this."""
+        self._loop.call_soon_threadsafe(self._on_stop)
+
+    def _on_signal(self) -> None:
+        self._loop.call_soon_threadsafe(self._on_stop)
+
+    def _on_stop(self) -> None:
+        self._signals += 1
+        if self.slot.state == "loading":
+            self._say("interrupted")
+            os._exit(ExitCode.INTERRUPTED)  # the thread that loads cannot be stopped
+        if self._signals == 1:
+            self._drain()
+        else:
+            self._end_requests()
+            self._server.force_exit = True
+            self._loop.call_later(_LAST_SECONDS, os._exit, int(ExitCode.INTERRUPTED))
+
+    def _drain(self) -> None:
+        """Refuse new requests, let those that run go on for a while, then end them."""
+        count, seconds = self.service.num_requests, self._settings.drain_timeout_s
+        if count:
+            requests = "1 request is" if count == 1 else f"{count} requests are"
+            self._say(f"stopping: {requests} running, for at most {seconds:g} s more")
+        self._stop()
+        self._loop.call_later(seconds, self._end_requests)
+
+    def _stop(self) -> None:
+        self.slot.state = "stopping"
+        self._server.should_exit = True
+
+    def _end_requests(self) -> None:
+        error = ApiError(503, "the server was stopped: try another one", code="shutting_down")
+        self.service.abort_all(error)
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn's server, whose signals `on_signal` handles."""
+
+    def __init__(self, config: uvicorn.Config, on_signal: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_signal = on_signal
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._on_signal()
