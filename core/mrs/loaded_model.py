@@ -149,7 +149,13 @@ class LoadedModel:
         return Prompt(self._cut(prompt_ids, sampling, truncate))
 
     def start(
-        self, prompt: Prompt, sampling: Sampling, outbox: Outbox, timeout_s: float | None = None
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        outbox: Outbox,
+        *,
+        timeout_s: float | None = None,
+        prefix_salt: int = 0,
     ) -> ReplyEvents:
         """Start a reply whose outputs the engine's thread puts into `outbox`, without waiting.
 
@@ -157,7 +163,7 @@ class LoadedModel:
         """
         from mrs.engine.reply_events import ReplyEvents, sequence_request
 
-        request = sequence_request(self._text, prompt, sampling, timeout_s)
+        request = sequence_request(self._text, prompt, sampling, timeout_s, prefix_salt)
         sequence = self.engine.start(request, outbox)
         return ReplyEvents(
             sequence, self._text, sampling, prompt.opening, self.plan.speed, self.pace

@@ -102,6 +102,7 @@ class Engine:
             request.stop_ids,
             tuple(request.images),
             None if timeout_s is None else time.monotonic() + timeout_s,
+            request.prefix_salt,
         )
 
     def add(self, request: SequenceRequest) -> Sequence:
@@ -121,6 +122,7 @@ class Engine:
         batch = self.scheduler.schedule()
         if not batch:
             return outputs
+        start_s = time.perf_counter()
         try:
             logits = self._worker.forward(batch)
         except StepAborted:
@@ -132,6 +134,9 @@ class Engine:
         except BaseException:
             self._rollback(batch)
             raise
+        num_tokens = sum(num_tokens for _, num_tokens in batch)
+        if num_tokens > len(batch):
+            self.scheduler.budget.measure(num_tokens, time.perf_counter() - start_s)
         for sequence, num_tokens in batch:
             sequence.num_computed_tokens += num_tokens
             sequence.is_batched |= len(batch) > 1

@@ -133,6 +133,11 @@ class EngineLoop:
         stats = self._engine.stats
         return stats._replace(waiting=stats.waiting + len(self._inbox))
 
+    @property
+    def prompt_tokens_per_s(self) -> float | None:
+        """The rate of recent steps with prompts, or the planned one before any is measured."""
+        return self._engine.scheduler.budget.tokens_per_s
+
     def submit(self, request: SequenceRequest) -> TokenStream:
         """Start a sequence. Raises UsageError, NotReadable, MrsError if closed, and QueueFull."""
         outputs: SimpleQueue[TokenOutput | None] = SimpleQueue()

@@ -28,14 +28,20 @@ TIMED_STEPS = 8
 
 
 def sequence_request(
-    text: TextProcessor, prompt: Prompt, sampling: Sampling, timeout_s: float | None = None
+    text: TextProcessor,
+    prompt: Prompt,
+    sampling: Sampling,
+    timeout_s: float | None = None,
+    prefix_salt: int = 0,
 ) -> SequenceRequest:
     """The request to the engine for a reply to `prompt`."""
     breakers = frozenset[int]()
     if sampling.dry_multiplier:
         breakers = frozenset(map(text.last_token, sampling.dry_sequence_breakers))
     stop_ids = frozenset[int]() if sampling.ignore_eos else text.stop_ids
-    return SequenceRequest(prompt.ids, sampling, stop_ids, breakers, prompt.images, timeout_s)
+    return SequenceRequest(
+        prompt.ids, sampling, stop_ids, breakers, prompt.images, timeout_s, prefix_salt
+    )
 
 
 class ReplyEvents:

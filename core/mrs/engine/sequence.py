@@ -16,12 +16,16 @@ if TYPE_CHECKING:
     from mrs.engine.sampling.sampler import SampledToken, Sampler
 
 
+_LARGEST_SALT = 2**63 - 1
+
+
 @dataclass(frozen=True)
 class SequenceRequest:
     """A prompt as token ids, and how to continue it.
 
     The reply ends after one of `stop_ids`. `dry_breakers` are the tokens that end a repetition for
-    the DRY penalty. With `timeout_s` the reply fails unless it is complete by then.
+    the DRY penalty. With `timeout_s` the reply fails unless it is complete by then. Only sequences
+    with the same `prefix_salt` (63 bits) share prefixes.
     """
 
     prompt_ids: abc.Sequence[int]
@@ -30,6 +34,7 @@ class SequenceRequest:
     dry_breakers: frozenset[int] = frozenset()
     images: abc.Sequence[ImageInput] = ()
     timeout_s: float | None = None
+    prefix_salt: int = 0
 
 
 @dataclass(eq=False)
@@ -52,6 +57,7 @@ class Sequence:
     stop_ids: frozenset[int] = frozenset()
     images: tuple[ImageInput, ...] = ()
     deadline_s: float | None = None
+    prefix_salt: int = 0
     cache: SequenceCache | None = None
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
@@ -85,16 +91,18 @@ class Sequence:
 
     @property
     def prefix_keys(self) -> list[int]:
-        """`token_ids` with an image's key instead of each of its tokens.
+        """`token_ids` with an image's key instead of each of its tokens, and the salted first one.
 
         The token ids of all images are the same, but their contents in a cache are not.
         """
-        if not self.images:
+        if not self.images and not self.prefix_salt:
             return self.token_ids
         keys = list(self.token_ids)
         for image in self.images:
             for position in image.positions:
                 keys[position] = image.key
+        if self.prefix_salt:  # a negative number, as the keys of images are
+            keys[0] = -1 - ((self.prefix_salt ^ keys[0]) & _LARGEST_SALT)
         return keys
 
     def abort(self, error: Exception | None = None) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import aclosing
-from typing import Any, NamedTuple
-from uuid import uuid4
+from typing import Any
 
 from msgspec import UNSET
 
@@ -25,16 +23,10 @@ from mrs.server.chat_response import (
 from mrs.server.choice_text import Piece
 from mrs.server.errors import api_error
 from mrs.server.exchange import Exchange
+from mrs.server.identity import Identity, new_identity
 from mrs.server.reply_reader import ChoiceEnd, ReplyReader
+from mrs.server.reply_starter import ReplyStarter
 from mrs.server.service import Service
-
-
-class Identity(NamedTuple):
-    """What a response and all of its chunks have in common."""
-
-    id: str
-    created: int
-    model: str
 
 
 async def chat(
@@ -43,9 +35,12 @@ async def chat(
     """The next message of a conversation, or its chunks."""
     model = service.slot.named(request.model)
     request.check()
-    prompt, samplings = await service.in_thread(lambda: _prompt(service, model, request)), request
-    group = service.start(exchange, model, [(prompt, each) for each in samplings.all_samplings()])
-    identity = Identity(f"chatcmpl-{uuid4().hex}", exchange.created, service.slot.name)
+    prompt = await service.in_thread(lambda: _prompt(service, model, request))
+    start = ReplyStarter(service, exchange, model, request, "messages")
+    group = service.start(
+        exchange, model, [start(prompt, each) for each in request.all_samplings()]
+    )
+    identity = new_identity("chatcmpl", service, exchange)
     reader = ReplyReader(group, choices=request.choices, splits_thoughts=True)
     if request.stream:
         return _chunks(reader, request, identity)
@@ -76,12 +71,11 @@ async def _chunks(
 
     for index in range(request.choices):
         yield chunk(index, Delta(role="assistant", content=""))
-    async with aclosing(reader.read()) as events:  # type: ignore[type-var]
-        async for index, event in events:
-            if isinstance(event, ChoiceEnd):
-                yield chunk(index, Delta(), finish_reason=event.reason)
-            else:
-                yield chunk(index, _delta(event), logprobs=logprobs_body(event.logprobs))
+    async for index, event in reader.read():
+        if isinstance(event, ChoiceEnd):
+            yield chunk(index, Delta(), finish_reason=event.reason)
+        else:
+            yield chunk(index, _delta(event), logprobs=logprobs_body(event.logprobs))
     if request.wants_usage:
         yield ChatChunk(choices=[], usage=reader.usage, **identity._asdict())
 
@@ -95,14 +89,7 @@ def _delta(piece: Piece) -> Delta:
 async def _completion(
     reader: ReplyReader, request: ChatRequest, identity: Identity
 ) -> ChatCompletion:
-    pieces: list[list[Piece]] = [[] for _ in range(request.choices)]
-    reasons = [""] * request.choices
-    async with aclosing(reader.read()) as events:  # type: ignore[type-var]
-        async for index, event in events:
-            if isinstance(event, ChoiceEnd):
-                reasons[index] = event.reason
-            else:
-                pieces[index].append(event)
+    pieces, reasons = await reader.read_all()
     choices = [
         Choice(
             index=index,

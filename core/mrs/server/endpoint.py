@@ -42,6 +42,9 @@ class Endpoint:
             pass
         except Exception as error:  # noqa: BLE001 - every error has the one shape
             await send_error(send, api_error(error), headers=exchange.response_headers)
+        finally:
+            for clean in exchange.cleanup:
+                clean()
 
     async def _read(self, exchange: Exchange) -> msgspec.Struct | None:
         settings = self._service.settings

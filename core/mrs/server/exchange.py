@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import msgspec
@@ -39,6 +39,8 @@ class Exchange:
         self.path_params: dict[str, Any] = scope.get("path_params", {})
         self.response_headers: dict[str, str] = {}
         self.created = int(time.time())
+        #: Called at the end of the request, however it ends.
+        self.cleanup: list[Callable[[], None]] = []
 
     async def read_body(self, most_bytes: int, timeout_s: float) -> bytes:
         """Raises ApiError for a body that is too large or too slow, and ClientGone."""
@@ -108,8 +110,8 @@ def _ends_connection(status: int, message: str) -> ApiError:
 def _invalid_field(error: msgspec.ValidationError) -> ApiError:
     """`Expected `int`, got `str` - at `$.seed`` names the field `seed`."""
     message, _, path = str(error).partition(" - at `")
-    param = path.rstrip("`").removeprefix("$").removeprefix(".") or None
-    if param is None and "missing required field" in message:
-        param = message.rpartition("field `")[2].rstrip("`")
+    missing = message.partition("missing required field `")[2].rstrip("`")
+    names = (path.rstrip("`").removeprefix("$").removeprefix("."), missing)
+    param = ".".join(filter(None, names)) or None
     text = message[:1].lower() + message[1:]
     return ApiError(400, f"{param}: {text}" if param else text, param, "invalid_value")

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from mrs.engine.loop import Outbox, error_of
 from mrs.engine.reply_events import ReplyEvents
+from mrs.engine.sequence import Sequence
 from mrs.events import Event, Finished
 from mrs.server.relay import Output, OutputRelay
 
@@ -59,6 +60,15 @@ class ReplyGroup:
             self._changed.clear()
             await self._changed.wait()
         return self._events.popleft()
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        """The sequences of the replies that are not finished."""
+        return [
+            reply.events.sequence
+            for reply in self.replies
+            if reply.events is not None and not reply.is_finished
+        ]
 
     def close(self) -> None:
         for reply in self.replies:

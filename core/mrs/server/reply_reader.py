@@ -33,20 +33,27 @@ class ReplyReader:
         self._reasoning_tokens = [0] * len(group.replies)
 
     async def read(self) -> AsyncIterator[tuple[int, Piece | ChoiceEnd]]:
-        """Aborts what is not finished when it is closed."""
-        try:
-            async for index, event, num_tokens in self._group:
-                text = self._texts[index]
-                pieces = text.finish() if isinstance(event, Finished) else text.feed(event)
-                for piece in pieces:
-                    yield index, piece
-                if text.is_thinking:
-                    self._reasoning_tokens[index] = num_tokens
-                if isinstance(event, Finished):
-                    self._usages[index] = event.usage
-                    yield index, ChoiceEnd(event.reason)
-        finally:
-            self._group.close()
+        async for index, event, num_tokens in self._group:
+            text = self._texts[index]
+            pieces = text.finish() if isinstance(event, Finished) else text.feed(event)
+            for piece in pieces:
+                yield index, piece
+            if text.is_thinking:
+                self._reasoning_tokens[index] = num_tokens
+            if isinstance(event, Finished):
+                self._usages[index] = event.usage
+                yield index, ChoiceEnd(event.reason)
+
+    async def read_all(self) -> tuple[list[list[Piece]], list[str]]:
+        """The pieces of each reply, and the reason of each end."""
+        pieces: list[list[Piece]] = [[] for _ in self._texts]
+        reasons = [""] * len(pieces)
+        async for index, event in self.read():
+            if isinstance(event, ChoiceEnd):
+                reasons[index] = event.reason
+            else:
+                pieces[index].append(event)
+        return pieces, reasons
 
     @property
     def usage(self) -> UsageBody:

@@ -10,9 +10,20 @@ from starlette.routing import Route as StarletteRoute
 from mrs.server.chat import chat
 from mrs.server.chat_request import ChatRequest
 from mrs.server.chat_response import ChatChunk, ChatCompletion
+from mrs.server.completion_request import CompletionRequest
+from mrs.server.completion_response import Completion
+from mrs.server.completions import complete
 from mrs.server.endpoint import Endpoint, Handler
 from mrs.server.service import Service
 from mrs.server.status import ModelBody, ModelList, Readiness, health, model, models, ready
+from mrs.server.tokens import (
+    DetokenizeRequest,
+    Text,
+    TokenizeRequest,
+    Tokens,
+    detokenize,
+    tokenize,
+)
 from mrs.server.wire import Raw
 
 
@@ -30,6 +41,9 @@ class Route:
 
 ROUTES = (
     Route("POST", "/v1/chat/completions", chat, ChatCompletion, ChatRequest, ChatChunk),
+    Route("POST", "/v1/completions", complete, Completion, CompletionRequest, Completion),
+    Route("POST", "/tokenize", tokenize, Tokens, TokenizeRequest),
+    Route("POST", "/detokenize", detokenize, Text, DetokenizeRequest),
     Route("GET", "/v1/models", models, ModelList),
     Route("GET", "/v1/models/{model_id:path}", model, ModelBody),
     Route("GET", "/health", health, Raw),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from mrs.engine.prompt import Prompt
-from mrs.request import Sampling
+from mrs.engine.loop import Outbox
+from mrs.engine.reply_events import ReplyEvents
+from mrs.server.errors import ApiError
 from mrs.server.exchange import Exchange
+from mrs.server.forecast import Forecast
 from mrs.server.model_slot import ModelSlot
 from mrs.server.relay import OutputRelay
 from mrs.server.reply_group import ReplyGroup
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from mrs.loaded_model import LoadedModel
 
 Result = TypeVar("Result")
+Start = Callable[[Outbox], ReplyEvents]
 
 #: Threads that render templates, tokenize and decode images.
 _THREADS = 4
@@ -34,24 +37,58 @@ class Service:
         self._relay = OutputRelay(asyncio.get_running_loop())
         self._groups: set[ReplyGroup] = set()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="mrs-request")
+        self._forecast: Forecast | None = None
 
     async def in_thread(self, work: Callable[[], Result]) -> Result:
         """The result of `work`, which blocks."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def start(
-        self,
-        exchange: Exchange,
-        model: LoadedModel,
-        replies: Sequence[tuple[Prompt, Sampling]],
-    ) -> ReplyGroup:
-        """Start the replies to a request. Raises ApiError and MrsError."""
+    def start(self, exchange: Exchange, model: LoadedModel, starts: Sequence[Start]) -> ReplyGroup:
+        """Start the replies to a request, each with one of `starts`; they end with the request.
+
+        Raises ApiError, if too many replies are waiting already, and MrsError.
+        """
+        self._admit(model, len(starts))
         group = ReplyGroup(self._relay, self._groups.discard)
-        timeout_s = self.settings.request_timeout_s
-        for prompt, sampling in replies:
-            group.add(partial(model.start, prompt, sampling, timeout_s=timeout_s))
+        for start in starts:
+            group.add(start)
         self._groups.add(group)
+        exchange.cleanup.append(group.close)
         return group
+
+    def _admit(self, model: LoadedModel, count: int) -> None:
+        most = self.slot.request.max_seqs + self.settings.max_queue
+        if count > most:
+            raise ApiError(
+                400,
+                f"{count} replies are more than the {most} that run and wait at most: ask for less",
+                code="too_many_replies",
+            )
+        if self.num_replies + count > most:
+            raise ApiError(
+                429,
+                f"{self.settings.max_queue} replies are waiting already: try again later",
+                code="queue_full",
+                headers={"retry-after": str(self._next_free_s(model))},
+            )
+
+    def _next_free_s(self, model: LoadedModel) -> int:
+        planned = model.plan.speed
+        forecast = self.forecast(model)
+        rate = model.engine.prompt_tokens_per_s or planned.prompt.middle
+        running = [each for group in self._groups for each in group.sequences if each.cache]
+        return forecast.next_free_s(running, rate)
+
+    def forecast(self, model: LoadedModel) -> Forecast:
+        """The forecast, which begins with the plan's rates."""
+        if self._forecast is None:
+            self._forecast = Forecast(1 / model.plan.speed.decode.middle)
+        return self._forecast
+
+    @property
+    def num_replies(self) -> int:
+        """Replies that are not complete."""
+        return sum(len(group.sequences) for group in self._groups)
 
     @property
     def num_requests(self) -> int:
@@ -65,3 +102,11 @@ class Service:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def prefix_salt(exchange: Exchange, cache_salt: str | None) -> int:
+    """Differs between API keys and values of `cache_salt`; 0 without both."""
+    if not exchange.salt and not cache_salt:
+        return 0
+    digest = hashlib.sha256(exchange.salt + (cache_salt or "").encode("utf-8", "replace")).digest()
+    return int.from_bytes(digest[:8], "big") >> 1 | 1
