@@ -24,6 +24,7 @@ from mrs.text.shorten import max_prompt_tokens, newest_tokens, newest_turns
 if TYPE_CHECKING:
     from mrs.engine.image_input import ImageInput
     from mrs.engine.loop import EngineLoop, Outbox
+    from mrs.engine.pooling import PoolingKind
     from mrs.engine.prompt import Prompt
     from mrs.engine.reply import Reply
     from mrs.engine.reply_events import ReplyEvents
@@ -168,6 +169,21 @@ class LoadedModel:
         return ReplyEvents(
             sequence, self._text, sampling, prompt.opening, self.plan.speed, self.pace
         )
+
+    def start_embedding(
+        self, prompt: Prompt, kind: PoolingKind, outbox: Outbox, *, timeout_s: float | None = None
+    ) -> ReplyEvents:
+        """Start to embed a prompt; at its end, `sequence.pooling` has the vector.
+
+        Raises UsageError and NotReadable.
+        """
+        from mrs.engine.pooling import Pooling
+        from mrs.engine.reply_events import ReplyEvents
+        from mrs.engine.sequence import SequenceRequest
+
+        sampling = Sampling(max_tokens=1)
+        request = SequenceRequest(prompt.ids, sampling, timeout_s=timeout_s, pooling=Pooling(kind))
+        return ReplyEvents(self.engine.start(request, outbox), self._text, sampling)
 
     def prompt_tokens(self, messages: Sequence[Message]) -> int:
         """The number of prompt tokens of a conversation."""

@@ -17,6 +17,7 @@ from mrs.loaded_model import LoadedModel
 from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
 from mrs.server.listener import bind, url_of
+from mrs.server.request_log import RequestLog
 from mrs.server.serve import Server
 from mrs.server.settings import ServerSettings
 
@@ -88,7 +89,14 @@ def running(
     said: list[str] = []
     with bind(settings.host, 0) as listener:
         url = url_of(listener)
-        server = Server(replace(DEMO, **request), settings, listener, load, said.append)
+        server = Server(
+            replace(DEMO, **request),
+            settings,
+            listener,
+            load,
+            said.append,
+            RequestLog(said.append, as_json=True),
+        )
         thread = threading.Thread(target=server.run)
         thread.start()
         made = RunningServer(server, url, said)

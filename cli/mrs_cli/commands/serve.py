@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -17,9 +18,11 @@ from mrs_cli.parsing.flags.sampling_flags import AskFlags
 from mrs_cli.parsing.flags.server_flags import DEFAULT_PORT, ServeFlags, ServerFlags
 from mrs_cli.render.error_lines import say
 from mrs_cli.render.log_lines import log_to_stderr
+from mrs_cli.render.safe_text import one_line
 
 if TYPE_CHECKING:
     from mrs.loaded_model import LoadedModel
+    from mrs.server.request_log import RequestLog
     from mrs.server.settings import ServerSettings
 
 KEY_VARIABLE = "MRS_API_KEY"
@@ -57,6 +60,7 @@ def run_server(
             listener,
             load,
             lambda line: say(environment, line),
+            _request_log(environment, output),
         )
         server.run()
     return ExitCode.DONE
@@ -116,6 +120,20 @@ def _api_keys(environment: Environment, path: str | None) -> tuple[str, ...]:
             raise UsageError(f"{KEY_VARIABLE} is empty", hint="unset it, or give it a key")
         keys.append(variable.strip())
     return tuple(keys)
+
+
+def _request_log(environment: Environment, output: OutputFlags) -> RequestLog:
+    """Lines for a person at a terminal; a pipe gets them only with --json or -v."""
+    from mrs.server.request_log import RequestLog
+
+    def write(line: str) -> None:
+        with suppress(OSError):
+            environment.stderr.write(one_line(line) + "\n")
+            environment.stderr.flush()
+
+    is_wanted = output.json or output.verbose or environment.stderr.isatty()
+    is_quiet = output.quiet or not is_wanted
+    return RequestLog((lambda _: None) if is_quiet else write, as_json=output.json)
 
 
 def _warn(environment: Environment, settings: ServerSettings) -> None:

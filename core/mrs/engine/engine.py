@@ -103,6 +103,7 @@ class Engine:
             tuple(request.images),
             None if timeout_s is None else time.monotonic() + timeout_s,
             request.prefix_salt,
+            request.pooling,
         )
 
     def add(self, request: SequenceRequest) -> Sequence:
@@ -173,6 +174,11 @@ class Engine:
         """The next tokens after logits (W, V), which are overwritten. Errors end one sequence."""
         outputs = []
         for sequence, row in zip(complete, logits.numpy(), strict=True):
+            if sequence.pooling is not None:
+                sequence.finish("stop")
+                self._release(sequence)
+                outputs.append(TokenOutput(sequence, None, "stop", time.perf_counter()))
+                continue
             try:
                 token = sequence.sampler(row)
             except Exception as error:  # noqa: BLE001 - raised where the reply is read

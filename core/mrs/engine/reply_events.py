@@ -67,7 +67,7 @@ class ReplyEvents:
         self._speed = speed
         self.num_tokens = 0
         self._pace, self._step_s = pace or Pace(), math.inf
-        self._start_s = self._first_s = self._last_s = self._mark_s = time.perf_counter()
+        self.start_s = self._first_s = self._last_s = self._mark_s = time.perf_counter()
 
     def take(self, output: TokenOutput) -> None:
         """Add the events of a token, or of the end."""
@@ -91,7 +91,7 @@ class ReplyEvents:
             prompt_tokens=sequence.num_prompt_tokens,
             completion_tokens=self.num_tokens,
             cached_tokens=sequence.num_cached_tokens,
-            prompt_s=self._first_s - self._start_s,
+            prompt_s=self._first_s - self.start_s,
             completion_s=self._last_s - self._first_s,
             planned=self._planned_rates(),
         )
@@ -121,7 +121,7 @@ class ReplyEvents:
         if self._step_s < math.inf:
             self._pace.add_step(self._step_s)
         if not sequence.num_cached_tokens and self.num_tokens:
-            self._pace.add_prompt(computed, self._first_s - self._start_s)
+            self._pace.add_prompt(computed, self._first_s - self.start_s)
         is_long = computed >= LEAST_PROMPT_TOKENS
         prompt = self._speed.prompt_of(computed) if is_long else None
         return PlannedRates(prompt, self._speed.decode)

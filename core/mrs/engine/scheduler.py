@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from bisect import insort
 from collections import abc
 from operator import attrgetter
@@ -110,6 +111,7 @@ class Scheduler:
             if self._may_start(sequence):
                 self.waiting.remove(sequence)
                 insort(self.running, sequence, key=attrgetter("arrival"))
+                sequence.started_s = sequence.started_s or time.perf_counter()
                 left -= self._add_chunk(sequence, left, prompts)
                 for each in passed:
                     each.num_overtaken += 1

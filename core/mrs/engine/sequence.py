@@ -13,6 +13,7 @@ from mrs.request import Sampling
 if TYPE_CHECKING:
     from mrs.cache.sequence_cache import SequenceCache
     from mrs.engine.image_input import ImageInput
+    from mrs.engine.pooling import Pooling
     from mrs.engine.sampling.sampler import SampledToken, Sampler
 
 
@@ -25,7 +26,8 @@ class SequenceRequest:
 
     The reply ends after one of `stop_ids`. `dry_breakers` are the tokens that end a repetition for
     the DRY penalty. With `timeout_s` the reply fails unless it is complete by then. Only sequences
-    with the same `prefix_salt` (63 bits) share prefixes.
+    with the same `prefix_salt` (63 bits) share prefixes. With `pooling` the prompt is embedded:
+    there is no reply, and `sampling` has no effect.
     """
 
     prompt_ids: abc.Sequence[int]
@@ -35,6 +37,7 @@ class SequenceRequest:
     images: abc.Sequence[ImageInput] = ()
     timeout_s: float | None = None
     prefix_salt: int = 0
+    pooling: Pooling | None = None
 
 
 @dataclass(eq=False)
@@ -46,7 +49,8 @@ class Sequence:
     `snapshot_at` tokens is worth storing for others. Only sequences of the same `rope_epoch` can
     share caches. `arrival` numbers sequences in the order in which they came; `num_overtaken`
     counts the later ones that started earlier. `is_batched` is set once it shares a step.
-    `deadline_s` is a time of `time.monotonic`. A finished sequence has a `finish_reason`, and an
+    `deadline_s` is a time of `time.monotonic`, and `started_s` of `time.perf_counter`: when it
+    first ran. A finished sequence has a `finish_reason`, and an
     `error` if that is what ended it.
     """
 
@@ -58,6 +62,7 @@ class Sequence:
     images: tuple[ImageInput, ...] = ()
     deadline_s: float | None = None
     prefix_salt: int = 0
+    pooling: Pooling | None = None
     cache: SequenceCache | None = None
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
@@ -68,6 +73,7 @@ class Sequence:
     num_preemptions: int = 0
     is_batched: bool = False
     is_aborted: bool = False
+    started_s: float | None = None
     finish_reason: FinishReason | None = None
     error: Exception | None = None
 

@@ -41,7 +41,9 @@ async def chat(
         exchange, model, [start(prompt, each) for each in request.all_samplings()]
     )
     identity = new_identity("chatcmpl", service, exchange)
-    reader = ReplyReader(group, choices=request.choices, splits_thoughts=True)
+    reader = ReplyReader(
+        group, service.on_finish(exchange, model), choices=request.choices, splits_thoughts=True
+    )
     if request.stream:
         return _chunks(reader, request, identity)
     return await _completion(reader, request, identity)

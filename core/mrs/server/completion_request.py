@@ -11,6 +11,7 @@ from mrs.server.errors import ApiError
 from mrs.server.structure import StructureFields, refuse
 
 TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
+Prompts = str | list[str | TokenId | list[TokenId]]
 
 #: The length of a reply unless the request says so, as OpenAI has it.
 _DEFAULT_TOKENS = 16
@@ -23,7 +24,7 @@ class CompletionRequest(StructureFields, kw_only=True):
     logprobs  the number of candidates that are returned for each token
     """
 
-    prompt: str | list[str | TokenId | list[TokenId]]
+    prompt: Prompts
     best_of: int | None = None
     echo: bool | None = None
     suffix: str | None = None
@@ -38,20 +39,26 @@ class CompletionRequest(StructureFields, kw_only=True):
     @property
     def prompts(self) -> list[str | list[int]]:
         """Every prompt, as text or as token ids. Raises ApiError."""
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        if self.prompt and all(isinstance(each, int) for each in self.prompt):
-            return [[each for each in self.prompt if isinstance(each, int)]]
-        prompts = [each for each in self.prompt if not isinstance(each, int)]
-        if not prompts or len(prompts) < len(self.prompt):
-            raise ApiError(
-                400,
-                "prompt is a list of neither texts nor token ids: give a text, or a list of one "
-                "of these",
-                "prompt",
-                "invalid_value",
-            )
-        return prompts
+        return prompts_of(self.prompt, "prompt")
 
     def all_samplings(self) -> list[Sampling]:
         return self.samplings(self.logprobs, self.max_tokens or _DEFAULT_TOKENS)
+
+
+def prompts_of(given: Prompts, field: str) -> list[str | list[int]]:
+    """Every prompt in a field: a text, token ids, or a list of these. Raises ApiError."""
+    if isinstance(given, str):
+        return [given]
+    ids = [each for each in given if isinstance(each, int)]
+    if ids and len(ids) == len(given):
+        return [ids]
+    prompts = [each for each in given if not isinstance(each, int)]
+    if not prompts or ids:
+        raise ApiError(
+            400,
+            f"{field} is a list of neither texts nor token ids: give a text, or a list of one of "
+            "these",
+            field,
+            "invalid_value",
+        )
+    return prompts

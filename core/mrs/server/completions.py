@@ -31,7 +31,10 @@ async def complete(
     start = ReplyStarter(service, exchange, model, request, "prompt")
     starts = [start(prompt, each) for prompt in prompts for each in samplings]
     reader = ReplyReader(
-        service.start(exchange, model, starts), choices=len(samplings), splits_thoughts=False
+        service.start(exchange, model, starts),
+        service.on_finish(exchange, model),
+        choices=len(samplings),
+        splits_thoughts=False,
     )
     identity, begins = new_identity("cmpl", service, exchange), _begins(model, request)
     if request.stream:

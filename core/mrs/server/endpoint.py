@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from mrs.server.errors import api_error
 from mrs.server.exchange import ClientGone, Exchange
+from mrs.server.request_record import CLIENT_GONE
 from mrs.server.wire import EventWriter, send_body, send_error
 
 if TYPE_CHECKING:
@@ -27,8 +28,13 @@ class Endpoint:
     """
 
     def __init__(
-        self, service: Service, handle: Handler, body_type: type[msgspec.Struct] | None
+        self,
+        service: Service,
+        route: str,
+        handle: Handler,
+        body_type: type[msgspec.Struct] | None,
     ) -> None:
+        self._route = route
         self._service = service
         self._handle = handle
         self._body_type = body_type
@@ -39,12 +45,13 @@ class Endpoint:
             request = await self._read(exchange)
             await exchange.unless_gone(self._respond(exchange, request))
         except ClientGone:
-            pass
+            exchange.record.status = CLIENT_GONE
         except Exception as error:  # noqa: BLE001 - every error has the one shape
-            await send_error(send, api_error(error), headers=exchange.response_headers)
+            await send_error(exchange.send, api_error(error), headers=exchange.response_headers)
         finally:
             for clean in exchange.cleanup:
                 clean()
+            self._service.ended(exchange.record, self._route)
 
     async def _read(self, exchange: Exchange) -> msgspec.Struct | None:
         settings = self._service.settings

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 
 import msgspec
 from starlette.datastructures import Headers
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from mrs.server.errors import ApiError
+from mrs.server.request_record import RequestRecord
 
 Result = TypeVar("Result")
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -30,8 +31,7 @@ class Exchange:
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.scope = scope
-        self.send = send
+        self._send = send
         self._receive = receive
         self.id: str = scope["state"]["request_id"]
         self.salt: bytes = scope["state"].get("salt", b"")
@@ -39,8 +39,15 @@ class Exchange:
         self.path_params: dict[str, Any] = scope.get("path_params", {})
         self.response_headers: dict[str, str] = {}
         self.created = int(time.time())
+        self.record = RequestRecord(self.id, scope["method"], scope["path"])
         #: Called at the end of the request, however it ends.
         self.cleanup: list[Callable[[], None]] = []
+
+    async def send(self, message: Message) -> None:
+        """As ASGI's `send`; notes the status."""
+        if message["type"] == "http.response.start":
+            self.record.status = message["status"]
+        await self._send(message)
 
     async def read_body(self, most_bytes: int, timeout_s: float) -> bytes:
         """Raises ApiError for a body that is too large or too slow, and ClientGone."""

@@ -70,6 +70,12 @@ class ReplyGroup:
             if reply.events is not None and not reply.is_finished
         ]
 
+    def events_of(self, index: int) -> ReplyEvents:
+        """The events of a reply that was started."""
+        events = self.replies[index].events
+        assert events is not None
+        return events
+
     def close(self) -> None:
         for reply in self.replies:
             reply.close()

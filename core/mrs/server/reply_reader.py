@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
+from mrs.engine.reply_events import ReplyEvents
 from mrs.events import Finished, ReplyUsage
 from mrs.server.choice_text import ChoiceText, Piece
 from mrs.server.reply_group import ReplyGroup
@@ -22,11 +23,19 @@ class ReplyReader:
     """Iterates over (index, piece or end) of all replies; then `usage` is complete.
 
     With `splits_thoughts` thoughts become pieces of their own. `choices` replies in a row have the
-    same prompt.
+    same prompt. `on_finish` is called for each reply that is complete.
     """
 
-    def __init__(self, group: ReplyGroup, *, choices: int, splits_thoughts: bool) -> None:
+    def __init__(
+        self,
+        group: ReplyGroup,
+        on_finish: Callable[[ReplyEvents, Finished], None],
+        *,
+        choices: int,
+        splits_thoughts: bool,
+    ) -> None:
         self._group = group
+        self._on_finish = on_finish
         self._choices = choices
         self._texts = [ChoiceText(splits_thoughts) for _ in group.replies]
         self._usages: dict[int, ReplyUsage] = {}
@@ -42,6 +51,7 @@ class ReplyReader:
                 self._reasoning_tokens[index] = num_tokens
             if isinstance(event, Finished):
                 self._usages[index] = event.usage
+                self._on_finish(self._group.events_of(index), event)
                 yield index, ChoiceEnd(event.reason)
 
     async def read_all(self) -> tuple[list[list[Piece]], list[str]]:

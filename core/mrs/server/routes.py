@@ -13,9 +13,10 @@ from mrs.server.chat_response import ChatChunk, ChatCompletion
 from mrs.server.completion_request import CompletionRequest
 from mrs.server.completion_response import Completion
 from mrs.server.completions import complete
+from mrs.server.embeddings import EmbeddingList, EmbeddingRequest, embed
 from mrs.server.endpoint import Endpoint, Handler
 from mrs.server.service import Service
-from mrs.server.status import ModelBody, ModelList, Readiness, health, model, models, ready
+from mrs.server.status import ModelBody, ModelList, Readiness, health, metrics, model, models, ready
 from mrs.server.tokens import (
     DetokenizeRequest,
     Text,
@@ -42,19 +43,23 @@ class Route:
 ROUTES = (
     Route("POST", "/v1/chat/completions", chat, ChatCompletion, ChatRequest, ChatChunk),
     Route("POST", "/v1/completions", complete, Completion, CompletionRequest, Completion),
+    Route("POST", "/v1/embeddings", embed, EmbeddingList, EmbeddingRequest),
     Route("POST", "/tokenize", tokenize, Tokens, TokenizeRequest),
     Route("POST", "/detokenize", detokenize, Text, DetokenizeRequest),
     Route("GET", "/v1/models", models, ModelList),
     Route("GET", "/v1/models/{model_id:path}", model, ModelBody),
     Route("GET", "/health", health, Raw),
     Route("GET", "/ready", ready, Readiness),
+    Route("GET", "/metrics", metrics, Raw),
 )
 
 
 def starlette_routes(service: Service) -> list[StarletteRoute]:
     return [
         StarletteRoute(
-            each.path, Endpoint(service, each.handle, each.request), methods=[each.method]
+            each.path,
+            Endpoint(service, each.path, each.handle, each.request),
+            methods=[each.method],
         )
         for each in ROUTES
     ]

@@ -19,6 +19,7 @@ from mrs.server.app import build_app
 from mrs.server.errors import ApiError
 from mrs.server.model_slot import ModelSlot
 from mrs.server.protocol import timed_protocol
+from mrs.server.request_log import RequestLog
 from mrs.server.service import Service
 from mrs.server.settings import ServerSettings
 
@@ -32,7 +33,10 @@ Load = Callable[[RunRequest, OnProgress], "LoadedModel"]
 
 
 class Server:
-    """Serves one model on a bound socket. `say` gets lines for the operator."""
+    """Serves one model on a bound socket.
+
+    `say` gets lines for the operator, `log` one for each request.
+    """
 
     def __init__(
         self,
@@ -41,11 +45,13 @@ class Server:
         listener: socket.socket,
         load: Load,
         say: Callable[[str], None],
+        log: RequestLog,
     ) -> None:
         self._settings = settings
         self._listener = listener
         self._load = load
         self._say = say
+        self._log = log
         self.slot = ModelSlot(request)
         self._error: BaseException | None = None
         self._signals = 0
@@ -63,12 +69,14 @@ class Server:
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.service = Service(self._settings, self.slot)
+        self.service = Service(self._settings, self.slot, self._log)
         self._server = _Uvicorn(self._config(), self._on_signal)
         threading.Thread(target=self._load_model, name="mrs-load", daemon=True).start()
+        status = asyncio.ensure_future(self.service.log_status())
         try:
             await self._server.serve(sockets=[self._listener])
         finally:
+            status.cancel()
             self.service.close()
 
     def _config(self) -> uvicorn.Config:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+from mrs.engine.engine import EngineStats
 from mrs.engine.loop import Outbox
 from mrs.engine.reply_events import ReplyEvents
+from mrs.events import Finished
 from mrs.server.errors import ApiError
 from mrs.server.exchange import Exchange
 from mrs.server.forecast import Forecast
+from mrs.server.metrics import Metrics
 from mrs.server.model_slot import ModelSlot
 from mrs.server.relay import OutputRelay
 from mrs.server.reply_group import ReplyGroup
+from mrs.server.request_log import STATUS_SECONDS, RequestLog
+from mrs.server.request_record import ReplyRecord, RequestRecord
 from mrs.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -31,13 +37,15 @@ _THREADS = 4
 class Service:
     """Made on the event loop, which all of its methods have to be called on."""
 
-    def __init__(self, settings: ServerSettings, slot: ModelSlot) -> None:
+    def __init__(self, settings: ServerSettings, slot: ModelSlot, log: RequestLog) -> None:
         self.settings = settings
         self.slot = slot
         self._relay = OutputRelay(asyncio.get_running_loop())
         self._groups: set[ReplyGroup] = set()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="mrs-request")
         self._forecast: Forecast | None = None
+        self._log = log
+        self.metrics = Metrics(slot.name, self._stats)
 
     async def in_thread(self, work: Callable[[], Result]) -> Result:
         """The result of `work`, which blocks."""
@@ -94,6 +102,36 @@ class Service:
     def num_requests(self) -> int:
         """Requests whose replies are not complete."""
         return len(self._groups)
+
+    def on_finish(
+        self, exchange: Exchange, model: LoadedModel
+    ) -> Callable[[ReplyEvents, Finished], None]:
+        """What to do with each reply to a request that is complete: note what it cost."""
+        forecast, record = self.forecast(model), exchange.record
+        record.model = self.slot.name
+
+        def note(events: ReplyEvents, end: Finished) -> None:
+            forecast.learn(end.usage)
+            queue_s = (events.sequence.started_s or events.start_s) - events.start_s
+            record.replies.append(ReplyRecord(end.usage, end.reason, max(queue_s, 0.0)))
+
+        return note
+
+    def ended(self, record: RequestRecord, route: str) -> None:
+        """Log and count a request that has ended."""
+        record.end_s = time.perf_counter()
+        self._log.request(record)
+        self.metrics.request(record, route)
+
+    async def log_status(self) -> None:
+        """Log what the engine does, until this is cancelled."""
+        while True:
+            await asyncio.sleep(STATUS_SECONDS)
+            if (stats := self._stats()) is not None:
+                self._log.status(stats)
+
+    def _stats(self) -> EngineStats | None:
+        return self.slot.model.engine.stats if self.slot.state == "ready" else None
 
     def abort_all(self, error: Exception) -> None:
         """End all requests with `error`."""

@@ -47,6 +47,11 @@ async def ready(service: Service, exchange: Exchange, _: Any) -> Readiness:
     return Readiness("ready", 1.0)
 
 
+async def metrics(service: Service, exchange: Exchange, _: Any) -> Raw:
+    """Counters and histograms for Prometheus."""
+    return Raw(service.metrics.text(), "text/plain; version=0.0.4; charset=utf-8")
+
+
 async def models(service: Service, exchange: Exchange, _: Any) -> ModelList:
     return ModelList(data=[_model(service)])
 
