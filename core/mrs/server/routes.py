@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
-import msgspec
 from starlette.routing import Route as StarletteRoute
 
 from mrs.server.chat import chat
@@ -14,7 +13,11 @@ from mrs.server.completion_request import CompletionRequest
 from mrs.server.completion_response import Completion
 from mrs.server.completions import complete
 from mrs.server.embeddings import EmbeddingList, EmbeddingRequest, embed
-from mrs.server.endpoint import Endpoint, Handler
+from mrs.server.endpoint import Endpoint
+from mrs.server.exchange import Exchange
+from mrs.server.openapi import document, page
+from mrs.server.requantize import Requantized, RequantizeRequest, requantize
+from mrs.server.route import Route
 from mrs.server.service import Service
 from mrs.server.status import ModelBody, ModelList, Readiness, health, metrics, model, models, ready
 from mrs.server.tokens import (
@@ -28,16 +31,14 @@ from mrs.server.tokens import (
 from mrs.server.wire import Raw
 
 
-@dataclass(frozen=True)
-class Route:
-    """A path, and what it takes and gives; `events` are those of a streamed response."""
+async def openapi(service: Service, exchange: Exchange, _: Any) -> dict[str, Any]:
+    """This document."""
+    return document(ROUTES)
 
-    method: str
-    path: str
-    handle: Handler
-    response: type
-    request: type[msgspec.Struct] | None = None
-    events: type[msgspec.Struct] | None = None
+
+async def docs(service: Service, exchange: Exchange, _: Any) -> Raw:
+    """A page that lists all paths and fields."""
+    return Raw(page(document(ROUTES)).encode(), "text/html; charset=utf-8")
 
 
 ROUTES = (
@@ -51,6 +52,9 @@ ROUTES = (
     Route("GET", "/health", health, Raw),
     Route("GET", "/ready", ready, Readiness),
     Route("GET", "/metrics", metrics, Raw),
+    Route("POST", "/re_isq", requantize, Requantized, RequantizeRequest),
+    Route("GET", "/openapi.json", openapi, dict[str, Any]),
+    Route("GET", "/docs", docs, Raw, media_type="text/html"),
 )
 
 

@@ -7,29 +7,23 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import uvicorn
 
 from mrs.errors import ExitCode
-from mrs.events import OnProgress
 from mrs.request import RunRequest
 from mrs.server.app import build_app
 from mrs.server.errors import ApiError
 from mrs.server.model_slot import ModelSlot
 from mrs.server.protocol import timed_protocol
 from mrs.server.request_log import RequestLog
-from mrs.server.service import Service
+from mrs.server.service import Load, Service
 from mrs.server.settings import ServerSettings
-
-if TYPE_CHECKING:
-    from mrs.loaded_model import LoadedModel
 
 #: How long an orderly end may take once it is to stop at once.
 _LAST_SECONDS = 2.0
-
-Load = Callable[[RunRequest, OnProgress], "LoadedModel"]
 
 
 class Server:
@@ -69,8 +63,8 @@ class Server:
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.service = Service(self._settings, self.slot, self._log)
-        self._server = _Uvicorn(self._config(), self._on_signal)
+        self.service = Service(self._settings, self.slot, self._log, self._load)
+        self._server = _Uvicorn(self._config(), self.stop)
         threading.Thread(target=self._load_model, name="mrs-load", daemon=True).start()
         status = asyncio.ensure_future(self.service.log_status())
         try:
@@ -106,11 +100,9 @@ class Server:
             self._loop.call_soon_threadsafe(self.slot.fill, model)
 
     def stop(self) -> None:
-        """As the first signal does. Any thread may call this."""
-        self._loop.call_soon_threadsafe(self._on_stop)
-
-    def _on_signal(self) -> None:
-        self._loop.call_soon_threadsafe(self._on_stop)
+        """Stop as after a signal. Any thread, and a handler of signals, may call this."""
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._on_stop)
 
     def _on_stop(self) -> None:
         self._signals += 1

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, TypeVar
 from mrs.engine.engine import EngineStats
 from mrs.engine.loop import Outbox
 from mrs.engine.reply_events import ReplyEvents
-from mrs.events import Finished
+from mrs.errors import MrsError
+from mrs.events import Finished, OnProgress
+from mrs.request import RunRequest
 from mrs.server.errors import ApiError
 from mrs.server.exchange import Exchange
 from mrs.server.forecast import Forecast
@@ -29,15 +31,20 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 Start = Callable[[Outbox], ReplyEvents]
+Load = Callable[[RunRequest, OnProgress], "LoadedModel"]
 
 #: Threads that render templates, tokenize and decode images.
 _THREADS = 4
+#: How often an exchange of the model looks whether the last requests have ended.
+_DRAIN_SECONDS = 0.05
 
 
 class Service:
     """Made on the event loop, which all of its methods have to be called on."""
 
-    def __init__(self, settings: ServerSettings, slot: ModelSlot, log: RequestLog) -> None:
+    def __init__(
+        self, settings: ServerSettings, slot: ModelSlot, log: RequestLog, load: Load
+    ) -> None:
         self.settings = settings
         self.slot = slot
         self._relay = OutputRelay(asyncio.get_running_loop())
@@ -45,6 +52,8 @@ class Service:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="mrs-request")
         self._forecast: Forecast | None = None
         self._log = log
+        self._load = load
+        self._tasks: set[asyncio.Task[LoadedModel]] = set()
         self.metrics = Metrics(slot.name, self._stats)
 
     async def in_thread(self, work: Callable[[], Result]) -> Result:
@@ -137,6 +146,37 @@ class Service:
         """End all requests with `error`."""
         for group in list(self._groups):
             group.fail(error)
+
+    async def reload(self, request: RunRequest) -> LoadedModel:
+        """Exchange the model for that of `request`; if it does not load, the old one comes back.
+
+        Goes on if the caller is cancelled. Raises ApiError and MrsError.
+        """
+        assert self.slot.model
+        task = asyncio.ensure_future(self._reload(request))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
+
+    async def _reload(self, request: RunRequest) -> LoadedModel:
+        before, model = self.slot.request, self.slot.empty()
+        while self._groups:
+            await asyncio.sleep(_DRAIN_SECONDS)
+        if model is not None:
+            await self.in_thread(model.close)
+        del model
+        self._forecast = None
+        try:
+            return await self._load_into_slot(request)
+        except MrsError:
+            await self._load_into_slot(before)
+            raise
+
+    async def _load_into_slot(self, request: RunRequest) -> LoadedModel:
+        model = await self.in_thread(lambda: self._load(request, self.slot.report))
+        self.slot.request = request
+        self.slot.fill(model)
+        return model
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

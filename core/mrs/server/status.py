@@ -53,10 +53,12 @@ async def metrics(service: Service, exchange: Exchange, _: Any) -> Raw:
 
 
 async def models(service: Service, exchange: Exchange, _: Any) -> ModelList:
+    """The models of this server."""
     return ModelList(data=[_model(service)])
 
 
 async def model(service: Service, exchange: Exchange, _: Any) -> ModelBody:
+    """One of the models."""
     service.slot.check_name(exchange.path_params["model_id"])
     return _model(service)
 
