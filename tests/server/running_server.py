@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -82,6 +83,7 @@ def running(
     load: Callable[..., LoadedModel] = load,
     *,
     wait: bool = True,
+    send_buffer_bytes: int | None = None,
     **request: Any,
 ) -> Iterator[RunningServer]:
     """A server of the demo model; `request` are fields of its RunRequest."""
@@ -89,6 +91,8 @@ def running(
     said: list[str] = []
     with bind(settings.host, 0) as listener:
         url = url_of(listener)
+        if send_buffer_bytes is not None:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
         server = Server(
             replace(DEMO, **request),
             settings,
