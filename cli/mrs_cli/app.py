@@ -44,7 +44,7 @@ SERVE_EXAMPLES = """\b
 Examples:
   mrs serve -m demo
   mrs serve -p 8080 --isq q4k -m meta-llama/Llama-3.3-70B-Instruct
-  mrs serve --serve-ip 0.0.0.0 --api-key-file KEYS gguf -m FOLDER -f MODEL.gguf
+  mrs serve --serve-ip 0.0.0.0 --api-key-file KEYS gguf -m FOLDER -f FILE.gguf
 """
 
 PLAN_HELP = "Show how a model will use memory; without --dry-run, load it and measure."

@@ -10,6 +10,7 @@ from msgspec import UNSET
 from mrs.engine.prompt import Prompt
 from mrs.events import TokenLogprob
 from mrs.loaded_model import LoadedModel
+from mrs.server.chat_message import with_images_fetched
 from mrs.server.chat_request import ChatRequest
 from mrs.server.chat_response import (
     ChatChunk,
@@ -51,8 +52,9 @@ async def chat(
 
 def _prompt(service: Service, model: LoadedModel, request: ChatRequest) -> Prompt:
     try:
+        messages = request.conversation(allow_image_urls=service.settings.allow_image_urls)
         return model.chat_prompt(
-            request.conversation(allow_image_urls=service.settings.allow_image_urls),
+            with_images_fetched(messages),
             request.all_samplings()[0],
             thinking=request.thinking,
             truncate=bool(request.truncate_sequence),

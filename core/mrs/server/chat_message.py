@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from mrs.media.image_source import is_data
 from mrs.request import IMAGE_MARK, Message
 from mrs.server.errors import ApiError
 from mrs.text.thoughts import CLOSE, OPEN
@@ -70,6 +71,26 @@ def conversation(given: str | Sequence[ChatMessage], *, allow_image_urls: bool) 
         else:
             messages.append(message)
     return messages
+
+
+def with_images_fetched(messages: Sequence[Message]) -> list[Message]:
+    """The messages with the images of web addresses as data: URIs.
+
+    Raises NotReadable, also for an address in the local network.
+    """
+    from mrs.media.open_image import ImageLimits, embed_image
+
+    limits = ImageLimits(only_public=True)
+
+    def fetched(image: str) -> str:
+        return image if is_data(image) else embed_image(image, limits)[0]
+
+    return [
+        {**message, "images": [fetched(image) for image in message["images"]]}
+        if "images" in message
+        else message
+        for message in messages
+    ]
 
 
 def _systems(messages: Sequence[Message]) -> int:
