@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from mrs.errors import ExitCode, NotReadable
 from mrs_cli.app import main
 from mrs_cli.environment import Environment
 
+README = Path(__file__).parents[2] / "README.md"
 MRS = [sys.executable, "-m", "mrs_cli"]
 ENDLESS = {"messages": "Hi", "max_tokens": 2000, "ignore_eos": True, "stream": True}
 
@@ -142,6 +144,22 @@ def start() -> Iterator[Callable[..., Process]]:
     for each in made:
         each.process.kill()
         each.end()
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_the_commands_of_the_readme_answer(start: Callable[..., Process]) -> None:
+    (block,) = re.findall(r"```bash\n(.*?)```", README.read_text(), re.DOTALL)
+    serve, *clients = block.strip().splitlines()
+    words = serve.removeprefix("mrs ").replace("1234", "0").split()
+    mrs = start(*words)
+    for client in clients:
+        command = client.replace("http://localhost:1234", mrs.url)
+        command = command.replace(" python ", f' "{sys.executable}" ')
+        ran = subprocess.run(
+            ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert ran.returncode == 0, ran.stderr
+        assert "The **KV cache**" in ran.stdout or "Hi" in ran.stdout, ran.stdout
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")

@@ -21,7 +21,8 @@ from mrs.errors import ContextFull, NotReadable, UsageError
 class EngineStats(NamedTuple):
     """Counters: sequences that run and wait now; tokens and preemptions since the start.
 
-    `cached_tokens` came from the prefix cache and were not computed.
+    `cached_tokens` came from the prefix cache and were not computed; `queried_tokens` were looked
+    up in it. `kv_cache_share` is the share of blocks in use, those of the prefix cache included.
     """
 
     running: int
@@ -29,6 +30,8 @@ class EngineStats(NamedTuple):
     cached_tokens: int
     computed_tokens: int
     preempted: int
+    queried_tokens: int = 0
+    kv_cache_share: float = 0.0
 
 
 class Engine:
@@ -61,13 +64,15 @@ class Engine:
 
     @property
     def stats(self) -> EngineStats:
-        scheduler = self.scheduler
+        scheduler, pools = self.scheduler, self.caches.space.pools
         return EngineStats(
             len(scheduler.running),
             len(scheduler.waiting),
             scheduler.num_cached_tokens,
             self._num_computed_tokens,
             scheduler.num_preempted,
+            scheduler.num_queried_tokens,
+            max((pool.used / pool.count for pool in pools if pool.count), default=0.0),
         )
 
     def new_sequence(self, request: SequenceRequest) -> Sequence:

@@ -75,6 +75,7 @@ class Scheduler:
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.num_cached_tokens = 0
+        self.num_queried_tokens = 0
         self.num_preempted = 0
 
     @property
@@ -141,6 +142,7 @@ class Scheduler:
         if sequence.cache is None:
             self._caches.allocate(sequence)
             self.num_cached_tokens += sequence.num_computed_tokens
+            self.num_queried_tokens += len(sequence.token_ids)
         start, end = sequence.num_computed_tokens, len(sequence.token_ids)
         if start < sequence.snapshot_at:
             end = sequence.snapshot_at

@@ -28,6 +28,8 @@ _ENGINE: dict[str, tuple[str, bool, str]] = {
     "waiting": ("num_requests_waiting", False, "Sequences that wait"),
     "preempted": ("num_preemptions", True, "Sequences that had to wait again"),
     "cached_tokens": ("prefix_cache_hits", True, "Tokens from the prefix cache"),
+    "queried_tokens": ("prefix_cache_queries", True, "Tokens looked up in the prefix cache"),
+    "kv_cache_share": ("kv_cache_usage_perc", False, "Share of KV blocks in use, 1 is all"),
     "computed_tokens": ("computed_tokens", True, "Tokens that were computed"),
 }
 
