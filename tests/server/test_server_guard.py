@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import httpx
 import openai
 import pytest
-from running_server import RunningServer, running
+from running_server import RunningServer, running, until
 
 from mrs.server.settings import ServerSettings
 
@@ -41,10 +42,14 @@ def test_each_key_opens(locked: RunningServer, key: str) -> None:
 
 @pytest.mark.parametrize("key", ["", "secret", "secret-one ", "secret-onex", "SECRET-ONE", "ü"])
 def test_no_other_key_opens(locked: RunningServer, key: str) -> None:
-    value = f"Bearer {key}x".encode()
-    reply = locked.http.get("/v1/models", headers=[(b"authorization", value)])
+    wrong, before = f"{key}-wrong", len(locked.said)
+    headers = [(b"authorization", f"Bearer {wrong}".encode())]
+    reply = locked.http.get("/v1/models", headers=headers)
     assert reply.status_code == 401
     assert reply.json()["error"]["type"] == "authentication_error"
+    until(lambda: len(locked.said) > before)
+    assert json.loads(locked.said[-1])["status"] == 401
+    assert wrong not in locked.said[-1]
 
 
 def test_the_sdk_raises_its_error_for_a_wrong_key(locked: RunningServer) -> None:

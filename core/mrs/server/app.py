@@ -15,7 +15,7 @@ from mrs.server.wire import send_error
 
 def build_app(service: Service) -> ASGIApp:
     router = Router(starlette_routes(service), default=_not_found, redirect_slashes=False)
-    return Guard(_OneShape(router), service.settings)
+    return Guard(_OneShape(router), service.settings, service.ended)
 
 
 class _OneShape:

@@ -10,6 +10,7 @@ from msgspec import UNSET
 from mrs.engine.prompt import Prompt
 from mrs.events import TokenLogprob
 from mrs.loaded_model import LoadedModel
+from mrs.request import Sampling
 from mrs.server.chat_message import with_images_fetched
 from mrs.server.chat_request import ChatRequest
 from mrs.server.chat_response import (
@@ -36,11 +37,10 @@ async def chat(
     """The next message of a conversation, or its chunks."""
     model = service.slot.named(request.model)
     request.check()
-    prompt = await service.in_thread(lambda: _prompt(service, model, request))
+    samplings = request.all_samplings()
+    prompt = await service.in_thread(lambda: _prompt(service, model, request, samplings[0]))
     start = ReplyStarter(service, exchange, model, request, "messages")
-    group = service.start(
-        exchange, model, [start(prompt, each) for each in request.all_samplings()]
-    )
+    group = service.start(exchange, model, [start(prompt, each) for each in samplings])
     identity = new_identity("chatcmpl", service, exchange)
     reader = ReplyReader(
         group, service.on_finish(exchange, model), choices=request.choices, splits_thoughts=True
@@ -50,12 +50,14 @@ async def chat(
     return await _completion(reader, request, identity)
 
 
-def _prompt(service: Service, model: LoadedModel, request: ChatRequest) -> Prompt:
+def _prompt(
+    service: Service, model: LoadedModel, request: ChatRequest, sampling: Sampling
+) -> Prompt:
     try:
         messages = request.conversation(allow_image_urls=service.settings.allow_image_urls)
         return model.chat_prompt(
             with_images_fetched(messages),
-            request.all_samplings()[0],
+            sampling,
             thinking=request.thinking,
             truncate=bool(request.truncate_sequence),
             variables=request.template_variables,

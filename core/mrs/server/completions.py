@@ -9,6 +9,7 @@ from msgspec import UNSET
 
 from mrs.engine.prompt import Prompt
 from mrs.loaded_model import LoadedModel
+from mrs.request import Sampling
 from mrs.server.choice_text import Piece
 from mrs.server.completion_request import CompletionRequest
 from mrs.server.completion_response import Completion, TextChoice, text_logprobs
@@ -27,7 +28,7 @@ async def complete(
     model = service.slot.named(request.model)
     request.check()
     samplings = request.all_samplings()
-    prompts = await service.in_thread(lambda: _prompts(model, request))
+    prompts = await service.in_thread(lambda: _prompts(model, request, samplings[0]))
     start = ReplyStarter(service, exchange, model, request, "prompt")
     starts = [start(prompt, each) for prompt in prompts for each in samplings]
     reader = ReplyReader(
@@ -42,8 +43,8 @@ async def complete(
     return await _completion(reader, identity, begins)
 
 
-def _prompts(model: LoadedModel, request: CompletionRequest) -> list[Prompt]:
-    sampling, truncate = request.all_samplings()[0], bool(request.truncate_sequence)
+def _prompts(model: LoadedModel, request: CompletionRequest, sampling: Sampling) -> list[Prompt]:
+    truncate = bool(request.truncate_sequence)
     try:
         return [
             model.completion_prompt(each, sampling, truncate=truncate) for each in request.prompts

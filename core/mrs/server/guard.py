@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 from socket import gethostname
 from urllib.parse import urlsplit
@@ -15,6 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mrs.server.errors import ApiError
+from mrs.server.request_record import RequestRecord
 from mrs.server.settings import ServerSettings
 from mrs.server.wire import send_body, send_error
 
@@ -26,14 +27,20 @@ _PREFLIGHT_SECONDS = 600
 
 
 class Guard:
-    """Checks requests before `app` gets them.
+    """Checks requests before `app` gets them; `ended` gets those that are refused.
 
     Without keys, the Host header must name this machine: a page whose name is bound to this
     address anew (DNS rebinding) cannot fake that. Pages of other origins need a permission.
     """
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: ServerSettings,
+        ended: Callable[[RequestRecord, str], None],
+    ) -> None:
         self._app = app
+        self._ended = ended
         self._keys = [key.encode() for key in settings.api_keys]
         self._origins = frozenset(settings.allowed_origins)
         names = ("localhost", gethostname(), settings.host, *settings.allowed_hosts)
@@ -63,6 +70,8 @@ class Guard:
             state["salt"] = self._check_key(headers, scope["path"])
         except ApiError as error:
             await send_error(send_with_headers, error)
+            record = RequestRecord(request_id, scope["method"], scope["path"], status=error.status)
+            self._ended(record, "refused")
             return
         await self._app(scope, receive, send_with_headers)
 
@@ -76,7 +85,7 @@ class Guard:
                 "or with an API key",
                 code="host_not_allowed",
             )
-        if origin is None or urlsplit(origin).netloc.lower() == host.lower():
+        if origin is None or origin.partition("://")[2].lower() == host.lower():
             return {}
         if not self._origins & {origin, "*"}:
             raise ApiError(

@@ -13,6 +13,8 @@ from mrs.server.errors import ApiError
 Share = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Positive = Annotated[int, Meta(ge=1)]
+ShortText = Annotated[str, Meta(max_length=1000)]
+Texts = Annotated[list[ShortText], Meta(max_length=64)]
 Bias = Annotated[float, Meta(ge=-1e9, le=1e9)]
 
 #: What a request without settings gets: the likeliest tokens.
@@ -48,16 +50,16 @@ class SamplingFields(Struct, kw_only=True):
     min_p: Share | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=1e-3, le=1e3)] | None = None
     dry_multiplier: Annotated[float, Meta(ge=0, le=1e6)] | None = None
     dry_base: Annotated[float, Meta(ge=1, le=1e6)] | None = None
     dry_allowed_length: Positive | None = None
-    dry_sequence_breakers: list[str] | None = None
+    dry_sequence_breakers: Texts | None = None
     logit_bias: dict[str, Bias] | None = None
     seed: int | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
     max_tokens: Positive | None = None
-    stop: str | list[str] | None = None
+    stop: ShortText | Texts | None = None
     ignore_eos: bool | None = None
     truncate_sequence: bool | None = None
     stream: bool | None = None
@@ -80,6 +82,10 @@ class SamplingFields(Struct, kw_only=True):
                 400, "stream_options needs a stream: add stream", "stream_options", "invalid_value"
             )
 
+    def form(self) -> dict[str, Any]:
+        """The fields of `Sampling` that give replies a form. Raises ApiError."""
+        return {}
+
     def samplings(self, logprobs: int | None, max_tokens: int | None) -> list[Sampling]:
         """The settings of each of the `n` replies. Raises ApiError."""
         given: dict[str, Any] = {
@@ -87,7 +93,7 @@ class SamplingFields(Struct, kw_only=True):
             for each in fields(Sampling)
             if (value := getattr(self, each.name, None)) is not None
         }
-        given |= {"logprobs": logprobs, "max_tokens": max_tokens}
+        given |= {"logprobs": logprobs, "max_tokens": max_tokens, **self.form()}
         stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
         given["stop"] = tuple(text for text in stop if text)
         if self.top_k is not None:
