@@ -73,9 +73,15 @@ def _content(route: Route, by_type: dict[Any, Any]) -> dict[str, Any]:
     if route.response is Raw:
         return {route.media_type: {"schema": {"type": "string"}}}
     content = {_JSON: {"schema": by_type[route.response]}}
-    if route.events is not None:  # each event is a line `data: …` with this schema
-        content["text/event-stream"] = {"schema": by_type[route.events]}
+    if route.events is not None:
+        content["text/event-stream"] = {"schema": _event(by_type[route.events])}
     return content
+
+
+def _event(reference: Any) -> dict[str, Any]:
+    """An event whose data are JSON; the data of the last one are `[DONE]`."""
+    data = {"type": "string", "contentMediaType": _JSON, "contentSchema": reference}
+    return {"type": "object", "required": ["data"], "properties": {"data": data}}
 
 
 _STYLE = (
