@@ -93,7 +93,9 @@ class Service:
         planned = model.plan.speed
         forecast = self.forecast(model)
         rate = model.engine.prompt_tokens_per_s or planned.prompt.middle
-        running = [each for group in self._groups for each in group.sequences if each.cache]
+        running = [
+            each for group in self._groups for each in group.sequences if each.cache is not None
+        ]
         return forecast.next_free_s(running, rate)
 
     def forecast(self, model: LoadedModel) -> Forecast:
