@@ -3,6 +3,6 @@
 import os
 from pathlib import Path
 
-import mrs.kernels.cpu.library
+import mrs.kernels.cpu.library_file
 
-mrs.kernels.cpu.library._LIBRARY = Path(os.environ["MRS_SANITIZED_LIBRARY"])
+mrs.kernels.cpu.library_file.PATH = Path(os.environ["MRS_SANITIZED_LIBRARY"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +13,7 @@ import typer
 from mrs.errors import ExitCode, UsageError
 from mrs_cli.environment import Environment
 from mrs_cli.exit import exit_code_of, exit_on_sigterm
-from mrs_cli.parsing.command_tree import FlagCommand, FlagGroup, takes
+from mrs_cli.parsing.command_tree import Commands, flag_command, flag_group, takes
 from mrs_cli.parsing.flags.command_flags import BenchFlags, CacheFlags, OutputFlags, PlanFlags
 from mrs_cli.parsing.flags.global_flags import (
     BenchGlobalFlags,
@@ -103,7 +104,7 @@ def root(
     ctx.obj = Invocation(ctx.obj, flags, asked, output, server=server)
 
 
-def _run_command(selector: Selector) -> Callable[..., None]:
+def _run_command(selector: Selector) -> Any:
     @takes(selector.flags, PlanningFlags, AskFlags, OutputFlags, StdinFlags)
     def command(
         ctx: typer.Context,
@@ -135,29 +136,40 @@ def _run_command(selector: Selector) -> Callable[..., None]:
         task = run_task(before.flags, asked, output, request, stdin=is_stdin)
         raise typer.Exit(run(before.environment, task))
 
-    return command
+    return flag_command(selector.name, selector.help, command)
 
 
-@takes(PlanFlags, PlanGlobalFlags, PlanningFlags, OutputFlags)
-def plan(
-    ctx: typer.Context,
-    planned: PlanFlags,
-    given: PlanGlobalFlags,
-    planning: PlanningFlags,
-    output: OutputFlags,
-) -> None:
-    before: Invocation = ctx.obj
-    flags, output = merged(before.flags, given), merged(before.output, output)
-    if ctx.invoked_subcommand is not None:
-        ctx.obj = replace(before, flags=flags, output=output, plan=planned, planning=planning)
-        return
-    from mrs_cli.commands.plan import find_request, show_plan
+def _plan() -> Any:
+    @takes(PlanFlags, PlanGlobalFlags, PlanningFlags, OutputFlags)
+    def plan(
+        ctx: typer.Context,
+        planned: PlanFlags,
+        given: PlanGlobalFlags,
+        planning: PlanningFlags,
+        output: OutputFlags,
+    ) -> None:
+        before: Invocation = ctx.obj
+        flags, output = merged(before.flags, given), merged(before.output, output)
+        if ctx.invoked_subcommand is not None:
+            ctx.obj = replace(before, flags=flags, output=output, plan=planned, planning=planning)
+            return
+        from mrs_cli.commands.plan import find_request, show_plan
 
-    request = find_request(flags, planned, planning)
-    raise typer.Exit(show_plan(before.environment, output, planned, request))
+        request = find_request(flags, planned, planning)
+        raise typer.Exit(show_plan(before.environment, output, planned, request))
+
+    return flag_group(
+        plan,
+        _selector_commands(_plan_command),
+        name="plan",
+        help=PLAN_HELP,
+        epilog=PLAN_EXAMPLES,
+        invoke_without_command=True,
+        subcommand_metavar="[SELECTOR [FLAGS]]",
+    )
 
 
-def _plan_command(selector: Selector) -> Callable[..., None]:
+def _plan_command(selector: Selector) -> Any:
     @takes(selector.flags, PlanningFlags, OutputFlags)
     def command(
         ctx: typer.Context, model: Any, planning: PlanningFlags, output: OutputFlags
@@ -170,33 +182,44 @@ def _plan_command(selector: Selector) -> Callable[..., None]:
         output = merged(before.output, output)
         raise typer.Exit(show_plan(before.environment, output, before.plan, request))
 
-    return command
+    return flag_command(selector.name, selector.help, command)
 
 
-@takes(ServeFlags, LoadGlobalFlags, PlanningFlags, OutputFlags)
-def serve(
-    ctx: typer.Context,
-    served: ServeFlags,
-    given: LoadGlobalFlags,
-    planning: PlanningFlags,
-    output: OutputFlags,
-) -> None:
-    before: Invocation = ctx.obj
-    flags, output = merged(before.flags, given), merged(before.output, output)
-    server = merged(ServeFlags(**vars(before.server)), served)
-    if ctx.invoked_subcommand is not None:
-        ctx.obj = replace(before, flags=flags, output=output, server=server, planning=planning)
-        return
-    from mrs_cli.commands.plan import find_request
-    from mrs_cli.commands.serve import refuse_prompts, require_model, run_server
+def _serve() -> Any:
+    @takes(ServeFlags, LoadGlobalFlags, PlanningFlags, OutputFlags)
+    def serve(
+        ctx: typer.Context,
+        served: ServeFlags,
+        given: LoadGlobalFlags,
+        planning: PlanningFlags,
+        output: OutputFlags,
+    ) -> None:
+        before: Invocation = ctx.obj
+        flags, output = merged(before.flags, given), merged(before.output, output)
+        server = merged(ServeFlags(**vars(before.server)), served)
+        if ctx.invoked_subcommand is not None:
+            ctx.obj = replace(before, flags=flags, output=output, server=server, planning=planning)
+            return
+        from mrs_cli.commands.plan import find_request
+        from mrs_cli.commands.serve import refuse_prompts, require_model, run_server
 
-    require_model(server)
-    refuse_prompts(flags, before.ask)
-    request = find_request(flags, server, planning)
-    raise typer.Exit(run_server(before.environment, output, server, request))
+        require_model(server)
+        refuse_prompts(flags, before.ask)
+        request = find_request(flags, server, planning)
+        raise typer.Exit(run_server(before.environment, output, server, request))
+
+    return flag_group(
+        serve,
+        _selector_commands(_serve_command),
+        name="serve",
+        help=SERVE_HELP,
+        epilog=SERVE_EXAMPLES,
+        invoke_without_command=True,
+        subcommand_metavar="[SELECTOR [FLAGS]]",
+    )
 
 
-def _serve_command(selector: Selector) -> Callable[..., None]:
+def _serve_command(selector: Selector) -> Any:
     @takes(selector.flags, PlanningFlags, OutputFlags)
     def command(
         ctx: typer.Context, model: Any, planning: PlanningFlags, output: OutputFlags
@@ -212,19 +235,25 @@ def _serve_command(selector: Selector) -> Callable[..., None]:
         output = merged(before.output, output)
         raise typer.Exit(run_server(before.environment, output, before.server, request))
 
-    return command
+    return flag_command(selector.name, selector.help, command)
 
 
-@takes(BenchFlags, BenchGlobalFlags, OutputFlags)
-def bench(
-    ctx: typer.Context, bench: BenchFlags, given: BenchGlobalFlags, output: OutputFlags
-) -> None:
-    before: Invocation = ctx.obj
-    flags, output = merged(before.flags, given), merged(before.output, output)
-    ctx.obj = replace(before, flags=flags, output=output, bench=bench)
+def _bench() -> Any:
+    @takes(BenchFlags, BenchGlobalFlags, OutputFlags)
+    def bench(
+        ctx: typer.Context, bench: BenchFlags, given: BenchGlobalFlags, output: OutputFlags
+    ) -> None:
+        before: Invocation = ctx.obj
+        flags, output = merged(before.flags, given), merged(before.output, output)
+        ctx.obj = replace(before, flags=flags, output=output, bench=bench)
+
+    commands = _selector_commands(_bench_command)
+    return flag_group(
+        bench, commands, name="bench", help=BENCH_HELP, subcommand_metavar="SELECTOR [FLAGS]"
+    )
 
 
-def _bench_command(selector: Selector) -> Callable[..., None]:
+def _bench_command(selector: Selector) -> Any:
     @takes(selector.flags, PlanningFlags, OutputFlags)
     def command(
         ctx: typer.Context, model: Any, planning: PlanningFlags, output: OutputFlags
@@ -236,67 +265,51 @@ def _bench_command(selector: Selector) -> Callable[..., None]:
         output = merged(before.output, output)
         raise typer.Exit(run_bench(before.environment, output, before.bench, request))
 
-    return command
+    return flag_command(selector.name, selector.help, command)
 
 
-@takes(CacheFlags, OutputFlags)
-def list_cache(ctx: typer.Context, flags: CacheFlags, output: OutputFlags) -> None:
-    before: Invocation = ctx.obj
-    from mrs_cli.commands import cache
+def _cache() -> Any:
+    commands = Commands({"list": (LIST_HELP, _list_cache)})
+    return flag_group(
+        lambda: None, commands, name="cache", help=CACHE_HELP, subcommand_metavar="list [FLAGS]"
+    )
 
-    flags = merged(CacheFlags(prefix_cache_dir=before.flags.prefix_cache_dir), flags)
-    raise typer.Exit(cache.list_cache(before.environment, merged(before.output, output), flags))
+
+def _list_cache() -> Any:
+    @takes(CacheFlags, OutputFlags)
+    def command(ctx: typer.Context, flags: CacheFlags, output: OutputFlags) -> None:
+        before: Invocation = ctx.obj
+        from mrs_cli.commands.cache import list_cache
+
+        flags = merged(CacheFlags(prefix_cache_dir=before.flags.prefix_cache_dir), flags)
+        raise typer.Exit(list_cache(before.environment, merged(before.output, output), flags))
+
+    return flag_command("list", LIST_HELP, command)
+
+
+def _selector_commands(build: Callable[[Selector], Any]) -> Commands:
+    return Commands({each.name: (each.help, partial(build, each)) for each in SELECTORS})
 
 
 def command_tree() -> Any:
     """All commands, as the object that parses, helps and documents."""
-    app = typer.Typer(
-        cls=FlagGroup,
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
+    commands = Commands(
+        {
+            **_selector_commands(_run_command).builders,
+            "plan": (PLAN_HELP, _plan),
+            "serve": (SERVE_HELP, _serve),
+            "bench": (BENCH_HELP, _bench),
+            "cache": (CACHE_HELP, _cache),
+        }
+    )
+    return flag_group(
+        root,
+        commands,
+        epilog=EXAMPLES,
+        invoke_without_command=True,
+        subcommand_metavar="COMMAND [FLAGS]",
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
-    app.callback(
-        invoke_without_command=True,
-        epilog=EXAMPLES,
-        subcommand_metavar="COMMAND [FLAGS]",
-    )(root)
-    _add_selectors(app, _run_command)
-    plans = _with_selectors(plan, _plan_command, may_stand_alone=True)
-    app.add_typer(plans, name="plan", help=PLAN_HELP, epilog=PLAN_EXAMPLES)
-    serves = _with_selectors(serve, _serve_command, may_stand_alone=True)
-    app.add_typer(serves, name="serve", help=SERVE_HELP, epilog=SERVE_EXAMPLES)
-    app.add_typer(_with_selectors(bench, _bench_command), name="bench", help=BENCH_HELP)
-    caches = typer.Typer(cls=FlagGroup, rich_markup_mode=None)
-    caches.callback(subcommand_metavar="list [FLAGS]")(lambda: None)
-    caches.command("list", help=LIST_HELP, cls=FlagCommand, options_metavar="[FLAGS]")(list_cache)
-    app.add_typer(caches, name="cache", help=CACHE_HELP)
-    return typer.main.get_command(app)
-
-
-def _with_selectors(
-    callback: Callable[..., None],
-    command: Callable[[Selector], Callable[..., None]],
-    *,
-    may_stand_alone: bool = False,
-) -> typer.Typer:
-    """A command with flags of its own and then a selector."""
-    group = typer.Typer(cls=FlagGroup, rich_markup_mode=None)
-    group.callback(
-        invoke_without_command=may_stand_alone,
-        subcommand_metavar="[SELECTOR [FLAGS]]" if may_stand_alone else "SELECTOR [FLAGS]",
-    )(callback)
-    _add_selectors(group, command)
-    return group
-
-
-def _add_selectors(group: typer.Typer, command: Callable[[Selector], Callable[..., None]]) -> None:
-    for selector in SELECTORS:
-        add = group.command(
-            selector.name, help=selector.help, cls=FlagCommand, options_metavar="[FLAGS]"
-        )
-        add(command(selector))
 
 
 def main(arguments: Sequence[str] | None = None, environment: Environment | None = None) -> int:

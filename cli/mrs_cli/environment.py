@@ -31,6 +31,11 @@ class Model(Protocol):
     @property
     def context_tokens(self) -> int: ...
     @property
+    def suggested_sampling(self) -> Mapping[str, float]:
+        """Sampling settings that the model's files suggest, by name."""
+        ...
+
+    @property
     def plan(self) -> Plan: ...
     def memory(self) -> Sequence[DeviceMemoryUsage]:
         """The memory in use and free on each of the plan's devices."""

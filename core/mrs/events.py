@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-FinishReason = Literal["stop", "length", "cancelled"]
+FinishReason = Literal["stop", "length", "cancelled", "tool_calls"]
 
 
 #: The `device` of a download's progress.
@@ -104,6 +104,19 @@ class TextDelta:
 
 
 @dataclass(frozen=True)
+class ToolCallDelta:
+    """A part of the call `index` of a tool: at first its `id` and `name`, then its arguments.
+
+    The arguments of all parts together are JSON.
+    """
+
+    index: int
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+
+
+@dataclass(frozen=True)
 class Finished:
     """The reply's last event."""
 
@@ -111,4 +124,4 @@ class Finished:
     usage: ReplyUsage
 
 
-Event = TextDelta | Finished
+Event = TextDelta | ToolCallDelta | Finished

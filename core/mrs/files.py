@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +18,8 @@ def replace_file(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     The content reaches the disk before the file has its name. Until then the file is hidden beside
     `path`, with `TEMPORARY_SUFFIX`; it is removed if writing fails. Raises OSError.
     """
+    import tempfile
+
     prefix = f".{path.name[:_NAME_CHARACTERS]}."
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=TEMPORARY_SUFFIX)
     try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from mrs.devices.bandwidth import (
@@ -28,10 +30,13 @@ if TYPE_CHECKING:
     from mrs.engine.prompt import Prompt
     from mrs.engine.reply import Reply
     from mrs.engine.reply_events import ReplyEvents
+    from mrs.grammar.compiler import GrammarCompiler
     from mrs.media.image_loader import ImageLoader
     from mrs.media.image_processors import PreparedImage
     from mrs.text.text_processor import TextProcessor
     from mrs.text.tokenizer import Tokenizer
+    from mrs.tools.tool_caller import ToolCaller
+    from mrs.tools.tool_request import ToolRequest
 
 
 class LoadedModel:
@@ -48,11 +53,14 @@ class LoadedModel:
         text: TextProcessor,
         engine: EngineLoop,
         image_loader: ImageLoader | None = None,
+        suggested_sampling: Mapping[str, float] | None = None,
     ) -> None:
         self.plan = plan
         self.summary = plan.summary
         self.has_chat_template = text.template is not None
         self.context_tokens = engine.context_tokens
+        #: Sampling settings that the model's files suggest, by name.
+        self.suggested_sampling = suggested_sampling or {}
         self._thinking = request.thinking
         self._text = text
         self._image_loader = image_loader
@@ -84,14 +92,19 @@ class LoadedModel:
         thinking: bool | None = None,
         truncate: bool = False,
         timeout_s: float | None = None,
+        tools: ToolRequest | None = None,
     ) -> Reply:
         """Answer the last message of a conversation; `thinking` overrides the request's setting.
 
+        The reply may or must call some of `tools`, in the format of the model's template.
         With `truncate`, a conversation that exceeds the context loses its oldest turns; if the
         newest turn alone exceeds it, the prompt loses its oldest tokens. A reply that is not
         complete after `timeout_s` fails. Raises UsageError for images without vision support.
         """
-        prompt = self.chat_prompt(messages, sampling, thinking=thinking, truncate=truncate)
+        prompt = self.chat_prompt(
+            messages, sampling, thinking=thinking, truncate=truncate, tools=tools
+        )
+        prompt = self.with_form(prompt, sampling, thinking=thinking, tools=tools)
         return self._stream(prompt, sampling, timeout_s)
 
     def stream_completion(
@@ -107,9 +120,8 @@ class LoadedModel:
         With `truncate`, a text that exceeds the context loses its oldest tokens. A reply that is
         not complete after `timeout_s` fails.
         """
-        return self._stream(
-            self.completion_prompt(prompt, sampling, truncate=truncate), sampling, timeout_s
-        )
+        read = self.completion_prompt(prompt, sampling, truncate=truncate)
+        return self._stream(self.with_form(read, sampling), sampling, timeout_s)
 
     def chat_prompt(
         self,
@@ -119,6 +131,7 @@ class LoadedModel:
         thinking: bool | None = None,
         truncate: bool = False,
         variables: Mapping[str, Any] | None = None,
+        tools: ToolRequest | None = None,
     ) -> Prompt:
         """The prompt of a conversation; arguments and errors are those of `stream_chat`.
 
@@ -127,10 +140,13 @@ class LoadedModel:
         from mrs.engine.prompt import Prompt
 
         thinking = self._thinking if thinking is None else thinking
+        caller = self._caller(tools)
+        definitions = caller.definitions if caller else ()
 
         def read(messages: Sequence[Message]) -> tuple[list[int], list[PreparedImage]]:
-            return self._read(messages, thinking, variables)
+            return self._read(messages, thinking, variables, definitions)
 
+        messages = caller.messages(messages) if caller else messages
         prompt_ids, images = read(messages)
         if truncate and len(prompt_ids) >= self.context_tokens:
             most_tokens = max_prompt_tokens(self.context_tokens, sampling.max_tokens)
@@ -138,7 +154,8 @@ class LoadedModel:
             prompt_ids, images = read(messages)
         if not images:  # the tokens of an image cannot be cut
             prompt_ids = self._cut(prompt_ids, sampling, truncate)
-        return Prompt(prompt_ids, self._text.opening(prompt_ids), self._placed(prompt_ids, images))
+        opening, placed = self._text.opening(prompt_ids), self._placed(prompt_ids, images)
+        return Prompt(prompt_ids, opening, placed, is_chat=True)
 
     def completion_prompt(
         self, prompt: str | Sequence[int], sampling: Sampling, *, truncate: bool = False
@@ -148,6 +165,34 @@ class LoadedModel:
 
         prompt_ids = self._text.encode_raw(prompt) if isinstance(prompt, str) else list(prompt)
         return Prompt(self._cut(prompt_ids, sampling, truncate))
+
+    def with_form(
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        *,
+        thinking: bool | None = None,
+        tools: ToolRequest | None = None,
+    ) -> Prompt:
+        """The prompt for replies that match the grammar of `sampling`, or call some of `tools`.
+
+        Raises UsageError and Unsupported for what cannot be enforced.
+        """
+        caller = self._caller(tools)
+        grammar = caller.grammar(sampling.grammar) if caller else sampling.grammar
+        if grammar is None:
+            return prompt
+        from mrs.grammar.thought import thought_after
+
+        thought = thought_after(
+            self._text,
+            prompt.ids if prompt.is_chat else None,
+            self._thinking if thinking is None else thinking,
+            has_channel=grammar.kind == "tool_calls",
+        )
+        masks = self._grammars.masks(grammar, thought, is_greedy=sampling.temperature == 0)
+        calls = caller.parser if caller else None
+        return replace(prompt, new_constraint=masks, new_calls=calls)
 
     def start(
         self,
@@ -166,9 +211,7 @@ class LoadedModel:
 
         request = sequence_request(self._text, prompt, sampling, timeout_s, prefix_salt)
         sequence = self.engine.start(request, outbox)
-        return ReplyEvents(
-            sequence, self._text, sampling, prompt.opening, self.plan.speed, self.pace
-        )
+        return ReplyEvents(sequence, self._text, prompt, sampling, self.plan.speed, self.pace)
 
     def start_embedding(
         self, prompt: Prompt, kind: PoolingKind, outbox: Outbox, *, timeout_s: float | None = None
@@ -183,7 +226,7 @@ class LoadedModel:
 
         sampling = Sampling(max_tokens=1)
         request = SequenceRequest(prompt.ids, sampling, timeout_s=timeout_s, pooling=Pooling(kind))
-        return ReplyEvents(self.engine.start(request, outbox), self._text, sampling)
+        return ReplyEvents(self.engine.start(request, outbox), self._text, prompt, sampling)
 
     def prompt_tokens(self, messages: Sequence[Message]) -> int:
         """The number of prompt tokens of a conversation."""
@@ -194,7 +237,9 @@ class LoadedModel:
         from mrs.engine.profile.memory_in_use import device_memory_usage
 
         used = zip(self.plan.devices, self.plan.breakdowns, strict=True)
-        return device_memory_usage(device.torch_device for device, terms in used if terms.is_used)
+        return device_memory_usage(
+            device.torch_device for device, breakdown in used if breakdown.is_used
+        )
 
     def close(self) -> None:
         """Write the prefix cache to disk if it has a folder, then free all memory.
@@ -217,6 +262,7 @@ class LoadedModel:
         messages: Sequence[Message],
         thinking: bool | None,
         variables: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> tuple[list[int], list[PreparedImage]]:
         """The prompt ids of a conversation, and its images. Raises UsageError after `close`."""
         _ = self.engine
@@ -231,9 +277,22 @@ class LoadedModel:
             )
         texts = [image.shape.text for image in images]
         prompt_ids = self._text.prompt_ids(
-            messages, thinking=thinking, image_texts=texts, variables=variables
+            messages, thinking=thinking, image_texts=texts, variables=variables, tools=tools
         )
         return prompt_ids, images
+
+    def _caller(self, tools: ToolRequest | None) -> ToolCaller | None:
+        if tools is None:
+            return None
+        from mrs.tools.tool_caller import ToolCaller
+
+        return ToolCaller(tools, self._text)
+
+    @cached_property
+    def _grammars(self) -> GrammarCompiler:
+        from mrs.grammar.compiler import GrammarCompiler
+
+        return GrammarCompiler(self.tokenizer, self.engine.vocab_size, self._text.stop_ids)
 
     def _placed(
         self, prompt_ids: Sequence[int], images: Sequence[PreparedImage]

@@ -17,7 +17,7 @@ from mrs.devices.probe import probe_devices
 from mrs.errors import MrsError
 from mrs.events import DISK, LoadProgress, OnProgress
 from mrs.garbage import garbage_collection_paused
-from mrs.kernels.cpu.library import is_available
+from mrs.kernels.cpu.library_file import is_available
 from mrs.plan.calibration import corrections
 from mrs.plan.memory.prefix_budget import folder_bytes
 from mrs.plan.placement.kv_pool import pool_warnings
@@ -26,6 +26,7 @@ from mrs.plan.planner import Planner
 from mrs.request import RunRequest
 from mrs.source.find import fetch, open_checkpoint
 from mrs.source.reader import expanded
+from mrs.source.suggested_sampling import suggested_sampling
 
 if TYPE_CHECKING:
     from mrs.cache.prefix.disk import DiskPrefixCache
@@ -105,7 +106,8 @@ class ModelLoader:
         folder = self._prefix_folder()
         decoder = self._load_decoder(report)[0]
         engine = _engine(request, self.plan, decoder, folder)
-        return LoadedModel(request, self.plan, text, engine, image_loader)
+        suggested = suggested_sampling(self.planner.checkpoint)
+        return LoadedModel(request, self.plan, text, engine, image_loader, suggested)
 
     def measure(self, on_progress: OnProgress | None = None) -> Reconciliation:
         """Load the model, run the planned workload, and compare its memory with the plan.

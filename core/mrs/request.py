@@ -14,6 +14,7 @@ Dtype = Literal["auto", "bf16", "f16", "f32"]
 Strategy = Literal["fill", "spread", "fastest"]
 CacheType = Literal["auto", "f16", "bf16", "f32"]
 CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
+GrammarKind = Literal["regex", "json_schema", "lark", "llguidance", "json_object", "tool_calls"]
 #: What `mrs plan --solve` looks for.
 SolveGoal = Literal["max-seq-len", "max-batch-size", "isq"]
 
@@ -27,15 +28,28 @@ DEFAULT_SEQ_TOKENS = 4096
 IMAGE_MARK = "\ufffc"
 
 
-class _Images(TypedDict, total=False):
+class ToolCallMessage(TypedDict):
+    """A call of a tool in an earlier reply; `arguments` is JSON."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class _Optional(TypedDict, total=False):
     images: Sequence[str]
+    tool_calls: Sequence[ToolCallMessage]
+    tool_call_id: str
+    name: str
 
 
-class Message(_Images):
+class Message(_Optional):
     """One message of a conversation, as chat templates get it.
 
     `images` are paths, file://, http(s):// or data: URLs; the field is absent without images.
-    `content` has one IMAGE_MARK for each image, in the same order, and no others.
+    `content` has one IMAGE_MARK for each image, in the same order, and no others. A message of the
+    assistant may have calls of tools, and one of the role `tool` is the result of the call
+    `tool_call_id` of the tool `name`.
     """
 
     role: str
@@ -63,13 +77,26 @@ class ModelSource:
 
 
 @dataclass(frozen=True)
+class Grammar:
+    """What a reply must match: the `text` of a grammar of some kind.
+
+    `json_object` is any JSON object and needs no text; `llguidance` is that library's JSON form, as
+    is `tool_calls`, which the program makes of tools.
+    """
+
+    kind: GrammarKind
+    text: str = ""
+
+
+@dataclass(frozen=True)
 class Sampling:
     """How the next token is chosen; the defaults are those of a chat.
 
     `temperature` 0 chooses the most likely token. `top_k` None or 0, `top_p` 1, `min_p` 0 and
     penalties of 0 (`repetition_penalty` 1) are off. `logprobs` n returns the log probability of
     each token and of the n most likely ones; None is off. `logit_bias` has pairs (token id, value
-    added to its logit). With `ignore_eos` no token ends the reply.
+    added to its logit). With `ignore_eos` no token ends the reply. The reply, without its thought,
+    matches `grammar`.
 
     DRY: the logit of a token that would extend a repetition of n >= `dry_allowed_length` tokens is
     lowered by `dry_multiplier * dry_base ** (n - dry_allowed_length)`; the last token of each of
@@ -97,6 +124,7 @@ class Sampling:
     seed: int | None = None
     variant: int = 0
     ignore_eos: bool = False
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True)

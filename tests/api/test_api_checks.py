@@ -73,7 +73,11 @@ def test_a_chat_request(settings: dict[str, Any], words: str) -> None:
         ({"role": ["user"], "content": "x"}, "role of a message"),
         ({"role": "user", "content": None}, "content of a message is NoneType"),
         ({"role": "user", "content": [{"type": "text"}]}, "lacks its text"),
-        ({"role": "user", "content": "x", "tool_calls": []}, "the key 'tool_calls' of a message"),
+        ({"role": "user", "content": "x", "weight": 1}, "the key 'weight' of a message"),
+        ({"role": "assistant", "tool_calls": [{"id": "1"}]}, "a tool call of a message is not"),
+        ({"role": "assistant", "tool_calls": "x"}, "tool_calls of a message is not a list"),
+        ({"role": "assistant", "tool_calls": []}, "lacks its role or content"),
+        ({"role": "tool", "content": "x", "tool_call_id": "1"}, "no earlier message has the tool"),
         ({"content": "x"}, "lacks its role"),
     ],
 )
@@ -129,7 +133,7 @@ def test_an_architecture_is_of_the_kind_that_is_loaded() -> None:
         Which.VisionPlain("demo", max_num_images=0)
 
 
-@pytest.mark.parametrize("name", ["grammar", "tool_schemas", "session_id", "adapter"])
+@pytest.mark.parametrize("name", ["session_id", "adapter"])
 def test_what_is_not_supported_says_so(name: str) -> None:
     ChatCompletionRequest(QUESTION, **{name: None})
     with pytest.raises(Unsupported, match=f"{name} is not supported: leave it out"):
@@ -145,7 +149,7 @@ def test_numbers_of_other_libraries_are_numbers() -> None:
     request = ChatCompletionRequest(
         QUESTION, max_tokens=np.int64(3), temperature=np.float32(0.5), top_k=np.int32(2)
     )
-    assert request.samplings()[0].max_tokens == 3
+    assert request.samplings({})[0].max_tokens == 3
 
 
 #: What the peer's stubs (0.9.5) say, as far as an argument may come by place.

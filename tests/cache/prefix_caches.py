@@ -113,7 +113,7 @@ def feed(cache: SequenceCache, tokens: Sequence[int]) -> SequenceCache:
     return cache
 
 
-def seen(cache: SequenceCache) -> list[list[float]]:
+def contents(cache: SequenceCache) -> list[list[float]]:
     """What each layer shows to a next token, 99 (which it is then fed)."""
     feed(cache, [99])
     shown = []
@@ -156,7 +156,7 @@ def found(
         return 0
     length = hit.length
     fresh = feed(KINDS[kind](), prompt[:length])
-    assert seen(hit) == seen(fresh)
+    assert contents(hit) == contents(fresh)
     hit.release()
     fresh.release()
     return length

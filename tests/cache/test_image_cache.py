@@ -1,4 +1,4 @@
-"""Keys of pictures: who sees which, what a rewind drops, and that a prefix brings back its own."""
+"""Keys of images: which tokens attend to which, what a rewind drops, and prefixes with images."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cache_of(*images: ImageKeys, length: int = 0) -> CrossAttentionCache:
     return cache
 
 
-def seen(cache: CrossAttentionCache, place: int) -> list[float]:
+def attended(cache: CrossAttentionCache, place: int) -> list[float]:
     """The numbers of the rows that a token sees."""
     found = cache.visible_at(place)
     if found is None:
@@ -48,11 +48,11 @@ def test_it_keeps_its_contract() -> None:
 
 def test_tokens_see_the_last_picture_and_those_right_before_it() -> None:
     cache = cache_of(image(2, 1, 2), image(5, 2, 1), image(6, 3, 2), image(7, 4, 1), length=12)
-    assert [seen(cache, place) for place in (0, 1)] == [[], []]
-    assert [seen(cache, place) for place in (2, 3, 4)] == [[1, 1]] * 3
-    assert seen(cache, 5) == [2]
-    assert seen(cache, 6) == [2, 3, 3]
-    assert [seen(cache, place) for place in (7, 8, 11)] == [[2, 3, 3, 4]] * 3
+    assert [attended(cache, place) for place in (0, 1)] == [[], []]
+    assert [attended(cache, place) for place in (2, 3, 4)] == [[1, 1]] * 3
+    assert attended(cache, 5) == [2]
+    assert attended(cache, 6) == [2, 3, 3]
+    assert [attended(cache, place) for place in (7, 8, 11)] == [[2, 3, 3, 4]] * 3
 
 
 def test_memory_is_that_of_the_pictures() -> None:
@@ -74,13 +74,13 @@ def test_a_rewind_drops_what_stands_behind() -> None:
         cache.rewind(10)
     cache.rewind(6)
     assert cache.length == 6
-    assert seen(cache, 8) == [2] * 4
-    cache.add(image(6, 7))  # another picture at the same place
-    assert seen(cache, 8) == [2] * 4 + [7] * 4
+    assert attended(cache, 8) == [2] * 4
+    cache.add(image(6, 7))  # another image at the same place
+    assert attended(cache, 8) == [2] * 4 + [7] * 4
     cache.rewind(5)
-    assert seen(cache, 5) == [1] * 4
+    assert attended(cache, 5) == [1] * 4
     cache.rewind(0)
-    assert seen(cache, 5) == []
+    assert attended(cache, 5) == []
     assert cache.nbytes == 0
 
 
@@ -113,13 +113,13 @@ new_cache = SPACE.new
 
 
 def feed(cache: SequenceCache, tokens: Tokens) -> SequenceCache:
-    """Negative tokens are pictures, whose keys have their number."""
-    pictures = cache.layers[1]
-    assert isinstance(pictures, CrossAttentionCache)
+    """Negative tokens are images, whose keys have their number."""
+    images = cache.layers[1]
+    assert isinstance(images, CrossAttentionCache)
     for place, token in enumerate(tokens, cache.length):
         cache.reserve(1)
         if token < 0:
-            pictures.add(image(place, token))
+            images.add(image(place, token))
         cache.advance(1)
     return cache
 
@@ -141,7 +141,7 @@ def hit(prefixes: PrefixCacheManager, prompt: Tokens) -> int:
     assert ours.length == fresh.length == found.length
     assert ours.nbytes == fresh.nbytes
     for place in range(len(prompt) + 1):
-        assert seen(ours, place) == seen(fresh, place)
+        assert attended(ours, place) == attended(fresh, place)
     found.release()
     return ours.length
 
@@ -149,10 +149,10 @@ def hit(prefixes: PrefixCacheManager, prompt: Tokens) -> int:
 PAST = (1, -5, 2, 3, -6, -7, 4, 5)
 PROMPTS: tuple[tuple[Tokens, int], ...] = (
     ((*PAST, 6, 7), 8),
-    ((1, -5, 2, 3, -6, -8, 4, 5), 5),  # another second picture
+    ((1, -5, 2, 3, -6, -8, 4, 5), 5),  # another second image
     ((1, -5, 2, 3, -6, -7, 9, 9, 9), 6),
     ((1, -5, 2, 3, 9), 4),
-    ((1, -4, 2, 3), 1),  # another first picture
+    ((1, -4, 2, 3), 1),  # another first image
     ((-5, 1), 0),
 )
 
@@ -167,7 +167,7 @@ def test_a_prefix_brings_its_pictures_and_no_others(prompt: Tokens, known: int) 
 def test_stretches_with_and_without_pictures_split() -> None:
     prefixes = PrefixCacheManager(8, new_cache=new_cache)
     store(prefixes, PAST)
-    store(prefixes, (1, -5, 2, 8, 8))  # splits between the pictures
+    store(prefixes, (1, -5, 2, 8, 8))  # splits between the images
     store(prefixes, (1, -5, 2, 3, -6, -9, 1))  # and between two in a row
     for prompt, known in ((PAST, 7), ((1, -5, 2, 8, 8, 1), 5), ((1, -5, 2, 3, -6, -9, 1, 2), 7)):
         assert hit(prefixes, prompt) == known
@@ -179,10 +179,10 @@ def test_dropped_like_other_memory() -> None:
     store(prefixes, (9, -5, 2, 2))
     prefixes.evict_caches()
     assert len(prefixes) == 2
-    picture = 4 * KV_HEADS * DIM * 4 * 2
-    assert prefixes.nbytes == 4 * picture + (len(PAST) + 4) * 8
+    image_bytes = 4 * KV_HEADS * DIM * 4 * 2
+    assert prefixes.nbytes == 4 * image_bytes + (len(PAST) + 4) * 8
     assert hit(prefixes, (*PAST, 1)) == len(PAST)
-    tight = PrefixCacheManager(8, new_cache=new_cache, budget_bytes={CPU: 2 * picture})
+    tight = PrefixCacheManager(8, new_cache=new_cache, budget_bytes={CPU: 2 * image_bytes})
     store(tight, PAST)
     tight.evict_caches()
     assert len(tight) == 0

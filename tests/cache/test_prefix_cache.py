@@ -12,11 +12,11 @@ from prefix_caches import (
     KINDS,
     TOKEN_BYTES,
     WINDOW,
+    contents,
     evict_all,
     feed,
     found,
     manager,
-    seen,
     space,
     store,
 )
@@ -159,10 +159,10 @@ def test_going_on_from_the_end_copies_nothing() -> None:
     second = prefixes.search_for_matching_cache([1, 2, 3, 5])
     assert first is not None
     assert second is not None
-    assert seen(first) == seen(feed(KINDS["dense"](), [1, 2, 3]))
+    assert contents(first) == contents(feed(KINDS["dense"](), [1, 2, 3]))
     before += 1  # that of the fresh one
     assert used_blocks() == before
-    assert seen(second) == seen(feed(KINDS["dense"](), [1, 2, 3]))
+    assert contents(second) == contents(feed(KINDS["dense"](), [1, 2, 3]))
     assert used_blocks() == before + 2  # and that of the second
     assert found(prefixes, "dense", [1, 2, 3, 6]) == 3
 
@@ -201,7 +201,7 @@ def test_sixteen_sequences_hold_a_common_prefix_once() -> None:
     assert len({id(cache) for cache in running}) == 16
     for number, cache in enumerate(running):
         assert cache.length == 2001
-        assert seen(cache)[0][-3:] == [49.0, 100.0 + number, 99.0]
+        assert contents(cache)[0][-3:] == [49.0, 100.0 + number, 99.0]
         cache.release()
 
 
@@ -394,7 +394,7 @@ def test_random_conversations_get_back_what_they_would_compute(kind: str, seed: 
         hits += hit is not None
         prefixes.add_sequence(tokens, cache)
         if chance.random() < 0.3:
-            assert seen(cache) == seen(feed(KINDS[kind](), tokens))
+            assert contents(cache) == contents(feed(KINDS[kind](), tokens))
         cache.release()
         if chance.random() < 0.5:
             prefixes.evict_caches()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from prefix_caches import CPU, KINDS, WINDOW, feed, found, seen, store
+from prefix_caches import CPU, KINDS, WINDOW, contents, feed, found, store
 from prefix_folders import KIND_NAMES, LONG, MANY_BYTES, file_of, files, manager, save
 from safetensors import safe_open
 
@@ -55,7 +55,7 @@ def test_asking_the_same_again_leaves_one_token(tmp_path: Path) -> None:
         hit = manager(tmp_path).search_for_matching_cache(prompt, leave_last=True)
         assert hit is not None
         assert hit.length == len(prompt) - 1
-        assert seen(hit) == seen(feed(KINDS["dense"](), prompt[:-1]))
+        assert contents(hit) == contents(feed(KINDS["dense"](), prompt[:-1]))
 
 
 @pytest.mark.parametrize("kind", ["window", "hybrid"])

@@ -36,6 +36,9 @@ REPLIES = {
     "think": "<think>\nIt is a *riddle*.\n</think>\n\nThe answer is `<think>`.",
 }
 
+#: What the model `warm` suggests.
+SUGGESTED = {"temperature": 0.6, "top_p": 0.95, "top_k": 20}
+
 
 class FakeModel:
     """Answers the last message: from `REPLIES`, or with what it was asked.
@@ -53,6 +56,7 @@ class FakeModel:
         self.has_chat_template = request.source.model_id != "no-template"
         self.context_tokens = 12 if request.source.model_id == "small" else 4096
         self.asked: list[tuple[object, Sampling]] = []
+        self.suggested_sampling = SUGGESTED if request.source.model_id == "warm" else {}
         self.closed = False
         self._delay_s = delay_s
 

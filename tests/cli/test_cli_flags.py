@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from mrs.request import ModelSource, PagedRequest, RunRequest, Sampling
+from mrs.request import Grammar, ModelSource, PagedRequest, RunRequest, Sampling
 
 PLAIN = RunRequest(ModelSource("x", "safetensors"))
 GGUF = RunRequest(ModelSource("x", "gguf", filenames=("a.gguf",)))
@@ -66,6 +66,8 @@ SAMPLING = [
     (["--dry-allowed-length", "3"], {"dry_allowed_length": 3}),
     (["--dry-sequence-breaker", "."], {"dry_sequence_breakers": (".",)}),
     (["--logit-bias", "3=-5", "--logit-bias", "4=1.5"], {"logit_bias": ((3, -5.0), (4, 1.5))}),
+    (["--grammar", "regex:a:b"], {"grammar": Grammar("regex", "a:b")}),
+    (["--grammar", "json_object"], {"grammar": Grammar("json_object")}),
 ]
 
 

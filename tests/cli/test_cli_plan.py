@@ -213,7 +213,7 @@ def test_a_single_layer_is_one_number(run_mrs, small: str) -> None:
 def test_unified_memory_is_shown_once(run_mrs, small: str) -> None:
     command = ("plan", "--dry-run", "--device", "metal:0=M2 Max 32GB", "-m", small)
     ran = run_mrs(*command)
-    assert "metal:0: Apple M2 Max 32GB, imagined, 6 layers" in ran.out
+    assert "metal:0: Apple M2 Max 32GB, hypothetical, 6 layers" in ran.out
     assert "cpu" not in ran.out
     document = json.loads(run_mrs(*command, "--json").out)
     assert [device["label"] for device in document["devices"]] == ["metal:0"]

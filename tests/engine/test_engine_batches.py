@@ -237,7 +237,7 @@ def test_an_error_of_the_model_ends_the_sequences_of_its_step() -> None:
     decoder.armed = True
     with pytest.raises(RuntimeError, match="no more"):
         failing.finish()
-    assert not engine.scheduler.has_sequences
+    assert engine.stats[:2] == (0, 0)
     assert [ask(engine, each).finish() for each in asked] == alone("dense", asked)
 
 
@@ -256,7 +256,7 @@ def test_a_late_reply_fails() -> None:
     engine = begin_engine("dense")
     late = engine.add(SequenceRequest([1, 2], GREEDY, timeout_s=0.0))
     in_time = engine.add(SequenceRequest([1, 2], replace(GREEDY, max_tokens=2), timeout_s=60.0))
-    while engine.scheduler.has_sequences:
+    while engine.stats[:2] != (0, 0):
         engine.step()
     assert isinstance(late.error, DeadlineExceeded)
     assert (in_time.finish_reason, in_time.error) == ("length", None)

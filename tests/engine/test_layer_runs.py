@@ -70,11 +70,11 @@ def test_every_logit_is_the_same(kind: str, offset: int) -> None:
 @pytest.mark.skipif(cpu_path() == "portable", reason="portable C decodes weights for 4 tokens on")
 def test_many_tokens_pass_the_halves_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Ctrl-C is answered between them."""
-    seen: list[int] = []
+    row_counts: list[int] = []
     original = FusedLayerChain.__call__
 
     def count(self: FusedLayerChain, x: Tensor, *rest: Any) -> Tensor:
-        seen.append(len(x))
+        row_counts.append(len(x))
         return original(self, x, *rest)
 
     monkeypatch.setattr(FusedLayerChain, "__call__", count)
@@ -82,7 +82,7 @@ def test_many_tokens_pass_the_halves_one_by_one(monkeypatch: pytest.MonkeyPatch)
     cache = decoder.new_cache(64, chunk_tokens=32)
     for tokens in (FEW_TOKENS + 1, FEW_TOKENS, 1):
         feed(decoder, cache, [1] * tokens, 0)
-    assert seen == [FEW_TOKENS, 1]
+    assert row_counts == [FEW_TOKENS, 1]
 
 
 @pytest.mark.parametrize("kind", ["dense", "window"])

@@ -207,3 +207,26 @@ def test_a_program_ends_at_once_and_in_peace(waits: str, sent: int | None) -> No
     assert time.monotonic() - start_s < 40
     assert process.returncode == (0 if sent is None else -sent), errors
     assert errors == "" or errors.endswith("KeyboardInterrupt\n")
+
+
+@pytest.mark.parametrize(
+    ("step_s", "delivered"), [(0.01, [0, 1, 2, 3, 4]), (0.0009, [0, 1, 1, 1, 4])]
+)
+def test_outputs_of_short_steps_are_delivered_together(
+    engine: Engine, step_s: float, delivered: list[int]
+) -> None:
+    """Before each step, so many outputs of the earlier ones have been delivered."""
+    step, sizes, submitted = engine.step, [], threading.Event()
+
+    def timed_step():
+        assert submitted.wait(20)
+        sizes.append(stream._outbox.qsize())
+        return [each._replace(time_s=1 + len(sizes) * step_s) for each in step()]
+
+    engine.step = timed_step
+    loop = EngineLoop(engine)
+    stream = loop.submit(SequenceRequest([5, 6], replace(GREEDY, max_tokens=5)))
+    submitted.set()
+    until(lambda: stream._outbox.qsize() == 5)
+    assert sizes == delivered
+    loop.close()

@@ -64,7 +64,7 @@ def test_replies_are_those_of_a_cache_that_grows(
     planned_bytes = pool_bytes(engine)
     asked = [Asked.of(engine, prompt, sampling) for prompt in prompts(12)]
     most = 0
-    while engine.scheduler.has_sequences:
+    while engine.stats[:2] != (0, 0):
         engine.step()
         most = max(most, len(engine.scheduler.running))
         assert pool_bytes(engine) == planned_bytes
@@ -83,7 +83,7 @@ def test_what_sequences_share_counts_once() -> None:
     planned_bytes = pool_bytes(engine)
     begun = [Asked.of(engine, [*shared, n, n + 1, n + 2], sampling) for n in range(1, 9)]
     most = 0
-    while engine.scheduler.has_sequences:
+    while engine.stats[:2] != (0, 0):
         engine.step()
         most = max(most, len(engine.scheduler.running))
     assert most >= 4
@@ -98,7 +98,7 @@ def test_layers_with_a_window_limit_short_sequences() -> None:
     engine = pool_engine(tiny_decoder("window"), 24)
     planned_bytes = pool_bytes(engine)
     asked = [Asked.of(engine, [n] * 5, replace(GREEDY, max_tokens=25)) for n in range(1, 9)]
-    while engine.scheduler.has_sequences:
+    while engine.stats[:2] != (0, 0):
         engine.step()
     assert all(len(each.finish()) == 25 for each in asked)
     assert pool_bytes(engine) == planned_bytes

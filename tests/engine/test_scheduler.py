@@ -104,7 +104,8 @@ def test_one_that_alone_outgrows_its_space_runs() -> None:
     for _ in range(7):
         step(scheduler)
     assert sequence.is_finished
-    assert not scheduler.has_sequences
+    assert not scheduler.running
+    assert not scheduler.waiting
 
 
 def test_small_ones_pass_one_that_has_no_space_but_not_for_ever() -> None:
@@ -163,7 +164,7 @@ def test_every_sequence_ends_within_the_budget(seed: int) -> None:
         assert scheduler.waiting == sorted(scheduler.waiting, key=lambda each: each.arrival)
         assert all(each.num_overtaken <= MAX_OVERTAKEN for each in sequences)
     caches.awaited = set()
-    while scheduler.has_sequences:
+    while scheduler.running or scheduler.waiting:
         assert step(scheduler)
     assert all(each.finish_reason == "length" for each in sequences)
 

@@ -45,21 +45,15 @@ class TestPackedMatrix:
         limit = 2e-3 if name in FLOAT_DTYPES else 1e-2
         assert relative_error(packed(name, blocks).matmul(x), expected) < limit
 
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-    def test_multiplies_decoded_tiles(
-        self, name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        size = dtype.itemsize
+    def test_multiplies_decoded_tiles(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(
             "mrs.kernels.cpu.packed.DECODED_TOKENS", dict.fromkeys(native_paths(), 1)
         )
-        monkeypatch.setattr("mrs.kernels.cpu.packed.decoded_value_bytes", lambda path: size)
-        monkeypatch.setattr("mrs.sizes.products.DECODED_TILE_BYTES", 32 * COLUMNS * size)
+        monkeypatch.setattr("mrs.sizes.products.DECODED_TILE_BYTES", 32 * COLUMNS * 2)
         blocks = random_blocks(name, ROWS, COLUMNS)
         x = torch.randn(3, COLUMNS, generator=torch.Generator().manual_seed(0))
         expected = x.double() @ reference_values(name, blocks).double().T
-        limit = 1e-5 if dtype is torch.float32 else 1e-2
-        assert relative_error(packed(name, blocks).matmul(x), expected) < limit
+        assert relative_error(packed(name, blocks).matmul(x), expected) < 1e-2
 
     def test_multiplies_bf16(self, name: str) -> None:
         blocks = random_blocks(name, ROWS, COLUMNS)
@@ -118,19 +112,23 @@ class TestPackedMatrix:
         )
 
 
-@pytest.mark.parametrize("name", sorted(set(PACKED_FORMATS) - set(FLOAT_DTYPES)))
-def test_rows_of_a_batch_are_multiplied_as_alone(name: str) -> None:
-    matrix = packed(name, random_blocks(name, ROWS, COLUMNS))
-    x = torch.randn(16, COLUMNS, generator=torch.Generator().manual_seed(0))
+@pytest.mark.parametrize("name", PACKED_FORMATS)
+@pytest.mark.parametrize(("rows", "columns"), [(51, 512), (40, 4608)])
+def test_rows_of_a_batch_are_multiplied_as_alone(name: str, rows: int, columns: int) -> None:
+    """With any number of tokens and threads; an odd number of groups, several blocks of columns."""
+    matrix = packed(name, random_blocks(name, rows, columns), columns)
+    x = torch.randn(300, columns, generator=torch.Generator().manual_seed(0))
     alone = torch.cat([matrix.matmul(row[None]) for row in x])
-    for tokens in range(2, min(17, matrix.dequantize_above_tokens)):
-        assert torch.equal(matrix.matmul(x[:tokens]), alone[:tokens])
+    least_decoded = matrix.dequantize_above_tokens
+    for tokens in (2, 3, 4, 5, 7, 8, 9, 12, 13, 16, 17, 20, 31, 64, 100, 129, 300):
+        if tokens < least_decoded:
+            assert torch.equal(matrix.matmul(x[-tokens:]), alone[-tokens:]), tokens
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_K", "Q6_K"])
 @pytest.mark.parametrize("rows", [16, 48, 700])
-def test_prompts_in_tiles(name: str, rows: int) -> None:
-    """Several tiles and panels, the last of each only filled in part."""
+def test_prompts_of_several_panels(name: str, rows: int) -> None:
+    """The last panel is only filled in part."""
     columns, tokens = 1280, 600
     blocks = random_blocks(name, rows, columns)
     x = torch.randn(tokens, columns, generator=torch.Generator().manual_seed(0))
@@ -146,7 +144,8 @@ def test_floats_of_any_width(name: str, columns: int) -> None:
     assert torch.equal(matrix.decode(), expected)
     assert matrix.nbytes == packed_bytes(FORMATS[name], 20, columns)
     x = torch.randn(3, columns, generator=torch.Generator().manual_seed(0))
-    assert relative_error(matrix.matmul(x), x.double() @ expected.double().T) < 2e-3
+    # Some paths round the activations to bf16, which has 8 bits.
+    assert relative_error(matrix.matmul(x), x.double() @ expected.double().T) < 2**-8
 
 
 @pytest.mark.parametrize("tokens", [4, 8, 33])

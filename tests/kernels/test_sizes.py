@@ -33,13 +33,9 @@ def members(of: str) -> list[str]:
     [
         ("GROUP_ROWS", "mrs.h", packed_layout),
         ("UNIT_COLUMNS", "mrs.h", packed_layout),
-        ("PROMPT_TOKENS", "mrs.h", products),
-        ("SPAN_COLUMNS", "mrs.h", products),
-        ("TILE_GROUPS", "mrs.h", products),
-        ("TILE_COLUMNS", "gemm/tiles.c", products),
-        ("TILES", "gemm/tiles.c", products),
-        ("PANELS", "gemm/tiles.c", products),
-        ("MIN_PROMPT_TOKENS", "gemm/pack_activations.c", products),
+        ("NARROW_TOKENS", "mrs.h", products),
+        ("WIDE_TOKENS", "mrs.h", products),
+        ("PIECE_TOKENS", "layer.c", fused_workspace),
         ("TASK_HEADS", "attention/attention.c", attention_workspace),
         ("ROW_VECTORS", "attention/attend_rows.inc.h", attention_workspace),
         ("STEP_KEYS", "attention/attend_rows.inc.h", attention_workspace),
@@ -50,7 +46,6 @@ def test_numbers(name: str, file: str, module: ModuleType) -> None:
 
 
 def test_numbers_of_other_names() -> None:
-    assert products.PANEL_WIDTHS[-1] == defined("MAX_TOKENS", "mrs.h")
     assert defined("LINE", "base.h") == products.LINE_BYTES
     for path in ("avx512", "avx2", "neon", "portable"):
         assert attention_workspace.LANES[path] == defined("LANES", f"isa/lanes_{path}.h")

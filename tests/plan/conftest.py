@@ -37,7 +37,7 @@ def small_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def planner_of() -> Callable[..., tuple[Planner, RunRequest]]:
-    """A planner of a folder on imagined devices, and the request that `changes` describe."""
+    """A planner of a folder on hypothetical devices, and the request that `changes` describe."""
 
     def make(
         folder: Path, *devices: str, cpu_packs: bool = True, **changes: Any

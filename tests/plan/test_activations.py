@@ -1,4 +1,4 @@
-"""Predicted activations bound what the engine is seen to allocate, closely."""
+"""Predicted activations bound what the engine allocates, closely."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicted activations bound what mixtures, latent attention and states are seen to allocate."""
+"""Predicted activations bound what mixtures, latent attention and states allocate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicted activations bound what a layer that looks at pictures is seen to allocate."""
+"""Predicted activations bound what a cross-attention layer allocates."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def test_reading(path: str, dense: str, wide: int, tokens: int, images: int) -> 
     layer = Layer(ATTENTION, Mlp(wide), NORM, "gated")
     part = make_layer(layer, dense)
     x = torch.randn(tokens, HIDDEN)
-    seen = tuple(
+    features = tuple(
         ImageFeatures(torch.tensor([row]), torch.randn(KEYS, HIDDEN)) for row in range(images)
     )
     cache = CrossAttentionCache(dtype=TORCH_DTYPES[dense], device=CPU)
-    batch = batch_of(tokens, [cache], seen)
+    batch = batch_of(tokens, [cache], features)
     measured = peak_bytes(lambda: part(x, batch, [cache]), CPU) - cache.nbytes + x.nbytes
     assert cache.nbytes == layer_kv_bytes(
         layer, CacheSize(1, 1, 512), FORMATS[dense], image_keys=images * KEYS
@@ -74,8 +74,8 @@ def test_decoding(path: str, dense: str) -> None:
     part, caches = make_layer(layer, dense), []
     for _ in range(4):
         cache = CrossAttentionCache(dtype=TORCH_DTYPES[dense], device=CPU)
-        seen = (ImageFeatures(torch.tensor([0]), torch.randn(KEYS, HIDDEN)),)
-        part(torch.randn(1, HIDDEN), batch_of(1, [cache], seen), [cache])
+        features = (ImageFeatures(torch.tensor([0]), torch.randn(KEYS, HIDDEN)),)
+        part(torch.randn(1, HIDDEN), batch_of(1, [cache], features), [cache])
         cache.advance(1)
         caches.append(cache)
     x, batch = torch.randn(4, HIDDEN), batch_of(1, caches)
@@ -96,14 +96,14 @@ def test_without_pictures_nothing_is_taken() -> None:
 
 
 def batch_of(
-    tokens: int, caches: list[CrossAttentionCache], seen: tuple[ImageFeatures, ...] = ()
+    tokens: int, caches: list[CrossAttentionCache], features: tuple[ImageFeatures, ...] = ()
 ) -> ForwardBatch:
-    """So many new tokens of each sequence, the first of which is shown what is `seen`."""
+    """So many new tokens of each sequence, of which the first has images: `features`."""
     inputs = []
     for number, cache in enumerate(caches):
         sequence = SequenceCache([], [cache], [cache])
         sequence.length = cache.length
-        images = seen if number == 0 else ()
+        images = features if number == 0 else ()
         inputs.append(SequenceInput(sequence, [0] * tokens, images=images))
     return forward_batch(inputs)
 

@@ -1,4 +1,4 @@
-"""Which devices are found: imagined, logical, NVIDIA's through a stand-in library, Apple's."""
+"""Which devices are found: hypothetical, logical, NVIDIA's through a stand-in library, Apple's."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_machine_with_a_cpu_only(machine):
     assert cpu == Device("cpu", 0, "Fast 9000", 64 * GIB, 48 * GIB, "cpu")
 
 
-def test_imagined_devices(machine):
+def test_hypothetical_devices(machine):
     devices = probe_devices(
         ["cpu=64GiB", "cuda:0=24GiB", "cuda:1=16GiB,bandwidth=448GB/s"], environ={}, **machine
     )
@@ -46,7 +46,7 @@ def test_imagined_devices(machine):
     assert devices[0].bandwidth_bytes_per_s is None
 
 
-def test_imagined_accelerators_stand_beside_the_real_cpu(machine):
+def test_hypothetical_accelerators_stand_beside_the_real_cpu(machine):
     devices = probe_devices(["cuda=24GiB"], environ={}, **machine)
     assert [(d.label, d.available_bytes) for d in devices] == [
         ("cuda:0", 24 * GIB),
@@ -127,7 +127,7 @@ def test_every_card_is_found_by_its_name():
         ([""], "''"),
     ],
 )
-def test_imagined_devices_that_make_no_sense(texts, quoted, machine):
+def test_hypothetical_devices_that_make_no_sense(texts, quoted, machine):
     with pytest.raises(UsageError) as caught:
         probe_devices(texts, environ={}, **machine)
     assert quoted in str(caught.value)

@@ -60,7 +60,7 @@ def test_the_schema_is_a_schema() -> None:
     ("gpus", "gib", "cpu_gib", "spilled"),
     [(1, 80, 128, True), (2, 80, 16, False), (4, 40, 16, False)],
 )
-def test_70b_on_imagined_gpus(
+def test_70b_on_hypothetical_gpus(
     llama_70b: Path, planner_of, gpus: int, gib: int, cpu_gib: int, spilled: bool
 ) -> None:
     devices = [f"cuda:{i}={gib}GiB,bandwidth=2000GB/s" for i in range(gpus)]

@@ -114,8 +114,8 @@ def test_what_was_measured_is_remembered(tiny: Path) -> None:
     measured = next(row for row in result.rows if row.term == "activations").measured_bytes
     assert after.breakdowns[-1].activations.expected == pytest.approx(measured, rel=0.01)
     assert not ModelLoader(replace(wish, calibration=False)).plan.corrected
-    imagined = replace(wish, devices=("cpu=4GiB",))
-    assert not ModelLoader(imagined).plan.corrected
+    hypothetical = replace(wish, devices=("cpu=4GiB",))
+    assert not ModelLoader(hypothetical).plan.corrected
     again = ModelLoader(wish).measure()
     ratio = next(iter(again.corrections.values())).activation_ratio
     assert ratio == pytest.approx(

@@ -28,5 +28,5 @@ def planned_decoder(
     weights = load_weights(
         checkpoint, description.parameters, plan.storage, device_of, lambda name, size_bytes: None
     )
-    dtype = TORCH_DTYPES[plan.dense.name]
-    return weights, Decoder(description.spec, weights, layer_devices, dtype)
+    dtypes = TORCH_DTYPES[plan.dense.name], TORCH_DTYPES[plan.cache_format.name]
+    return weights, Decoder(description.spec, weights, layer_devices, *dtypes)

@@ -130,7 +130,7 @@ def test_sequences_of_a_batch_do_not_mix(vision_model: LoadedVisionModel) -> Non
         sequence_input(vision_model.decoder, each.cache, images, ids[each.cache.length :], 0)
         for each, images, ids in fed
     ]
-    inputs = [replace(each, logits_rows=range(len(each.token_ids))) for each in inputs]
+    inputs = [each._replace(logits_rows=range(len(each.token_ids))) for each in inputs]
     caches = [each.cache for each, _, _ in fed]
     together = vision_model.decoder.forward(forward_batch(inputs), caches)
     first_again = vision_model.shown(f"{BEGIN} w1 {{}} w2 w3", IMAGES[:1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import groupby
 from math import prod
 from pathlib import Path
@@ -117,7 +116,7 @@ def test_text_alone(reference: VisionReference, vision_model: LoadedVisionModel)
     plain = Decoder(spec, vision_model.weights, devices, torch.float32)
     cache = plain.new_cache(50, 512)
     one = sequence_input(plain, cache, (), prompt.ids, len(prompt.ids))
-    one = replace(one, logits_rows=range(len(prompt.ids)))
+    one = one._replace(logits_rows=range(len(prompt.ids)))
     with torch.inference_mode():
         logits = plain.forward(forward_batch([one]), [cache])
     assert difference(logits, prompt.logits) < TOLERANCE

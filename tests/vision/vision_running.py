@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -118,7 +118,7 @@ class Conversation:
         while start < len(ids):
             end = chunk_end(images, min(start + self._chunk_tokens, len(ids)), start=start)
             one = sequence_input(self._decoder, self.cache, images, ids[start:end], len(ids))
-            one = replace(one, logits_rows=range(end - start))
+            one = one._replace(logits_rows=range(end - start))
             parts.append(self._decoder.forward(forward_batch([one]), [self.cache]))
             start = end
         self._ids = list(ids)

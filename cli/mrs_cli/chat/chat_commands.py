@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mrs.errors import UsageError
 from mrs.source.address import model_name
 from mrs_cli.chat.chat_images import count_images
-from mrs_cli.chat.chat_settings import changed, described, listed
+from mrs_cli.chat.chat_settings import KINDS, SAVED, changed, described, listed
 from mrs_cli.chat.question import Question
 from mrs_cli.chat.saved_chat import SavedChat
 from mrs_cli.chat.session import Session
@@ -81,6 +81,7 @@ def load(chat: ChatState, name: str) -> str:
 
     saved = saved_chat.load(_file(name, "load"))
     chat.session.system, chat.session.sampling = saved.system, saved.sampling
+    chat.session.chosen_by = dict.fromkeys(KINDS, SAVED)
     return resumed(chat.session, saved)
 
 
@@ -119,11 +120,13 @@ def plan(chat: ChatState, _: str) -> str:
 def set_sampling(chat: ChatState, text: str) -> str:
     session = chat.session
     if not text:
-        return listed(session.sampling)
+        return listed(session.sampling, session.model.suggested_sampling, session.chosen_by)
     name, *value = text.split(maxsplit=1)
     if not value:
         return described(session.sampling, name)
-    session.sampling = changed(session.sampling, name, value[0])
+    session.sampling = changed(
+        session.sampling, name, value[0], session.model.suggested_sampling, session.chosen_by
+    )
     return described(session.sampling, name, "is now")
 
 

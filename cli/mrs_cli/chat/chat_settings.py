@@ -12,6 +12,8 @@ from mrs.request import Sampling
 from mrs_cli.parsing.setting_kinds import NUMBERS, BiasesSetting, SettingKind, TextsSetting
 
 DEFAULT = "default"
+#: Where a setting was chosen, if not by a flag.
+CHAT, SAVED = "\\set", "saved chat"
 #: Fields of `Sampling` that a chat may set.
 KINDS: dict[str, SettingKind] = {
     **NUMBERS,
@@ -30,12 +32,32 @@ def is_setting(name: str) -> bool:
     return any(_key(field.name) == _key(name) for field in _settable())
 
 
-def changed(sampling: Sampling, name: str, text: str) -> Sampling:
-    """`sampling` with one setting changed; UsageError for a wrong name or value."""
+def completed(
+    sampling: Sampling, suggested: Mapping[str, float], chosen_by: Mapping[str, str]
+) -> Sampling:
+    """`sampling` with what the model suggests for the settings that nobody chose."""
+    values: dict[str, Any] = {n: value for n, value in suggested.items() if n not in chosen_by}
+    return replace(sampling, **values)
+
+
+def changed(
+    sampling: Sampling,
+    name: str,
+    text: str,
+    suggested: Mapping[str, float],
+    chosen_by: dict[str, str],
+) -> Sampling:
+    """`sampling` with one setting changed; UsageError for a wrong name or value.
+
+    `default` is what the model suggests, if anything. `chosen_by` gets the setting.
+    """
     field = _find(name)
-    value: Any = field.default
-    if text != DEFAULT:
+    if text == DEFAULT:
+        chosen_by.pop(field.name, None)
+        value: Any = suggested.get(field.name, field.default)
+    else:
         value = KINDS[field.name].parse(text, spelled=f"{_spelled(field)} {text}")
+        chosen_by[field.name] = CHAT
     return replace(sampling, **{field.name: value})
 
 
@@ -45,15 +67,22 @@ def described(sampling: Sampling, name: str, verb: str = "is") -> str:
     return f"{_spelled(field)} {verb} {_text(field, sampling)}"
 
 
-def listed(sampling: Sampling) -> str:
-    """A line for each setting: its name, its value, and which values it may have."""
+def listed(sampling: Sampling, suggested: Mapping[str, float], chosen_by: Mapping[str, str]) -> str:
+    """A line for each setting: name, value, where that comes from, and which values it may have."""
+    by_model = dict.fromkeys(suggested, "model")
     rows = [
-        (_spelled(field), _text(field, sampling), KINDS[field.name].description)
+        (
+            _spelled(field),
+            _text(field, sampling),
+            {**by_model, **chosen_by}.get(field.name, DEFAULT),
+            KINDS[field.name].description,
+        )
         for field in _settable()
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
-        f"{name:<{widths[0]}}  {value:<{widths[1]}}  {allowed}" for name, value, allowed in rows
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
     ]
     return "\n".join([*lines, "", "\\set NAME default resets a setting."])
 

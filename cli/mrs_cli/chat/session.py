@@ -24,7 +24,8 @@ class Session:
     """`turns` are alternating messages of user and assistant, oldest first.
 
     `usage` belongs to the last reply, and is None after an undo or a load. `unanswered` is the
-    last question if it got no answer. `vision` is set for vision models.
+    last question if it got no answer. `vision` is set for vision models. `chosen_by` says where a
+    person chose a setting; the others are the model's or the defaults.
     """
 
     model: Model
@@ -36,6 +37,7 @@ class Session:
     usage: ReplyUsage | None = None
     unanswered: Question | None = None
     vision: VisionRequest | None = None
+    chosen_by: dict[str, str] = field(default_factory=dict)
 
     @property
     def saved(self) -> SavedChat:

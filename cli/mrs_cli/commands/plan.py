@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mrs.devices.bandwidth import learn_host_bandwidth
 from mrs.errors import ExitCode, UsageError
+from mrs.garbage import garbage_collection_paused
 from mrs.model_loader import ModelLoader
 from mrs.plan.report.conversations import conversations_at_once
 from mrs.plan.report.suggestions import nearest_changes
@@ -66,7 +67,10 @@ def show_plan(
     The exit code of a plan that does not fit is DOES_NOT_FIT.
     """
     with log_to_stderr(environment, quiet=output.quiet, verbose=output.verbose):
-        return _show_plan(environment, output, planned, request)
+        if not planned.dry_run:
+            return _show_plan(environment, output, planned, request)
+        with garbage_collection_paused():  # the headers and plans stay until the end
+            return _show_plan(environment, output, planned, request)
 
 
 def _show_plan(

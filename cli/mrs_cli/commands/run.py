@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 from mrs.errors import ExitCode, UsageError
 from mrs_cli.chat.chat_commands import resumed
 from mrs_cli.chat.chat_images import read_image
+from mrs_cli.chat.chat_settings import completed
 from mrs_cli.chat.last_chat import save_last
 from mrs_cli.chat.multiline_text import unquoted
 from mrs_cli.chat.question import Question
@@ -40,7 +41,13 @@ def run(environment: Environment, task: RunTask) -> ExitCode:
         model = load_model(environment, task.request, quiet=output.quiet)
         stack.callback(model.close)
         session = Session(
-            model, task.sampling, task.system, log, model_id, vision=task.request.vision
+            model,
+            completed(task.sampling, model.suggested_sampling, task.chosen_by),
+            task.system,
+            log,
+            model_id,
+            vision=task.request.vision,
+            chosen_by=dict(task.chosen_by),
         )
         if task.interactive:
             return _chat(environment, task, session, first, typed_ahead)

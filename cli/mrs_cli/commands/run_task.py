@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mrs.errors import UsageError
 from mrs.request import RunRequest, Sampling
+from mrs_cli.chat.chat_settings import KINDS, SAVED
 from mrs_cli.chat.saved_chat import SavedChat
 from mrs_cli.parsing.flags.command_flags import OutputFlags
 from mrs_cli.parsing.flags.global_flags import GlobalFlags
 from mrs_cli.parsing.flags.sampling_flags import AskFlags
-from mrs_cli.parsing.model_requests import sampling, valid_text
+from mrs_cli.parsing.model_requests import given_sampling, valid_text
 
 
 @dataclass(frozen=True)
 class RunTask:
     """Without a `prompt`, prompts come from standard input; `-` asks for that (`stdin`).
 
+    `sampling` has all settings, `chosen_by` says for those that a person chose where that was.
     `images` are paths or web addresses of the prompt's images; `resumed` is the chat to continue.
     """
 
     request: RunRequest
     sampling: Sampling
+    chosen_by: Mapping[str, str]
     output: OutputFlags
     prompt: str | None = None
     images: tuple[str, ...] = ()
@@ -45,11 +48,13 @@ def run_task(
     if flags.log == "":
         raise UsageError("--log is empty", hint="give a file name")
     resumed = _resumed(flags)
-    chosen = sampling(ask, resumed.sampling if resumed else Sampling())
+    given = given_sampling(ask) | ({} if flags.seed is None else {"seed": flags.seed})
+    chosen_by = dict.fromkeys(KINDS, SAVED) if resumed else {}
     system = None if ask.system is None else valid_text(ask.system)
     return RunTask(
         request=request,
-        sampling=chosen if flags.seed is None else replace(chosen, seed=flags.seed),
+        sampling=replace(resumed.sampling if resumed else Sampling(), **given),
+        chosen_by=chosen_by | dict.fromkeys(given, "flag"),
         output=output,
         prompt=prompt,
         images=tuple(ask.image or ()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, fields
 from itertools import zip_longest
 from typing import Any
@@ -46,6 +46,43 @@ def _parameters(group: type) -> list[inspect.Parameter]:
         )
         for each in fields(group)
     ]
+
+
+class Commands(Mapping[str, Any]):
+    """Commands by name, each built at its first look-up: a process uses one or two of them."""
+
+    def __init__(self, builders: dict[str, tuple[str, Callable[[], Any]]]) -> None:
+        #: The help and the builder of each command.
+        self.builders = builders
+        self._built: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._built:
+            _, build = self.builders[name]
+            self._built[name] = build()
+        return self._built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.builders)
+
+    def __len__(self) -> int:
+        return len(self.builders)
+
+
+def flag_command(name: str, help: str, callback: Callable[..., None]) -> Any:
+    """The parser's command of a callback that `takes` flags."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command(name, help=help, cls=FlagCommand, options_metavar="[FLAGS]")(callback)
+    return typer.main.get_command(app)
+
+
+def flag_group(callback: Callable[..., None], commands: Commands, **settings: Any) -> Any:
+    """The parser's group of `commands`, whose own flags are those that the callback `takes`."""
+    app = typer.Typer(cls=FlagGroup, add_completion=False, rich_markup_mode=None, **settings)
+    app.callback()(callback)
+    group: Any = typer.main.get_command(app)
+    group.commands = commands
+    return group
 
 
 def panels(command: Any, ctx: Any) -> dict[str, list[Any]]:
@@ -104,8 +141,11 @@ class FlagCommand(TyperCommand):
 class FlagGroup(TyperGroup):
     """Several commands; the help lists them first, and `--thinking` needs no value."""
 
+    commands: Any  # `Commands`
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        self.format_commands(ctx, formatter)
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, h) for name, (h, _) in self.commands.builders.items()])
         _format_options(self, ctx, formatter)
 
     def get_short_help_str(self, limit: int = 0) -> str:
@@ -115,7 +155,7 @@ class FlagGroup(TyperGroup):
         return [*(["[FLAGS]"] if self.params else []), self.subcommand_metavar]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, _with_thinking_value(args, self.commands))
+        return super().parse_args(ctx, _with_thinking_value(args, self.commands.builders))
 
 
 def _with_thinking_value(args: list[str], commands: Collection[str]) -> list[str]:

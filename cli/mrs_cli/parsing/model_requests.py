@@ -13,6 +13,7 @@ from mrs_cli.parsing.flags.model_flags import GgufFlags, PlainFlags, VisionFlags
 from mrs_cli.parsing.flags.paged_flags import PagedFlags
 from mrs_cli.parsing.flags.planning_flags import ImageFlags, PlanningFlags
 from mrs_cli.parsing.flags.sampling_flags import SamplingFlags
+from mrs_cli.parsing.grammar_flags import read_grammar
 from mrs_cli.parsing.setting_kinds import BiasesSetting
 
 
@@ -105,8 +106,8 @@ def paged_request(flags: PagedFlags) -> PagedRequest:
     )
 
 
-def sampling(flags: SamplingFlags, otherwise: Sampling) -> Sampling:
-    """The settings that flags give, and those of `otherwise` for the rest."""
+def given_sampling(flags: SamplingFlags) -> dict[str, Any]:
+    """The settings that flags give, by the names of `Sampling`."""
     given: dict[str, Any] = {
         each.name: value
         for each in fields(Sampling)
@@ -122,7 +123,9 @@ def sampling(flags: SamplingFlags, otherwise: Sampling) -> Sampling:
             BiasesSetting().pair(text, spelled=f"--logit-bias {text}")
             for text in given["logit_bias"]
         )
-    return replace(otherwise, **given)
+    if flags.grammar is not None or flags.json_schema is not None:
+        given["grammar"] = read_grammar(flags.grammar, flags.json_schema)
+    return given
 
 
 def valid_text(argument: str) -> str:

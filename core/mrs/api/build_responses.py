@@ -7,6 +7,7 @@ from typing import TypedDict
 
 from mrs.api.chunk_stream import Chunk, Collected, total_usage
 from mrs.api.responses import (
+    CalledFunction,
     ChatCompletionChunkResponse,
     ChatCompletionResponse,
     Choice,
@@ -16,6 +17,7 @@ from mrs.api.responses import (
     CompletionResponse,
     Logprobs,
     ResponseMessage,
+    ToolCallResponse,
 )
 
 
@@ -35,7 +37,7 @@ class _ChoiceFields(TypedDict):
 
 def chat_response(replies: Sequence[Collected], identity: Identity) -> ChatCompletionResponse:
     choices = [
-        Choice(message=ResponseMessage(reply.text), **_choice_fields(reply, index))
+        Choice(message=_message(reply), **_choice_fields(reply, index))
         for index, reply in enumerate(replies)
     ]
     usage = total_usage([reply.usage for reply in replies])
@@ -43,7 +45,7 @@ def chat_response(replies: Sequence[Collected], identity: Identity) -> ChatCompl
 
 
 def chat_chunk(chunk: Chunk, identity: Identity) -> ChatCompletionChunkResponse:
-    choice = ChunkChoice(delta=ResponseMessage(chunk.text), **_choice_fields(chunk, chunk.index))
+    choice = ChunkChoice(delta=_message(chunk), **_choice_fields(chunk, chunk.index))
     return ChatCompletionChunkResponse(choices=[choice], usage=chunk.usage, **identity)
 
 
@@ -62,6 +64,14 @@ def completion_response(
 def completion_chunk(chunk: Chunk, identity: Identity) -> CompletionChunkResponse:
     choice = CompletionChoice(text=chunk.text, **_choice_fields(chunk, chunk.index))
     return CompletionChunkResponse(choices=[choice], usage=chunk.usage, **identity)
+
+
+def _message(reply: Collected | Chunk) -> ResponseMessage:
+    calls = [
+        ToolCallResponse(each.index, each.id, CalledFunction(each.name, each.arguments))
+        for each in reply.calls
+    ]
+    return ResponseMessage(reply.text, tool_calls=calls or None)
 
 
 def _choice_fields(reply: Collected | Chunk, index: int) -> _ChoiceFields:

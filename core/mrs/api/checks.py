@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,13 @@ def _is_bias(value: Any) -> bool:
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
+
+
+def _is_tool(value: Any) -> bool:
+    try:
+        return isinstance(json.loads(value) if _is_text(value) else value, Mapping)
+    except (ValueError, RecursionError):
+        return False
 
 
 _COUNT, _POSITIVE = Number(whole=True), Number(1, whole=True)
@@ -82,6 +90,18 @@ FIELDS: Mapping[str, FieldType] = {
     "reasoning_effort": one_of("off", "none"),
     "truncate_sequence": _FLAG,
     "ignore_eos": _FLAG,
+    "grammar": Allowed(
+        "a string, or an object", lambda value: _is_text(value) or isinstance(value, Mapping)
+    ),
+    "grammar_type": one_of("regex", "json_schema", "lark", "llguidance"),
+    "tool_schemas": Allowed(
+        "a list of objects, or of their JSON", lambda value: _is_list(value, _is_tool)
+    ),
+    "tool_choice": Allowed(
+        "none, auto, required or the object of a function",
+        lambda value: _is_text(value) or isinstance(value, Mapping),
+    ),
+    "response_format": Allowed("an object", lambda value: isinstance(value, Mapping)),
     # a model
     "model_id": _NAME,
     "quantized_model_id": _NAME,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 from mrs.api.responses import Logprobs, ResponseLogprob, TopLogprob, Usage
-from mrs.events import Event, Finished, ReplyUsage, TextDelta, TokenLogprob
+from mrs.events import Event, Finished, ReplyUsage, TextDelta, TokenLogprob, ToolCallDelta
 
 Response_co = TypeVar("Response_co", covariant=True)
 
@@ -28,6 +28,7 @@ class Chunk:
     logprobs: Logprobs | None = None
     finish_reason: str | None = None
     usage: Usage | None = None
+    calls: tuple[ToolCallDelta, ...] = ()
 
 
 class ChunkStream(Generic[Response_co]):
@@ -76,6 +77,9 @@ def _chunks(replies: Sequence[Events], start: str) -> Iterator[Chunk]:
             if isinstance(event, TextDelta):
                 yield Chunk(index, event.text, logprobs_of(event.logprobs))
                 continue
+            if isinstance(event, ToolCallDelta):
+                yield Chunk(index, calls=(event,))
+                continue
             del open_replies[index]
             if isinstance(event, Finished):
                 if event.reason == "cancelled":
@@ -91,6 +95,7 @@ class Collected:
     logprobs: Logprobs | None
     finish_reason: str
     usage: ReplyUsage
+    calls: tuple[ToolCallDelta, ...] = ()
 
 
 def collect(replies: Sequence[Events]) -> list[Collected]:
@@ -104,8 +109,12 @@ def collect(replies: Sequence[Events]) -> list[Collected]:
 
 def _collected(reply: Events) -> Collected:
     deltas: list[TextDelta] = []
-    while isinstance(event := next(reply), TextDelta):
-        deltas.append(event)
+    parts: list[ToolCallDelta] = []
+    while not isinstance(event := next(reply), Finished):
+        if isinstance(event, TextDelta):
+            deltas.append(event)
+        else:
+            parts.append(event)
     if event.reason == "cancelled":
         raise KeyboardInterrupt
     return Collected(
@@ -113,6 +122,18 @@ def _collected(reply: Events) -> Collected:
         logprobs_of([each for delta in deltas for each in delta.logprobs]),
         event.reason,
         event.usage,
+        whole_calls(parts),
+    )
+
+
+def whole_calls(parts: Sequence[ToolCallDelta]) -> tuple[ToolCallDelta, ...]:
+    """The calls whose parts these are."""
+    heads = [part for part in parts if part.name is not None]
+    return tuple(
+        replace(
+            head, arguments="".join(part.arguments for part in parts if part.index == head.index)
+        )
+        for head in heads
     )
 
 

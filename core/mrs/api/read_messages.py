@@ -6,18 +6,34 @@ from collections.abc import Mapping
 from typing import Any
 
 from mrs.api.checks import ROLES, check_keys
-from mrs.api.field_types import one_of, require
+from mrs.api.field_types import of_type, one_of, require
 from mrs.errors import Unsupported, UsageError
 from mrs.request import IMAGE_MARK, Message
+from mrs.tools.read_messages import read_calls
 
 
 def read_message(given: Mapping[str, Any]) -> Message:
     """A message as chat templates get it. Raises UsageError and Unsupported."""
-    if not {"role", "content"} <= given.keys():
+    calls = read_calls(given.get("tool_calls"))
+    if "role" not in given or not (calls or "content" in given):
         raise UsageError("a message lacks its role or content", hint='{"role": …, "content": …}')
-    check_keys("a message", given, ("role", "content"))
-    role, content = given["role"], given["content"]
+    check_keys("a message", given, ("role", "content", "tool_calls", "tool_call_id", "name"))
+    role, content = given["role"], given.get("content")
     require("the role of a message", role, one_of(*ROLES))
+    message = _contents("" if content is None and calls else content)
+    message["role"] = role
+    if calls:
+        message["tool_calls"] = calls
+    for name in ("tool_call_id", "name"):
+        if given.get(name) is not None:
+            require(f"{name} of a message", given[name], of_type("a string", str))
+            message[name] = given[name]
+    return message
+
+
+def _contents(content: Any) -> Message:
+    """A message of the user with this content."""
+    role = "user"
     if isinstance(content, str):
         return Message(role=role, content=content)
     if not isinstance(content, list):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -9,11 +10,16 @@ from typing import Any
 from mrs.api.checks import check_fields
 from mrs.api.read_messages import read_message
 from mrs.errors import UsageError
-from mrs.request import Message, Sampling
+from mrs.grammar.request_fields import grammar_of, grammar_of_response_format
+from mrs.request import Grammar, Message, Sampling
+from mrs.tools.read_messages import with_tool_names
+from mrs.tools.tool_request import ToolRequest, read_tools
 
 
 class _Settings:
-    """How replies are generated. A setting that is None is off; no temperature means greedy.
+    """How replies are generated. A setting that is None is as the model's files suggest.
+
+    If they suggest nothing, it is off, and no temperature means greedy.
 
     logit_bias         token id -> value that is added to its logit
     logprobs           return the log probability of each token of the reply
@@ -22,6 +28,9 @@ class _Settings:
     stream             return chunks as they are generated
     truncate_sequence  drop the oldest part of a prompt that is too long
     ignore_eos         no token ends a reply
+    grammar            what replies must match, of the `grammar_type` regex, json_schema, lark or
+                       llguidance
+    response_format    the same in OpenAI's form, of the type text, json_object or json_schema
     """
 
     max_tokens: int | None
@@ -42,23 +51,41 @@ class _Settings:
     dry_allowed_length: int | None
     dry_sequence_breakers: Sequence[str] | None
     ignore_eos: bool
+    grammar: str | Mapping[str, Any] | None
+    grammar_type: str | None
+    response_format: Mapping[str, Any] | None
 
     def __post_init__(self) -> None:
         check_fields(self, {})
+        _ = self._grammar
 
-    def samplings(self) -> list[Sampling]:
-        """The sampling settings of each of the `n_choices` replies."""
-        return [self._sampling(choice) for choice in range(self.n_choices)]
+    @property
+    def _grammar(self) -> Grammar | None:
+        if (self.grammar is None) != (self.grammar_type is None):
+            raise UsageError("grammar and grammar_type belong together", hint="give both")
+        if self.grammar is None:
+            form = self.response_format
+            return None if form is None else grammar_of_response_format(form)
+        if self.response_format is not None:
+            raise UsageError("grammar and response_format are both given", hint="give one of them")
+        return grammar_of(self.grammar_type, self.grammar)
 
-    def _sampling(self, choice: int) -> Sampling:
+    def samplings(self, suggested: Mapping[str, float]) -> list[Sampling]:
+        """The settings of each of the `n_choices` replies; the model suggests some, by name."""
+        return [self._sampling(choice, suggested) for choice in range(self.n_choices)]
+
+    def _sampling(self, choice: int, suggested: Mapping[str, float]) -> Sampling:
         default = Sampling()
+        top_k = suggested.get("top_k") if self.top_k is None else self.top_k
         breakers = self.dry_sequence_breakers
         return Sampling(
-            temperature=_default(self.temperature, 0.0),
-            top_k=self.top_k,
-            top_p=_default(self.top_p, 1.0),
-            min_p=_default(self.min_p, 0.0),
-            repetition_penalty=_default(self.repetition_penalty, 1.0),
+            temperature=_default(self.temperature, suggested.get("temperature", 0.0)),
+            top_k=None if top_k is None else int(top_k),
+            top_p=_default(self.top_p, suggested.get("top_p", 1.0)),
+            min_p=_default(self.min_p, suggested.get("min_p", 0.0)),
+            repetition_penalty=_default(
+                self.repetition_penalty, suggested.get("repetition_penalty", 1.0)
+            ),
             frequency_penalty=_default(self.frequency_penalty, 0.0),
             presence_penalty=_default(self.presence_penalty, 0.0),
             max_tokens=self.max_tokens,
@@ -72,6 +99,7 @@ class _Settings:
                 default.dry_sequence_breakers if breakers is None else _texts(breakers)
             ),
             ignore_eos=self.ignore_eos,
+            grammar=self._grammar,
             variant=choice,
         )
 
@@ -85,6 +113,9 @@ class ChatCompletionRequest(_Settings):
     https:// URL, or a base64 data: URI. If `messages` is a string, it is the prompt itself, and no
     chat template is applied. The fields and their order are those of the Python package mistralrs;
     a field that is not supported accepts its default value only. Raises UsageError and Unsupported.
+
+    `tool_schemas` are tools in OpenAI's form, each an object or its JSON, and `tool_choice` is
+    none, auto, required or {"type": "function", "function": {"name": …}}.
     """
 
     messages: Sequence[Mapping[str, Any]] | str
@@ -102,11 +133,11 @@ class ChatCompletionRequest(_Settings):
     top_p: float | None = None
     top_k: int | None = None
     stream: bool = False
-    grammar: None = None
-    grammar_type: None = None
+    grammar: str | Mapping[str, Any] | None = None
+    grammar_type: str | None = None
     min_p: float | None = None
-    tool_schemas: None = None
-    tool_choice: None = None
+    tool_schemas: Sequence[str | Mapping[str, Any]] | None = None
+    tool_choice: str | Mapping[str, Any] | None = None
     dry_multiplier: float | None = None
     dry_base: float | None = None
     dry_allowed_length: int | None = None
@@ -129,9 +160,11 @@ class ChatCompletionRequest(_Settings):
     ignore_eos: bool = False
     _: KW_ONLY
     adapter: None = None
+    response_format: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _ = self.tools
         if not self.messages:
             raise UsageError("the request has no messages", hint="give at least one")
         if self.enable_thinking and self.reasoning_effort is not None:
@@ -149,7 +182,15 @@ class ChatCompletionRequest(_Settings):
         """The messages as chat templates get them. Raises UsageError and Unsupported."""
         if isinstance(self.messages, str):
             raise UsageError("`messages` is a string", hint="that is a prompt, not a conversation")
-        return [read_message(each) for each in self.messages]
+        return with_tool_names([read_message(each) for each in self.messages])
+
+    @property
+    def tools(self) -> ToolRequest | None:
+        """The tools that a reply may call, if any. Raises UsageError."""
+        schemas = [
+            json.loads(each) if isinstance(each, str) else each for each in self.tool_schemas or ()
+        ]
+        return read_tools(schemas, self.tool_choice)
 
 
 @dataclass(frozen=True)
@@ -176,8 +217,8 @@ class CompletionRequest(_Settings):
     top_p: float | None = None
     suffix: None = None
     top_k: int | None = None
-    grammar: None = None
-    grammar_type: None = None
+    grammar: str | Mapping[str, Any] | None = None
+    grammar_type: str | None = None
     min_p: float | None = None
     tool_schemas: None = None
     tool_choice: None = None
@@ -192,6 +233,7 @@ class CompletionRequest(_Settings):
     logprobs: bool = False
     top_logprobs: int | None = None
     stream: bool = False
+    response_format: Mapping[str, Any] | None = None
 
 
 def _default(value: float | None, default: float) -> float:

@@ -51,19 +51,38 @@ class Logprobs:
 
 
 @dataclass(frozen=True)
+class CalledFunction:
+    """The name of a tool and its arguments as JSON; in a chunk, what is new of them."""
+
+    name: str | None
+    arguments: str
+
+
+@dataclass(frozen=True)
+class ToolCallResponse:
+    """A call of a tool; in a chunk, a part of it, of which the first one has an id and a name."""
+
+    index: int
+    id: str | None
+    function: CalledFunction
+    type: str = "function"
+
+
+@dataclass(frozen=True)
 class ResponseMessage:
     """The message of a reply; in a chunk, the text since the last chunk."""
 
     content: str
     role: str = "assistant"
-    tool_calls: None = None
+    tool_calls: list[ToolCallResponse] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Choice:
     """One of the replies to a request.
 
-    `finish_reason` is `stop` or `length`; None in every chunk but the last one of a reply.
+    `finish_reason` is `stop`, `length` or `tool_calls`; None in every chunk but the last one of a
+    reply.
     """
 
     index: int

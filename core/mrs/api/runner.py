@@ -170,7 +170,7 @@ class Runner:
         messages = request.messages
         if not isinstance(messages, str):
             messages = _with_images_read(request.conversation())
-        replies = [self._reply(messages, each, request) for each in request.samplings()]
+        replies = [self._reply(messages, each, request) for each in self._samplings(request)]
         identity = self._identity()
         if request.stream:
             return ChunkStream(replies, lambda chunk: chat_chunk(chunk, identity))
@@ -184,7 +184,9 @@ class Runner:
         A KeyboardInterrupt cancels the replies and is raised again.
         """
         self._check_call(request, CompletionRequest, model_id)
-        replies = [self._complete(request.prompt, each, request) for each in request.samplings()]
+        replies = [
+            self._complete(request.prompt, each, request) for each in self._samplings(request)
+        ]
         identity = self._identity()
         start = request.prompt if request.echo_prompt else ""
         if request.stream:
@@ -263,13 +265,20 @@ class Runner:
         if model_id is not None:
             require("model_id", model_id, one_of("default", loaded))
 
+    def _samplings(self, request: ChatCompletionRequest | CompletionRequest) -> list[Sampling]:
+        return request.samplings(self._model.suggested_sampling)
+
     def _reply(
         self, messages: str | Sequence[Message], sampling: Sampling, request: ChatCompletionRequest
     ) -> Events:
         if isinstance(messages, str):
             return self._complete(messages, sampling, request)
         return self._model.stream_chat(
-            messages, sampling, thinking=request.thinking, truncate=request.truncate_sequence
+            messages,
+            sampling,
+            thinking=request.thinking,
+            truncate=request.truncate_sequence,
+            tools=request.tools,
         )
 
     def _complete(

@@ -19,6 +19,18 @@ class Scales(NamedTuple):
     tile: tuple[int, int]
 
 
+class Quantization(NamedTuple):
+    """How the names of a checkpoint's quantized tensors are formed.
+
+    A quantized weight `name` is stored as the tensors `name + values_suffix` and
+    `name + scales_suffix`, with one scale for each `tile` (rows, columns) of values.
+    """
+
+    values_suffix: str
+    scales_suffix: str
+    tile: tuple[int, int]
+
+
 class Piece(NamedTuple):
     """Rows of one tensor of a checkpoint; a parameter consists of one or more pieces.
 

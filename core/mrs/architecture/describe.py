@@ -6,20 +6,13 @@ from dataclasses import dataclass
 
 from mrs.architecture.binding import Parameter
 from mrs.architecture.check import check_tensors
-from mrs.architecture.config import Config
 from mrs.architecture.describe_safetensors import (
     CheckpointHeaders,
     ReadModel,
-    read_multimodal,
+    has_tower,
     read_safetensors,
 )
-from mrs.architecture.family_registry import family_by_gguf_arch, family_by_name
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.parameters import list_parameters
-from mrs.architecture.readers.gguf_reader import architecture, config_from_gguf
-from mrs.architecture.tensor_names import GGUF
-from mrs.architecture.vision.describe_vision import with_longest_edge
-from mrs.architecture.vision.mmproj import describe_mmproj
 
 
 @dataclass(frozen=True)
@@ -44,15 +37,31 @@ def describe(
     family, feature or tensor that is not supported, NotReadable for a missing config key and for a
     tensor that is missing or has a wrong shape, UsageError if `max_edge` would have no effect.
     """
-    if checkpoint.container == "gguf":
-        found = _read_gguf(checkpoint, arch)
-        if with_vision:
-            found = _with_mmproj(found, checkpoint)
-    else:
-        found = (read_multimodal if with_vision else read_safetensors)(checkpoint, arch)
+    found = _read(checkpoint, arch, with_vision=with_vision)
     _check_tensors(found, checkpoint)
-    spec = found.spec if max_edge is None else with_longest_edge(found.spec, max_edge)
+    spec = found.spec
+    if max_edge is not None:
+        from mrs.architecture.vision.describe_vision import with_longest_edge
+
+        spec = with_longest_edge(spec, max_edge)
     return Description(spec, tuple(found.parameters))
+
+
+def _read(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: bool) -> ReadModel:
+    if checkpoint.container == "gguf":
+        from mrs.architecture.describe_gguf import read_gguf
+
+        return read_gguf(checkpoint, arch, with_vision=with_vision)
+    if with_vision:
+        from mrs.architecture.vision.describe_vision import read_multimodal
+
+        return read_multimodal(checkpoint, arch)
+    if has_tower(checkpoint):
+        from mrs.architecture.vision.describe_vision import read_without_tower
+
+        if (found := read_without_tower(checkpoint, arch)) is not None:
+            return found
+    return read_safetensors(checkpoint, arch)
 
 
 def _check_tensors(found: ReadModel, checkpoint: CheckpointHeaders) -> None:
@@ -65,26 +74,3 @@ def _check_tensors(found: ReadModel, checkpoint: CheckpointHeaders) -> None:
         found.prefix + prefix.format(layers=len(found.spec.layers)) for prefix in found.ignored
     ]
     check_tensors(found.parameters, shapes, ignored, checkpoint.model_id)
-
-
-def _read_gguf(checkpoint: CheckpointHeaders, arch: str | None) -> ReadModel:
-    metadata, where = checkpoint.config, checkpoint.model_id
-    family = family_by_name(arch) if arch else family_by_gguf_arch(architecture(metadata, where))
-    shapes = {name: tensor.shape for name, tensor in checkpoint.tensors.items()}
-    spec = family.read(Config(config_from_gguf(metadata, shapes, family.gguf_keys, where), where))
-    if family.gguf_rope_interleaved:
-        spec = spec.with_interleaved_rope()
-    parameters = list_parameters(spec, {**GGUF, **family.gguf}, shapes)
-    return ReadModel(spec, parameters, ignored=family.ignored)
-
-
-def _with_mmproj(found: ReadModel, checkpoint: CheckpointHeaders) -> ReadModel:
-    """Add the vision tower and projector of an mmproj file to a GGUF model."""
-    spec, vision_parameters = describe_mmproj(
-        checkpoint.image_config,
-        checkpoint.config.get("tokenizer.ggml.tokens", ()),
-        found.spec,
-        checkpoint.tensors,
-        checkpoint.model_id,
-    )
-    return found._replace(spec=spec, parameters=found.parameters + vision_parameters)

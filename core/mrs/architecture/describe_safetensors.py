@@ -1,9 +1,9 @@
-"""Describe the model in a checkpoint of safetensors files: a text model or a vision model."""
+"""Describe the language model in a checkpoint of safetensors files."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from mrs.architecture.binding import Parameter, WeightTransform
 from mrs.architecture.config import Config
@@ -11,19 +11,14 @@ from mrs.architecture.family import Family
 from mrs.architecture.family_registry import family_by_name
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.parameters import list_parameters
-from mrs.architecture.readers.quantization_reader import read_quantization, with_scales
+from mrs.architecture.readers.quantization_reader import read_quantization
 from mrs.architecture.slots import WeightKind
 from mrs.architecture.tensor_names import SAFETENSORS
-from mrs.architecture.vision.describe_vision import (
-    describe_vision,
-    find_vision_family,
-    language_model_of,
-    vision_family,
-    vision_tensor_prefixes,
-)
-from mrs.architecture.vision.vision_family import TOWER_KEYS, VisionFamily
 from mrs.errors import NotReadable
 
+TowerKey = Literal["vision_config", "img_processor"]
+#: A config without any of these keys is not that of a vision model.
+TOWER_KEYS: tuple[TowerKey, ...] = get_args(TowerKey)
 #: Prefix of the language model's tensor names in multimodal checkpoints.
 _LANGUAGE_MODEL = "language_model."
 
@@ -64,52 +59,27 @@ class ReadModel(NamedTuple):
 _TRANSFORMS: dict[WeightKind, WeightTransform] = {"decay": "negative_exp"}
 
 
+def has_tower(checkpoint: CheckpointHeaders) -> bool:
+    """Whether the config of the language model is also that of a vision tower."""
+    values, _ = text_config(checkpoint.config, checkpoint.tensors)
+    return any(key in values for key in TOWER_KEYS)
+
+
 def read_safetensors(checkpoint: CheckpointHeaders, arch: str | None) -> ReadModel:
     where = checkpoint.model_id
-    values, prefix = _text_config(checkpoint.config, checkpoint.tensors)
-    name = arch or _model_type(values, where)
-    # The lookup imports all vision families, so it is skipped for configs of text models.
-    has_tower = any(key in values for key in TOWER_KEYS)
-    multimodal = find_vision_family(name) if has_tower else None
-    if multimodal is not None and multimodal.tower_key in values:
-        found = _read_language_model(checkpoint, multimodal)
-        return found._replace(
-            ignored=found.ignored + vision_tensor_prefixes(multimodal, checkpoint.tensors)
-        )
-    family = family_by_name(name)
+    values, prefix = text_config(checkpoint.config, checkpoint.tensors)
+    family = family_by_name(arch or model_type(values, where))
     config = Config({**family.defaults, **values}, where)
     full = family.read(config)
     spec = full.without_cross_attention()
     names = {**SAFETENSORS, **family.safetensors}
-    parameters = _text_parameters(checkpoint, family, config, spec, names, prefix)
+    parameters = text_parameters(checkpoint, family, config, spec, names, prefix)
     removed = set(range(len(full.layers))) - set(spec.file_layer_indices)
     unused = (names["layer"].format(layer=index) for index in sorted(removed))
     return ReadModel(spec, parameters, prefix, (*family.ignored, *unused))
 
 
-def read_multimodal(checkpoint: CheckpointHeaders, arch: str | None) -> ReadModel:
-    where = checkpoint.model_id
-    family = vision_family(arch or _model_type(checkpoint.config, where), where)
-    found = _read_language_model(checkpoint, family)
-    model = Config({**family.defaults, **checkpoint.config}, where)
-    spec, vision_parameters = describe_vision(
-        family, model, checkpoint.image_config, found.spec, checkpoint.tensors
-    )
-    return found._replace(spec=spec, parameters=found.parameters + vision_parameters)
-
-
-def _read_language_model(checkpoint: CheckpointHeaders, family: VisionFamily) -> ReadModel:
-    """The language model inside a multimodal checkpoint."""
-    model = Config({**family.defaults, **checkpoint.config}, checkpoint.model_id)
-    text = language_model_of(family, model, checkpoint.tensors)
-    spec = text.family.read(text.config)
-    if family.refine is not None:
-        spec = family.refine(spec, model)
-    parameters = _text_parameters(checkpoint, text.family, text.config, spec, text.names)
-    return ReadModel(spec, parameters, ignored=text.family.ignored + family.ignored)
-
-
-def _text_parameters(
+def text_parameters(
     checkpoint: CheckpointHeaders,
     family: Family,
     config: Config,
@@ -119,16 +89,17 @@ def _text_parameters(
 ) -> list[Parameter]:
     """The parameters of a text model in safetensors files."""
     transforms = {**_TRANSFORMS, "norm": "plus_one"} if family.norm_plus_one else _TRANSFORMS
-    parameters = list_parameters(
-        spec, names, checkpoint.tensors, tensor_prefix=prefix, transforms=transforms
+    return list_parameters(
+        spec,
+        names,
+        checkpoint.tensors,
+        tensor_prefix=prefix,
+        transforms=transforms,
+        quantization=read_quantization(config),
     )
-    quantization = read_quantization(config)
-    if quantization is not None:
-        parameters = with_scales(parameters, quantization, checkpoint.tensors)
-    return parameters
 
 
-def _model_type(config: Mapping[str, Any], where: str) -> str:
+def model_type(config: Mapping[str, Any], where: str) -> str:
     name = config.get("model_type")
     if not isinstance(name, str):
         raise NotReadable(
@@ -139,7 +110,7 @@ def _model_type(config: Mapping[str, Any], where: str) -> str:
     return name
 
 
-def _text_config(
+def text_config(
     config: Mapping[str, Any], tensors: Collection[str]
 ) -> tuple[Mapping[str, Any], str]:
     """(config, prefix of tensor names) of the language model; (`config`, "") for a text model."""

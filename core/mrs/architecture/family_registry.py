@@ -13,17 +13,26 @@ from mrs.errors import Unsupported
 @cache
 def families() -> dict[str, Family]:
     """Every text family by its name: the `FAMILY` of each module in `mrs.families`."""
-    package = import_module("mrs.families")
-    modules = (
-        import_module(f"mrs.families.{m.name}") for m in pkgutil.iter_modules(package.__path__)
-    )
-    found = [module.FAMILY for module in modules if hasattr(module, "FAMILY")]
+    found = [_family_in(module) for module in _modules()]
     return {family.name: family for family in sorted(found, key=lambda f: f.name)}
+
+
+@cache
+def _modules() -> tuple[str, ...]:
+    package = import_module("mrs.families")
+    return tuple(m.name for m in pkgutil.iter_modules(package.__path__) if not m.ispkg)
+
+
+def _family_in(module: str) -> Family:
+    family: Family = import_module(f"mrs.families.{module}").FAMILY
+    return family
 
 
 def family_by_name(name: str) -> Family:
     """The family of a `model_type` or `--arch` name; Unsupported if there is none."""
     wanted = name.lower().replace("-", "_")
+    if wanted in _modules():  # most families are alone in a module of their name
+        return _family_in(wanted)
     for family in families().values():
         if wanted in (family.name, *family.aliases):
             return family

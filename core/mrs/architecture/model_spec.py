@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.mixers.mixer import Mixer
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.slots import Slot, norm_slot
-from mrs.architecture.vision_spec import Vision
+
+if TYPE_CHECKING:
+    from mrs.architecture.vision_spec import Vision
 
 
 @dataclass(frozen=True)

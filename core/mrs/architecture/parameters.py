@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from mrs.architecture.binding import Parameter, Piece, Role, WeightTransform
+from mrs.architecture.binding import Parameter, Piece, Quantization, Role, Scales, WeightTransform
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.slots import Slot, WeightKind
 from mrs.architecture.tensor_names import FUSED, INTERLEAVED, TRANSPOSED
-from mrs.architecture.vision_slots import vision_slots
-from mrs.architecture.vision_spec import Vision
+
+if TYPE_CHECKING:
+    from mrs.architecture.vision_spec import Vision
 
 
 def list_parameters(
@@ -20,14 +23,16 @@ def list_parameters(
     *,
     tensor_prefix: str = "",
     transforms: Mapping[WeightKind, WeightTransform] | None = None,
+    quantization: Quantization | None = None,
 ) -> list[Parameter]:
     """Every parameter of the language model, bound to the tensor names of one container.
 
     `names` is a table as in `tensor_names.py`, with the family's names merged in. `tensors` are the
     tensor names of the file; they show which weights are fused into one tensor. All names in the
     file start with `tensor_prefix`. `transforms` are those that the file's weights need, by kind.
+    With a `quantization`, a tensor has scales if the file has them.
     """
-    bind = _Binding(names, tensors, transforms or {})
+    bind = _Binding(names, tensors, transforms or {}, quantization)
     parameters = list(bind.slots(list(spec.slots()), "", tensor_prefix, None))
     for index, (file_index, layer) in enumerate(
         zip(spec.file_layer_indices, spec.layers, strict=True)
@@ -51,6 +56,8 @@ def list_vision_parameters(
     `names` is the family's table; its names are complete, except those of slots inside a layer,
     which follow the name of the layer. `transforms` as in `list_parameters`.
     """
+    from mrs.architecture.vision_slots import vision_slots
+
     bind = _Binding(names, tensors, transforms)
     modules = (vision.tower, vision.projector)
     slots = [slot for module in modules for slot in vision_slots(module, hidden_size)]
@@ -84,21 +91,32 @@ class _Source:
     stacked: bool
     transform: WeightTransform | None
     transposed: bool
+    binding: _Binding
 
     def pieces(self, expert: int) -> tuple[Piece, ...]:
         tensor, rows = self.tensor.format(expert=expert), self.rows
-        if not self.stacked and rows.row_ranges == (range(rows.total_rows),):
-            return (Piece(tensor, None, self.transform, self.transposed),)
+        if self.is_whole:
+            return (self._piece(tensor, None),)
         first = expert * rows.total_rows if self.stacked else 0
         return tuple(
-            Piece(
-                tensor,
-                range(each.start + first, each.stop + first, each.step),
-                self.transform,
-                self.transposed,
-            )
+            self._piece(tensor, range(each.start + first, each.stop + first, each.step))
             for each in rows.row_ranges
         )
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether the slot is all rows of the tensor."""
+        return not self.stacked and self.rows.row_ranges == (range(self.rows.total_rows),)
+
+    def _piece(self, tensor: str, rows: range | None) -> Piece:
+        quantization = self.binding.quantization
+        if quantization is not None:
+            scales = tensor + quantization.scales_suffix
+            if scales in self.binding.tensors:
+                # Quantized tensors are never transposed: their blocks lie along the columns.
+                values = tensor + quantization.values_suffix
+                return Piece(values, rows, self.transform, False, Scales(scales, quantization.tile))
+        return Piece(tensor, rows, self.transform, self.transposed)
 
 
 @dataclass(frozen=True)
@@ -108,6 +126,7 @@ class _Binding:
     names: Mapping[str, str]
     tensors: Collection[str]
     transforms: Mapping[WeightKind, WeightTransform]
+    quantization: Quantization | None = None
 
     def slots(
         self, slots: Sequence[Slot], own_prefix: str, file_prefix: str, layer: int | None
@@ -168,6 +187,7 @@ class _Binding:
             stacked=slot.experts > 0 and "{expert}" not in tensor,
             transform=self.transforms.get(slot.kind) if suffix == slot.suffix else None,
             transposed=transposed,
+            binding=self,
         )
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from mrs.cache.block_pool import BlockPool
 from mrs.cache.layer_cache import MemoryTally
-from mrs.interrupts import interrupts_held
 from mrs.sizes.blocks import blocks_of
 
 
@@ -86,16 +85,15 @@ class BlockTable:
         Blocks before the window of the next token are released.
         """
         size = self.pool.block_tokens
-        with interrupts_held():
-            self.rewind(length)
-            if self.pool.window is not None:
-                self._drop(max(0, length + 1 - self.pool.window) // size)
-            if length % size:
-                self._own_last(length % size)
-            while len(self._blocks) * size < length + tokens:
-                self._blocks.append(self.pool.allocate())
-            for index in range(length // size, len(self._blocks)):
-                self.pool.filled[self._blocks[index]] = min(length + tokens - index * size, size)
+        self.rewind(length)
+        if self.pool.window is not None:
+            self._drop(max(0, length + 1 - self.pool.window) // size)
+        if length % size:
+            self._own_last(length % size)
+        while len(self._blocks) * size < length + tokens:
+            self._blocks.append(self.pool.allocate())
+        for index in range(length // size, len(self._blocks)):
+            self.pool.filled[self._blocks[index]] = min(length + tokens - index * size, size)
 
     def slots(self, start: int, end: int) -> list[int]:
         """Where in the pool the tokens `start` to `end` are written."""
@@ -135,11 +133,10 @@ class BlockTable:
             if piece is not None:
                 found.update(enumerate(piece.blocks, piece.index))
         kept = range(needed // size, blocks_of(length, size))
-        with interrupts_held():
-            self.pool.retain(found[index] for index in kept)
-            self._blocks = [0] * kept.start + [found[index] for index in kept]
-            self._first = kept.start
-            self.first_token = kept.start * size
+        self.pool.retain(found[index] for index in kept)
+        self._blocks = [0] * kept.start + [found[index] for index in kept]
+        self._first = kept.start
+        self.first_token = kept.start * size
 
     def serves(self, start: int, end: int, first: int | None, length: int) -> bool:
         return serves_window(self.lookback, start, end, first, length)
@@ -160,21 +157,19 @@ class BlockTable:
         With a window, only for the tokens that the next one attends to.
         """
         size = self.pool.block_tokens
-        with interrupts_held():
-            if self.lookback is not None:
-                self.first_token = max(0, length - self.lookback)
-            self._first = self.first_token // size
-            self._blocks = [0] * self._first
-            for index in range(self._first, blocks_of(length, size)):
-                self._blocks.append(self.pool.allocate())
-                self.pool.filled[self._blocks[-1]] = min(length - index * size, size)
+        if self.lookback is not None:
+            self.first_token = max(0, length - self.lookback)
+        self._first = self.first_token // size
+        self._blocks = [0] * self._first
+        for index in range(self._first, blocks_of(length, size)):
+            self._blocks.append(self.pool.allocate())
+            self.pool.filled[self._blocks[-1]] = min(length - index * size, size)
 
     def release(self) -> None:
         """Release all blocks."""
-        with interrupts_held():
-            gone, self._blocks, self._first = self._blocks[self._first :], [], 0
-            self.first_token = 0
-            self.pool.release(gone)
+        gone, self._blocks, self._first = self._blocks[self._first :], [], 0
+        self.first_token = 0
+        self.pool.release(gone)
 
     def _drop(self, first: int) -> None:
         """Release the blocks before number `first`."""

@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 
 from mrs.cache.block_pool import BlockPool
 from mrs.cache.block_table import BlockTable
-from mrs.cache.layer_cache import CachePart, LayerCache
+from mrs.cache.layer_cache import LayerCache, OwnLayer
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.kernels.paged import PagedKV
 from mrs.sizes.blocks import CacheSize
-
-
-class OwnLayer(LayerCache, CachePart, Protocol):
-    """The cache of a layer that has no blocks."""
-
 
 _NewLayer = Callable[[Sequence[BlockTable]], LayerCache]
 

@@ -142,15 +142,6 @@ class LayerCache(Protocol):
     def keeps_all(self) -> bool:
         """Whether later tokens leave what is cached of earlier ones as it is."""
 
-    def advance(self, tokens: int) -> None:
-        """Count tokens that the layer has added."""
-
-    def can_rewind_to(self, length: int) -> bool:
-        """Whether the state after the first `length` tokens can be had again."""
-
-    def rewind(self, length: int) -> None:
-        """Forget everything after the first `length` tokens; ValueError if that is lost."""
-
     def export(self, start: int, end: int) -> LayerSlice | None:
         """What is cached of the tokens `start` to `end`; None if nothing is.
 
@@ -171,3 +162,10 @@ class LayerCache(Protocol):
 
     def fits(self, first: int, end: int, shapes: Mapping[str, TensorShape]) -> bool:
         """Whether tensors of these shapes could be a slice of the tokens `first` to `end`."""
+
+
+class OwnLayer(LayerCache, CachePart, Protocol):
+    """The cache of a layer that has no blocks."""
+
+    def advance(self, tokens: int) -> None:
+        """Count tokens that the layer has added."""

@@ -37,15 +37,6 @@ class PagedKVCache:
     def device(self) -> torch.device:
         return self.kv.device
 
-    def advance(self, tokens: int) -> None:
-        """`SequenceCache.reserve` has extended the table."""
-
-    def can_rewind_to(self, length: int) -> bool:
-        return self._table.can_rewind_to(length)
-
-    def rewind(self, length: int) -> None:
-        """`SequenceCache.rewind` rewinds the table."""
-
     def export(self, start: int, end: int) -> LayerSlice | None:
         first = max(start, self._table.first_token)
         if first >= end:

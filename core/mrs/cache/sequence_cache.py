@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mrs.cache.block_table import BlockTable
-from mrs.cache.layer_cache import CachePart, LayerCache, LayerSlice, SharedPart
-from mrs.interrupts import interrupts_held
+from mrs.cache.layer_cache import CachePart, LayerCache, LayerSlice, OwnLayer, SharedPart
 
 
 class SequenceCache:
@@ -20,7 +19,7 @@ class SequenceCache:
         self,
         tables: Sequence[BlockTable],
         layers: Sequence[LayerCache],
-        own: Sequence[CachePart],
+        own: Sequence[OwnLayer],
     ) -> None:
         """`own` are the caches of layers that have no blocks in `tables`."""
         self.length = 0
@@ -28,6 +27,7 @@ class SequenceCache:
         self.layers = layers
         #: What the radix tree shares: block tables, and the caches of single layers.
         self.parts: tuple[CachePart, ...] = (*tables, *own)
+        self._own = own
 
     @property
     def nbytes(self) -> int:
@@ -44,11 +44,10 @@ class SequenceCache:
             table.reserve(self.length, tokens)
 
     def advance(self, tokens: int) -> None:
-        """Count new tokens, which all layers have written."""
-        with interrupts_held():
-            for layer in self.layers:
-                layer.advance(tokens)
-            self.length += tokens
+        """Count new tokens, which all layers have written; `reserve` has extended the tables."""
+        for layer in self._own:
+            layer.advance(tokens)
+        self.length += tokens
 
     def adopt(self, length: int, shared: Sequence[Sequence[SharedPart | None]]) -> None:
         """Make this empty cache one of `length` tokens, without copying blocks.
@@ -79,10 +78,9 @@ class SequenceCache:
         """Drop all but the first `length` tokens; ValueError, and no change, if it cannot."""
         if not self.can_rewind_to(length):
             raise ValueError(f"cannot rewind {self.length} tokens to {length}")
-        with interrupts_held():
-            for part in self.parts:
-                part.rewind(length)
-            self.length = length
+        for part in self.parts:
+            part.rewind(length)
+        self.length = length
 
     def release(self) -> None:
         """Release all blocks; the cache must not be used after that."""

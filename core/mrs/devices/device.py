@@ -1,4 +1,4 @@
-"""A device that layers can live on, real, logical or imagined."""
+"""A device that layers can live on, real, logical or hypothetical."""
 
 from __future__ import annotations
 

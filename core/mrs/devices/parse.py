@@ -54,7 +54,7 @@ def _what_if_device(text: str) -> Device:
     return Device(
         kind=kind,
         ordinal=ordinal,
-        name=f"{card.name}, imagined" if card else "imagined",
+        name=f"{card.name}, hypothetical" if card else "hypothetical",
         total_bytes=size,
         available_bytes=size,
         torch_device={"cuda": f"cuda:{ordinal}", "metal": "mps", "cpu": "cpu"}[kind],

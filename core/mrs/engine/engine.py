@@ -11,7 +11,8 @@ from torch import Tensor
 
 from mrs.architecture.model_spec import ModelSpec
 from mrs.engine.cache_manager import CacheManager
-from mrs.engine.sampling.sampler import Sampler
+from mrs.engine.sampling.processors import FloatArray
+from mrs.engine.sampling.sampler import SampledToken, Sampler
 from mrs.engine.scheduler import ScheduledBatch, Scheduler
 from mrs.engine.sequence import DeadlineExceeded, Sequence, SequenceRequest, TokenOutput
 from mrs.engine.worker import StepAborted, Worker
@@ -37,7 +38,8 @@ class EngineStats(NamedTuple):
 class Engine:
     """Works with token ids only. It has no thread: `step` computes in the caller's.
 
-    Only `new_sequence` and `abort_all` may be called by other threads.
+    A program does not step it in the main thread, where a Ctrl-C could come between two changes of
+    the caches. Only `new_sequence` and `abort_all` may be called by other threads.
     """
 
     def __init__(
@@ -103,7 +105,14 @@ class Engine:
             prompt_ids,
             len(prompt_ids),
             max_length,
-            Sampler(sampling, prompt_ids, self.spec.vocab_size, rng, request.dry_breakers),
+            Sampler(
+                sampling,
+                prompt_ids,
+                self.spec.vocab_size,
+                rng,
+                request.dry_breakers,
+                request.constraint,
+            ),
             request.stop_ids,
             tuple(request.images),
             None if timeout_s is None else time.monotonic() + timeout_s,
@@ -121,8 +130,9 @@ class Engine:
     def step(self) -> list[TokenOutput]:
         """Compute a batch, and sample a token for each sequence whose tokens are all computed.
 
+        Tokens that a grammar forces after it come with it; the next step computes them together.
         A sequence that was aborted, missed its deadline or failed ends with an output without a
-        token. After a KeyboardInterrupt, the next step computes the same again.
+        token. If a layer raises a BaseException, the next step computes the same again.
         """
         outputs = self._end_abandoned()
         batch = self.scheduler.schedule()
@@ -185,22 +195,17 @@ class Engine:
                 outputs.append(TokenOutput(sequence, None, "stop", time.perf_counter()))
                 continue
             try:
-                token = sequence.sampler(row)
+                tokens = _choose(sequence, row)
             except Exception as error:  # noqa: BLE001 - raised where the reply is read
                 outputs.append(self._end(sequence, error))
                 continue
-            sequence.token_ids.append(token.id)
-            if token.id in sequence.stop_ids:
-                sequence.finish("stop")
-            elif len(sequence.token_ids) >= sequence.max_length:
-                sequence.finish("length")
             if sequence.is_finished:
                 self._release(sequence)
             elif self.caches.needs_recompute(sequence):
                 self.caches.invalidate(sequence)
-            outputs.append(
-                TokenOutput(sequence, token, sequence.finish_reason, time.perf_counter())
-            )
+            now_s = time.perf_counter()
+            outputs += [TokenOutput(sequence, token, None, now_s) for token in tokens[:-1]]
+            outputs.append(TokenOutput(sequence, tokens[-1], sequence.finish_reason, now_s))
         return outputs
 
     def _end(self, sequence: Sequence, error: Exception | None) -> TokenOutput:
@@ -211,3 +216,19 @@ class Engine:
     def _release(self, sequence: Sequence) -> None:
         self.scheduler.remove(sequence)
         self.caches.free(sequence)
+
+
+def _choose(sequence: Sequence, logits: FloatArray) -> list[SampledToken]:
+    """Add the next token after logits (V,) to a sequence, and those that it forces."""
+    token = sequence.sampler(logits)
+    sequence.token_ids.append(token.id)
+    if token.id in sequence.stop_ids:
+        sequence.finish("stop")
+        return [token]
+    forced = sequence.sampler.forced(sequence.max_length - len(sequence.token_ids))
+    sequence.token_ids += [each.id for each in forced]
+    if sequence.sampler.is_complete:
+        sequence.finish("stop")
+    elif len(sequence.token_ids) >= sequence.max_length:
+        sequence.finish("length")
+    return [token, *forced]

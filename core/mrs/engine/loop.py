@@ -16,6 +16,10 @@ from mrs.engine.sequence import QueueFull, Sequence, SequenceRequest, TokenOutpu
 from mrs.errors import MrsError
 from mrs.request import Sampling
 
+#: Readers get the outputs of steps that are shorter than this together: a reader that wakes up
+#: takes the interpreter's lock and a processor away from the engine.
+_WAKE_INTERVAL_S = 0.002
+
 
 class Outbox(Protocol):
     """Where the engine's thread puts the outputs of one sequence."""
@@ -32,7 +36,7 @@ class TokenStream:
 
     def __init__(self, sequence: Sequence, outputs: SimpleQueue[TokenOutput | None]) -> None:
         self.sequence = sequence
-        self._outputs = outputs
+        self._outbox = outputs
         self._is_over = False
 
     def __iter__(self) -> Iterator[TokenOutput]:
@@ -42,7 +46,7 @@ class TokenStream:
         """The next output; the last one has a finish reason. Raises the sequence's error."""
         if self._is_over:
             raise StopIteration
-        output = self._outputs.get()
+        output = self._outbox.get()
         if output is not None and output.token is not None:
             self._is_over = output.finish_reason is not None
             return output
@@ -123,6 +127,11 @@ class EngineLoop:
         return self._engine.context_tokens
 
     @property
+    def vocab_size(self) -> int:
+        """The number of logits."""
+        return self._engine.spec.vocab_size
+
+    @property
     def vision(self) -> Vision | None:
         """The vision part of the model, if it has one."""
         return self._engine.spec.vision
@@ -189,16 +198,34 @@ def _was_closed() -> MrsError:
 
 def _run(engine: Engine, inbox: _Inbox) -> None:
     outboxes: dict[Sequence, Outbox] = {}
+    outputs: list[TokenOutput] = []
+    delivered_s = 0.0
     try:
         while _start_submitted(engine, inbox, outboxes):
-            for output in engine.step():
-                outboxes[output.sequence].put(output)
-                if output.finish_reason is not None:
-                    del outboxes[output.sequence]
+            outputs += engine.step()
+            if outputs and _is_due(outputs, delivered_s):
+                delivered_s = outputs[-1].time_s
+                _deliver(outputs, outboxes)
     except Exception as error:  # noqa: BLE001 - raised where the replies are read
         _fail(error, inbox, outboxes)
+    _deliver(outputs, outboxes)
     for outbox in outboxes.values():
         outbox.put(None)
+
+
+def _is_due(outputs: list[TokenOutput], delivered_s: float) -> bool:
+    """Whether readers get these outputs now, when they got the previous ones at `delivered_s`."""
+    has_ended = any(output.finish_reason is not None for output in outputs)
+    return has_ended or outputs[-1].time_s - delivered_s >= _WAKE_INTERVAL_S
+
+
+def _deliver(outputs: list[TokenOutput], outboxes: dict[Sequence, Outbox]) -> None:
+    """Move all outputs to their outboxes."""
+    for output in outputs:
+        outboxes[output.sequence].put(output)
+        if output.finish_reason is not None:
+            del outboxes[output.sequence]
+    outputs.clear()
 
 
 def _start_submitted(engine: Engine, inbox: _Inbox, outboxes: dict[Sequence, Outbox]) -> bool:

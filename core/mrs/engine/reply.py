@@ -33,7 +33,7 @@ class Reply:
         self._is_finished = False
         self._stream = engine.submit(sequence_request(text, prompt, sampling, timeout_s))
         sequence = self._stream.sequence
-        self._events = ReplyEvents(sequence, text, sampling, prompt.opening, speed, pace)
+        self._events = ReplyEvents(sequence, text, prompt, sampling, speed, pace)
 
     def __iter__(self) -> Reply:
         return self

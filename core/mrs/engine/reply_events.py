@@ -38,44 +38,57 @@ def sequence_request(
     breakers = frozenset[int]()
     if sampling.dry_multiplier:
         breakers = frozenset(map(text.last_token, sampling.dry_sequence_breakers))
-    stop_ids = frozenset[int]() if sampling.ignore_eos else text.stop_ids
     return SequenceRequest(
-        prompt.ids, sampling, stop_ids, breakers, prompt.images, timeout_s, prefix_salt
+        prompt.ids,
+        sampling,
+        frozenset() if sampling.ignore_eos else text.stop_ids,
+        breakers,
+        prompt.images,
+        timeout_s,
+        prefix_salt,
+        constraint=prompt.new_constraint() if prompt.new_constraint else None,
     )
 
 
 class ReplyEvents:
     """The events of one reply, a queue that ends with one `Finished`.
 
-    `take` adds those of an output of the engine. `opening` is text of the reply that the prompt
-    already has. `speed` is the planned speed, and `pace` collects the measured one.
+    `take` adds those of an output of the engine to the sequence of `prompt`. `speed` is the planned
+    speed, and `pace` collects the measured one.
     """
 
     def __init__(
         self,
         sequence: Sequence,
         text: TextProcessor,
+        prompt: Prompt,
         sampling: Sampling,
-        opening: str = "",
         speed: SpeedEstimate | None = None,
         pace: Pace | None = None,
     ) -> None:
         self.sequence = sequence
-        self.queue = deque[Event]([TextDelta(opening)] if opening else [])
+        self.queue = deque[Event]()
         self._tokenizer = text.tokenizer
-        self._decoder = text.stream_decoder(sampling.stop)
+        self._calls = prompt.new_calls() if prompt.new_calls else None
+        self._is_constrained = prompt.new_constraint is not None
+        self._decoder = text.stream_decoder(
+            sampling.stop,
+            is_exact=self._is_constrained,
+            shown=self._calls.shown if self._calls else frozenset(),
+        )
         self._speed = speed
         self.num_tokens = 0
         self._pace, self._step_s = pace or Pace(), math.inf
         self.start_s = self._first_s = self._last_s = self._mark_s = time.perf_counter()
+        self._add(prompt.opening)
 
     def take(self, output: TokenOutput) -> None:
         """Add the events of a token, or of the end."""
         reason = output.finish_reason
         if output.token is not None:
             self._count(output.time_s)
-            if reason != "stop":
-                self._add_text(output.token)
+            if output.token.id not in self.sequence.stop_ids:
+                self._add_token(output.token)
             if self._decoder.stopped:
                 reason = "stop"
         if reason is not None:
@@ -84,8 +97,11 @@ class ReplyEvents:
     def finish(self, reason: FinishReason) -> None:
         """End the sequence; add the rest of the text, and the end."""
         self.sequence.abort()
-        if rest := self._decoder.finish():
-            self.queue.append(TextDelta(rest))
+        self._add(self._decoder.finish())
+        if self._calls is not None:
+            self.queue.extend(self._calls.finish())
+            if self._calls.num_calls and reason == "stop":
+                reason = "tool_calls"
         sequence = self.sequence
         usage = ReplyUsage(
             prompt_tokens=sequence.num_prompt_tokens,
@@ -106,16 +122,21 @@ class ReplyEvents:
             self._mark_s = time_s
         self.num_tokens += 1
 
-    def _add_text(self, token: SampledToken) -> None:
-        text = self._decoder.push(token.id)
+    def _add_token(self, token: SampledToken) -> None:
         logprobs = () if token.logprob is None else (self._logprob(token, token.logprob),)
-        if text or logprobs:
+        self._add(self._decoder.push(token.id), logprobs)
+
+    def _add(self, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> None:
+        if self._calls is not None:
+            self.queue.extend([TextDelta("", logprobs)] if logprobs else ())
+            self.queue.extend(self._calls.push(text))
+        elif text or logprobs:
             self.queue.append(TextDelta(text, logprobs))
 
     def _planned_rates(self) -> PlannedRates | None:
         """None if the reply took time for something that the plan's rates leave out."""
         sequence = self.sequence
-        if self._speed is None or sequence.is_batched or sequence.images:
+        if self._speed is None or sequence.is_batched or sequence.images or self._is_constrained:
             return None
         computed = max(sequence.num_prompt_tokens - sequence.num_cached_tokens, 1)
         if self._step_s < math.inf:

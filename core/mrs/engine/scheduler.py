@@ -78,10 +78,6 @@ class Scheduler:
         self.num_queried_tokens = 0
         self.num_preempted = 0
 
-    @property
-    def has_sequences(self) -> bool:
-        return bool(self.running or self.waiting)
-
     def add(self, sequence: Sequence) -> None:
         """Add a new sequence to those that wait. Raises QueueFull."""
         if len(self.waiting) >= self.max_waiting:

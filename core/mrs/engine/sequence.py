@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mrs.cache.sequence_cache import SequenceCache
     from mrs.engine.image_input import ImageInput
     from mrs.engine.pooling import Pooling
+    from mrs.engine.sampling.processors import Constraint
     from mrs.engine.sampling.sampler import SampledToken, Sampler
 
 
@@ -27,7 +28,7 @@ class SequenceRequest:
     The reply ends after one of `stop_ids`. `dry_breakers` are the tokens that end a repetition for
     the DRY penalty. With `timeout_s` the reply fails unless it is complete by then. Only sequences
     with the same `prefix_salt` (63 bits) share prefixes. With `pooling` the prompt is embedded:
-    there is no reply, and `sampling` has no effect.
+    there is no reply, and `sampling` has no effect. A `constraint` belongs to this request alone.
     """
 
     prompt_ids: abc.Sequence[int]
@@ -38,6 +39,7 @@ class SequenceRequest:
     timeout_s: float | None = None
     prefix_salt: int = 0
     pooling: Pooling | None = None
+    constraint: Constraint | None = None
 
 
 @dataclass(eq=False)

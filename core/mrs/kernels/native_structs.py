@@ -54,8 +54,8 @@ class NativeBatch(ctypes.Structure):
 
     _fields_ = (
         ("sequences", ctypes.c_int64),
-        ("tokens", ctypes.c_int64),
         ("table_blocks", ctypes.c_int64),
+        ("tokens", ctypes.c_int64),
         ("query_start", ctypes.c_void_p),
         ("context_lens", ctypes.c_void_p),
         ("block_tables", ctypes.c_void_p),

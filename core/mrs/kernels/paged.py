@@ -41,6 +41,8 @@ class PagedKV:
         shapes = [(0, kv_heads, block_tokens, dim) for dim in dims]
         self.tensors = tuple(torch.empty(shape, dtype=dtype, device=device) for shape in shapes)
         self.native: NativeKV | None = None
+        #: The address of the C struct; only on a CPU.
+        self.address: int | None = None
 
     @property
     def keys(self) -> Tensor:
@@ -49,12 +51,6 @@ class PagedKV:
     @property
     def values(self) -> Tensor:
         return self.tensors[-1][..., : self.value_dim]
-
-    @property
-    def address(self) -> int:
-        """The address of the C struct; only on a CPU."""
-        assert self.native is not None
-        return ctypes.addressof(self.native)
 
     @property
     def block_bytes(self) -> int:
@@ -66,11 +62,12 @@ class PagedKV:
 
     def resize(self, blocks: int) -> None:
         """Reallocate for `blocks` blocks; the contents of the blocks in both sizes stay."""
-        self.native = None
+        self.native = self.address = None
         self.tensors = tuple(_resized(x, blocks) for x in self.tensors)
         if self.device.type == "cpu" and self.keys.dtype in CACHE_TYPES:
             shift = self.block_tokens.bit_length() - 1
             self.native = NativeKV.of(self.keys, self.values, shift)
+            self.address = ctypes.addressof(self.native)
 
     def copy_block(self, source: int, target: int) -> None:
         for x in self.tensors:
@@ -136,9 +133,8 @@ class AttentionBatch:
     def native(self) -> NativeBatch:
         ends = self.attention_ends
         return NativeBatch(
-            len(self.context_lens),
-            len(self.slot_mapping),
-            self.block_tables.shape[1],
+            *self.block_tables.shape,
+            self.slot_mapping.shape[0],
             self.query_start.data_ptr(),
             self.context_lens.data_ptr(),
             self.block_tables.data_ptr(),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,32 +34,23 @@ class ForwardBatch:
 
     `token_ids`     (N).
     `positions`     (N), or (3, N) for time, height and width: the positions for rotary embedding.
-    `rope_lengths`  (B): the length of each sequence with its whole prompt, even if the batch has
-                    only a chunk of it. Some rope scalings depend on it.
-    `query_start`   (B + 1) int32 on the CPU: the first row of each sequence, then N.
-    `context_lens`  (B) int32 on the CPU: the length of each sequence, new tokens included.
+    `queries`       rows and length of each sequence, new tokens included.
+    `rope_lengths`  the length of each sequence with its whole prompt, even if the batch has only a
+                    chunk of it. Some rope scalings depend on it.
     `attention`     block tables and slots, one entry for each block pool.
-    `logits_rows`   (W), ascending: the rows whose logits are computed.
+    `logits_rows`   the W rows whose logits are computed, in ascending order.
     `images`        features of the images among the new tokens.
     `adapter_ids`   (B): reserved for an adapter of each sequence.
     """
 
     token_ids: Tensor
     positions: Tensor
-    rope_lengths: Tensor
-    query_start: Tensor
-    context_lens: Tensor
+    queries: Sequence[Queries]
+    rope_lengths: Sequence[int]
     attention: tuple[AttentionBatch, ...]
-    logits_rows: Tensor
+    logits_rows: Sequence[int]
     images: tuple[ImageFeatures, ...] = ()
     adapter_ids: Tensor | None = None
-
-    @cached_property
-    def queries(self) -> tuple[Queries, ...]:
-        """Rows and length of each sequence."""
-        starts = self.query_start.tolist()
-        rows = (slice(*bounds) for bounds in itertools.pairwise(starts))
-        return tuple(map(Queries, rows, self.context_lens.tolist()))
 
     def on(self, device: torch.device) -> ForwardBatch:
         """The same batch with block tables and slots on `device`."""
@@ -72,8 +64,7 @@ class ForwardBatch:
         return any(group.attention_ends is not None for group in self.attention)
 
 
-@dataclass(frozen=True)
-class SequenceInput:
+class SequenceInput(NamedTuple):
     """The next T tokens of the sequence in `cache`.
 
     `length` is the length of the sequence with its whole prompt; 0 if the prompt ends with these
@@ -100,47 +91,41 @@ class SequenceInput:
 
 def forward_batch(inputs: Sequence[SequenceInput]) -> ForwardBatch:
     """Join all inputs to one batch and reserve cache blocks for the new tokens."""
-    starts = [0]
     for each in inputs:
         each.cache.reserve(len(each.token_ids))
-        starts.append(starts[-1] + len(each.token_ids))
-    query_start = torch.tensor(starts, dtype=torch.int32)
-    context_lens = torch.tensor([each.span.stop for each in inputs], dtype=torch.int32)
+    spans = [each.span for each in inputs]
+    starts = [0, *itertools.accumulate(map(len, spans))]
+    lengths = [span.stop for span in spans]
+    query_start, context_lens = _ints(starts, np.int32), _ints(lengths, np.int32)
     ends = _attention_ends(inputs)
-    groups = zip(*(each.cache.tables for each in inputs), strict=True)
+    first_rows = list(zip(inputs, starts, strict=False))
     return ForwardBatch(
-        torch.tensor([token for each in inputs for token in each.token_ids]),
+        _ints([token for each in inputs for token in each.token_ids]),
         _positions(inputs),
-        torch.tensor([max(each.length, each.span.stop) for each in inputs]),
-        query_start,
-        context_lens,
+        list(map(Queries, itertools.starmap(slice, itertools.pairwise(starts)), lengths)),
+        [max(each.length, length) for each, length in zip(inputs, lengths, strict=True)],
         tuple(
-            AttentionBatch(query_start, context_lens, *_blocks(tables, inputs), ends)
-            for tables in groups
+            AttentionBatch(query_start, context_lens, *_blocks(tables, spans), ends)
+            for tables in zip(*(each.cache.tables for each in inputs), strict=True)
         ),
-        torch.tensor(
-            [first + row for each, first in _pairs(inputs, starts) for row in each.logits_rows],
-            dtype=torch.long,
-        ),
+        [first + row for each, first in first_rows for row in each.logits_rows],
         tuple(
             ImageFeatures(image.rows + first, image.features)
-            for each, first in _pairs(inputs, starts)
+            for each, first in first_rows
             for image in each.images
         ),
     )
 
 
-def _pairs(
-    inputs: Sequence[SequenceInput], starts: Sequence[int]
-) -> list[tuple[SequenceInput, int]]:
-    """Each input with its first row of the batch."""
-    return list(zip(inputs, starts, strict=False))
+def _ints(values: Sequence[int] | Sequence[Sequence[int]], dtype: type = np.int64) -> Tensor:
+    """A tensor of lists of ints; NumPy converts these much faster than torch."""
+    return torch.from_numpy(np.array(values, dtype))
 
 
 def _positions(inputs: Sequence[SequenceInput]) -> Tensor:
     """(N), or (3, N) if some tokens have positions in three dimensions."""
     if all(each.positions is None for each in inputs):
-        return torch.tensor([index + each.offset for each in inputs for index in each.span])
+        return _ints([index + each.offset for each in inputs for index in each.span])
     positions = [
         (torch.tensor(each.span) + each.offset).expand(3, -1)
         if each.positions is None
@@ -163,15 +148,14 @@ def _attention_ends(inputs: Sequence[SequenceInput]) -> Tensor | None:
     return torch.cat(ends)
 
 
-def _blocks(tables: Sequence[BlockTable], inputs: Sequence[SequenceInput]) -> tuple[Tensor, Tensor]:
+def _blocks(tables: Sequence[BlockTable], spans: Sequence[range]) -> tuple[Tensor, Tensor]:
     """Block tables (B, P), padded with zeros, and slots (N) of the sequences in one pool."""
-    assert all(table.pool is tables[0].pool for table in tables)
     rows = [table.row() for table in tables]
     longest = max(map(len, rows))
     padded = [row + [0] * (longest - len(row)) for row in rows]
     slots = [
         slot
-        for table, each in zip(tables, inputs, strict=True)
-        for slot in table.slots(each.span.start, each.span.stop)
+        for table, span in zip(tables, spans, strict=True)
+        for slot in table.slots(span.start, span.stop)
     ]
-    return torch.tensor(padded, dtype=torch.int32), torch.tensor(slots)
+    return _ints(padded, np.int32), _ints(slots)

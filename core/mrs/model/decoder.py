@@ -165,8 +165,8 @@ class Decoder:
             cache.advance(rows.stop - rows.start)
         if observe is not None:
             observe(self._normed(x))
-        if batch.logits_rows.shape[0] < x.shape[0]:
-            x = x[batch.logits_rows.to(x.device)]
+        if len(batch.logits_rows) < x.shape[0]:
+            x = x[batch.logits_rows]
         return self._logits(self._normed(x))
 
     def _normed(self, x: Tensor) -> Tensor:

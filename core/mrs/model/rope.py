@@ -150,10 +150,12 @@ class RopeTable:
 
     def _look_up(self, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
         """From the table, which grows to the largest position."""
-        end = int(batch.positions.max()) + 1
+        end = max(batch.positions.flatten().tolist()) + 1
         if end > self._cos.shape[0]:
             rows = grown_rows(end, self._cos.shape[0])
             self._cos, self._sin = self._tabulate(torch.arange(rows), 0)
+        if batch.positions.numel() == 1:  # a view is faster than a copy
+            return self._cos[end - 1 : end], self._sin[end - 1 : end]
         positions = batch.positions.to(self._device)
         if positions.dim() == 1:
             return self._cos[positions], self._sin[positions]
@@ -164,7 +166,7 @@ class RopeTable:
         """Sequence by sequence: the angles depend on the sequence's length."""
         tables = [
             self._tabulate(batch.positions[rows], length)
-            for (rows, _), length in zip(batch.queries, batch.rope_lengths.tolist(), strict=True)
+            for (rows, _), length in zip(batch.queries, batch.rope_lengths, strict=True)
         ]
         if len(tables) == 1:
             return tables[0]

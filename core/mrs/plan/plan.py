@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from mrs.architecture.binding import Parameter
 from mrs.devices.device import Device
@@ -18,7 +19,6 @@ from mrs.plan.memory.device_sizes import ModelSizes, Workload
 from mrs.plan.memory.model_facts import ModelFacts, weights_format
 from mrs.plan.memory.prefix_budget import prefix_budgets
 from mrs.plan.memory.stored_weights import ModelWeightsInfo, StoredWeights
-from mrs.plan.memory.vision_sizes import VisionSizes, planned_images
 from mrs.plan.placement.kv_pool import place_with_pool
 from mrs.plan.placement.placement import Placement
 from mrs.plan.speed.estimate import estimate_speed
@@ -28,6 +28,9 @@ from mrs.request import DEFAULT_SEQ_TOKENS, RunRequest, Strategy
 from mrs.source.address import model_name
 from mrs.storage import Storage
 from mrs.units import human_bytes
+
+if TYPE_CHECKING:
+    from mrs.plan.memory.vision_sizes import VisionSizes
 
 
 @dataclass(frozen=True)
@@ -198,7 +201,11 @@ def make_plan(
     paged = request.paged
     workload = Workload(context_tokens, request.max_batch_size, block_tokens=paged.block_tokens)
     cache_format = dense if paged.cache_type == "auto" else FORMATS[paged.cache_type.upper()]
-    images = planned_images(spec, request.vision)
+    images = None
+    if request.vision is not None:
+        from mrs.plan.memory.vision_sizes import planned_images
+
+        images = planned_images(spec, request.vision)
     sizes = ModelSizes(
         files, workload, dense, level, cpu_packs=cpu_packs, cache=cache_format, images=images
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mrs.sizes.products import PROMPT_TOKENS
-
 #: Most memory between gate, up and down. The allocator keeps blocks of up to this size; it would
 #: return a larger one to the system, which would then clear every page again for the next layer.
 SCRATCH_BYTES = 31 << 20
+#: The tokens of a piece are a multiple of this.
+PIECE_TOKENS = 32
 #: Activation functions that the library fuses with the following product, in its order.
 ACTIVATIONS = ("silu", "gelu_tanh")
 #: Up to this many tokens pass several layers in one call. More tokens take so long that Ctrl-C
@@ -25,11 +25,11 @@ def mlp_floats(hidden_size: int, intermediate: int) -> int:
 
 
 def tokens_at_once(token_floats: int) -> int:
-    """Tokens with `token_floats` values each that pass the MLP together: whole panels."""
-    return max(SCRATCH_BYTES // (4 * token_floats * PROMPT_TOKENS), 1) * PROMPT_TOKENS
+    """Tokens with `token_floats` values each that pass the MLP together."""
+    return max(SCRATCH_BYTES // (4 * token_floats * PIECE_TOKENS), 1) * PIECE_TOKENS
 
 
 def piece_tokens(tokens: int, token_floats: int) -> int:
     """Tokens of the largest of the equal pieces in which `tokens` pass the MLP."""
     pieces = -(-tokens // tokens_at_once(token_floats))
-    return min(tokens, -(-tokens // (pieces * PROMPT_TOKENS)) * PROMPT_TOKENS)
+    return min(tokens, -(-tokens // (pieces * PIECE_TOKENS)) * PIECE_TOKENS)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mrs.errors import NotReadable, Unsupported
 from mrs.source.checkpoint import TensorInfo
 from mrs.source.folder import Folder
-from mrs.source.gguf_header import GgufHeader, read_gguf_header
-from mrs.source.safetensors_header import read_safetensors_header
+
+if TYPE_CHECKING:
+    from mrs.source.gguf_header import GgufHeader
 
 #: Headers of shards that are requested concurrently.
 PARALLEL_REQUESTS = 8
@@ -20,6 +21,8 @@ def safetensors_tensors(
     folder: Folder, files: Sequence[str], weight_map: Mapping[str, str]
 ) -> dict[str, TensorInfo]:
     """All tensors of the files; with an index, each one must be in the file that it lists."""
+    from mrs.source.safetensors_header import read_safetensors_header
+
     headers = _each(folder, files, lambda name: read_safetensors_header(folder.open(name), name))
     tensors: dict[str, TensorInfo] = {}
     for header in headers:
@@ -36,6 +39,8 @@ def gguf_tensors(
     folder: Folder, files: Sequence[str]
 ) -> tuple[Mapping[str, Any], dict[str, TensorInfo]]:
     """Metadata of the (first) file and all tensors. Raises NotReadable if a shard is missing."""
+    from mrs.source.gguf_header import read_gguf_header
+
     headers = _each(folder, files, lambda name: read_gguf_header(folder.open(name), name))
     for header, file in zip(headers, files, strict=True):
         if header.byte_order == "big":

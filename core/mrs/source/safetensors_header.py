@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from mrs.errors import NotReadable
@@ -95,24 +96,30 @@ def _is_text_map(value: object) -> bool:
     return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
 
-def _tensor(name: str, entry: object, data_start: int, file: str) -> TensorInfo:
-    if not isinstance(entry, dict) or not entry.keys() >= {"dtype", "shape", "data_offsets"}:
-        raise _wrong(name, "needs dtype, shape and data_offsets", file)
-    shape, offsets = entry["shape"], entry["data_offsets"]
+def _tensor(name: str, entry: Any, data_start: int, file: str) -> TensorInfo:
+    try:
+        dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    except (TypeError, KeyError) as error:
+        raise _wrong(name, "needs dtype, shape and data_offsets", file) from error
     if not _is_counts(shape):
         raise _wrong(name, "has a shape that is not a list of sizes", file)
     if not _is_counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise _wrong(name, "has data_offsets that are not a range", file)
-    format_ = _format(entry["dtype"], name, file)
+    format_, shape = _format(dtype, name, file), tuple(shape)
     begin, end = offsets
     try:
-        size_bytes = format_.size_bytes(tuple(shape))
+        size_bytes = _size_bytes(format_, shape)
     except ValueError as error:
         raise _wrong(name, str(error), file) from error
     if size_bytes != end - begin:
-        what = f"has {end - begin} bytes, but {format_.name} {shape} needs {size_bytes}"
+        what = f"has {end - begin} bytes, but {format_.name} {list(shape)} needs {size_bytes}"
         raise _wrong(name, what, file)
-    return TensorInfo(name, tuple(shape), format_, file, data_start + begin, size_bytes)
+    return TensorInfo(name, shape, format_, file, data_start + begin, size_bytes)
+
+
+@lru_cache(maxsize=1024)
+def _size_bytes(format_: Format, shape: tuple[int, ...]) -> int:
+    return format_.size_bytes(shape)
 
 
 def _is_counts(value: object) -> bool:

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import re
+
 from mrs.text.thoughts import CLOSE, OPEN
 from mrs.text.tokenizer import Tokenizer
+
+#: Noncharacters before the name and the arguments of a call.
+CALL_NAME, CALL_ARGUMENTS = "\ufdd4", "\ufdd5"
+_RECIPIENT = re.compile(rb"to=functions\.([\w.-]+)")
 
 
 class HarmonyReply:
     """Converts one reply token by token; thoughts are put in `<think>` tags.
 
+    With `shows_calls` a message to a function is CALL_NAME, its name, CALL_ARGUMENTS and its text.
+
     Each message is `<|channel|>name<|message|>text<|end|>`; the channel `final` has the answer.
     Text outside of messages, as some fine-tuned models write it, is passed through.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, shows_calls: bool = False) -> None:
         self._tokenizer = tokenizer
+        self._shows_calls = shows_calls
         self._text_of = {i: text for text, i in tokenizer.control_ids.items()}
         self._header: bytearray | None = None
         self._thinks = False
@@ -34,9 +43,14 @@ class HarmonyReply:
         return b""
 
     def _enter(self, channel: bytes) -> bytes:
-        thought, self._thinks = self._thinks, not channel.startswith(b"final")
+        call = _RECIPIENT.search(channel) if self._shows_calls else None
+        is_answer = call is not None or channel.startswith(b"final")
+        thought, self._thinks = self._thinks, not is_answer
         if thought and self._thinks:
             return b"\n\n"
         if self._thinks:
             return f"{OPEN}\n".encode()
-        return f"\n{CLOSE}\n\n".encode() if thought else b""
+        text = f"\n{CLOSE}\n\n".encode() if thought else b""
+        if call is not None:
+            text += CALL_NAME.encode() + call[1] + CALL_ARGUMENTS.encode()
+        return text

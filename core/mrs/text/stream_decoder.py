@@ -14,7 +14,7 @@ class StreamDecoder:
 
     Incomplete UTF-8 characters and text that may be the start of a stop string are delayed. With
     `continues_text` the reply continues a text, so that a SentencePiece space at its start is
-    output.
+    output. Control tokens are left out, but for those in `shown`.
     """
 
     def __init__(
@@ -23,9 +23,14 @@ class StreamDecoder:
         stop_strings: Sequence[str] = (),
         *,
         continues_text: bool = False,
+        shown: frozenset[str] = frozenset(),
     ) -> None:
         self.stop_string: str | None = None
-        self._piece = HarmonyReply(tokenizer).piece if tokenizer.is_harmony else tokenizer.piece
+        self._shown = {
+            i: text.encode() for text, i in tokenizer.control_ids.items() if text in shown
+        }
+        harmony = HarmonyReply(tokenizer, shows_calls=bool(shown))
+        self._piece = harmony.piece if tokenizer.is_harmony else tokenizer.piece
         self._stop_strings = [text for text in stop_strings if text]
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._strip_space = tokenizer.strips_leading_space and not continues_text
@@ -40,7 +45,7 @@ class StreamDecoder:
         """The text that is complete with this token, often empty; "" after a stop string."""
         if self.stopped:
             return ""
-        text = self._utf8.decode(self._piece(token_id))
+        text = self._utf8.decode(self._shown.get(token_id) or self._piece(token_id))
         if self._strip_space and text:
             text = text.removeprefix(" ")
             self._strip_space = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,9 +37,11 @@ class ChatTemplate:
         special_tokens: Mapping[str, str],
         thinking: bool | None = None,
         variables: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
         """The prompt for `messages`, whose contents are texts or lists of parts.
 
+        `tools` are definitions of functions as OpenAI has them; without any, `tools` is None.
         `special_tokens` become variables of the template, such as `bos_token` and `eos_token`.
         `thinking` sets `enable_thinking` and `thinking`; None leaves both undefined. Raises
         UsageError if the template calls `raise_exception`.
@@ -49,11 +52,12 @@ class ChatTemplate:
             values |= {"enable_thinking": thinking, "thinking": thinking}
         values |= {
             "messages": [dict(message) for message in messages],
-            "tools": None,
+            "tools": list(tools) or None,
             "documents": None,
             "add_generation_prompt": True,
         }
-        return self._ask(values, sum(_characters(message["content"]) for message in messages))
+        characters = sum(map(_characters, messages)) + len(json.dumps(values["tools"]))
+        return self._ask(values, characters)
 
     def _ask(self, variables: dict[str, Any] | None, input_characters: int) -> str:
         most_characters = _BASE_CHARACTERS + _CHARACTERS_PER_INPUT_CHARACTER * input_characters
@@ -83,10 +87,12 @@ class ChatTemplate:
         return f"{self.name}, line {line}" if line else self.name
 
 
-def _characters(content: str | Sequence[Mapping[str, str]]) -> int:
+def _characters(message: Mapping[str, Any]) -> int:
     """The size of a message in characters, with a fixed cost per part."""
+    content = message["content"]
     texts = [content] if isinstance(content, str) else [part.get("text", "") for part in content]
-    return _MESSAGE_CHARACTERS * max(1, len(texts)) + sum(map(len, texts))
+    calls = len(json.dumps(message["tool_calls"])) if "tool_calls" in message else 0
+    return _MESSAGE_CHARACTERS * max(1, len(texts)) + sum(map(len, texts)) + calls
 
 
 def _one_line(message: str) -> str:

@@ -15,6 +15,7 @@ from mrs.text.stream_decoder import StreamDecoder
 from mrs.text.template import ChatTemplate, choose_template, read_template_text
 from mrs.text.thoughts import CLOSE, OPEN, answer_of
 from mrs.text.tokenizer import Tokenizer
+from mrs.text.tool_messages import calls_of, protected, render_with_tools
 
 if TYPE_CHECKING:
     from mrs.request import Container, Message
@@ -78,8 +79,9 @@ class TextProcessor:
         thinking: bool | None = None,
         image_texts: Sequence[str] = (),
         variables: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> list[int]:
-        """Ids of a conversation up to the start of the reply.
+        """Ids of a conversation up to the start of the reply, with definitions of `tools`.
 
         `variables` are further variables of the chat template.
         `image_texts` are the control tokens that stand for each image, in order. Control tokens
@@ -95,11 +97,13 @@ class TextProcessor:
             raise UsageError(f"{len(image_texts)} images for {images} image marks")
         if self.template is None or self._formats is None:
             return self.encode_raw(self._unformatted(contents, image_texts))
-        rendered = self.template.render(
+        rendered = render_with_tools(
+            self.template,
             self._conversation(self._formats, messages, contents),
             special_tokens=self._special_tokens,
             thinking=thinking,
             variables=variables,
+            tools=[protected(tool, self._protected) for tool in tools],
         )
         if self._placeholder is not None:
             rendered = self._placeholder.fill(rendered, image_texts, name=self.template.name)
@@ -125,8 +129,10 @@ class TextProcessor:
         conversation: list[dict[str, Any]] = []
         number = 1
         for message, texts in zip(messages, contents, strict=True):
-            role, protected = message["role"], [self._protected(text) for text in texts]
-            conversation.append({"role": role, "content": formats.content(role, protected, number)})
+            role, texts_of = message["role"], [self._protected(text) for text in texts]
+            content = formats.content(role, texts_of, number)
+            calls = calls_of(message, self._protected)
+            conversation.append({"role": role, "content": content, **calls})
             number += len(texts) - 1
         return conversation
 
@@ -148,6 +154,11 @@ class TextProcessor:
         end = self.tokenizer.decode(prompt_ids[-8:])
         return f"{OPEN}\n" if end.rstrip().endswith(OPEN) else ""
 
+    def may_think(self, prompt_ids: Sequence[int]) -> bool:
+        """Whether a reply to this prompt may begin with a thought in tags."""
+        end = self.tokenizer.decode(prompt_ids[-8:], show_control=True)
+        return self._handles_thoughts and not end.rstrip().endswith(CLOSE)
+
     def encode_raw(self, prompt: str) -> list[int]:
         """Ids of a text to continue: with a bos token, and control tokens matched in the text."""
         return self.tokenizer.encode_prompt(prompt)
@@ -156,9 +167,21 @@ class TextProcessor:
         """The id of the last token of `text` when other text precedes it."""
         return self.tokenizer.encode(f"a{text}", allow_special=False)[-1]
 
-    def stream_decoder(self, stop_strings: Sequence[str] = ()) -> StreamDecoder:
-        """A decoder for one reply."""
-        return StreamDecoder(self.tokenizer, stop_strings, continues_text=self.template is None)
+    def stream_decoder(
+        self,
+        stop_strings: Sequence[str] = (),
+        *,
+        is_exact: bool = False,
+        shown: frozenset[str] = frozenset(),
+    ) -> StreamDecoder:
+        """A decoder for one reply; with `is_exact` it removes no space at the start.
+
+        The control tokens `shown` are in the text.
+        """
+        continues_text = is_exact or self.template is None
+        return StreamDecoder(
+            self.tokenizer, stop_strings, continues_text=continues_text, shown=shown
+        )
 
 
 def read_text_processor(

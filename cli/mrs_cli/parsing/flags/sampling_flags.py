@@ -102,6 +102,23 @@ class SamplingFlags:
             "--stop", metavar="TEXT", help="End the reply before TEXT. May be given several times."
         ),
     ] = None
+    grammar: Annotated[
+        str | None,
+        sampling_option(
+            "--grammar",
+            metavar="KIND:TEXT",
+            help="Let replies match a grammar: regex:TEXT, lark:TEXT, json_schema:TEXT, "
+            "json_object (any JSON object), or the path of a .lark or .json file.",
+        ),
+    ] = None
+    json_schema: Annotated[
+        str | None,
+        sampling_option(
+            "--json-schema",
+            metavar="FILE",
+            help="Let replies be JSON that matches the schema in FILE.",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -19,10 +19,10 @@ def memory_tables(plan: Plan, memory: Sequence[DeviceMemoryUsage]) -> str:
     rows: list[tuple[str, ...]] = [
         ("planned", "layers", *(name for name, _, _ in PARTS[:USED_PARTS]))
     ]
-    for index, (device, terms) in enumerate(zip(plan.devices, plan.breakdowns, strict=True)):
-        if terms.is_used:
+    for index, (device, breakdown) in enumerate(zip(plan.devices, plan.breakdowns, strict=True)):
+        if breakdown.is_used:
             layers = [numbers for owner, numbers in layer_ranges(plan) if owner == index]
-            sizes = map(human_bytes, part_bytes(terms)[:USED_PARTS])
+            sizes = map(human_bytes, part_bytes(breakdown)[:USED_PARTS])
             rows.append((device.label, ", ".join(layers) or "none", *sizes))
     now: list[tuple[str, ...]] = [("now", "used", "free")]
     now += [(m.device, human_bytes(m.used_bytes), human_bytes(m.available_bytes)) for m in memory]

@@ -68,14 +68,14 @@ def _print(screen: Console, lines: Sequence[Text]) -> None:
         screen.print(Padding(line[indent:], (0, 0, 0, len(INDENT) + indent)))
 
 
-def _device(device: Device, terms: MemoryBreakdown, width: int) -> list[Text]:
+def _device(device: Device, breakdown: MemoryBreakdown, width: int) -> list[Text]:
     """The name and the memory of a device, above its bar."""
-    if not terms.is_used:
-        free = f"not used, {human_bytes(terms.available_bytes)} free"
+    if not breakdown.is_used:
+        free = f"not used, {human_bytes(breakdown.available_bytes)} free"
         return [_title(device, free, width, "quiet")]
-    used = f"{bytes_range(*terms.total)} of {human_bytes(terms.available_bytes)}"
-    style = "error" if terms.missing_bytes else ""
-    return [_title(device, used, width, style), _bar(terms, width)]
+    used = f"{bytes_range(*breakdown.total)} of {human_bytes(breakdown.available_bytes)}"
+    style = "error" if breakdown.missing_bytes else ""
+    return [_title(device, used, width, style), _bar(breakdown, width)]
 
 
 def _title(device: Device, right: str, width: int, style: str) -> Text:
@@ -87,13 +87,13 @@ def _title(device: Device, right: str, width: int, style: str) -> Text:
     return Text.assemble((label, "bold"), (f"  {name}{gap}", "quiet"), (right, style))
 
 
-def _bar(terms: MemoryBreakdown, width: int) -> Text:
+def _bar(breakdown: MemoryBreakdown, width: int) -> Text:
     """The parts of the memory as cells; what exceeds it is red."""
-    bar, sizes = Text(), part_bytes(terms)
+    bar, sizes = Text(), part_bytes(breakdown)
     for (_, style, glyph), cells in zip(PARTS, _cells(sizes, width), strict=True):
         bar.append(glyph * cells, style=style)
-    if terms.missing_bytes:
-        bar.stylize("error", width * terms.available_bytes // max(1, sum(sizes)))
+    if breakdown.missing_bytes:
+        bar.stylize("error", width * breakdown.available_bytes // max(1, sum(sizes)))
     return bar
 
 
@@ -125,12 +125,13 @@ def _layers(plan: Plan, width: int) -> Text:
 def _table(plan: Plan) -> list[Text]:
     """The sizes of the parts; the heading is the legend of the bars."""
     used = [
-        (device.label, terms)
-        for device, terms in zip(plan.devices, plan.breakdowns, strict=True)
-        if terms.is_used
+        (device.label, breakdown)
+        for device, breakdown in zip(plan.devices, plan.breakdowns, strict=True)
+        if breakdown.is_used
     ]
     rows = [
-        [human_bytes(size) if size else "\u2013" for size in part_bytes(terms)] for _, terms in used
+        [human_bytes(size) if size else "\u2013" for size in part_bytes(breakdown)]
+        for _, breakdown in used
     ]
     heads = [f"{glyph} {name}" for name, _, glyph in PARTS]
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]

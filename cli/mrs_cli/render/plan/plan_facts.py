@@ -30,15 +30,15 @@ USED_PARTS = 4
 MAX_NAMED_DEVICES = 2
 
 
-def part_bytes(terms: MemoryBreakdown) -> tuple[int, ...]:
+def part_bytes(breakdown: MemoryBreakdown) -> tuple[int, ...]:
     """The sizes of `PARTS`."""
     return (
-        terms.weight_bytes,
-        terms.kv_bytes,
-        terms.activations.expected,
-        terms.runtime.expected + terms.allocator.expected,
-        terms.reserve_bytes,
-        max(0, terms.free_bytes),
+        breakdown.weight_bytes,
+        breakdown.kv_bytes,
+        breakdown.activations.expected,
+        breakdown.runtime.expected + breakdown.allocator.expected,
+        breakdown.reserve_bytes,
+        max(0, breakdown.free_bytes),
     )
 
 
@@ -123,8 +123,8 @@ def speed(plan: Plan) -> str:
     used = zip(plan.devices, plan.speed.devices, plan.breakdowns, strict=True)
     assumed = {
         speed.bandwidth_bytes_per_s
-        for device, speed, terms in used
-        if terms.is_used and device.bandwidth_source == "assumed"
+        for device, speed, breakdown in used
+        if breakdown.is_used and device.bandwidth_source == "assumed"
     }
     numbers = " and ".join(f"{bytes_per_s / 1e9:.0f}" for bytes_per_s in sorted(assumed))
     basis = f" (assuming a memory bandwidth of {numbers} GB/s)" if assumed else ""
@@ -189,7 +189,7 @@ def solved_rows(solution: Solution | None) -> list[tuple[str, str, str, str]]:
         return []
     rows = []
     for value, plan in solution.tried:
-        total = human_bytes(sum(terms.total.expected for terms in plan.breakdowns))
+        total = human_bytes(sum(breakdown.total.expected for breakdown in plan.breakdowns))
         mark = " \u2190" if value == solution.best else ""
         rate = f"{rate_range(*plan.speed.decode)} tokens/s" if plan.fits else ""
         rows.append((f"--{solution.goal} {value}", total, rate, f"{_result(plan)}{mark}"))

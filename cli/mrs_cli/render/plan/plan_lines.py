@@ -69,13 +69,13 @@ def plain_lines(
         yield f"warning: {warning}"
 
 
-def _device_lines(device: Device, terms: MemoryBreakdown) -> Iterator[str]:
+def _device_lines(device: Device, breakdown: MemoryBreakdown) -> Iterator[str]:
     """Name, layers and memory of a device, then the parts of the memory."""
-    available = human_bytes(terms.available_bytes)
-    if not terms.is_used:
+    available = human_bytes(breakdown.available_bytes)
+    if not breakdown.is_used:
         yield f"{device.label}: {device.name}, not used, {available} free"
         return
-    layers = f"{terms.layers} layer{'s' if terms.layers != 1 else ''}"
-    yield f"{device.label}: {device.name}, {layers}, {bytes_range(*terms.total)} of {available}"
-    sizes = zip(PARTS, part_bytes(terms), strict=True)
+    layers = f"{breakdown.layers} layer{'s' if breakdown.layers != 1 else ''}"
+    yield f"{device.label}: {device.name}, {layers}, {bytes_range(*breakdown.total)} of {available}"
+    sizes = zip(PARTS, part_bytes(breakdown), strict=True)
     yield "  " + ", ".join(f"{name} {human_bytes(size)}" for (name, _, _), size in sizes)

@@ -2,25 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
-
-from mrs.architecture.binding import Parameter, Piece, Scales
+from mrs.architecture.binding import Quantization
 from mrs.architecture.config import Config
 from mrs.errors import Unsupported
-
-
-@dataclass(frozen=True)
-class Quantization:
-    """How the names of a checkpoint's quantized tensors are formed.
-
-    A quantized weight `name` is stored as the tensors `name + values_suffix` and
-    `name + scales_suffix`, with one scale for each `tile` (rows, columns) of values.
-    """
-
-    values_suffix: str
-    scales_suffix: str
-    tile: tuple[int, int]
 
 
 def read_quantization(config: Config) -> Quantization | None:
@@ -42,19 +26,3 @@ def read_quantization(config: Config) -> Quantization | None:
             hint="only [128, 128] is supported",
         )
     return Quantization("", "_scale_inv", (128, 128))
-
-
-def with_scales(
-    parameters: list[Parameter], quantization: Quantization, tensors: Collection[str]
-) -> list[Parameter]:
-    """The same parameters, with scales for every piece that `tensors` has scales for."""
-
-    def scaled(piece: Piece) -> Piece:
-        scales = piece.tensor + quantization.scales_suffix
-        if scales not in tensors:
-            return piece
-        tensor = piece.tensor + quantization.values_suffix
-        # Quantized tensors are never transposed: their blocks lie along the columns.
-        return Piece(tensor, piece.rows, piece.transform, scales=Scales(scales, quantization.tile))
-
-    return [p._replace(pieces=tuple(map(scaled, p.pieces))) for p in parameters]

@@ -11,6 +11,13 @@ from typing import Any
 
 from mrs.architecture.binding import Parameter
 from mrs.architecture.config import Config
+from mrs.architecture.describe_safetensors import (
+    CheckpointHeaders,
+    ReadModel,
+    model_type,
+    text_config,
+    text_parameters,
+)
 from mrs.architecture.family import Family, Names
 from mrs.architecture.family_registry import family_by_name
 from mrs.architecture.model_spec import ModelSpec
@@ -53,6 +60,42 @@ def vision_family(name: str, where: str) -> VisionFamily:
             "without images the model may run with `plain`",
         )
     return family
+
+
+def read_multimodal(checkpoint: CheckpointHeaders, arch: str | None) -> ReadModel:
+    """The language model, the tower and the projector in a multimodal checkpoint."""
+    where = checkpoint.model_id
+    family = vision_family(arch or model_type(checkpoint.config, where), where)
+    found = _read_language_model(checkpoint, family)
+    model = Config({**family.defaults, **checkpoint.config}, where)
+    spec, vision_parameters = describe_vision(
+        family, model, checkpoint.image_config, found.spec, checkpoint.tensors
+    )
+    return found._replace(spec=spec, parameters=found.parameters + vision_parameters)
+
+
+def read_without_tower(checkpoint: CheckpointHeaders, arch: str | None) -> ReadModel | None:
+    """The language model in a multimodal checkpoint, without tower and projector.
+
+    None if the checkpoint is not that of a known vision family.
+    """
+    values, _ = text_config(checkpoint.config, checkpoint.tensors)
+    family = find_vision_family(arch or model_type(values, checkpoint.model_id))
+    if family is None or family.tower_key not in values:
+        return None
+    found = _read_language_model(checkpoint, family)
+    unused = vision_tensor_prefixes(family, checkpoint.tensors)
+    return found._replace(ignored=found.ignored + unused)
+
+
+def _read_language_model(checkpoint: CheckpointHeaders, family: VisionFamily) -> ReadModel:
+    model = Config({**family.defaults, **checkpoint.config}, checkpoint.model_id)
+    text = language_model_of(family, model, checkpoint.tensors)
+    spec = text.family.read(text.config)
+    if family.refine is not None:
+        spec = family.refine(spec, model)
+    parameters = text_parameters(checkpoint, text.family, text.config, spec, text.names)
+    return ReadModel(spec, parameters, ignored=text.family.ignored + family.ignored)
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any
 
 from mrs.architecture.config import Config
+from mrs.architecture.describe_safetensors import TowerKey
 from mrs.architecture.family import Names
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.vision_spec import Vision
-
-TowerKey = Literal["vision_config", "img_processor"]
-#: A config without any of these keys is not that of a vision model.
-TOWER_KEYS: tuple[TowerKey, ...] = get_args(TowerKey)
 
 
 @dataclass(frozen=True)

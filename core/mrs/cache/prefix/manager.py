@@ -10,7 +10,6 @@ from mrs.cache.prefix.disk import DiskPrefixCache
 from mrs.cache.prefix.radix_tree import longest_match, matching
 from mrs.cache.prefix.store import PrefixStore
 from mrs.cache.sequence_cache import SequenceCache
-from mrs.interrupts import interrupts_held
 
 
 class PrefixCacheManager:
@@ -71,8 +70,7 @@ class PrefixCacheManager:
             return
         if cache.length != len(tokens):
             raise ValueError(f"a cache of {cache.length} tokens for {len(tokens)}")
-        with interrupts_held():
-            self._store.add(epoch, tokens, cache)
+        self._store.add(epoch, tokens, cache)
         if self._folder is not None:
             self._folder.save(epoch, tokens, cache)
 
@@ -99,8 +97,7 @@ class PrefixCacheManager:
             return None
         self._store.touch(path[-1])
         cache = self._new_cache()
-        with interrupts_held():
-            cache.adopt(length, [node.snapshot.parts for node in path])
+        cache.adopt(length, [node.snapshot.parts for node in path])
         return cache
 
     def shared_tokens(

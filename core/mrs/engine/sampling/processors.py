@@ -30,6 +30,17 @@ class LogitsProcessor(Protocol):
         """Add a token of the reply to the state."""
 
 
+class Constraint(LogitsProcessor, Protocol):
+    """Lets a reply have only some texts, and ends it where nothing more can follow."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the reply ends here."""
+
+    def forced_tokens(self) -> list[int]:
+        """The only tokens that can follow, often none."""
+
+
 class LogitBias:
     """Adds to the logits of tokens, each a pair of token id and value. Raises UsageError."""
 

@@ -9,7 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mrs.engine.sampling.candidates import sample_token
-from mrs.engine.sampling.processors import FloatArray, processors_of
+from mrs.engine.sampling.processors import (
+    Constraint,
+    FloatArray,
+    LogitsProcessor,
+    processors_of,
+)
 from mrs.request import Sampling
 
 
@@ -29,7 +34,8 @@ class Sampler:
     """Chooses the tokens of one reply: processors change the logits in turn, then one is drawn.
 
     Frequency and presence penalties count the reply's own tokens, the others the prompt's too.
-    `breakers` are the tokens that end a repetition for the DRY penalty.
+    `breakers` are the tokens that end a repetition for the DRY penalty. A `constraint` is the last
+    of the processors.
     """
 
     def __init__(
@@ -39,10 +45,36 @@ class Sampler:
         vocab_size: int,
         rng: Random,
         breakers: frozenset[int] = frozenset(),
+        constraint: Constraint | None = None,
     ) -> None:
         self._sampling = sampling
         self._rng = rng
-        self.processors = processors_of(sampling, prompt_ids, vocab_size, breakers)
+        self._constraint = constraint
+        self.processors: list[LogitsProcessor] = [
+            *processors_of(sampling, prompt_ids, vocab_size, breakers),
+            *([constraint] if constraint else []),
+        ]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing may follow the tokens so far."""
+        return self._constraint is not None and self._constraint.is_complete
+
+    def forced(self, max_tokens: int) -> list[SampledToken]:
+        """The next tokens if there is no choice, at most `max_tokens`; they count as chosen.
+
+        None if log-probabilities are asked for, which only a step can compute. Raises MrsError.
+        """
+        if self._constraint is None or self._sampling.logprobs is not None:
+            return []
+        forced = self._constraint.forced_tokens()[:max_tokens]
+        for token in forced:
+            self._append(token)
+        return [SampledToken(token) for token in forced]
+
+    def _append(self, token: int) -> None:
+        for processor in self.processors:
+            processor.append(token)
 
     def __call__(self, logits: FloatArray) -> SampledToken:
         """The next token after logits (V,), which are overwritten. Raises MrsError."""
@@ -54,8 +86,7 @@ class Sampler:
             token = int(logits.argmax())
         else:
             token = sample_token(logits, self._sampling, self._rng)
-        for processor in self.processors:
-            processor.append(token)
+        self._append(token)
         if original is None or count is None:
             return SampledToken(token)
         return _with_logprobs(token, original, count)

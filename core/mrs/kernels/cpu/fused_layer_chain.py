@@ -78,9 +78,9 @@ class NativeLayerChain:
             self._functions.mrs_layers(
                 self._address,
                 len(self._layers),
-                self._caches_type(*(cache.address for cache in caches)),
-                (ctypes.c_void_p * len(batches))(*(batch.address for batch in batches)),
-                self._angles_type(*(Angles(cos.data_ptr(), sin.data_ptr()) for cos, sin in angles)),
+                self._caches_type(*[cache.address for cache in caches]),
+                (ctypes.c_void_p * len(batches))(*[batch.address for batch in batches]),
+                self._angles_type(*[Angles(cos.data_ptr(), sin.data_ptr()) for cos, sin in angles]),
                 x.data_ptr(),
                 workspace.data_ptr(),
                 out.data_ptr(),

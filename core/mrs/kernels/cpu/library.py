@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 from mrs.devices.cpu_path import PATH_NAMES, cpu_path, cpu_paths
+from mrs.kernels.cpu import library_file
+from mrs.kernels.cpu.library_file import is_available
 
 #: CPU paths whose native code is that of another path; they differ only outside the library.
 _SAME_CODE = {"amx": "avx512_bf16"}
-
-_LIBRARY = (
-    Path(__file__).parent / "native" / ("libmrs.dylib" if sys.platform == "darwin" else "libmrs.so")
-)
 
 
 class NativeMatrix(ctypes.Structure):
     """A packed matrix: a C struct of native/gemm/products.h."""
 
     _fields_ = (
-        ("path", ctypes.c_void_p),
+        ("kernels", ctypes.c_void_p),
         ("format", ctypes.c_int64),
         ("rows", ctypes.c_int64),
         ("columns", ctypes.c_int64),
@@ -65,11 +61,6 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
 }
 
 
-def is_available() -> bool:
-    """Whether the library was built and is not disabled; does not load it."""
-    return cpu_path() != "torch" and _LIBRARY.exists()
-
-
 @cache
 def native_library() -> NativeLibrary | None:
     """The library; None if it was not built or MRS_CPU_PATH is `torch`."""
@@ -81,7 +72,7 @@ def native_library() -> NativeLibrary | None:
 
 def native_paths() -> list[str]:
     """The native CPU paths that this processor supports, best first; [] without the library."""
-    return [path for path in cpu_paths() if path != "torch"] if _LIBRARY.exists() else []
+    return [path for path in cpu_paths() if path != "torch"] if library_file.PATH.exists() else []
 
 
 def path_name() -> str:
@@ -91,7 +82,7 @@ def path_name() -> str:
 
 
 def _open_library() -> ctypes.CDLL:
-    functions = ctypes.CDLL(str(_LIBRARY))
+    functions = ctypes.CDLL(str(library_file.PATH))
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(functions, name)
         function.restype, function.argtypes = result, arguments

@@ -11,21 +11,18 @@ from torch import Tensor
 from mrs.formats import FORMATS
 from mrs.kernels.cpu.library import NativeLibrary, NativeMatrix, native_library
 from mrs.sizes.packed_layout import GROUP_ROWS, PACKED_FORMATS, packed_bytes
-from mrs.sizes.products import DECODED_TOKENS, decoded_tile_rows, decoded_value_bytes
+from mrs.sizes.products import DECODED_TOKENS, decoded_tile_rows
 
 _TYPES = {torch.float32: 0, torch.bfloat16: 1}
-#: By the bytes of a number.
-_DENSE_DTYPES = {2: torch.bfloat16, 4: torch.float32}
 
 
 class PackedMatrix:
     """A (rows, columns) weight whose blocks are stored in groups of 16 interleaved rows.
 
     It has as many bytes as in the file, with rows rounded up to a multiple of 16. Products quantize
-    the activations to 8 bits in groups of 32 columns, except with F16 and BF16 weights. With
-    AVX-512 and more than 16 tokens, weights of fewer than 8 bits and the activations are both
-    requantized to 8 bits in groups of 128 columns. Subnormal activations may be treated as 0,
-    subnormal weights never are.
+    the activations to 8 bits in groups of 32 columns, except with F16 and BF16 weights. A row of
+    the result has the same bits whatever other rows are computed with it, except where torch's
+    matrix units multiply. Subnormal activations may be treated as 0, subnormal weights never are.
     """
 
     device = torch.device("cpu")
@@ -65,7 +62,6 @@ class PackedMatrix:
         self._address = ctypes.addressof(self._matrix)
         self._row_bytes = FORMATS[format_name].size_bytes((columns,))
         self._dense_tokens = DECODED_TOKENS.get(library.path, sys.maxsize)
-        self._dense_dtype = _DENSE_DTYPES[decoded_value_bytes(library.path)]
         self.shape = (rows, columns)
 
     @property
@@ -89,12 +85,8 @@ class PackedMatrix:
         Torch's bf16 matrix units treat subnormal weights as 0, so matrices with such weights are
         always multiplied by the library.
         """
-        if self._dense_dtype is torch.bfloat16 and self._has_subnormal():
-            return sys.maxsize
-        return self._dense_tokens
-
-    def _has_subnormal(self) -> bool:
-        return self._subnormal is not None and bool(self._subnormal.any())
+        has_subnormal = self._subnormal is not None and bool(self._subnormal.any())
+        return sys.maxsize if has_subnormal else self._dense_tokens
 
     def fill(self, blocks: Tensor, first_row: int = 0) -> None:
         """Write rows of a file's blocks, uint8 (R, row_bytes), from row `first_row` on.
@@ -146,15 +138,14 @@ class PackedMatrix:
         return out
 
     def _matmul_decoded(self, x: Tensor) -> Tensor:
-        """The product by torch's kernels; weights are decoded tile by tile."""
+        """The product in bf16 by torch's matrix units; weights are decoded tile by tile."""
         rows, columns = self.shape
-        dtype = self._dense_dtype
-        x_dense = x.to(dtype)
+        x_dense = x.bfloat16()
         out = torch.empty(x.shape[0], rows, dtype=x.dtype)
-        tile_rows = decoded_tile_rows(dtype.itemsize, columns)
+        tile_rows = decoded_tile_rows(columns)
         for first in range(0, rows, tile_rows):
             count = min(tile_rows, rows - first)
-            tile = torch.empty(count, columns, dtype=dtype)
+            tile = torch.empty(count, columns, dtype=torch.bfloat16)
             self._decode_into(tile, first=first)
             out[:, first : first + count] = torch.nn.functional.linear(x_dense, tile)
         return out

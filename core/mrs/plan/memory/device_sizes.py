@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import TYPE_CHECKING
 
 from mrs.architecture.layers import Layer
 from mrs.devices.cpu_path import cpu_path, torch_units
@@ -20,10 +21,12 @@ from mrs.plan.memory.layer_activations import (
     persistent_bytes,
 )
 from mrs.plan.memory.stored_weights import ModelWeightsInfo, StoredWeights
-from mrs.plan.memory.vision_sizes import PlannedImages, VisionSizes, vision_sizes
 from mrs.request import PREFILL_CHUNK_TOKENS
 from mrs.sizes.blocks import BLOCK_TOKENS, CacheSize
 from mrs.storage import Storage, StorageRules
+
+if TYPE_CHECKING:
+    from mrs.plan.memory.vision_sizes import PlannedImages, VisionSizes
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,8 @@ class ModelSizes:
         )
         vision = None
         if self._images is not None:
+            from mrs.plan.memory.vision_sizes import vision_sizes
+
             vision = vision_sizes(
                 self.spec, self.parameters, storage, self._images, shapes[0], self.workload.batch
             )

@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from mrs.formats import FORMATS, Format
 from mrs.sizes.products import (
     decoded_tile_rows,
-    decoded_value_bytes,
     decoded_workspace_bytes,
     decodes,
     packed_workspace_bytes,
@@ -133,13 +132,9 @@ def _packed_scratch_bytes(
     With matrix units weights are decoded to bf16, and torch's product needs its own workspace.
     """
     if not decodes(shape.path, tokens):
-        return packed_workspace_bytes(
-            shape.path, shape.threads, [(weight.name, rows)], tokens, columns
-        )
-    decoded = decoded_workspace_bytes(shape.path, tokens, columns, rows)
-    if decoded_value_bytes(shape.path) == 4:
-        return decoded
-    tile_rows = min(rows, decoded_tile_rows(2, columns))
+        return packed_workspace_bytes(shape.path, [weight.name], tokens, columns)
+    decoded = decoded_workspace_bytes(tokens, columns, rows)
+    tile_rows = min(rows, decoded_tile_rows(columns))
     return decoded + _dense_scratch_bytes(shape, FORMATS["BF16"], tokens, columns, tile_rows)
 
 

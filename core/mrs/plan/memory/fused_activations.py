@@ -70,9 +70,9 @@ def _fused_attention(
         return None
     queries, keys = attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim
     workspace = max(
-        _workspace_bytes(shape, storages[:3], (queries, keys, keys), shape.tokens, hidden_size),
+        _workspace_bytes(shape, storages[:3], shape.tokens, hidden_size),
         score_bytes(attention, shape.of_one_sequence()),
-        _workspace_bytes(shape, storages[3:], (hidden_size,), shape.tokens, queries),
+        _workspace_bytes(shape, storages[3:], shape.tokens, queries),
     )
     return FusedBlock(shape.size(attention_floats(hidden_size, queries, keys)), workspace)
 
@@ -90,8 +90,8 @@ def _fused_mlp(
     token_floats = mlp_floats(hidden_size, intermediate)
     piece = piece_tokens(shape.tokens, token_floats)
     workspace = max(
-        _workspace_bytes(shape, storages[:2], (intermediate, intermediate), piece, hidden_size),
-        _workspace_bytes(shape, storages[2:], (hidden_size,), piece, intermediate),
+        _workspace_bytes(shape, storages[:2], piece, hidden_size),
+        _workspace_bytes(shape, storages[2:], piece, intermediate),
     )
     at_once = min(shape.tokens, tokens_at_once(token_floats))
     return FusedBlock(at_once * token_floats * shape.activation.block_bytes, workspace)
@@ -104,7 +104,7 @@ def _are_fused(shape: ForwardShape, storages: Sequence[Storage]) -> bool:
 
 
 def _workspace_bytes(
-    shape: ForwardShape, storages: Sequence[Storage], rows: Sequence[int], tokens: int, columns: int
+    shape: ForwardShape, storages: Sequence[Storage], tokens: int, columns: int
 ) -> int:
-    matrices = [(s.format.name, count) for s, count in zip(storages, rows, strict=True)]
-    return packed_workspace_bytes(shape.path, shape.threads, matrices, tokens, columns)
+    formats = [storage.format.name for storage in storages]
+    return packed_workspace_bytes(shape.path, formats, tokens, columns)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 from mrs.architecture.describe import Description
-from mrs.source.checkpoint import Checkpoint
+from mrs.source.checkpoint import Checkpoint, TensorInfo
 from mrs.storage import Storage
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Figures of a model.
-
-    `fingerprint` identifies the table of tensors: names, shapes, formats and sizes.
-    """
+    """Figures of a model, and the tensors in its files."""
 
     model_id: str
     container: str
@@ -26,7 +23,18 @@ class ModelFacts:
     layers: int
     context_tokens: int
     file_bytes: int
-    fingerprint: str
+    tensors: Mapping[str, TensorInfo]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the table of tensors: names, shapes, formats and sizes."""
+        from hashlib import sha256
+
+        table = sha256()
+        for name, tensor in sorted(self.tensors.items()):
+            row = f"{name} {tensor.format.name} {tensor.shape} {tensor.size_bytes}\n"
+            table.update(row.encode())
+        return table.hexdigest()
 
 
 def model_facts(checkpoint: Checkpoint, description: Description) -> ModelFacts:
@@ -38,16 +46,8 @@ def model_facts(checkpoint: Checkpoint, description: Description) -> ModelFacts:
         layers=len(description.spec.layers),
         context_tokens=description.spec.context_tokens,
         file_bytes=checkpoint.total_bytes,
-        fingerprint=_fingerprint(checkpoint),
+        tensors=checkpoint.tensors,
     )
-
-
-def _fingerprint(checkpoint: Checkpoint) -> str:
-    table = hashlib.sha256()
-    for name, tensor in sorted(checkpoint.tensors.items()):
-        row = f"{name} {tensor.format.name} {tensor.shape} {tensor.size_bytes}\n"
-        table.update(row.encode())
-    return table.hexdigest()
 
 
 def weights_format(storage: Mapping[str, Storage]) -> str:

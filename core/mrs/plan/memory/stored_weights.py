@@ -9,7 +9,7 @@ from functools import cached_property
 from math import prod
 from typing import NamedTuple
 
-from mrs.architecture.binding import Parameter
+from mrs.architecture.binding import Parameter, Role
 from mrs.architecture.describe import Description
 from mrs.architecture.layers import Layer
 from mrs.devices.processor import cpu_threads
@@ -75,12 +75,13 @@ class ModelWeightsInfo:
         return model_facts(self.checkpoint, self._description)
 
     @cached_property
-    def stored_formats(self) -> Mapping[str, list[Format]]:
-        """The formats of each parameter's pieces."""
-        tensors = self.checkpoint.tensors
-        return {
-            p.name: [tensors[piece.tensor].format for piece in p.pieces] for p in self.parameters
-        }
+    def _kinds(self) -> Sequence[tuple[_ParameterKind, Sequence[Parameter]]]:
+        """The parameters of each kind; a model of many parameters has few kinds."""
+        found: dict[_ParameterKind, list[Parameter]] = {}
+        for parameter in self.parameters:
+            kind = _ParameterKind.of(parameter, self.checkpoint)
+            found.setdefault(kind, []).append(parameter)
+        return list(found.items())
 
     @cached_property
     def file_storage(self) -> Mapping[str, Storage]:
@@ -88,12 +89,12 @@ class ModelWeightsInfo:
 
         U8 tensors are MXFP4: two values in a byte, and one byte of scale for 32 values.
         """
-        found = {}
-        for parameter in self.parameters:
-            format = self.stored_formats[parameter.name][0]
+        found: dict[str, Storage] = {}
+        for kind, parameters in self._kinds:
+            format = kind.formats[0]
             format = FORMATS["MXFP4"] if format.name == "U8" else format
-            size_bytes = prod(parameter.shape) * format.block_bytes // format.block_elements
-            found[parameter.name] = Storage(format, size_bytes)
+            size_bytes = prod(kind.shape) * format.block_bytes // format.block_elements
+            found.update(dict.fromkeys((p.name for p in parameters), Storage(format, size_bytes)))
         return found
 
     def dense_format(self, wanted: str) -> Format:
@@ -102,12 +103,12 @@ class ModelWeightsInfo:
 
     @cached_property
     def _stored_counts(self) -> Mapping[Format, int]:
-        return Counter(
-            format
-            for parameter in self.parameters
-            if parameter.role != "vector"
-            for format in self.stored_formats[parameter.name]
-        )
+        counts: Counter[Format] = Counter()
+        for kind, parameters in self._kinds:
+            if kind.role != "vector":
+                for format in kind.formats:
+                    counts[format] += len(parameters)
+        return counts
 
     def on_device(self, rules: StorageRules, *, is_cpu: bool) -> StoredWeights:
         """The weights as a device stores them under these rules."""
@@ -117,13 +118,18 @@ class ModelWeightsInfo:
         return self._stored[key]
 
     def _store(self, rules: StorageRules, is_cpu: bool) -> StoredWeights:
-        storage = {p.name: store(p, self.stored_formats[p.name], rules) for p in self.parameters}
+        storage: dict[str, Storage] = {}
+        load_scratch_bytes = 0
+        for kind, parameters in self._kinds:
+            stored = store(parameters[0], kind.formats, rules)
+            storage.update(dict.fromkeys((p.name for p in parameters), stored))
+            scratch_bytes = kind.load_scratch_bytes(stored, is_cpu=is_cpu)
+            load_scratch_bytes = max(load_scratch_bytes, scratch_bytes)
         layer_bytes = [0] * len(self.spec.layers)
         slots: list[list[tuple[str, Storage]]] = [[] for _ in self.spec.layers]
-        non_mapped_bytes, loading = 0, set[_Loading]()
+        non_mapped_bytes = 0
         for parameter in self.parameters:
             stored, layer = storage[parameter.name], parameter.layer
-            loading.add(_Loading.of(parameter, self.stored_formats[parameter.name], stored))
             if layer is None:
                 non_mapped_bytes += stored.size_bytes
                 continue
@@ -140,36 +146,38 @@ class ModelWeightsInfo:
             non_mapped_bytes=non_mapped_bytes,
             layer_kinds=[kinds[layer] for layer in layers],
             kinds=list(kinds),
-            load_scratch_bytes=max(each.scratch_bytes(is_cpu=is_cpu) for each in loading),
+            load_scratch_bytes=load_scratch_bytes,
             layer_work=works,
             non_mapped_work=non_mapped_work,
         )
 
 
-class _Loading(NamedTuple):
-    """Everything that loading a parameter depends on; most parameters of a model are alike."""
+class _ParameterKind(NamedTuple):
+    """Everything that storing and loading a parameter depends on."""
 
+    role: Role
     shape: tuple[int, ...]
     formats: tuple[Format, ...]
-    target: Storage
     is_scaled: bool
     is_transposed: bool
 
     @classmethod
-    def of(cls, parameter: Parameter, formats: Sequence[Format], target: Storage) -> _Loading:
+    def of(cls, parameter: Parameter, checkpoint: Checkpoint) -> _ParameterKind:
+        tensors, formats = checkpoint.tensors, []
         is_scaled = is_transposed = False
         for piece in parameter.pieces:
+            formats.append(tensors[piece.tensor].format)
             is_scaled |= piece.scales is not None
             is_transposed |= piece.transposed
-        return cls(parameter.shape, tuple(formats), target, is_scaled, is_transposed)
+        return cls(parameter.role, parameter.shape, tuple(formats), is_scaled, is_transposed)
 
-    def scratch_bytes(self, *, is_cpu: bool) -> int:
-        """Temporary bytes on the device while the parameter is loaded.
+    def load_scratch_bytes(self, target: Storage, *, is_cpu: bool) -> int:
+        """Temporary bytes on the device while a parameter is loaded and stored as `target`.
 
         A CPU needs a chunk of the file, its values in the target format, and the temporaries of
         coding. An accelerator needs memory only if it quantizes blocks itself, some at a time.
         """
-        target, threads = self.target, cpu_threads()
+        threads = cpu_threads()
         weights = min(prod(self.shape), load_chunk_weights(threads))
         file_bytes = max(weights * f.block_bytes // f.block_elements for f in self.formats)
         if not is_cpu:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from mrs.devices.bandwidth import bandwidth_of
 from mrs.devices.device import Device, DeviceMemory, placement_devices
@@ -11,13 +12,13 @@ from mrs.errors import DoesNotFit
 from mrs.plan.cost import decoded_layer_bytes
 from mrs.plan.memory.breakdown import Correction, host_bytes, host_index
 from mrs.plan.memory.device_sizes import DeviceSizes, ModelSizes
-from mrs.plan.placement.fastest import fastest
 from mrs.plan.placement.fill import fill
 from mrs.plan.placement.layer_map import manual_placement, parse_layer_map
 from mrs.plan.placement.placement import Demand, Placement
-from mrs.plan.placement.spread import spread
-from mrs.plan.placement.token_time import TokenReads
 from mrs.request import RunRequest
+
+if TYPE_CHECKING:
+    from mrs.plan.placement.token_time import TokenReads
 
 _UNLIMITED_BYTES = 1 << 62
 
@@ -111,14 +112,22 @@ def _strategy(
         mapped_act_bytes=sizes.mapped_act_bytes,
         non_mapped_act_bytes=sizes.non_mapped_act_bytes,
     )
+    if request.strategy == "spread":
+        from mrs.plan.placement.spread import spread
+
+        return spread(demand, charged)
     if request.strategy == "fastest":
+        from mrs.plan.placement.fastest import fastest
+
         bandwidths = [bandwidth_of(device) for device in devices]
         return fastest(demand, charged, bandwidths, token_reads(model, sizes))
-    return (spread if request.strategy == "spread" else fill)(demand, charged)
+    return fill(demand, charged)
 
 
 def token_reads(model: ModelSizes, sizes: DeviceSizes) -> TokenReads:
     """Bytes that one token reads: weights, the cache of one sequence, and the head."""
+    from mrs.plan.placement.token_time import TokenReads
+
     head = sizes.storage["embedding.weight" if model.spec.tied_head else "head.weight"]
     weights = decoded_layer_bytes(model.parameters, model.spec, sizes.storage)
     layers = [w + kv for w, kv in zip(weights, model.sequence_kv_bytes, strict=True)]

@@ -31,20 +31,20 @@ def binding(plan: Plan) -> Binding:
 
     If the plan lacks memory, it is the device that lacks most.
     """
-    used = [index for index, terms in enumerate(plan.breakdowns) if terms.is_used]
+    used = [index for index, breakdown in enumerate(plan.breakdowns) if breakdown.is_used]
     lacking = [index for index in used if plan.breakdowns[index].missing_bytes]
     accelerators = [index for index in used if plan.devices[index].kind != "cpu"]
     index = min(lacking or accelerators or used, key=lambda i: _spare_bytes(plan.breakdowns[i]))
-    terms = plan.breakdowns[index]
+    breakdown = plan.breakdowns[index]
     sizes = {
-        "weights": terms.weight_bytes,
-        "KV cache": terms.kv_bytes,
-        "activations": terms.activations.expected,
+        "weights": breakdown.weight_bytes,
+        "KV cache": breakdown.kv_bytes,
+        "activations": breakdown.activations.expected,
     }
     largest = max(sizes, key=lambda name: sizes[name])
-    return Binding(plan.devices[index].label, largest, sizes[largest], _spare_bytes(terms))
+    return Binding(plan.devices[index].label, largest, sizes[largest], _spare_bytes(breakdown))
 
 
-def _spare_bytes(terms: MemoryBreakdown) -> int:
+def _spare_bytes(breakdown: MemoryBreakdown) -> int:
     """Free bytes; below 0 for missing ones. Bytes of the reserve are not missing."""
-    return -terms.missing_bytes or max(0, terms.free_bytes)
+    return -breakdown.missing_bytes or max(0, breakdown.free_bytes)

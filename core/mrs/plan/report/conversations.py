@@ -41,17 +41,17 @@ def conversations_at_once(planner: Planner, request: RunRequest, plan: Plan) -> 
 
 
 def _has_room(plan: Plan) -> bool:
-    return plan.fits and all(terms.free_bytes >= 0 for terms in plan.breakdowns)
+    return plan.fits and all(breakdown.free_bytes >= 0 for breakdown in plan.breakdowns)
 
 
 def _bound(plan: Plan) -> int:
-    """An upper bound: how many KV caches fit in the memory that the other terms leave free.
+    """An upper bound: how many KV caches fit in the memory that everything else leaves free.
 
-    The other terms may grow with the number of sequences, so the bound may be too high.
+    The rest may grow with the number of sequences, so the bound may be too high.
     """
     rooms = [
-        (terms.free_bytes + terms.kv_bytes) * plan.workload.batch // terms.kv_bytes
-        for terms in plan.breakdowns
-        if terms.kv_bytes
+        (breakdown.free_bytes + breakdown.kv_bytes) * plan.workload.batch // breakdown.kv_bytes
+        for breakdown in plan.breakdowns
+        if breakdown.kv_bytes
     ]
     return max(1, min(rooms, default=MOST_SEQUENCES))

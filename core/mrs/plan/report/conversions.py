@@ -32,7 +32,7 @@ class Conversion:
 
 def memory_bytes(plan: Plan) -> int:
     """Bytes of weights on all devices."""
-    return sum(terms.weight_bytes for terms in plan.breakdowns)
+    return sum(breakdown.weight_bytes for breakdown in plan.breakdowns)
 
 
 def conversions(plan: Plan) -> list[Conversion]:

@@ -19,6 +19,16 @@ from mrs.plan.report.solve import Solution
 from mrs.plan.report.suggestions import Suggestion
 
 VERSION = 4
+#: The facts of the model in a document.
+MODEL_FACTS = (
+    "model_id",
+    "container",
+    "family",
+    "parameters",
+    "layers",
+    "context_tokens",
+    "fingerprint",
+)
 SCHEMA = Path(__file__).with_name("plan.schema.json")
 
 
@@ -45,7 +55,7 @@ def to_document(
             "text": conversion_text(plan),
         },
         "model": {
-            **{key: fact for key, fact in asdict(plan.model).items() if key != "file_bytes"},
+            **{fact: getattr(plan.model, fact) for fact in MODEL_FACTS},
             "weights_format": plan.weights_format,
             "kv_bytes_per_token": plan.kv_bytes_per_token,
             "kv_bytes_per_further_token": plan.kv_bytes_per_further_token,
@@ -106,24 +116,24 @@ def _kv_cache(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _device(device: Device, terms: MemoryBreakdown, prefix_bytes: int) -> dict[str, Any]:
+def _device(device: Device, breakdown: MemoryBreakdown, prefix_bytes: int) -> dict[str, Any]:
     return {
         "label": device.label,
         **asdict(device),
-        "layers": terms.layers,
+        "layers": breakdown.layers,
         "bytes": {
-            "weights": terms.weight_bytes,
-            "kv_cache": terms.kv_bytes,
-            "activations": _range(terms.activations),
-            "runtime": _range(terms.runtime),
-            "allocator": _range(terms.allocator),
-            "reserve": terms.reserve_bytes,
-            "free": terms.free_bytes,
+            "weights": breakdown.weight_bytes,
+            "kv_cache": breakdown.kv_bytes,
+            "activations": _range(breakdown.activations),
+            "runtime": _range(breakdown.runtime),
+            "allocator": _range(breakdown.allocator),
+            "reserve": breakdown.reserve_bytes,
+            "free": breakdown.free_bytes,
             "prefix_cache": prefix_bytes,
-            "loading": terms.loading_bytes,
-            "total": _range(terms.total),
+            "loading": breakdown.loading_bytes,
+            "total": _range(breakdown.total),
         },
-        "missing_bytes": terms.missing_bytes,
+        "missing_bytes": breakdown.missing_bytes,
     }
 
 
@@ -136,7 +146,7 @@ def _outcome(plan: Plan) -> dict[str, Any]:
         "fits": plan.fits,
         "missing_bytes": plan.missing_bytes,
         "spilled_layers": plan.spilled_layers,
-        "total_bytes": sum(terms.total.expected for terms in plan.breakdowns),
+        "total_bytes": sum(breakdown.total.expected for breakdown in plan.breakdowns),
         "decode_tokens_per_s": plan.speed.decode._asdict(),
     }
 

@@ -67,27 +67,27 @@ def reconcile(
     rows: list[Row] = []
     corrections: dict[Device, Correction] = {}
     for torch_device, found in measured.items():
-        held = [
-            (device, terms)
-            for device, terms in zip(plan.devices, plan.breakdowns, strict=True)
-            if device.torch_device == torch_device and terms.is_used
+        used = [
+            (device, breakdown)
+            for device, breakdown in zip(plan.devices, plan.breakdowns, strict=True)
+            if device.torch_device == torch_device and breakdown.is_used
         ]
-        if not held:
+        if not used:
             continue
-        label = " + ".join(device.label for device, _ in held)
-        activations = max(terms.activations.expected for _, terms in held)
-        runtime = sum(terms.runtime.expected for _, terms in held if not terms.is_cpu)
+        label = " + ".join(device.label for device, _ in used)
+        activations = max(breakdown.activations.expected for _, breakdown in used)
+        runtime = sum(breakdown.runtime.expected for _, breakdown in used if not breakdown.is_cpu)
         rows += [
-            Row(label, "weights", sum(t.weight_bytes for _, t in held), found.weight_bytes),
-            Row(label, "KV cache", sum(t.kv_bytes for _, t in held), found.kv_bytes),
+            Row(label, "weights", sum(each.weight_bytes for _, each in used), found.weight_bytes),
+            Row(label, "KV cache", sum(each.kv_bytes for _, each in used), found.kv_bytes),
             Row(label, "activations", activations, found.activation_bytes),
         ]
         if runtime or found.runtime_bytes:
             rows.append(Row(label, "runtime", runtime, found.runtime_bytes))
-        before = used_corrections.get(held[0][0].label, Correction())
+        before = used_corrections.get(used[0][0].label, Correction())
         if found.activation_bytes:
             ratio = found.activation_bytes / activations * before.activation_ratio
-            corrections[held[0][0]] = Correction(ratio, found.runtime_bytes)
+            corrections[used[0][0]] = Correction(ratio, found.runtime_bytes)
     rows += _process_rows(plan, rows, host)
     return Reconciliation(
         tuple(rows),
@@ -101,8 +101,8 @@ def _process_rows(plan: Plan, rows: list[Row], host: HostMeasured) -> list[Row]:
     """The program, the part of the peak that no other row explains, and the whole process."""
     label = plan.devices[-1].label
     on_host = [
-        terms
-        for device, terms in zip(plan.devices, plan.breakdowns, strict=True)
+        breakdown
+        for device, breakdown in zip(plan.devices, plan.breakdowns, strict=True)
         if device.torch_device == "cpu"
     ]
     found = [Row(label, "program", plan.breakdowns[-1].runtime.expected, host.program_bytes)]
@@ -112,8 +112,8 @@ def _process_rows(plan: Plan, rows: list[Row], host: HostMeasured) -> list[Row]:
     known = host.program_bytes + sum(
         row.measured_bytes or 0 for row in rows if host_labels.issuperset(row.device.split(" + "))
     )
-    gaps = sum(terms.allocator.expected for terms in on_host)
-    whole = sum(terms.total.expected for terms in on_host)
+    gaps = sum(breakdown.allocator.expected for breakdown in on_host)
+    whole = sum(breakdown.total.expected for breakdown in on_host)
     return [
         *found,
         Row(label, "unexplained", gaps, host.peak_bytes - known),

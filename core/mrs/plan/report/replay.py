@@ -199,14 +199,15 @@ def _same(device: Device, wanted: Mapping[str, Any]) -> bool:
 def _check_bytes(plan: Plan, saved: Mapping[str, Any], where: str) -> None:
     """Require that the plan has the same bytes as the file, and that they are still free."""
     then = {device["label"]: device["bytes"] for device in saved["devices"]}
-    for device, terms in zip(plan.devices, plan.breakdowns, strict=True):
-        if not terms.is_used:
+    for device, breakdown in zip(plan.devices, plan.breakdowns, strict=True):
+        if not breakdown.is_used:
             continue
-        held = then[device.label]
-        if (terms.weight_bytes, terms.kv_bytes) != (held["weights"], held["kv_cache"]):
+        planned = then[device.label]
+        sizes_bytes = breakdown.weight_bytes, breakdown.kv_bytes
+        if sizes_bytes != (planned["weights"], planned["kv_cache"]):
             raise UsageError(
-                f"{device.label} needs {human_bytes(terms.weight_bytes)} for weights, but the "
-                f"plan says {human_bytes(held['weights'])}",
+                f"{device.label} needs {human_bytes(breakdown.weight_bytes)} for weights, but the "
+                f"plan says {human_bytes(planned['weights'])}",
                 where=where,
                 hint="another version made it, or one without the native kernels: plan again",
             )

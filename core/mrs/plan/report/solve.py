@@ -90,7 +90,7 @@ def _best_level(planner: Planner, request: RunRequest) -> Solution:
 
 
 def _weights(plan: Plan) -> int:
-    return sum(terms.weight_bytes for terms in plan.breakdowns)
+    return sum(breakdown.weight_bytes for breakdown in plan.breakdowns)
 
 
 def _with(request: RunRequest, field: str, value: object) -> RunRequest:

@@ -186,7 +186,7 @@ def _with_cpu(
 
 
 def _weight_bytes(plan: Plan) -> int:
-    return sum(terms.weight_bytes for terms in plan.breakdowns)
+    return sum(breakdown.weight_bytes for breakdown in plan.breakdowns)
 
 
 def _smaller(plan: Plan, smaller: Plan) -> str:

@@ -42,7 +42,6 @@ _COMMON = {
     "attention/attention.c": [],
     "gemm/pack_activations.c": [],
     "gemm/products.c": [],
-    "gemm/tiles.c": [],
     "runtime/scratch.c": [],
     "runtime/threads.c": [],
     "isa/portable.c": ["-O2"],

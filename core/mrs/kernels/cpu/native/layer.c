@@ -2,6 +2,8 @@
  * the steps would be slow, since the weights have evicted its memory from the caches. */
 #include "layer.h"
 
+#define PIECE_TOKENS 32 /* the tokens of a piece are a multiple of this */
+
 static bool feed_forward_some(const FeedForward *f, const float *x, int64_t tokens, float *scratch,
                               float *out, int threads) {
     const KernelTable *kernels = f->gate->kernels;
@@ -15,12 +17,12 @@ static bool feed_forward_some(const FeedForward *f, const float *x, int64_t toke
 }
 
 /* out = x + down(activation(gate(normed)) * up(normed)), where normed is the norm of x (tokens,
- * hidden); computed for up to `max_tokens` tokens at a time, in whole panels. `scratch` has
+ * hidden); computed for up to `max_tokens` tokens at a time, in pieces of equal size. `scratch` has
  * min(tokens, max_tokens) * (hidden + 2 * intermediate) values; `out` may be x. Returns false if
  * memory is missing. */
 EXPORT bool mrs_feed_forward(const FeedForward *f, const float *x, int64_t tokens,
                              int64_t max_tokens, float *scratch, float *out, int threads) {
-    const int64_t hidden = f->gate->columns, panel = PROMPT_TOKENS;
+    const int64_t hidden = f->gate->columns, panel = PIECE_TOKENS;
     const int64_t pieces = divide_up(tokens, max_tokens);
     const int64_t count = divide_up(divide_up(tokens, pieces), panel);
     for (int64_t token = 0; token < tokens; token += count * panel)

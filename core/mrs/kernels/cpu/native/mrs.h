@@ -5,16 +5,12 @@
 
 #include "base.h"
 
-/* Packed matrices have rows in groups of 16 and columns in units of 32. A span is the columns of
- * one scale of the prompt GEMM. */
+/* Packed matrices have rows in groups of 16 and columns in units of 32. */
 #define GROUP_ROWS 16
 #define UNIT_COLUMNS 32
-#define MAX_TOKENS 16    /* of a panel: rows of activations that share one read of the weights */
-#define PROMPT_TOKENS 12 /* the same for prompts; see gemm/prompt_gemm.inc.h */
-#define SPAN_COLUMNS 128
-#define TILE_GROUPS 2
-#define PROMPT_SPAN_BYTES (PROMPT_TOKENS * (SPAN_COLUMNS + 8)) /* of activations */
-#define TILE_SPAN_BYTES (TILE_GROUPS * GROUP_ROWS * (SPAN_COLUMNS + 4)) /* of weights */
+/* The most tokens of a panel: rows of activations that share one read of the weights. */
+#define NARROW_TOKENS 16
+#define WIDE_TOKENS 128
 
 /* The order is that of `PACKED_FORMATS` in core/mrs/sizes/packed_layout.py. */
 typedef enum {
@@ -36,20 +32,18 @@ typedef struct Query Query;                     /* attention/attention.h */
 typedef struct {
     const char *name;
     bool multiplies_bf16; /* the processor has units for it */
-    int max_tokens;       /* of a panel, MAX_TOKENS at most */
     void (*pack_group)(Format format, const uint8_t *blocks, int64_t row_bytes, int rows,
                        int64_t columns, uint8_t *packed);
     void (*decode_rows)(Format format, const uint8_t *group, int first, int count,
                         int64_t columns, Type type, void *out);
-    void (*quantize)(Format format, const float *rows[], int tokens, int width, int64_t columns,
-                     void *panel);
+    void (*quantize)(Format format, const float *const rows[], int count, int first, int width,
+                     int64_t columns, void *panel);
+    int narrow_tokens; /* the most tokens of a panel for `multiply`, NARROW_TOKENS at most */
     void (*multiply)(Format format, const uint8_t *group, const void *panel, int width,
                      int64_t columns, float *out);
-    /* The prompt GEMM; NULL without 32 registers of 16 lanes. */
-    void (*quantize_prompt_panel)(const float *rows[], int tokens, int64_t columns, void *panel);
-    void (*requantize)(Format format, const uint8_t *block, int64_t columns, uint8_t *tile);
-    void (*multiply_tile)(const uint8_t *tile, const void *panel, int64_t next_bytes,
-                          int64_t columns, float *sums);
+    /* Adds two groups of codes times up to WIDE_TOKENS tokens; NULL without 32 registers. */
+    void (*multiply_wide)(Format format, const uint8_t *first, const uint8_t *second,
+                          const void *panel, int width, int64_t columns, float *totals);
     void (*read)(const uint8_t *bytes, int64_t size);
     void (*normalize)(const float *x, const float *weight, float eps, int64_t size, float *out);
     void (*activate)(Activation activation, float *gate, const float *up, int64_t size);

@@ -19,7 +19,7 @@ struct KVCache {
 
 /* The new tokens of some sequences, one sequence after another, and where their keys are. */
 typedef struct {
-    int64_t sequences, tokens, table_blocks;
+    int64_t sequences, table_blocks, tokens;
     const int32_t *query_start;  /* (sequences + 1): the first new token of each, and the end */
     const int32_t *context_lens; /* (sequences): all tokens of each, including the new ones */
     const int32_t *block_tables; /* (sequences, table_blocks): the blocks of each, in order */

@@ -27,6 +27,16 @@ INLINE int32_t sum_of_codes(const int8_t *codes) {
     return (int32_t)(pairs * 0x0001000100010001 >> 48) - 16 * 128;
 }
 
+/* The bits of the largest magnitude; more than those of infinity if there is a NaN. */
+INLINE int32_t largest_magnitude(const float *x, const int count) {
+    int32_t largest = 0;
+    for (int i = 0; i < count; i++) {
+        int32_t magnitude = (int32_t)(bits_of_float(x[i]) & 0x7fffffff);
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    return largest;
+}
+
 /* codes = x * factor, rounded to the nearest int8. */
 INLINE void make_codes(const float *x, const float factor, const int count, int8_t *codes) {
     const float rounder = 12582912.0f; /* 1.5 * 2^23: the sum's low bits are the nearest integer */
@@ -35,6 +45,13 @@ INLINE void make_codes(const float *x, const float factor, const int count, int8
 }
 #else
 INLINE int32_t sum_of_codes(const int8_t *codes) { return lanes_sum_of_codes(codes); }
+
+INLINE int32_t largest_magnitude(const float *x, const int count) {
+    Ints largest = lanes_int(0);
+    for (int i = 0; i < count; i += LANES)
+        largest = lanes_max(largest, lanes_and(lanes_load(x + i), lanes_int(0x7fffffff)));
+    return lanes_largest(largest);
+}
 
 INLINE void make_codes(const float *x, const float factor, const int count, int8_t *codes) {
     for (int i = 0; i < count; i += LANES)
@@ -45,11 +62,7 @@ INLINE void make_codes(const float *x, const float factor, const int count, int8
 /* Writes the codes of x and returns its step. NaN or infinity in x makes the step NaN, and so the
  * results. */
 INLINE float quantize_values(const float *x, const int count, int8_t *codes) {
-    int32_t largest = 0;
-    for (int i = 0; i < count; i++) {
-        int32_t magnitude = (int32_t)(bits_of_float(x[i]) & 0x7fffffff);
-        largest = magnitude > largest ? magnitude : largest;
-    }
+    const int32_t largest = largest_magnitude(x, count);
     float bound = float_of_bits((uint32_t)largest);
     bool is_finite = largest < 0x7f800000;
     /* Values so small that 127 / bound would overflow are rounded to zero. */
@@ -58,51 +71,55 @@ INLINE float quantize_values(const float *x, const int count, int8_t *codes) {
     return is_finite ? (factor > 0 ? bound / 127.0f : 0.0f) : float_of_bits(0x7fc00000);
 }
 
-/* Writes one unit of a panel. x[t] points at the unit's 32 values of token t. */
-INLINE void quantize_panel_unit(const Format format, const float *x[], int width, uint8_t *unit) {
-    int8_t *codes = (int8_t *)unit;
-    float *step = (float *)(unit + width * UNIT_COLUMNS);
+/* Writes token `t` of one unit of a panel. */
+INLINE void quantize_unit(const Format format, const float *x, int t, int width, uint8_t *unit) {
+    int8_t *codes = (int8_t *)unit + t * UNIT_COLUMNS;
+    float *step = (float *)(unit + width * UNIT_COLUMNS) + t;
     int32_t *correction = (int32_t *)(step + width);
     const int offset = format == Q8_0 ? BYTE_OFFSET : code_offset(format);
-    for (int t = 0; t < width; t++, codes += UNIT_COLUMNS) {
-        step[t] = quantize_values(x[t], UNIT_COLUMNS, codes);
-        int32_t half_sum[2] = {sum_of_codes(codes), sum_of_codes(codes + 16)};
-        if (unit_scales(format) == 1) half_sum[0] += half_sum[1];
-        for (int s = 0; s < 2; s++) {
-            if (has_minimum(format))
-                ((float *)correction)[s * width + t] = (float)half_sum[s] * step[t];
-            else
-                correction[s * width + t] = SUM_START - offset * half_sum[s];
-        }
+    *step = quantize_values(x, UNIT_COLUMNS, codes);
+    int32_t half_sum[2] = {sum_of_codes(codes), sum_of_codes(codes + 16)};
+    if (unit_scales(format) == 1) half_sum[0] += half_sum[1];
+    for (int s = 0; s < 2; s++) {
+        if (has_minimum(format))
+            ((float *)correction)[s * width] = (float)half_sum[s] * *step;
+        else
+            correction[s * width] = SUM_START - offset * half_sum[s];
     }
 }
 
-/* Packs `tokens` rows as a panel of `width` tokens. Missing rows, and missing columns of the last
- * unit, are zeros. */
-static void quantize(Format format, const float *rows[], int tokens, int width, int64_t columns,
-                     void *panel) {
-    static const float zeros[UNIT_COLUMNS];
-    uint8_t *unit = panel;
+/* Writes `count` rows of activations as the tokens from `first` on of a panel of `width` tokens.
+ * Missing columns of the last unit are zeros. */
+INLINE void quantize_format(const Format format, const float *const rows[], int count, int first,
+                            int width, int64_t columns, uint8_t *unit) {
     for (int64_t column = 0; column < columns; column += UNIT_COLUMNS) {
-        const float *x[MAX_TOKENS];
-        float ends[MAX_TOKENS][UNIT_COLUMNS];
-        int64_t left = columns - column;
-        for (int t = 0; t < width; t++) {
-            x[t] = t < tokens ? rows[t] + column : zeros;
-            if (t < tokens && left < UNIT_COLUMNS) {
-                memset(ends[t], 0, sizeof ends[t]);
-                memcpy(ends[t], x[t], (size_t)left * sizeof(float));
-                x[t] = ends[t];
+        for (int i = 0; i < count; i++) {
+            const float *x = rows[i] + column;
+            float end[UNIT_COLUMNS];
+            if (columns - column < UNIT_COLUMNS) {
+                memset(end, 0, sizeof end);
+                memcpy(end, x, (size_t)(columns - column) * sizeof(float));
+                x = end;
             }
+            if (format == BF16_PAIRS)
+                for (int j = 0; j < UNIT_COLUMNS; j++)
+                    ((uint16_t *)unit)[(first + i) * UNIT_COLUMNS + j] = bf16_of_float(x[j]);
+            else if (is_float(format))
+                memcpy((float *)unit + (first + i) * UNIT_COLUMNS, x, UNIT_COLUMNS * sizeof(float));
+            else
+                quantize_unit(format, x, first + i, width, unit);
         }
-        if (format == BF16_PAIRS)
-            for (int i = 0; i < width * UNIT_COLUMNS; i++)
-                ((uint16_t *)unit)[i] = bf16_of_float(x[i / UNIT_COLUMNS][i % UNIT_COLUMNS]);
-        else if (is_float(format))
-            for (int t = 0; t < width; t++)
-                memcpy((float *)unit + t * UNIT_COLUMNS, x[t], UNIT_COLUMNS * sizeof(float));
-        else
-            quantize_panel_unit(format, x, width, unit);
         unit += panel_unit_bytes(format, width);
+    }
+}
+
+static void quantize(Format format, const float *const rows[], int count, int first, int width,
+                     int64_t columns, void *panel) {
+    switch (format) {
+#define QUANTIZE(FORMAT)                                                                         \
+    case FORMAT: quantize_format(FORMAT, rows, count, first, width, columns, panel); break;
+        EACH_FORMAT(QUANTIZE)
+    case BF16_PAIRS: quantize_format(BF16_PAIRS, rows, count, first, width, columns, panel); break;
+    default: quantize_format(F16, rows, count, first, width, columns, panel); break;
     }
 }

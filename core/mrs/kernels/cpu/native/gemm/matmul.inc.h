@@ -136,10 +136,10 @@ INLINE void add_unit(const Format format, const int width, const uint8_t *unit, 
     const float *step = (const float *)(x + width * UNIT_COLUMNS);
     const int32_t *correction = (const int32_t *)(step + width);
     const float *shift = (const float *)correction;
-    Floats scaled[MAX_TOKENS];
+    Floats scaled[NARROW_TOKENS];
 #pragma GCC unroll 2
     for (int s = 0; s < scales; s++) {
-        Ints sum[MAX_TOKENS];
+        Ints sum[NARROW_TOKENS];
 #pragma GCC unroll 16
         for (int t = 0; t < width; t++)
             sum[t] = lanes_int(has_minimum(format) ? SUM_START : correction[s * width + t]);
@@ -179,7 +179,7 @@ INLINE void multiply_codes(const Format format, const int width, const uint8_t *
                            const uint8_t *x, int64_t columns, const int part, float *out) {
     const int units = block_units(format), scales = unit_scales(format);
     const int bytes = unit_bytes(code_bits(format)), unrolled = unrolled_units(format, width);
-    Floats total[MAX_TOKENS], scale[16], minimum[16];
+    Floats total[NARROW_TOKENS], scale[16], minimum[16];
 #pragma GCC unroll 16
     for (int t = 0; t < width; t++) total[t] = lanes_zero();
     block += part * LANES * 4;
@@ -215,17 +215,12 @@ INLINE void load_two_columns(const Format format, const uint8_t *line, const int
     }
 }
 
-/* The same for weights of 16 bits, in float arithmetic. With few tokens several independent sums
- * hide the latency of additions. */
+/* The same for weights of 16 bits, in float arithmetic. */
 INLINE void multiply_floats(const Format format, const int width, const uint8_t *line,
                             const float *x, int64_t columns, const int part, float *out) {
-    enum { CHAINS = 4 };
-    const int chains = width > 2 ? 1 : CHAINS;
-    Floats total[MAX_TOKENS][CHAINS], weights[2];
+    Floats total[NARROW_TOKENS], weights[2];
 #pragma GCC unroll 16
-    for (int t = 0; t < width; t++)
-#pragma GCC unroll 4
-        for (int c = 0; c < chains; c++) total[t][c] = lanes_zero();
+    for (int t = 0; t < width; t++) total[t] = lanes_zero();
     for (int64_t column = 0; column < columns; column += UNIT_COLUMNS) {
 #pragma GCC unroll 16
         for (int i = 0; i < UNIT_COLUMNS; i += 2) {
@@ -235,19 +230,14 @@ INLINE void multiply_floats(const Format format, const int width, const uint8_t 
 #pragma GCC unroll 16
             for (int t = 0; t < width; t++)
 #pragma GCC unroll 2
-                for (int j = 0; j < 2; j++) {
-                    Floats *sum = &total[t][(i + j) % chains];
-                    *sum = lanes_fma(weights[j], lanes_float(x[t * UNIT_COLUMNS + i + j]), *sum);
-                }
+                for (int j = 0; j < 2; j++)
+                    total[t] = lanes_fma(weights[j], lanes_float(x[t * UNIT_COLUMNS + i + j]),
+                                         total[t]);
         }
         x += width * UNIT_COLUMNS;
     }
 #pragma GCC unroll 16
-    for (int t = 0; t < width; t++) {
-#pragma GCC unroll 4
-        for (int c = 1; c < chains; c++) total[t][0] = lanes_add_floats(total[t][0], total[t][c]);
-        lanes_store(out + t * GROUP_ROWS + part * LANES, total[t][0]);
-    }
+    for (int t = 0; t < width; t++) lanes_store(out + t * GROUP_ROWS + part * LANES, total[t]);
 }
 
 /* The same for bf16 weights and activations that are rounded to bf16: with bf16 units, which treat
@@ -264,7 +254,7 @@ INLINE Floats add_pair(const bool with_units, Floats total, const uint8_t *line,
 
 INLINE void multiply_pairs(const bool with_units, const int width, const uint8_t *line,
                            const uint16_t *x, int64_t columns, float *out) {
-    Floats total[MAX_TOKENS];
+    Floats total[NARROW_TOKENS];
 #pragma GCC unroll 16
     for (int t = 0; t < width; t++) total[t] = lanes_zero();
     for (int64_t column = 0; column < columns; column += UNIT_COLUMNS) {
@@ -310,10 +300,8 @@ INLINE void multiply_format(const Format format, const int width, const uint8_t 
 #define EACH_SMALL_WIDTH(CASE, FORMAT)                                                           \
     CASE(FORMAT, 1) CASE(FORMAT, 2) CASE(FORMAT, 4) CASE(FORMAT, 8)
 #if LANES == GROUP_ROWS
-#define ISA_MAX_TOKENS 16
 #define EACH_WIDTH(CASE, FORMAT) EACH_SMALL_WIDTH(CASE, FORMAT) CASE(FORMAT, 12) CASE(FORMAT, 16)
 #else
-#define ISA_MAX_TOKENS 8
 #define EACH_WIDTH EACH_SMALL_WIDTH
 #endif
 

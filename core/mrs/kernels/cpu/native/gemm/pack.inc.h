@@ -224,10 +224,6 @@ INLINE void decode_floats(const Format format, const uint8_t *group, const int f
     }
 }
 
-#define EACH_FORMAT(CASE)                                                                        \
-    CASE(Q4_0) CASE(Q4_1) CASE(Q5_0) CASE(Q5_1) CASE(Q8_0) CASE(Q2_K) CASE(Q3_K) CASE(Q4_K)      \
-    CASE(Q5_K) CASE(Q6_K)
-
 /* Packs up to 16 rows of `row_bytes` bytes each into one group; missing rows are zeros. */
 static void pack_group(Format format, const uint8_t *blocks, int64_t row_bytes, int rows,
                        int64_t columns, uint8_t *packed) {

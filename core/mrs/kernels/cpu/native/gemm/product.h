@@ -10,7 +10,7 @@
 /* Activations as the kernels of one format read them, in panels of `width` tokens. */
 typedef struct {
     Format format; /* how the weights are multiplied */
-    bool is_prompt_gemm;
+    bool is_wide;  /* by the kernel for many tokens */
     int width;
     int64_t panels, panel_bytes;
     uint8_t *data;
@@ -23,8 +23,6 @@ typedef struct {
     const void *x;                               /* (tokens, columns) of `type` */
     Type type;
     int64_t tokens, columns;
-    int64_t task_groups; /* groups of rows in a task */
-    _Atomic bool failed; /* memory is missing */
 } Product;
 
 /* Packs the activations for operand `index`, unless an earlier operand reads them in the same
@@ -32,22 +30,19 @@ typedef struct {
 bool pack_activations(Product *product, int index, int threads);
 void free_activations(Product *product);
 
-/* Groups first to end-1 of an operand's matrix times all tokens, with kernels for prompts. Returns
- * false if memory is missing. */
-bool multiply_tiles(const Product *product, int index, int64_t first, int64_t end);
-
-/* Copies results (tokens, GROUP_ROWS) of the group that begins at `row` to the operand's output,
- * from `token` on, without the rows of padding. */
+/* Copies results (tokens, size) of the rows from `row` on to the operand's output, from `token` on,
+ * without the rows of padding. */
 static inline void store_results(const Product *p, const MatmulOperand *operand,
-                                 const float *results, int64_t token, int64_t tokens, int64_t row) {
-    const int64_t rows = operand->matrix->rows, count = at_most(GROUP_ROWS, rows - row);
-    for (int64_t t = 0; t < tokens; t++, results += GROUP_ROWS) {
+                                 const float *results, const int64_t size, int64_t token,
+                                 int64_t tokens, int64_t row) {
+    const int64_t rows = operand->matrix->rows, count = at_most(size, rows - row);
+    for (int64_t t = 0; t < tokens; t++, results += size) {
         const int64_t offset = (token + t) * rows + row;
         float *out = (float *)operand->out + offset;
         if (operand->added)
             for (int64_t i = 0; i < count; i++) out[i] = operand->added[offset + i] + results[i];
-        else if (p->type == TYPE_F32 && count == GROUP_ROWS) /* inlined, since the size is known */
-            memcpy(out, results, GROUP_ROWS * sizeof(float));
+        else if (p->type == TYPE_F32 && count == size) /* inlined, since the size is known */
+            memcpy(out, results, (size_t)size * sizeof(float));
         else if (p->type == TYPE_F32)
             memcpy(out, results, (size_t)count * sizeof(float));
         else

@@ -7,44 +7,81 @@
 
 #define CACHED_BYTES (256 << 10) /* of weights */
 
-/* Groups first to end-1 for all tokens; the weights stay in the second-level cache meanwhile. */
-static void multiply_groups(const Product *p, int index, int64_t first, int64_t end) {
+/* A task is as many groups as the kernel for many tokens multiplies at once. */
+#define TASK_GROUPS 2
+#define TASK_ROWS (TASK_GROUPS * GROUP_ROWS)
+
+/* The columns of a panel that stay in the second-level cache, for this many tasks. */
+#define BLOCK_COLUMNS 2048
+#define BLOCK_TASKS 8
+
+/* Groups first to end-1, at most those of BLOCK_TASKS tasks, for a panel of many tokens. */
+static void multiply_block(const Product *p, int index, int64_t panel, int64_t first, int64_t end) {
+    const MatmulOperand *operand = &p->operands[index];
+    const PackedActivations *a = &p->activations[index];
+    const Matrix *m = operand->matrix;
+    const Format format = a->format;
+    const int64_t bytes = group_bytes(format, m->columns);
+    const int64_t token = panel * a->width, tokens = at_most(a->width, p->tokens - token);
+    _Alignas(LINE) float totals[BLOCK_TASKS][WIDE_TOKENS * TASK_ROWS];
+    for (int i = 0; i < divide_up(end - first, TASK_GROUPS); i++)
+        memset(totals[i], 0, (size_t)a->width * TASK_ROWS * sizeof(float));
+    for (int64_t column = 0; column < m->columns; column += BLOCK_COLUMNS) {
+        const uint8_t *group = m->packed + first * bytes + group_bytes(format, column);
+        const uint8_t *x = a->data + panel * a->panel_bytes +
+                           column / UNIT_COLUMNS * panel_unit_bytes(format, a->width);
+        for (int64_t i = first; i < end; i += TASK_GROUPS, group += TASK_GROUPS * bytes)
+            m->kernels->multiply_wide(format, group, i + 1 < end ? group + bytes : group, x,
+                                      a->width, at_most(BLOCK_COLUMNS, m->columns - column),
+                                      totals[(i - first) / TASK_GROUPS]);
+    }
+    for (int64_t t = 0; t < tokens; t++) /* token by token, so that what is written is contiguous */
+        for (int64_t i = first; i < end; i += TASK_GROUPS)
+            store_results(p, operand, totals[(i - first) / TASK_GROUPS] + t * TASK_ROWS, TASK_ROWS,
+                          token + t, 1, i * GROUP_ROWS);
+}
+
+/* Groups first to end-1 for a panel of few tokens. */
+static void multiply_panel(const Product *p, int index, int64_t panel, int64_t first, int64_t end) {
     const MatmulOperand *operand = &p->operands[index];
     const PackedActivations *a = &p->activations[index];
     const Matrix *m = operand->matrix;
     const int64_t bytes = group_bytes((Format)m->format, m->columns);
-    const int64_t step = CACHED_BYTES / bytes > 1 ? CACHED_BYTES / bytes : 1;
-    float results[MAX_TOKENS * GROUP_ROWS];
+    const int64_t token = panel * a->width, tokens = at_most(a->width, p->tokens - token);
+    float results[NARROW_TOKENS * GROUP_ROWS];
+    for (int64_t group = first; group < end; group++) {
+        const bool exact = a->format == BF16_PAIRS && m->subnormal[group];
+        m->kernels->multiply(exact ? BF16_SUBNORMAL : a->format, m->packed + group * bytes,
+                             a->data + panel * a->panel_bytes, a->width, m->columns, results);
+        store_results(p, operand, results, GROUP_ROWS, token, tokens, group * GROUP_ROWS);
+    }
+}
+
+/* Groups first to end-1 for all tokens; the weights stay in the second-level cache meanwhile. */
+static void multiply_groups(const Product *p, int index, int64_t first, int64_t end) {
+    const PackedActivations *a = &p->activations[index];
+    const Matrix *m = p->operands[index].matrix;
+    const int64_t cached = CACHED_BYTES / group_bytes((Format)m->format, m->columns);
+    const int64_t step = a->is_wide ? BLOCK_TASKS * TASK_GROUPS : cached > 1 ? cached : 1;
     for (; first < end; first += step)
-        for (int64_t i = 0; i < a->panels; i++) {
-            const uint8_t *panel = a->data + i * a->panel_bytes;
-            const int64_t token = i * a->width, tokens = at_most(a->width, p->tokens - token);
-            for (int64_t group = first; group < at_most(first + step, end); group++) {
-                const bool exact = a->format == BF16_PAIRS && m->subnormal[group];
-                m->kernels->multiply(exact ? BF16_SUBNORMAL : a->format, m->packed + group * bytes,
-                                     panel, a->width, m->columns, results);
-                store_results(p, operand, results, token, tokens, group * GROUP_ROWS);
-            }
-        }
+        for (int64_t panel = 0; panel < a->panels; panel++)
+            (a->is_wide ? multiply_block : multiply_panel)(p, index, panel, first,
+                                                           at_most(first + step, end));
 }
 
 /* Tasks of all matrices are numbered one matrix after another. */
-static int64_t tasks_of(const Product *p, const Matrix *m) {
-    return divide_up(groups_of(m), p->task_groups);
+static int64_t tasks_of(const Matrix *m) {
+    return divide_up(groups_of(m), TASK_GROUPS);
 }
 
 static void multiply_task(void *data, int64_t first, int64_t end) {
-    Product *p = data;
+    const Product *p = data;
     int64_t start = 0;
-    for (int i = 0; i < p->count; start += tasks_of(p, p->operands[i++].matrix)) {
+    for (int i = 0; i < p->count; start += tasks_of(p->operands[i++].matrix)) {
         const Matrix *m = p->operands[i].matrix;
-        const int64_t group = p->task_groups * (first > start ? first - start : 0);
-        const int64_t last = at_most(p->task_groups * (end - start), groups_of(m));
-        if (group >= last) continue;
-        if (!p->activations[i].is_prompt_gemm)
-            multiply_groups(p, i, group, last);
-        else if (!multiply_tiles(p, i, group, last))
-            p->failed = true;
+        const int64_t group = TASK_GROUPS * (first > start ? first - start : 0);
+        const int64_t last = at_most(TASK_GROUPS * (end - start), groups_of(m));
+        if (group < last) multiply_groups(p, i, group, last);
     }
 }
 
@@ -88,18 +125,15 @@ bool multiply_each(const MatmulOperand *operands, int count, const void *x, Type
                    int64_t tokens, int threads) {
     Product p = {.operands = operands, .count = count, .x = x, .type = type, .tokens = tokens};
     int64_t tasks = 0;
+    bool is_packed = true;
     p.columns = operands[0].matrix->columns;
-    p.task_groups = 1;
-    for (int i = 0; i < count && !p.failed; i++) {
-        p.failed = !pack_activations(&p, i, threads);
-        if (p.activations[i].is_prompt_gemm) p.task_groups = TILE_GROUPS;
-    }
-    for (int i = 0; i < count; i++) tasks += tasks_of(&p, operands[i].matrix);
+    for (int i = 0; i < count && is_packed; i++) is_packed = pack_activations(&p, i, threads);
+    for (int i = 0; i < count; i++) tasks += tasks_of(operands[i].matrix);
     if (tokens == 1) hint_next_matrix(operands[0].matrix, threads);
-    if (!p.failed) run_tasks(threads, tasks, multiply_task, &p);
+    if (is_packed) run_tasks(threads, tasks, multiply_task, &p);
     if (tokens > 1) hint_next_read(NULL, 0);
     free_activations(&p);
-    return !p.failed;
+    return is_packed;
 }
 
 /* out (tokens, rows) = x (tokens, columns) times the transposed matrix; both of `type`.

@@ -23,6 +23,11 @@
 
 #include "mrs.h"
 
+/* The formats with integer codes. */
+#define EACH_FORMAT(CASE)                                                                        \
+    CASE(Q4_0) CASE(Q4_1) CASE(Q5_0) CASE(Q5_1) CASE(Q8_0) CASE(Q2_K) CASE(Q3_K) CASE(Q4_K)      \
+    CASE(Q5_K) CASE(Q6_K)
+
 /* Bits of a weight's integer code. */
 INLINE int code_bits(const Format format) {
     switch (format) {

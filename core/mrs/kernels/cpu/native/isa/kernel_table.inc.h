@@ -6,24 +6,22 @@
 #include "isa/read.inc.h"
 #include "quantize/encode.inc.h"
 
-#if LANES == GROUP_ROWS && defined(HAS_PROMPT_GEMM)
-#include "gemm/prompt_gemm.inc.h"
-#define PROMPT_GEMM                                                                              \
-    .quantize_prompt_panel = quantize_prompt_panel, .requantize = requantize,                    \
-    .multiply_tile = multiply_tile,
+#ifdef HAS_BROADCAST_QUAD
+#include "gemm/wide.inc.h"
+#define WIDE_KERNEL multiply_wide
 #else
-#define PROMPT_GEMM
+#define WIDE_KERNEL NULL
 #endif
 
 #define DEFINE_KERNEL_TABLE(TABLE, NAME, MULTIPLIES_BF16)                                        \
     const KernelTable TABLE = {.name = NAME,                                                     \
                                .multiplies_bf16 = MULTIPLIES_BF16,                               \
-                               .max_tokens = ISA_MAX_TOKENS,                                     \
                                .pack_group = pack_group,                                         \
                                .decode_rows = decode_rows,                                       \
                                .quantize = quantize,                                             \
+                               .narrow_tokens = LANES == 16 ? NARROW_TOKENS : NARROW_TOKENS / 2, \
                                .multiply = multiply,                                             \
-                               PROMPT_GEMM                                                       \
+                               .multiply_wide = WIDE_KERNEL,                                     \
                                .read = read_bytes,                                               \
                                .normalize = normalize,                                           \
                                .activate = activate,                                             \

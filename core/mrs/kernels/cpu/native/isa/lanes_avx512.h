@@ -34,8 +34,8 @@ static inline Ints lanes_dot_bytes(Ints sum, Ints weights, const int8_t *x) {
     return lanes_dot(sum, weights, x);
 }
 
-/* For the prompt GEMM: the four bytes at x in every lane, and lanes_dot with those. */
-#define HAS_PROMPT_GEMM 1
+/* The four bytes at x in every lane, and lanes_dot with those. */
+#define HAS_BROADCAST_QUAD 1
 static inline Ints lanes_broadcast_quad(const uint8_t *x) {
     Ints spread;
     __asm__("vpbroadcastd %1, %0" : "=v"(spread) : "m"(*(const int32_t *)x));
@@ -45,21 +45,6 @@ static inline Ints lanes_dot_quad(Ints sum, Ints weights, Ints spread) {
     /* From the intrinsic gcc makes a copy of each sum. */
     __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(spread));
     return sum;
-}
-
-/* (code * times + plus) / 256 of each byte, in 16 bits; each lane has `times` and `plus` twice. The
- * arithmetic may wrap around, since the result has 8 bits. */
-static inline Ints lanes_requantize(Ints codes, Ints times, Ints plus) {
-    Ints even = _mm512_and_si512(codes, _mm512_set1_epi16(0xff)), odd = _mm512_srli_epi16(codes, 8);
-    even = _mm512_add_epi16(_mm512_mullo_epi16(even, times), plus);
-    odd = _mm512_add_epi16(_mm512_mullo_epi16(odd, times), plus);
-    return lanes_or_masked(_mm512_srli_epi16(even, 8), odd, _mm512_set1_epi16((short)0xff00));
-}
-static inline Ints lanes_min_bytes(Ints a, Ints b) { return _mm512_min_epu8(a, b); }
-static inline Ints lanes_max_bytes(Ints a, Ints b) { return _mm512_max_epu8(a, b); }
-/* The low 16 bits of each lane, twice. */
-static inline Ints lanes_repeat_low16(Ints v) {
-    return lanes_or_masked(_mm512_slli_epi32(v, 16), v, _mm512_set1_epi32(0xffff));
 }
 
 /* sum + the dot product of each lane's two bf16 with the two at x. Only for processors with
@@ -88,24 +73,18 @@ static inline Floats lanes_as_floats(Ints v) { return _mm512_castsi512_ps(v); }
 static inline Floats lanes_mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
 static inline Floats lanes_add_floats(Floats a, Floats b) { return _mm512_add_ps(a, b); }
 static inline Floats lanes_fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
-static inline void lanes_store_ints(void *p, Ints v) { _mm512_storeu_si512(p, v); }
 static inline Ints lanes_round(Floats v) { return _mm512_cvtps_epi32(v); }
-/* Rounds sixteen values to int8, and sums sixteen int8. */
+/* For activations.inc.h: rounds sixteen values to int8, sums sixteen int8, maxima of lanes. */
 #define HAS_LANES_CODES 1
 static inline void lanes_store_codes(int8_t *codes, Floats v) {
     _mm_storeu_si128((__m128i *)codes, _mm512_cvtepi32_epi8(lanes_round(v)));
 }
+static inline Ints lanes_max(Ints a, Ints b) { return _mm512_max_epi32(a, b); }
+static inline int32_t lanes_largest(Ints v) { return _mm512_reduce_max_epi32(v); }
 static inline int32_t lanes_sum_of_codes(const int8_t *codes) {
     const __m128i v = _mm_loadu_si128((const __m128i *)codes);
     const __m128i halves = _mm_sad_epu8(_mm_xor_si128(v, _mm_set1_epi8(-128)), _mm_setzero_si128());
     return _mm_cvtsi128_si32(halves) + _mm_extract_epi16(halves, 4) - LANES * 128;
-}
-static inline Floats lanes_abs(Floats v) { return _mm512_abs_ps(v); }
-static inline Floats lanes_max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
-/* 1 / v, or 0 of 0. */
-static inline Floats lanes_inverse_or_zero(Floats v) {
-    __mmask16 some = _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_NEQ_UQ);
-    return _mm512_maskz_div_ps(some, lanes_float(1), v);
 }
 /* The start of integer sums: the bits of the float 1.5 * 2^23, whose last bit is worth 1. Plus a
  * sum below 2^22 they are the bits of 1.5 * 2^23 + sum, and one fma gives the same as a conversion

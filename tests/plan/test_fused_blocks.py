@@ -1,4 +1,4 @@
-"""What the plan says of fused halves of layers is what their kernels allocate, to the byte."""
+"""What the plan says of the fused blocks of a layer is what their kernels allocate, to the byte."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def run(request: pytest.FixtureRequest) -> ForwardShape:
     return ForwardShape(tokens, tokens, CONTEXT_TOKENS, f32, f32, 1, library.path)
 
 
-def attention_half() -> NativeAttentionBlock:
+def attention_block() -> NativeAttentionBlock:
     library = native_library()
     assert library is not None
     some = list(matrices("mixer.q", "mixer.k", "mixer.v", "mixer.o"))
@@ -76,7 +76,7 @@ def attention_half() -> NativeAttentionBlock:
     )
 
 
-def feed_forward_half() -> NativeMlpBlock:
+def mlp_block() -> NativeMlpBlock:
     library = native_library()
     assert library is not None
     some = list(matrices("ffn.gate", "ffn.up", "ffn.down"))
@@ -100,9 +100,9 @@ def inputs(tokens: int) -> tuple[Tensor, Tensor, Tensor, PagedKV, AttentionBatch
 
 
 def test_attention(path: str, run: ForwardShape) -> None:
-    half, (x, *others) = attention_half(), inputs(run.tokens)
-    half(x, *others)
-    taken = peak_bytes(lambda: half(x, *others), CPU)
+    block, (x, *others) = attention_block(), inputs(run.tokens)
+    block(x, *others)
+    taken = peak_bytes(lambda: block(x, *others), CPU)
     assert x.nbytes + taken == fused_attention_bytes(LAYER, HIDDEN, run, kept)
 
 
@@ -112,8 +112,8 @@ def test_feed_forward(
 ) -> None:
     """In several pieces or one."""
     monkeypatch.setattr("mrs.sizes.fused_workspace.SCRATCH_BYTES", scratch_bytes)
-    half, x = feed_forward_half(), torch.ones(run.tokens, HIDDEN)
-    taken = peak_bytes(lambda: half(x), CPU)
+    block, x = mlp_block(), torch.ones(run.tokens, HIDDEN)
+    taken = peak_bytes(lambda: block(x), CPU)
     assert 2 * x.nbytes + taken == fused_mlp_bytes(LAYER, HIDDEN, run, kept)
 
 
@@ -122,7 +122,7 @@ def test_layers_in_one_call(path: str, run: ForwardShape) -> None:
     if planned is None:
         assert run.tokens > FEW_TOKENS
         return
-    layers = NativeLayerChain([(attention_half(), feed_forward_half())], [0], [0])
+    layers = NativeLayerChain([(attention_block(), mlp_block())], [0], [0])
     x, cos, sin, kv, batch = inputs(run.tokens)
     taken = peak_bytes(lambda: layers(x, [(cos, sin)], [kv], [batch]), CPU)
     assert x.nbytes + taken == planned

@@ -1,0 +1,36 @@
+"""Describe the model in GGUF files, with the vision part of an mmproj file if it is wanted."""
+
+from __future__ import annotations
+
+from mrs.architecture.config import Config
+from mrs.architecture.describe_safetensors import CheckpointHeaders, ReadModel
+from mrs.architecture.family_registry import family_by_gguf_arch, family_by_name
+from mrs.architecture.parameters import list_parameters
+from mrs.architecture.readers.gguf_reader import architecture, config_from_gguf
+from mrs.architecture.tensor_names import GGUF
+
+
+def read_gguf(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: bool) -> ReadModel:
+    metadata, where = checkpoint.config, checkpoint.model_id
+    family = family_by_name(arch) if arch else family_by_gguf_arch(architecture(metadata, where))
+    shapes = {name: tensor.shape for name, tensor in checkpoint.tensors.items()}
+    spec = family.read(Config(config_from_gguf(metadata, shapes, family.gguf_keys, where), where))
+    if family.gguf_rope_interleaved:
+        spec = spec.with_interleaved_rope()
+    parameters = list_parameters(spec, {**GGUF, **family.gguf}, shapes)
+    found = ReadModel(spec, parameters, ignored=family.ignored)
+    return _with_mmproj(found, checkpoint) if with_vision else found
+
+
+def _with_mmproj(found: ReadModel, checkpoint: CheckpointHeaders) -> ReadModel:
+    """Add the vision tower and projector of an mmproj file to a GGUF model."""
+    from mrs.architecture.vision.mmproj import describe_mmproj
+
+    spec, vision_parameters = describe_mmproj(
+        checkpoint.image_config,
+        checkpoint.config.get("tokenizer.ggml.tokens", ()),
+        found.spec,
+        checkpoint.tensors,
+        checkpoint.model_id,
+    )
+    return found._replace(spec=spec, parameters=found.parameters + vision_parameters)

@@ -1,0 +1,1 @@
+"""Grammars: which tokens may follow in a reply that has to have some form."""

@@ -1,0 +1,53 @@
+"""The properties of a tool's parameters, and lists of them in a grammar."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mrs.grammar.lark import LarkGrammar
+
+
+def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema of each property by name, in order, with the definitions that it may refer to."""
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping):
+        return {}
+    shared = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+    return {
+        name: {**_resolved(value, schema), **shared} if isinstance(value, Mapping) else value
+        for name, value in properties.items()
+    }
+
+
+def _resolved(value: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema that `value` refers to within `root`, or `value`."""
+    reference = value.get("$ref")
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return value
+    target: Any = root
+    for name in reference.removeprefix("#/").split("/"):
+        target = target.get(name) if isinstance(target, Mapping) else None
+    others = {name: each for name, each in value.items() if name != "$ref"}
+    return {**target, **others} if isinstance(target, Mapping) else value
+
+
+def is_required(schema: Mapping[str, Any], name: str) -> bool:
+    required = schema.get("required")
+    return isinstance(required, Sequence) and name in required
+
+
+def optional_list(name: str, required: Sequence[bool], separator: str, lark: LarkGrammar) -> None:
+    """Add the rule `name`: the rules `name_0`, `name_1`, … in order, with `separator` between.
+
+    Those that are not required may be absent.
+    """
+    count = len(required)
+    for first in (True, False):
+        kind = "first" if first else "rest"
+        for number, must in enumerate(required):
+            start = f"{name}_{number}" if first else f"{separator} {name}_{number}"
+            skipped = "" if must else f" | {name}_{kind}{number + 1}"
+            lark.rule(f"{name}_{kind}{number}", f"{start} {name}_rest{number + 1}{skipped}")
+        lark.rule(f"{name}_{kind}{count}", '""')
+    lark.rule(name, f"{name}_first0")

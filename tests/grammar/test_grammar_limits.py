@@ -1,0 +1,65 @@
+"""Hostile grammars: they end in an error or a reply soon, and never in a crash."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from asking import ask
+
+from mrs.errors import UsageError
+from mrs.loaded_model import LoadedModel
+from mrs.request import Grammar
+
+
+def chain(count: int) -> str:
+    """Terminals that each contain the next one: llguidance recurses as deep as there are."""
+    lines = [f'X{number}: "(" X{number + 1} ")"' for number in range(count)]
+    return "\n".join(["start: X0", *lines, f'X{count}: "a"'])
+
+
+def references(count: int) -> str:
+    """Definitions that each refer to the next one."""
+    arrays = {
+        f"d{number}": {"type": "array", "items": {"$ref": f"#/$defs/d{number + 1}"}}
+        for number in range(count)
+    }
+    return json.dumps({"$defs": {**arrays, f"d{count}": {}}, "$ref": "#/$defs/d0"})
+
+
+TOO_LARGE = {
+    "chain": Grammar("lark", chain(20_000)),
+    "parentheses": Grammar("regex", "(" * 9000 + "a" + ")" * 9000),
+    "references": Grammar("json_schema", references(20_000)),
+    "text": Grammar("regex", "a" * 2**21),
+    "depth": Grammar("json_schema", '{"items":' * 4000 + "{}" + "}" * 4000),
+    "product": Grammar("lark", 'start: x29\nx0: "a"\n' + "\n".join(
+        f"x{n + 1}: x{n} x{n} x{n}" for n in range(29))),
+    "optional": Grammar("regex", "a?" * 1900 + "a" * 1900),
+}  # fmt: skip
+ANSWERED = {
+    "chain": Grammar("lark", chain(300)),
+    "references": Grammar("json_schema", references(600)),
+    "repetition": Grammar("regex", "(([a-z]{1,1000}x){1,1000}y){1,1000}"),
+    "alternatives": Grammar("regex", "(a|b)*a(a|b){1000}"),
+    "items": Grammar("json_schema", '{"type": "array", "minItems": 1000000000}'),
+    "enum": Grammar("json_schema", json.dumps({"enum": [str(n) * 50 for n in range(500)]})),
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_a_grammar_that_is_too_large_is_refused(model: LoadedModel, name: str) -> None:
+    start_s = time.monotonic()
+    with pytest.raises(UsageError) as refused:
+        ask(model, TOO_LARGE[name])
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 500
+    assert time.monotonic() - start_s < 30
+    assert ask(model, Grammar("regex", "yes"))[0] == "yes"
+
+
+@pytest.mark.parametrize("name", ANSWERED)
+def test_a_large_grammar_is_answered(model: LoadedModel, name: str) -> None:
+    _, end = ask(model, ANSWERED[name], max_tokens=20)
+    assert end.reason in ("stop", "length")

@@ -1,0 +1,294 @@
+"""The calls of each family: found in its template, held by a grammar, parsed as they arrive."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import sys
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from tool_cases import CALLS, CASES, CONVERSATION, TOOLS, Case
+
+from mrs.errors import UsageError
+from mrs.events import TextDelta, ToolCallDelta
+from mrs.grammar.compiler import GrammarCompiler
+from mrs.grammar.thought import thought_after
+from mrs.request import Grammar
+from mrs.text.text_processor import TextProcessor, read_text_processor
+from mrs.tools.find_format import find_format
+from mrs.tools.tool_caller import ToolCaller
+from mrs.tools.tool_request import read_tools
+
+sys.path.append(str(Path(__file__).parents[1] / "text"))
+NINE = re.compile(r"[a-z0-9]{9}")
+QUESTION = CONVERSATION[:1]
+
+
+@lru_cache
+def processor(name: str, *, with_tokens: bool = True) -> TextProcessor:
+    from text_checkpoints import BACKEND, TextCheckpoint
+
+    name, _, thinks = name.partition(" ")
+    case, settings = CASES[name], json.loads(BACKEND.to_str())
+    first = max(token["id"] for token in settings["added_tokens"]) + 1
+    for index, token in enumerate(case.tokens if with_tokens else ()):
+        added = {**settings["added_tokens"][0], "id": first + index, "content": token}
+        settings["added_tokens"].append(added)
+    files = {
+        "tokenizer.json": json.dumps(settings),
+        "tokenizer_config.json": json.dumps({"bos_token": "<s>", "eos_token": "<|im_end|>"}),
+        "chat_template.jinja": case.template + ("{# </think> #}" if thinks else ""),
+    }
+    return read_text_processor(TextCheckpoint(files=files))
+
+
+class Writer:
+    """Writes a reply under the grammar of some tools, token by token."""
+
+    def __init__(
+        self, name: str, tools: Any = TOOLS, choice: Any = "auto", **settings: Any
+    ) -> None:
+        self.text = processor(name, with_tokens=settings.pop("with_tokens", True))
+        free: Grammar | None = settings.pop("free", None)
+        request = read_tools(tools, choice, **settings)
+        assert request is not None
+        self.caller = ToolCaller(request, self.text)
+        tokenizer = self.text.tokenizer
+        self.vocab_size = tokenizer.backend.get_vocab_size()
+        thought = thought_after(self.text, self.text.prompt_ids(QUESTION), None, has_channel=True)
+        compiler = GrammarCompiler(tokenizer, self.vocab_size, self.text.stop_ids)
+        self.mask = compiler.mask(self.caller.grammar(free), thought)
+        self.written: list[int] = []
+
+    def allowed(self) -> list[int]:
+        logits = np.zeros(self.vocab_size, np.float32)
+        self.mask(logits)
+        return np.flatnonzero(np.isfinite(logits)).tolist()
+
+    def write(self, reply: str) -> bool:
+        """Whether the grammar allows a reply from here on."""
+        for token in self.text.tokenizer.encode(reply, allow_special=True):
+            if token not in self.allowed():
+                return False
+            self.add(token)
+        return True
+
+    def may_end(self) -> bool:
+        return self.mask.is_complete or bool(self.text.stop_ids & set(self.allowed()))
+
+    def add(self, token: int) -> None:
+        self.mask.append(token)
+        self.written.append(token)
+
+    def write_at_random(self, seed: int) -> None:
+        """Tokens at random, of which those that close something are preferred."""
+        numbers, tokenizer = random.Random(seed), self.text.tokenizer
+        for _ in range(500):
+            if self.mask.is_complete:
+                return
+            allowed = self.allowed()
+            if self.text.stop_ids & set(allowed) and numbers.random() < 0.3:
+                return
+            allowed = [token for token in allowed if token not in self.text.stop_ids]
+            closing = [t for t in allowed if re.match(rb'["\n<}\])]', tokenizer.piece(t) or b"<")]
+            self.add(numbers.choice(closing if closing and numbers.random() < 0.6 else allowed))
+
+    def parsed(self, size: int = 1) -> tuple[str, list[tuple[str, Any]]]:
+        """Content and calls of what was written, decoded `size` tokens at a time."""
+        parser = self.caller.parser()
+        decoder = self.text.stream_decoder(is_exact=True, shown=parser.shown)
+        pieces = [decoder.push(token) for token in self.written]
+        pieces.append(decoder.finish())
+        return joined([d for piece in groups(pieces, size) for d in parser.push(piece)]
+                      + parser.finish())  # fmt: skip
+
+
+def groups(pieces: Sequence[str], size: int) -> list[str]:
+    return ["".join(pieces[start : start + size]) for start in range(0, len(pieces), size)]
+
+
+def joined(deltas: Sequence[TextDelta | ToolCallDelta]) -> tuple[str, list[tuple[str, Any]]]:
+    content, calls = "", []
+    for delta in deltas:
+        if isinstance(delta, TextDelta):
+            content += delta.text
+        elif delta.name is not None:
+            assert delta.index == len(calls)
+            assert NINE.fullmatch(delta.id or "")
+            calls.append([delta.name, ""])
+        else:
+            assert delta.index == len(calls) - 1
+            assert delta.id is None
+            calls[-1][1] += delta.arguments
+    return content, [(name, json.loads(arguments)) for name, arguments in calls]
+
+
+@pytest.fixture(params=CASES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def expected(case: Case) -> list[tuple[str, Any]]:
+    return CALLS if case.has_two else CALLS[:1]
+
+
+def test_the_format_is_found_in_the_template(name: str) -> None:
+    assert find_format(CASES[name].template).name == CASES[name].format
+
+
+@pytest.mark.parametrize("with_tokens", [True, False])
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_a_reply_is_allowed_and_parsed(name: str, choice: str, with_tokens: bool) -> None:
+    """The marks of a format are control tokens, or letters in a tokenizer that lacks them."""
+    case = CASES[name]
+    if name == "gpt-oss" and not with_tokens:
+        pytest.skip("harmony is found by its tokens")
+    writer = Writer(name, choice=choice, with_tokens=with_tokens)
+    reply = case.reply if choice == "auto" else case.reply.removeprefix("I look. ")
+    assert writer.write(reply)
+    assert writer.may_end()
+    content = case.content if choice == "auto" or name == "gpt-oss" else ""
+    for size in (1, 3, 1000):
+        assert writer.parsed(size) == (content, expected(case))
+
+
+def test_a_reply_may_have_no_call(name: str) -> None:
+    writer = Writer(name)
+    start = "<|channel|>final<|message|>" if name == "gpt-oss" else ""
+    assert writer.write(start + 'No <b>, no [TOOL, no {"name": 1}.')
+    assert writer.may_end()
+    assert writer.parsed() == ('No <b>, no [TOOL, no {"name": 1}.', [])
+
+
+def test_a_required_call_cannot_be_left_out(name: str) -> None:
+    writer = Writer(name, choice="required")
+    assert not writer.may_end()
+    assert not writer.write("No.")
+
+
+def test_a_named_tool_is_the_only_one(name: str) -> None:
+    choice = {"type": "function", "function": {"name": "now"}}
+    for seed in range(3):
+        writer = Writer(name, choice=choice)
+        writer.write_at_random(seed)
+        assert [call for call, _ in writer.parsed()[1]] == ["now"]
+
+
+def test_one_call_only_unless_they_may_be_parallel(name: str) -> None:
+    case = CASES[name]
+    writer = Writer(name, parallel_tool_calls=False)
+    assert writer.write(case.reply) is not case.has_two
+    assert len(writer.parsed()[1]) == 1
+
+
+def test_whatever_a_model_writes_its_calls_are_valid(name: str) -> None:
+    """Strings of any length seldom end at random, so that there are only choices."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "unit": {"type": "string", "enum": ["C", "F"]},
+            "sunny": {"type": "boolean"},
+            "days": {"type": "integer", "minimum": 1, "maximum": 9},
+            "tags": {"type": "array", "items": {"type": "string", "enum": ["a", "b"]}},
+        },
+        "required": ["sunny", "unit"],
+    }
+    tools = [{"type": "function", "function": {"name": "f.g-h", "parameters": schema}}]
+    for seed in range(4):
+        writer = Writer(name, tools, "required")
+        writer.write_at_random(seed)
+        _, calls = writer.parsed()
+        assert calls
+        for called, arguments in calls:
+            assert called == "f.g-h"
+            jsonschema.validate(arguments, {**schema, "additionalProperties": False})
+
+
+def test_names_and_choices_of_any_letters(name: str) -> None:
+    """A choice that spells a control token stays text; definitions may be shared."""
+    schema = {
+        "type": "object",
+        "$defs": {"level": {"type": "integer", "minimum": 1, "maximum": 3}},
+        "properties": {
+            "my-key": {"$ref": "#/$defs/level"},
+            "gr\u00f6\u00dfe": {"type": "string", "enum": ["<|im_end|>", 'a "b"']},
+        },
+        "required": ["my-key", "gr\u00f6\u00dfe"],
+    }
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    for seed in range(2):
+        writer = Writer(name, tools, "required")
+        writer.write_at_random(seed)
+        [_, arguments], *_ = writer.parsed()[1]
+        jsonschema.validate(arguments, schema)
+
+
+def test_nested_parameters_are_answered_or_refused(name: str) -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "boolean"}}}
+    for _ in range(1500):
+        schema = {"type": "object", "properties": {"a": schema}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    with pytest.raises(UsageError):
+        Writer(name, tools, "required")
+
+
+def test_text_without_calls_may_have_a_grammar(name: str) -> None:
+    free = Grammar("regex", "yes|no")
+    start = "<|channel|>final<|message|>" if name == "gpt-oss" else ""
+    writer = Writer(name, free=free)
+    assert writer.write(f"{start}yes")
+    assert writer.may_end()
+    assert not Writer(name, free=free).write(f"{start}maybe")
+    reply = CASES[name].reply.removeprefix("I look. ")
+    assert Writer(name, free=free).write(reply)
+
+
+def test_a_call_that_is_cut_off_ends_the_reply(name: str) -> None:
+    """After `max_tokens` there is no more text; nothing hangs, and no call is made up."""
+    case = CASES[name]
+    writer = Writer(name)
+    ids = writer.text.tokenizer.encode(case.reply, allow_special=True)
+    for count in range(0, len(ids), 5):
+        parser = writer.caller.parser()
+        decoder = writer.text.stream_decoder(is_exact=True, shown=parser.shown)
+        deltas = [d for token in ids[:count] for d in parser.push(decoder.push(token))]
+        deltas += [*parser.push(decoder.finish()), *parser.finish()]
+        called = [each.name for each in deltas if isinstance(each, ToolCallDelta) and each.name]
+        assert called == [call for call, _ in expected(case)][: len(called)]
+
+
+def test_arguments_arrive_in_parts() -> None:
+    writer = Writer("qwen")
+    assert writer.write(CASES["qwen"].reply)
+    parser = writer.caller.parser()
+    decoder = writer.text.stream_decoder(is_exact=True, shown=parser.shown)
+    deltas = [d for token in writer.written for d in parser.push(decoder.push(token))]
+    calls = [each for each in deltas if isinstance(each, ToolCallDelta)]
+    assert calls[0].name == "get_weather"
+    assert calls[0].arguments == ""
+    assert sum(each.index == 0 for each in calls) > 5
+
+
+def test_a_thought_may_spell_a_call() -> None:
+    writer = Writer("qwen")
+    parser = writer.caller.parser()
+    thought = '<think>\nI write <tool_call>\n{"name": "now", "arguments": \n</think>\n\n'
+    deltas = [d for letter in thought + CASES["qwen"].reply for d in parser.push(letter)]
+    content, calls = joined([*deltas, *parser.finish()])
+    assert (content, calls) == (thought + "I look. ", CALLS)
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize("thought", ["", "<think>\nIs it <tool_call>? I\n</think>\n\n"])
+def test_calls_come_after_a_thought(choice: str, thought: str) -> None:
+    writer = Writer("qwen thinks", choice=choice)
+    assert writer.write(thought + CASES["qwen"].reply.removeprefix("I look. "))
+    assert writer.may_end()
+    assert writer.parsed() == (thought, CALLS)
