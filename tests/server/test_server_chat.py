@@ -246,8 +246,6 @@ def test_fifty_at_once_get_what_each_gets_alone(server: RunningServer) -> None:
         ({"logit_bias": {"99999999": 1}}, None),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"n": 100}, None),
     ],
 )  # fmt: skip

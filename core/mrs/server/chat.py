@@ -20,10 +20,12 @@ from mrs.server.chat_response import (
     ChunkChoice,
     Delta,
     ReplyMessage,
+    call_part,
+    calls_of,
     logprobs_body,
 )
 from mrs.server.choice_text import Piece
-from mrs.server.errors import api_error
+from mrs.server.errors import errors_of
 from mrs.server.exchange import Exchange
 from mrs.server.identity import Identity, new_identity
 from mrs.server.reply_reader import ChoiceEnd, ReplyReader
@@ -53,17 +55,19 @@ async def chat(
 def _prompt(
     service: Service, model: LoadedModel, request: ChatRequest, sampling: Sampling
 ) -> Prompt:
-    try:
+    thinking, tools = request.thinking, request.tool_request
+    with errors_of("messages"):
         messages = request.conversation(allow_image_urls=service.settings.allow_image_urls)
-        return model.chat_prompt(
+        prompt = model.chat_prompt(
             with_images_fetched(messages),
             sampling,
-            thinking=request.thinking,
+            thinking=thinking,
             truncate=bool(request.truncate_sequence),
             variables=request.template_variables,
+            tools=tools,
         )
-    except Exception as error:
-        raise api_error(error, "messages") from error
+    with errors_of(request.form_field):
+        return model.with_form(prompt, sampling, thinking=thinking, tools=tools)
 
 
 async def _chunks(
@@ -87,6 +91,8 @@ async def _chunks(
 
 
 def _delta(piece: Piece) -> Delta:
+    if piece.call is not None:
+        return Delta(tool_calls=[call_part(piece.call)])
     if piece.is_thought:
         return Delta(reasoning_content=piece.text)
     return Delta(content=piece.text)
@@ -111,7 +117,12 @@ async def _completion(
 def _message(pieces: list[Piece]) -> ReplyMessage:
     thoughts = "".join(piece.text for piece in pieces if piece.is_thought)
     answer = "".join(piece.text for piece in pieces if not piece.is_thought)
-    return ReplyMessage(content=answer, reasoning_content=thoughts or UNSET)
+    calls = calls_of([piece.call for piece in pieces if piece.call is not None])
+    return ReplyMessage(
+        content=answer if answer.strip() or not calls else None,
+        reasoning_content=thoughts or UNSET,
+        tool_calls=calls or UNSET,
+    )
 
 
 def _logprobs(pieces: list[Piece]) -> list[TokenLogprob]:

@@ -9,8 +9,9 @@ from msgspec import Struct
 
 from mrs.media.image_source import is_data
 from mrs.request import IMAGE_MARK, Message
-from mrs.server.errors import ApiError
+from mrs.server.errors import ApiError, errors_of
 from mrs.text.thoughts import CLOSE, OPEN
+from mrs.tools.read_messages import read_calls, with_tool_names
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
@@ -59,7 +60,8 @@ class ChatMessage(Struct, kw_only=True):
 def conversation(given: str | Sequence[ChatMessage], *, allow_image_urls: bool) -> list[Message]:
     """The messages as chat templates get them; leading system messages become one.
 
-    Raises ApiError for images that the server does not read.
+    Raises ApiError for images that the server does not read, and UsageError for a tool's result
+    without its call.
     """
     if isinstance(given, str):
         return [Message(role="user", content=given)]
@@ -70,7 +72,7 @@ def conversation(given: str | Sequence[ChatMessage], *, allow_image_urls: bool) 
             messages[0]["content"] += f"\n\n{message['content']}"
         else:
             messages.append(message)
-    return messages
+    return with_tool_names(messages)
 
 
 def with_images_fetched(messages: Sequence[Message]) -> list[Message]:
@@ -98,10 +100,6 @@ def _systems(messages: Sequence[Message]) -> int:
 
 
 def _message(given: ChatMessage, where: str, allow_image_urls: bool) -> Message:
-    if given.tool_calls:
-        raise ApiError(
-            400, "tool calls are not supported", f"{where}.tool_calls", "unsupported_value"
-        )
     text, images = "", []
     for index, part in enumerate(given.parts):
         if isinstance(part, TextPart):
@@ -117,6 +115,13 @@ def _message(given: ChatMessage, where: str, allow_image_urls: bool) -> Message:
     message = Message(role=role, content=text)
     if images:
         message["images"] = images
+    if role == "assistant" and given.tool_calls:
+        with errors_of(f"{where}.tool_calls"):
+            message["tool_calls"] = read_calls(given.tool_calls)
+    if role == "tool" and given.tool_call_id is not None:
+        message["tool_call_id"] = given.tool_call_id
+    if role == "tool" and given.name is not None:
+        message["name"] = given.name
     return message
 
 

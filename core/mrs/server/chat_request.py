@@ -8,9 +8,10 @@ from msgspec import Meta
 
 from mrs.request import Message, Sampling
 from mrs.server.chat_message import ChatMessage, conversation
-from mrs.server.errors import ApiError
+from mrs.server.errors import ApiError, errors_of
 from mrs.server.sampling_fields import Positive
-from mrs.server.structure import StructureFields, refuse
+from mrs.server.structure import StructureFields
+from mrs.tools.tool_request import ToolRequest, read_tools
 
 Effort = Literal["none", "off", "minimal", "low", "medium", "high", "xhigh"]
 
@@ -36,7 +37,6 @@ class ChatRequest(StructureFields, kw_only=True):
 
     def check(self) -> None:
         super().check()
-        refuse("tools", bool(self.tools) and self.tool_choice != "none")
         if self.top_logprobs and not self.logprobs:
             raise ApiError(
                 400, "top_logprobs needs logprobs: set it to true", "top_logprobs", "invalid_value"
@@ -55,6 +55,17 @@ class ChatRequest(StructureFields, kw_only=True):
             return self.reasoning_effort not in ("none", "off")
         given = (self.chat_template_kwargs or {}).get("enable_thinking")
         return given if isinstance(given, bool) else None
+
+    @property
+    def form_field(self) -> str:
+        is_free = self.response_format is None and self.asked_grammar is None
+        return "tools" if is_free else super().form_field
+
+    @property
+    def tool_request(self) -> ToolRequest | None:
+        """The tools that the model may call, if any. Raises ApiError."""
+        with errors_of("tools"):
+            return read_tools(self.tools, self.tool_choice, self.parallel_tool_calls)
 
     @property
     def template_variables(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, Struct, UnsetType
 
-from mrs.events import TokenLogprob
+from mrs.events import TokenLogprob, ToolCallDelta
 from mrs.server.usage import UsageBody
 
 FINGERPRINT = "local"
@@ -36,12 +36,44 @@ class Logprobs(Struct, frozen=True):
     refusal: None = None
 
 
+class FunctionPart(Struct, frozen=True, kw_only=True):
+    """A part of a call: the name of the function, or a piece of its arguments in JSON."""
+
+    name: str | UnsetType = UNSET
+    arguments: str
+
+
+class ToolCallPart(Struct, frozen=True, kw_only=True):
+    """A part of the call `index` of a reply; only the first one has its id, type and name."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    function: FunctionPart
+
+
+class Function(Struct, frozen=True, kw_only=True):
+    """The function that is called, and its arguments in JSON."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(Struct, frozen=True, kw_only=True):
+    """A call of a tool; a message of the role `tool` with its id brings the result."""
+
+    id: str
+    type: str = "function"
+    function: Function
+
+
 class Delta(Struct, frozen=True, kw_only=True):
     """What a chunk adds to the message; only the first one has the role."""
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallPart] | UnsetType = UNSET
 
 
 class ChunkChoice(Struct, frozen=True, kw_only=True):
@@ -71,10 +103,11 @@ class ReplyMessage(Struct, frozen=True, kw_only=True):
     role: str = "assistant"
     content: str | None
     reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """One of the replies; `finish_reason` is `stop` or `length`."""
+    """One of the replies; `finish_reason` is `stop`, `length` or `tool_calls`."""
 
     index: int
     message: ReplyMessage
@@ -92,6 +125,28 @@ class ChatCompletion(Struct, frozen=True, kw_only=True):
     usage: UsageBody
     object: str = "chat.completion"
     system_fingerprint: str = FINGERPRINT
+
+
+def call_part(delta: ToolCallDelta) -> ToolCallPart:
+    if delta.id is None or delta.name is None:
+        return ToolCallPart(index=delta.index, function=FunctionPart(arguments=delta.arguments))
+    function = FunctionPart(name=delta.name, arguments=delta.arguments)
+    return ToolCallPart(index=delta.index, id=delta.id, type="function", function=function)
+
+
+def calls_of(deltas: Sequence[ToolCallDelta]) -> list[ToolCall]:
+    """The calls that all parts of a reply make up."""
+    return [
+        ToolCall(
+            id=first.id,
+            function=Function(
+                name=first.name or "",
+                arguments="".join(each.arguments for each in deltas if each.index == first.index),
+            ),
+        )
+        for first in deltas
+        if first.id is not None
+    ]
 
 
 def logprobs_body(tokens: Sequence[TokenLogprob]) -> Logprobs | None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mrs.events import TextDelta, TokenLogprob
+from mrs.events import TextDelta, TokenLogprob, ToolCallDelta
 from mrs.text.thought_splitter import ThoughtSplitter
 
 
 @dataclass(frozen=True)
 class Piece:
-    """New text, and the log probabilities of all tokens since the last piece."""
+    """New text or a part of a call, with the log probabilities of the tokens since the last one."""
 
     is_thought: bool
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
+    call: ToolCallDelta | None = None
 
 
 class ChoiceText:
@@ -31,7 +32,11 @@ class ChoiceText:
         self.is_thinking = False
         self._strips = False
 
-    def feed(self, delta: TextDelta) -> Iterator[Piece]:
+    def feed(self, delta: TextDelta | ToolCallDelta) -> Iterator[Piece]:
+        if isinstance(delta, ToolCallDelta):
+            self.is_thinking = False
+            yield Piece(False, "", self._taken(), delta)
+            return
         self._logprobs += delta.logprobs
         if self._splitter is None:
             yield Piece(False, delta.text, self._taken())

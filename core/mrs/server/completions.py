@@ -13,7 +13,7 @@ from mrs.request import Sampling
 from mrs.server.choice_text import Piece
 from mrs.server.completion_request import CompletionRequest
 from mrs.server.completion_response import Completion, TextChoice, text_logprobs
-from mrs.server.errors import api_error
+from mrs.server.errors import errors_of
 from mrs.server.exchange import Exchange
 from mrs.server.identity import Identity, new_identity
 from mrs.server.reply_reader import ChoiceEnd, ReplyReader
@@ -45,12 +45,12 @@ async def complete(
 
 def _prompts(model: LoadedModel, request: CompletionRequest, sampling: Sampling) -> list[Prompt]:
     truncate = bool(request.truncate_sequence)
-    try:
-        return [
+    with errors_of("prompt"):
+        prompts = [
             model.completion_prompt(each, sampling, truncate=truncate) for each in request.prompts
         ]
-    except Exception as error:
-        raise api_error(error, "prompt") from error
+    with errors_of(request.form_field):
+        return [model.with_form(prompt, sampling) for prompt in prompts]
 
 
 def _begins(model: LoadedModel, request: CompletionRequest) -> list[str]:

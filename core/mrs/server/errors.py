@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import msgspec
@@ -56,6 +57,15 @@ class ApiError(Exception):
         if kind is None:
             kind = "invalid_request_error" if self.status < 500 else "internal_error"
         return ErrorBody(ErrorDetail(shortened(self.message, 1000), kind, self.param, self.code))
+
+
+@contextmanager
+def errors_of(param: str | None) -> Iterator[None]:
+    """Gives all errors the API's form; `param` is the field that causes those of the request."""
+    try:
+        yield
+    except Exception as error:
+        raise api_error(error, param) from error
 
 
 def api_error(error: Exception, param: str | None = None) -> ApiError:
