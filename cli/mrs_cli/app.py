@@ -15,12 +15,18 @@ from mrs_cli.environment import Environment
 from mrs_cli.exit import exit_code_of, exit_on_sigterm
 from mrs_cli.parsing.command_tree import Commands, flag_command, flag_group, takes
 from mrs_cli.parsing.flags.command_flags import BenchFlags, CacheFlags, OutputFlags, PlanFlags
-from mrs_cli.parsing.flags.global_flags import BenchGlobalFlags, GlobalFlags, PlanGlobalFlags
+from mrs_cli.parsing.flags.global_flags import (
+    BenchGlobalFlags,
+    GlobalFlags,
+    LoadGlobalFlags,
+    PlanGlobalFlags,
+)
 from mrs_cli.parsing.flags.merge import merged
 from mrs_cli.parsing.flags.option import general_option
 from mrs_cli.parsing.flags.planning_flags import PlanningFlags
 from mrs_cli.parsing.flags.prompt_flags import StdinFlags
 from mrs_cli.parsing.flags.sampling_flags import AskFlags
+from mrs_cli.parsing.flags.server_flags import ServeFlags, ServerFlags
 from mrs_cli.parsing.selectors import SELECTORS, Invocation, Selector
 
 EXAMPLES = """\b
@@ -29,7 +35,17 @@ Examples:
   mrs plain -m demo -P "What is a KV cache?"
   mrs -i --isq q4k plain -m meta-llama/Llama-3.3-70B-Instruct
   mrs -n "0:16;1:16" gguf -m FOLDER -f MODEL.gguf < prompts.txt
+  mrs --port 1234 plain -m demo
   mrs plan --dry-run -m meta-llama/Llama-3.3-70B-Instruct
+"""
+
+SERVE_HELP = "Serve a model with the HTTP interface of OpenAI: mrs serve -m ID."
+
+SERVE_EXAMPLES = """\b
+Examples:
+  mrs serve -m demo
+  mrs serve -p 8080 --isq q4k -m meta-llama/Llama-3.3-70B-Instruct
+  mrs serve --serve-ip 0.0.0.0 --api-key-file KEYS gguf -m FOLDER -f FILE.gguf
 """
 
 PLAN_HELP = "Show how a model will use memory; without --dry-run, load it and measure."
@@ -70,9 +86,14 @@ class RootFlags:
     ] = False
 
 
-@takes(GlobalFlags, AskFlags, OutputFlags, RootFlags)
+@takes(GlobalFlags, AskFlags, OutputFlags, ServerFlags, RootFlags)
 def root(
-    ctx: typer.Context, flags: GlobalFlags, asked: AskFlags, output: OutputFlags, _: RootFlags
+    ctx: typer.Context,
+    flags: GlobalFlags,
+    asked: AskFlags,
+    output: OutputFlags,
+    server: ServerFlags,
+    _: RootFlags,
 ) -> None:
     """Plan, load and run large language models on whatever devices you have."""
     if ctx.invoked_subcommand is None:
@@ -80,7 +101,7 @@ def root(
 
         names = either([selector.name for selector in SELECTORS])
         raise UsageError("no model is given", hint=f"add {names}, such as: mrs -i plain -m demo")
-    ctx.obj = Invocation(ctx.obj, flags, asked, output)
+    ctx.obj = Invocation(ctx.obj, flags, asked, output, server=server)
 
 
 def _run_command(selector: Selector) -> Any:
@@ -99,16 +120,20 @@ def _run_command(selector: Selector) -> Any:
                 f"unexpected argument {stdin.source!r} after {selector.name}",
                 hint='ask with --prompt "TEXT", or use - to read prompts from standard input',
             )
+        request = selector.request(before.flags, model, planning)
+        asked, output = merged(before.ask, asked), merged(before.output, output)
+        is_stdin = stdin.source == "-"
+        if before.server.port is not None:
+            from mrs_cli.commands.serve import refuse_prompts, run_server
+
+            refuse_prompts(before.flags, asked, is_stdin=is_stdin)
+            raise typer.Exit(run_server(before.environment, output, before.server, request))
         from mrs_cli.commands.run import run
         from mrs_cli.commands.run_task import run_task
+        from mrs_cli.parsing.flags.server_flags import refuse_without_port
 
-        task = run_task(
-            before.flags,
-            merged(before.ask, asked),
-            merged(before.output, output),
-            selector.request(before.flags, model, planning),
-            stdin=stdin.source == "-",
-        )
+        refuse_without_port(before.server)
+        task = run_task(before.flags, asked, output, request, stdin=is_stdin)
         raise typer.Exit(run(before.environment, task))
 
     return flag_command(selector.name, selector.help, command)
@@ -156,6 +181,59 @@ def _plan_command(selector: Selector) -> Any:
         request = selector.request(before.flags, model, merged(before.planning, planning))
         output = merged(before.output, output)
         raise typer.Exit(show_plan(before.environment, output, before.plan, request))
+
+    return flag_command(selector.name, selector.help, command)
+
+
+def _serve() -> Any:
+    @takes(ServeFlags, LoadGlobalFlags, PlanningFlags, OutputFlags)
+    def serve(
+        ctx: typer.Context,
+        served: ServeFlags,
+        given: LoadGlobalFlags,
+        planning: PlanningFlags,
+        output: OutputFlags,
+    ) -> None:
+        before: Invocation = ctx.obj
+        flags, output = merged(before.flags, given), merged(before.output, output)
+        server = merged(ServeFlags(**vars(before.server)), served)
+        if ctx.invoked_subcommand is not None:
+            ctx.obj = replace(before, flags=flags, output=output, server=server, planning=planning)
+            return
+        from mrs_cli.commands.plan import find_request
+        from mrs_cli.commands.serve import refuse_prompts, require_model, run_server
+
+        require_model(server)
+        refuse_prompts(flags, before.ask)
+        request = find_request(flags, server, planning)
+        raise typer.Exit(run_server(before.environment, output, server, request))
+
+    return flag_group(
+        serve,
+        _selector_commands(_serve_command),
+        name="serve",
+        help=SERVE_HELP,
+        epilog=SERVE_EXAMPLES,
+        invoke_without_command=True,
+        subcommand_metavar="[SELECTOR [FLAGS]]",
+    )
+
+
+def _serve_command(selector: Selector) -> Any:
+    @takes(selector.flags, PlanningFlags, OutputFlags)
+    def command(
+        ctx: typer.Context, model: Any, planning: PlanningFlags, output: OutputFlags
+    ) -> None:
+        before: Invocation = ctx.obj
+        from mrs_cli.commands.plan import refuse_shorthand
+        from mrs_cli.commands.serve import refuse_prompts, run_server
+
+        assert isinstance(before.server, ServeFlags)
+        refuse_shorthand(before.server, selector.name)
+        refuse_prompts(before.flags, before.ask)
+        request = selector.request(before.flags, model, merged(before.planning, planning))
+        output = merged(before.output, output)
+        raise typer.Exit(run_server(before.environment, output, before.server, request))
 
     return flag_command(selector.name, selector.help, command)
 
@@ -219,6 +297,7 @@ def command_tree() -> Any:
         {
             **_selector_commands(_run_command).builders,
             "plan": (PLAN_HELP, _plan),
+            "serve": (SERVE_HELP, _serve),
             "bench": (BENCH_HELP, _bench),
             "cache": (CACHE_HELP, _cache),
         }

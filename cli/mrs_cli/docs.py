@@ -26,6 +26,7 @@ VARIABLES = {
     "HF_HOME, HF_HUB_CACHE, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE": "as the hub library reads them",
     "CUDA_VISIBLE_DEVICES": "as CUDA reads it",
     "MRS_LOGICAL_DEVICES": "accelerators simulated on the CPU, such as cpu,cpu or cpu=2GiB",
+    "MRS_API_KEY": "a key of the server, in addition to those of --api-key-file",
     "NO_COLOR": "if set and not empty, no colours are used",
     "TERM": "if dumb, no colours and no cursor movement are used",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,15 +24,17 @@ from mrs.request import Message, RunRequest, Sampling
 from mrs.text.shorten import max_prompt_tokens, newest_tokens, newest_turns
 
 if TYPE_CHECKING:
-    from mrs.engine.loop import EngineLoop
+    from mrs.engine.image_input import ImageInput
+    from mrs.engine.loop import EngineLoop, Outbox
+    from mrs.engine.pooling import PoolingKind
+    from mrs.engine.prompt import Prompt
     from mrs.engine.reply import Reply
+    from mrs.engine.reply_events import ReplyEvents
     from mrs.grammar.compiler import GrammarCompiler
-    from mrs.grammar.mask import GrammarMask
     from mrs.media.image_loader import ImageLoader
     from mrs.media.image_processors import PreparedImage
     from mrs.text.text_processor import TextProcessor
     from mrs.text.tokenizer import Tokenizer
-    from mrs.tools.call_parser import CallParser
     from mrs.tools.tool_caller import ToolCaller
     from mrs.tools.tool_request import ToolRequest
 
@@ -98,30 +101,11 @@ class LoadedModel:
         newest turn alone exceeds it, the prompt loses its oldest tokens. A reply that is not
         complete after `timeout_s` fails. Raises UsageError for images without vision support.
         """
-        thinking = self._thinking if thinking is None else thinking
-        caller = None if tools is None else self._caller(tools)
-        if caller is not None:
-            messages = caller.messages(messages)
-        definitions = caller.definitions if caller else ()
-        prompt_ids, images = self._read(messages, thinking, definitions)
-        if truncate and len(prompt_ids) >= self.context_tokens:
-            most_tokens = max_prompt_tokens(self.context_tokens, sampling.max_tokens)
-            messages = newest_turns(
-                messages,
-                lambda turns: len(self._read(turns, thinking, definitions)[0]) <= most_tokens,
-            )
-            prompt_ids, images = self._read(messages, thinking, definitions)
-        if not images:  # the tokens of an image cannot be cut
-            prompt_ids = self._cut(prompt_ids, sampling, truncate)
-        opening = self._text.opening(prompt_ids)
-        mask = self._mask(sampling, prompt_ids, thinking, caller)
-        calls = caller.parser() if caller else None
-        return self._stream(prompt_ids, sampling, opening, images, timeout_s, mask, calls)
-
-    def _caller(self, tools: ToolRequest) -> ToolCaller:
-        from mrs.tools.tool_caller import ToolCaller
-
-        return ToolCaller(tools, self._text)
+        prompt = self.chat_prompt(
+            messages, sampling, thinking=thinking, truncate=truncate, tools=tools
+        )
+        prompt = self.with_form(prompt, sampling, thinking=thinking, tools=tools)
+        return self._stream(prompt, sampling, timeout_s)
 
     def stream_completion(
         self,
@@ -136,9 +120,113 @@ class LoadedModel:
         With `truncate`, a text that exceeds the context loses its oldest tokens. A reply that is
         not complete after `timeout_s` fails.
         """
-        prompt_ids = self._cut(self._text.encode_raw(prompt), sampling, truncate)
-        mask = self._mask(sampling, None)
-        return self._stream(prompt_ids, sampling, timeout_s=timeout_s, mask=mask)
+        read = self.completion_prompt(prompt, sampling, truncate=truncate)
+        return self._stream(self.with_form(read, sampling), sampling, timeout_s)
+
+    def chat_prompt(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        *,
+        thinking: bool | None = None,
+        truncate: bool = False,
+        variables: Mapping[str, Any] | None = None,
+        tools: ToolRequest | None = None,
+    ) -> Prompt:
+        """The prompt of a conversation; arguments and errors are those of `stream_chat`.
+
+        `variables` are further variables of the chat template.
+        """
+        from mrs.engine.prompt import Prompt
+
+        thinking = self._thinking if thinking is None else thinking
+        caller = self._caller(tools)
+        definitions = caller.definitions if caller else ()
+
+        def read(messages: Sequence[Message]) -> tuple[list[int], list[PreparedImage]]:
+            return self._read(messages, thinking, variables, definitions)
+
+        messages = caller.messages(messages) if caller else messages
+        prompt_ids, images = read(messages)
+        if truncate and len(prompt_ids) >= self.context_tokens:
+            most_tokens = max_prompt_tokens(self.context_tokens, sampling.max_tokens)
+            messages = newest_turns(messages, lambda turns: len(read(turns)[0]) <= most_tokens)
+            prompt_ids, images = read(messages)
+        if not images:  # the tokens of an image cannot be cut
+            prompt_ids = self._cut(prompt_ids, sampling, truncate)
+        opening, placed = self._text.opening(prompt_ids), self._placed(prompt_ids, images)
+        return Prompt(prompt_ids, opening, placed, is_chat=True)
+
+    def completion_prompt(
+        self, prompt: str | Sequence[int], sampling: Sampling, *, truncate: bool = False
+    ) -> Prompt:
+        """The prompt of a text, or of token ids, to continue."""
+        from mrs.engine.prompt import Prompt
+
+        prompt_ids = self._text.encode_raw(prompt) if isinstance(prompt, str) else list(prompt)
+        return Prompt(self._cut(prompt_ids, sampling, truncate))
+
+    def with_form(
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        *,
+        thinking: bool | None = None,
+        tools: ToolRequest | None = None,
+    ) -> Prompt:
+        """The prompt for replies that match the grammar of `sampling`, or call some of `tools`.
+
+        Raises UsageError and Unsupported for what cannot be enforced.
+        """
+        caller = self._caller(tools)
+        grammar = caller.grammar(sampling.grammar) if caller else sampling.grammar
+        if grammar is None:
+            return prompt
+        from mrs.grammar.thought import thought_after
+
+        thought = thought_after(
+            self._text,
+            prompt.ids if prompt.is_chat else None,
+            self._thinking if thinking is None else thinking,
+            has_channel=grammar.kind == "tool_calls",
+        )
+        masks = self._grammars.masks(grammar, thought, is_greedy=sampling.temperature == 0)
+        calls = caller.parser if caller else None
+        return replace(prompt, new_constraint=masks, new_calls=calls)
+
+    def start(
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        outbox: Outbox,
+        *,
+        timeout_s: float | None = None,
+        prefix_salt: int = 0,
+    ) -> ReplyEvents:
+        """Start a reply whose outputs the engine's thread puts into `outbox`, without waiting.
+
+        `ReplyEvents.take` turns these outputs into events. Raises as `stream_chat` does.
+        """
+        from mrs.engine.reply_events import ReplyEvents, sequence_request
+
+        request = sequence_request(self._text, prompt, sampling, timeout_s, prefix_salt)
+        sequence = self.engine.start(request, outbox)
+        return ReplyEvents(sequence, self._text, prompt, sampling, self.plan.speed, self.pace)
+
+    def start_embedding(
+        self, prompt: Prompt, kind: PoolingKind, outbox: Outbox, *, timeout_s: float | None = None
+    ) -> ReplyEvents:
+        """Start to embed a prompt; at its end, `sequence.pooling` has the vector.
+
+        Raises UsageError and NotReadable.
+        """
+        from mrs.engine.pooling import Pooling
+        from mrs.engine.reply_events import ReplyEvents
+        from mrs.engine.sequence import SequenceRequest
+
+        sampling = Sampling(max_tokens=1)
+        request = SequenceRequest(prompt.ids, sampling, timeout_s=timeout_s, pooling=Pooling(kind))
+        return ReplyEvents(self.engine.start(request, outbox), self._text, prompt, sampling)
 
     def prompt_tokens(self, messages: Sequence[Message]) -> int:
         """The number of prompt tokens of a conversation."""
@@ -173,6 +261,7 @@ class LoadedModel:
         self,
         messages: Sequence[Message],
         thinking: bool | None,
+        variables: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> tuple[list[int], list[PreparedImage]]:
         """The prompt ids of a conversation, and its images. Raises UsageError after `close`."""
@@ -188,9 +277,16 @@ class LoadedModel:
             )
         texts = [image.shape.text for image in images]
         prompt_ids = self._text.prompt_ids(
-            messages, thinking=thinking, image_texts=texts, tools=tools
+            messages, thinking=thinking, image_texts=texts, variables=variables, tools=tools
         )
         return prompt_ids, images
+
+    def _caller(self, tools: ToolRequest | None) -> ToolCaller | None:
+        if tools is None:
+            return None
+        from mrs.tools.tool_caller import ToolCaller
+
+        return ToolCaller(tools, self._text)
 
     @cached_property
     def _grammars(self) -> GrammarCompiler:
@@ -198,51 +294,19 @@ class LoadedModel:
 
         return GrammarCompiler(self.tokenizer, self.engine.vocab_size, self._text.stop_ids)
 
-    def _mask(
-        self,
-        sampling: Sampling,
-        chat_ids: Sequence[int] | None,
-        thinking: bool | None = None,
-        caller: ToolCaller | None = None,
-    ) -> GrammarMask | None:
-        """The mask of a reply that follows `chat_ids`, or a text if they are None."""
-        grammar = sampling.grammar if caller is None else caller.grammar(sampling.grammar)
-        if grammar is None:
-            return None
-        from mrs.grammar.thought import thought_after
-
-        thought = thought_after(
-            self._text, chat_ids, thinking, has_channel=grammar.kind == "tool_calls"
-        )
-        return self._grammars.mask(grammar, thought, is_greedy=sampling.temperature == 0)
-
-    def _stream(
-        self,
-        prompt_ids: list[int],
-        sampling: Sampling,
-        opening: str = "",
-        images: Sequence[PreparedImage] = (),
-        timeout_s: float | None = None,
-        mask: GrammarMask | None = None,
-        calls: CallParser | None = None,
-    ) -> Reply:
+    def _placed(
+        self, prompt_ids: Sequence[int], images: Sequence[PreparedImage]
+    ) -> list[ImageInput]:
         from mrs.engine.image_input import place_images
-        from mrs.engine.reply import Reply
 
         vision = self.engine.vision
-        placed = place_images(vision, prompt_ids, images) if vision is not None else []
+        return place_images(vision, prompt_ids, images) if vision is not None else []
+
+    def _stream(self, prompt: Prompt, sampling: Sampling, timeout_s: float | None) -> Reply:
+        from mrs.engine.reply import Reply
+
         return Reply(
-            self.engine,
-            self._text,
-            prompt_ids,
-            sampling,
-            opening,
-            placed,
-            self.plan.speed,
-            self.pace,
-            timeout_s,
-            mask,
-            calls,
+            self.engine, self._text, prompt, sampling, self.plan.speed, self.pace, timeout_s
         )
 
 

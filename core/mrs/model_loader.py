@@ -310,6 +310,8 @@ def _engine(
         prefix_cache_n=request.prefix_cache_n,
         prefix_budget_bytes={torch.device(name): size_bytes for name, size_bytes in budgets},
         prefix_folder=folder,
+        target_gap_s=request.target_gap_s,
+        prompt_tokens_per_s=plan.speed.prompt.middle,
     )
     return EngineLoop(build_engine(decoder, config))
 

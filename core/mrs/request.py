@@ -205,6 +205,8 @@ class RunRequest:
     prefix_cache_n         number of past sequences in the prefix cache
     prefix_cache_dir       folder that stores the prefix cache between runs, if any
     prefix_cache_dir_size  size limit of that folder
+    target_gap_s           the time between two tokens of a reply that the prompts of others should
+                           not exceed; None lets a prompt take steps of any length
     """
 
     source: ModelSource
@@ -231,3 +233,4 @@ class RunRequest:
     plan_file: str | None = None
     vision: VisionRequest | None = None
     paged: PagedRequest = PagedRequest()
+    target_gap_s: float | None = None

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 
+from mrs.engine.prompt import Prompt
 from mrs.engine.reply import Reply
 from mrs.events import Finished
 from mrs.loaded_model import LoadedModel
@@ -23,7 +24,7 @@ NEW_TOKENS = 20
 
 def first_token(model: LoadedModel, ids: list[int]) -> tuple[float, int]:
     """Seconds to the first token, and how many tokens of the prompt were remembered."""
-    *_, end = Reply(model.engine, model._text, ids, Sampling(temperature=0, max_tokens=1))
+    *_, end = Reply(model.engine, model._text, Prompt(ids), Sampling(temperature=0, max_tokens=1))
     assert isinstance(end, Finished)
     return end.usage.prompt_s, end.usage.cached_tokens
 
@@ -32,7 +33,7 @@ def batch_rate(model: LoadedModel, prompts: list[list[int]], tokens: int) -> flo
     """Tokens a second of replies that are made together, once their prompts are in."""
     never_stop = tuple((token, -1e9) for token in model._text.stop_ids)
     settings = Sampling(temperature=0, max_tokens=tokens, logit_bias=never_stop)
-    replies = [Reply(model.engine, model._text, prompt, settings) for prompt in prompts]
+    replies = [Reply(model.engine, model._text, Prompt(prompt), settings) for prompt in prompts]
     for reply in replies:
         next(reply)
     start = time.perf_counter()

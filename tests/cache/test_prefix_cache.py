@@ -117,6 +117,19 @@ def test_other_images_are_passed_over(kind: str) -> None:
     assert found(prefixes, kind, keys_of()) == 0
 
 
+def salted(ids: list[int], salt: int) -> list[int]:
+    return Sequence(ids, len(ids), 100, sampler=None, prefix_salt=salt).prefix_keys
+
+
+def test_other_salts_share_nothing() -> None:
+    prefixes, ids = manager(), [1, 2, 3, 4, 5]
+    store(prefixes, "dense", salted(ids, 7 << 40))
+    assert found(prefixes, "dense", salted([*ids, 6], 7 << 40)) == 5
+    for other in (0, 1, 7 << 40 | 1, 2**63 - 1):
+        assert found(prefixes, "dense", salted([*ids, 6], other)) == 0
+    assert min(salted(ids, 2**63 - 1)) >= -(2**63), "keys have 64 bits in a file"
+
+
 def test_epochs_share_nothing() -> None:
     prefixes = manager()
     store(prefixes, "dense", [1, 2, 3], epoch="short")

@@ -6,7 +6,7 @@ from itertools import groupby
 
 import pytest
 
-from mrs_cli.render.thought_splitter import ThoughtSplitter
+from mrs.text.thought_splitter import ThoughtSplitter
 
 
 def split(*pieces: str) -> list[tuple[bool, str]]:

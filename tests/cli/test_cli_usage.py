@@ -8,7 +8,7 @@ WRONG = [
     ("-i", "no model is given: add plain, vision-plain or gguf"),
     ("--bogus", "no flag --bogus: see mrs --help"),
     ("--isqq q4k plain -m x", "no flag --isqq: did you mean --isq?"),
-    ("-m x", "no flag -m: it is a flag of plain, vision-plain, gguf or plan"),
+    ("-m x", "no flag -m: it is a flag of plain, vision-plain, gguf, plan or serve"),
     ("plain", "missing flag '-m' / '--model-id'"),
     ("plain -m", "flag '-m' requires an argument"),
     ("--isq q4k bench plain -m x --isq q4k", "no flag --isq: it is a global flag, put it before"),

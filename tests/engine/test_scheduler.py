@@ -11,6 +11,7 @@ import pytest
 
 from mrs.engine.scheduler import MAX_OVERTAKEN, ScheduledBatch, Scheduler
 from mrs.engine.sequence import QueueFull, Sequence
+from mrs.engine.step_budget import StepBudget
 
 
 class CountingCaches:
@@ -35,7 +36,8 @@ class CountingCaches:
 
 
 def make(caches: CountingCaches, **settings: int) -> Scheduler:
-    return Scheduler(caches, **{"max_seqs": 8, "step_tokens": 16, **settings})
+    budget = StepBudget(settings.pop("step_tokens", 16))
+    return Scheduler(caches, **{"max_seqs": 8, "budget": budget, **settings})
 
 
 def add(scheduler: Scheduler, num_tokens: int, num_new: int = 100) -> Sequence:
@@ -157,7 +159,7 @@ def test_every_sequence_ends_within_the_budget(seed: int) -> None:
         if sequences:
             caches.awaited = {chance.choice(sequences).arrival}
         batch = step(scheduler)
-        assert sum(num_tokens for _, num_tokens in batch) <= scheduler._step_tokens
+        assert sum(num_tokens for _, num_tokens in batch) <= scheduler.budget.step_tokens
         assert len({id(sequence) for sequence, _ in batch}) == len(batch)
         assert scheduler.waiting == sorted(scheduler.waiting, key=lambda each: each.arrival)
         assert all(each.num_overtaken <= MAX_OVERTAKEN for each in sequences)

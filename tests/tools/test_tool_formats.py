@@ -6,7 +6,7 @@ import json
 import random
 import re
 import sys
-from collections.abc import Sequence
+from collections import abc
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,15 @@ import numpy as np
 import pytest
 from tool_cases import CALLS, CASES, CONVERSATION, TOOLS, Case
 
+from mrs.engine.prompt import Prompt
+from mrs.engine.reply_events import ReplyEvents
+from mrs.engine.sampling.sampler import SampledToken, Sampler
+from mrs.engine.sequence import Sequence, TokenOutput
 from mrs.errors import UsageError
-from mrs.events import TextDelta, ToolCallDelta
+from mrs.events import Finished, TextDelta, ToolCallDelta
 from mrs.grammar.compiler import GrammarCompiler
 from mrs.grammar.thought import thought_after
-from mrs.request import Grammar
+from mrs.request import Grammar, Sampling
 from mrs.text.text_processor import TextProcessor, read_text_processor
 from mrs.tools.find_format import find_format
 from mrs.tools.tool_caller import ToolCaller
@@ -110,11 +114,11 @@ class Writer:
                       + parser.finish())  # fmt: skip
 
 
-def groups(pieces: Sequence[str], size: int) -> list[str]:
+def groups(pieces: abc.Sequence[str], size: int) -> list[str]:
     return ["".join(pieces[start : start + size]) for start in range(0, len(pieces), size)]
 
 
-def joined(deltas: Sequence[TextDelta | ToolCallDelta]) -> tuple[str, list[tuple[str, Any]]]:
+def joined(deltas: abc.Sequence[TextDelta | ToolCallDelta]) -> tuple[str, list[tuple[str, Any]]]:
     content, calls = "", []
     for delta in deltas:
         if isinstance(delta, TextDelta):
@@ -292,3 +296,21 @@ def test_calls_come_after_a_thought(choice: str, thought: str) -> None:
     assert writer.write(thought + CASES["qwen"].reply.removeprefix("I look. "))
     assert writer.may_end()
     assert writer.parsed() == (thought, CALLS)
+
+
+def test_a_mark_in_a_thought_that_the_prompt_opened_begins_no_call() -> None:
+    text, request = processor("qwen thinks"), read_tools(TOOLS)
+    assert request is not None
+    prompt = Prompt([1], "<think>\n", new_calls=ToolCaller(request, text).parser)
+    sequence = Sequence([1], 1, 9, Sampler(Sampling(), [1], 9, random.Random(0)))
+    events = ReplyEvents(sequence, text, prompt, Sampling())
+    call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    for token in text.tokenizer.encode(f"{call}</think>\n\nYes.", allow_special=True):
+        events.take(TokenOutput(sequence, SampledToken(token), None, 0.0))
+    events.finish("stop")
+    *parts, end = events.queue
+    content, calls = joined([part for part in parts if not isinstance(part, Finished)])
+    assert content == f"<think>\n{call}</think>\n\nYes."
+    assert not calls
+    assert isinstance(end, Finished)
+    assert end.reason == "stop"

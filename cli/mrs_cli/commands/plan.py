@@ -19,6 +19,7 @@ from mrs_cli.parsing.flags.command_flags import OutputFlags, PlanFlags
 from mrs_cli.parsing.flags.global_flags import GlobalFlags
 from mrs_cli.parsing.flags.model_flags import GgufFlags, PlainFlags, VisionFlags
 from mrs_cli.parsing.flags.planning_flags import PlanningFlags
+from mrs_cli.parsing.flags.server_flags import ServeFlags
 from mrs_cli.parsing.model_requests import gguf_request, plain_request, vision_request
 from mrs_cli.render.log_lines import log_to_stderr
 from mrs_cli.render.plan.plan_lines import render_plan
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
 DEMO = "demo"
 
 
-def find_request(flags: GlobalFlags, planned: PlanFlags, planning: PlanningFlags) -> RunRequest:
-    """The request of `mrs plan -m ID [-f FILE]`; the model's files tell the selector."""
+def find_request(
+    flags: GlobalFlags, planned: PlanFlags | ServeFlags, planning: PlanningFlags
+) -> RunRequest:
+    """The request of `-m ID [-f FILE]` without a selector; the model's files tell the selector."""
     model_id, filename = planned.model_id or DEMO, planned.filename
     if filename is not None and planned.model_id is None:
         raise UsageError(f"-f {filename} needs a model", hint="add -m ID")
@@ -47,7 +50,7 @@ def find_request(flags: GlobalFlags, planned: PlanFlags, planning: PlanningFlags
     return gguf_request(flags, GgufFlags(model_id, [filename]), planning)
 
 
-def refuse_shorthand(planned: PlanFlags, selector: str) -> None:
+def refuse_shorthand(planned: PlanFlags | ServeFlags, selector: str) -> None:
     """With a selector, -m and -f come after it."""
     for flag, value in (("-m", planned.model_id), ("-f", planned.filename)):
         if value is not None:

@@ -60,7 +60,7 @@ def _check_prompt(environment: Environment, task: RunTask) -> None:
     if not is_asked_for and environment.stdin.isatty():
         raise UsageError(
             "no prompt is given",
-            hint='add -i to chat, --prompt "TEXT" to ask once, or pipe prompts in',
+            hint='add -i to chat, --prompt "TEXT" to ask once, --port 1234 to serve, or a pipe',
         )
 
 

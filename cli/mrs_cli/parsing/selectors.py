@@ -13,6 +13,7 @@ from mrs_cli.parsing.flags.global_flags import GlobalFlags
 from mrs_cli.parsing.flags.model_flags import GgufFlags, PlainFlags, VisionFlags
 from mrs_cli.parsing.flags.planning_flags import PlanningFlags
 from mrs_cli.parsing.flags.sampling_flags import AskFlags
+from mrs_cli.parsing.flags.server_flags import ServerFlags
 from mrs_cli.parsing.model_requests import gguf_request, plain_request, vision_request
 
 
@@ -44,3 +45,4 @@ class Invocation:
     plan: PlanFlags = field(default_factory=PlanFlags)
     planning: PlanningFlags = field(default_factory=PlanningFlags)
     bench: BenchFlags = field(default_factory=BenchFlags)
+    server: ServerFlags = field(default_factory=ServerFlags)

@@ -68,7 +68,9 @@ class CacheManager:
         Sets `num_computed_tokens` to how many of its tokens the cache has already.
         """
         total_tokens = len(sequence.token_ids)
-        sequence.rope_epoch = self._decoder.rope_epoch(total_tokens)
+        # Every hidden state of a prompt is needed to embed it, so none may come from the cache.
+        is_shared = sequence.pooling is None
+        sequence.rope_epoch = self._decoder.rope_epoch(total_tokens) if is_shared else None
         hit = None
         if sequence.rope_epoch is not None:
             keys, images = sequence.prefix_keys, sequence.images

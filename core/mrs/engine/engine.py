@@ -22,7 +22,8 @@ from mrs.errors import ContextFull, NotReadable, UsageError
 class EngineStats(NamedTuple):
     """Counters: sequences that run and wait now; tokens and preemptions since the start.
 
-    `cached_tokens` came from the prefix cache and were not computed.
+    `cached_tokens` came from the prefix cache and were not computed; `queried_tokens` were looked
+    up in it. `kv_cache_share` is the share of blocks in use, those of the prefix cache included.
     """
 
     running: int
@@ -30,6 +31,8 @@ class EngineStats(NamedTuple):
     cached_tokens: int
     computed_tokens: int
     preempted: int
+    queried_tokens: int = 0
+    kv_cache_share: float = 0.0
 
 
 class Engine:
@@ -63,13 +66,15 @@ class Engine:
 
     @property
     def stats(self) -> EngineStats:
-        scheduler = self.scheduler
+        scheduler, pools = self.scheduler, self.caches.space.pools
         return EngineStats(
             len(scheduler.running),
             len(scheduler.waiting),
             scheduler.num_cached_tokens,
             self._num_computed_tokens,
             scheduler.num_preempted,
+            scheduler.num_queried_tokens,
+            max((pool.used / pool.count for pool in pools if pool.count), default=0.0),
         )
 
     def new_sequence(self, request: SequenceRequest) -> Sequence:
@@ -111,6 +116,8 @@ class Engine:
             request.stop_ids,
             tuple(request.images),
             None if timeout_s is None else time.monotonic() + timeout_s,
+            request.prefix_salt,
+            request.pooling,
         )
 
     def add(self, request: SequenceRequest) -> Sequence:
@@ -131,6 +138,7 @@ class Engine:
         batch = self.scheduler.schedule()
         if not batch:
             return outputs
+        start_s = time.perf_counter()
         try:
             logits = self._worker.forward(batch)
         except StepAborted:
@@ -142,6 +150,9 @@ class Engine:
         except BaseException:
             self._rollback(batch)
             raise
+        num_tokens = sum(num_tokens for _, num_tokens in batch)
+        if num_tokens > len(batch):
+            self.scheduler.budget.measure(num_tokens, time.perf_counter() - start_s)
         for sequence, num_tokens in batch:
             sequence.num_computed_tokens += num_tokens
             sequence.is_batched |= len(batch) > 1
@@ -178,6 +189,11 @@ class Engine:
         """The next tokens after logits (W, V), which are overwritten. Errors end one sequence."""
         outputs = []
         for sequence, row in zip(complete, logits.numpy(), strict=True):
+            if sequence.pooling is not None:
+                sequence.finish("stop")
+                self._release(sequence)
+                outputs.append(TokenOutput(sequence, None, "stop", time.perf_counter()))
+                continue
             try:
                 tokens = _choose(sequence, row)
             except Exception as error:  # noqa: BLE001 - raised where the reply is read

@@ -12,6 +12,7 @@ from mrs.cache.prefix.manager import PrefixCacheManager
 from mrs.engine.cache_manager import CacheManager
 from mrs.engine.engine import Engine
 from mrs.engine.scheduler import MAX_WAITING, Scheduler
+from mrs.engine.step_budget import StepBudget
 from mrs.engine.worker import Worker
 from mrs.model.decoder import Decoder
 from mrs.sizes.blocks import CacheSize
@@ -25,7 +26,8 @@ class EngineConfig:
     size limits the length of a sequence, too. At most `max_seqs` run at once and `max_waiting`
     wait; a step computes about as many tokens as a chunk of `cache_size` has. The prefix cache
     stores `prefix_cache_n` sequences in memory, within `prefix_budget_bytes` on each device, and
-    all in `prefix_folder` if it is given.
+    all in `prefix_folder` if it is given. While replies are running, prompts may make a step take
+    about `target_gap_s`; `prompt_tokens_per_s` is the planned rate, until one is measured.
     """
 
     context_tokens: int
@@ -37,6 +39,8 @@ class EngineConfig:
     prefix_cache_n: int = 0
     prefix_budget_bytes: Mapping[torch.device, int] = field(default_factory=dict)
     prefix_folder: DiskPrefixCache | None = None
+    target_gap_s: float | None = None
+    prompt_tokens_per_s: float | None = None
 
 
 def build_engine(decoder: Decoder, config: EngineConfig) -> Engine:
@@ -61,7 +65,7 @@ def build_engine(decoder: Decoder, config: EngineConfig) -> Engine:
     scheduler = Scheduler(
         caches,
         max_seqs=config.max_seqs,
-        step_tokens=size.chunk_tokens,
+        budget=StepBudget(size.chunk_tokens, config.target_gap_s, config.prompt_tokens_per_s),
         max_waiting=config.max_waiting,
     )
     return Engine(

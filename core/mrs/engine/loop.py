@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterator
 from collections.abc import Sequence as ReadOnlyList
 from queue import SimpleQueue
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from mrs.architecture.vision_spec import Vision
 from mrs.engine.engine import Engine, EngineStats
@@ -20,8 +20,12 @@ from mrs.request import Sampling
 #: takes the interpreter's lock and a processor away from the engine.
 _WAKE_INTERVAL_S = 0.002
 
-#: None stands for the end of the thread that fills the queue.
-Outbox = SimpleQueue[TokenOutput | None]
+
+class Outbox(Protocol):
+    """Where the engine's thread puts the outputs of one sequence."""
+
+    def put(self, output: TokenOutput | None, /) -> None:
+        """None stands for the end of the thread, which is the end of the sequence."""
 
 
 class TokenStream:
@@ -30,9 +34,9 @@ class TokenStream:
     A KeyboardInterrupt ends the waiting and leaves the sequence running; `close` aborts it.
     """
 
-    def __init__(self, sequence: Sequence, outbox: Outbox) -> None:
+    def __init__(self, sequence: Sequence, outputs: SimpleQueue[TokenOutput | None]) -> None:
         self.sequence = sequence
-        self._outbox = outbox
+        self._outbox = outputs
         self._is_over = False
 
     def __iter__(self) -> Iterator[TokenOutput]:
@@ -47,15 +51,21 @@ class TokenStream:
             self._is_over = output.finish_reason is not None
             return output
         self._is_over = True
-        if self.sequence.error is not None:
-            raise self.sequence.error
-        if output is None:
-            raise _was_closed()
+        if (error := error_of(self.sequence, output)) is not None:
+            raise error
+        assert output is not None
         return output
 
     def close(self) -> None:
         """Let the engine end the sequence before its next step. Any thread may call this."""
         self.sequence.abort()
+
+
+def error_of(sequence: Sequence, output: TokenOutput | None) -> Exception | None:
+    """The error of a sequence that ended with `output`, which has no token."""
+    if sequence.error is not None:
+        return sequence.error
+    return _was_closed() if output is None else None
 
 
 class _Submitted(NamedTuple):
@@ -132,16 +142,26 @@ class EngineLoop:
         stats = self._engine.stats
         return stats._replace(waiting=stats.waiting + len(self._inbox))
 
+    @property
+    def prompt_tokens_per_s(self) -> float | None:
+        """The rate of recent steps with prompts, or the planned one before any is measured."""
+        return self._engine.scheduler.budget.tokens_per_s
+
     def submit(self, request: SequenceRequest) -> TokenStream:
         """Start a sequence. Raises UsageError, NotReadable, MrsError if closed, and QueueFull."""
-        sequence, outbox = self._engine.new_sequence(request), Outbox()
+        outputs: SimpleQueue[TokenOutput | None] = SimpleQueue()
+        return TokenStream(self.start(request, outputs), outputs)
+
+    def start(self, request: SequenceRequest, outbox: Outbox) -> Sequence:
+        """Start a sequence whose outputs go to `outbox`. Raises the same as `submit`."""
+        sequence = self._engine.new_sequence(request)
         max_waiting = self._engine.scheduler.max_waiting
         if self.stats.waiting >= max_waiting:
             raise QueueFull(max_waiting)
         if not self._thread.is_alive():  # a forked process has no thread of its parent
             self._inbox.close()
         self._inbox.put(_Submitted(sequence, outbox))
-        return TokenStream(sequence, outbox)
+        return sequence
 
     def generate(
         self,

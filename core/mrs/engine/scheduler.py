@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from bisect import insort
 from collections import abc
 from operator import attrgetter
@@ -10,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from mrs.engine.image_input import chunk_end
 from mrs.engine.sequence import QueueFull, Sequence
+from mrs.engine.step_budget import StepBudget
 
 #: How many later sequences may start before one that waits. After that, none starts before it.
 MAX_OVERTAKEN = 8
@@ -50,7 +52,7 @@ class Scheduler:
     """First come, first served, within a token budget for each step.
 
     A step computes one token of every sequence that is decoding, and spends what is left of
-    `step_tokens` on prompts in chunks, the oldest first. At most `max_seqs` run at once, and no
+    `budget` on prompts in chunks, the oldest first. At most `max_seqs` run at once, and no
     more than there is memory for; when they outgrow it, the youngest is preempted. At most
     MAX_OVERTAKEN later sequences start before one that cannot start yet, so that none waits for
     ever.
@@ -61,18 +63,19 @@ class Scheduler:
         caches: CacheAllocator,
         *,
         max_seqs: int,
-        step_tokens: int,
+        budget: StepBudget,
         max_waiting: int = MAX_WAITING,
     ) -> None:
         self._caches = caches
         # Half of each step is left for prompts, however many sequences are decoding.
-        self._max_seqs = max(1, min(max_seqs, step_tokens // 2))
-        self._step_tokens = step_tokens
+        self._max_seqs = max(1, min(max_seqs, budget.step_tokens // 2))
+        self.budget = budget
         self.max_waiting = max_waiting
         self._arrivals = itertools.count()
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.num_cached_tokens = 0
+        self.num_queried_tokens = 0
         self.num_preempted = 0
 
     def add(self, sequence: Sequence) -> None:
@@ -91,7 +94,7 @@ class Scheduler:
         self._preempt()
         batch = [ScheduledSequence(each, 1) for each in self.running if each.is_decoding]
         prompts: ScheduledBatch = []
-        left = self._step_tokens - len(batch)
+        left = self.budget.tokens(len(batch)) - len(batch)
         for sequence in [each for each in self.running if not each.is_decoding]:
             left -= self._add_chunk(sequence, left, prompts)
         self._start_waiting(left, prompts)
@@ -105,6 +108,7 @@ class Scheduler:
             if self._may_start(sequence):
                 self.waiting.remove(sequence)
                 insort(self.running, sequence, key=attrgetter("arrival"))
+                sequence.started_s = sequence.started_s or time.perf_counter()
                 left -= self._add_chunk(sequence, left, prompts)
                 for each in passed:
                     each.num_overtaken += 1
@@ -134,6 +138,7 @@ class Scheduler:
         if sequence.cache is None:
             self._caches.allocate(sequence)
             self.num_cached_tokens += sequence.num_computed_tokens
+            self.num_queried_tokens += len(sequence.token_ids)
         start, end = sequence.num_computed_tokens, len(sequence.token_ids)
         if start < sequence.snapshot_at:
             end = sequence.snapshot_at

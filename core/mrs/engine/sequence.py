@@ -13,8 +13,12 @@ from mrs.request import Sampling
 if TYPE_CHECKING:
     from mrs.cache.sequence_cache import SequenceCache
     from mrs.engine.image_input import ImageInput
+    from mrs.engine.pooling import Pooling
     from mrs.engine.sampling.processors import Constraint
     from mrs.engine.sampling.sampler import SampledToken, Sampler
+
+
+_LARGEST_SALT = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -22,8 +26,9 @@ class SequenceRequest:
     """A prompt as token ids, and how to continue it.
 
     The reply ends after one of `stop_ids`. `dry_breakers` are the tokens that end a repetition for
-    the DRY penalty. With `timeout_s` the reply fails unless it is complete by then. A `constraint`
-    belongs to this request alone.
+    the DRY penalty. With `timeout_s` the reply fails unless it is complete by then. Only sequences
+    with the same `prefix_salt` (63 bits) share prefixes. With `pooling` the prompt is embedded:
+    there is no reply, and `sampling` has no effect. A `constraint` belongs to this request alone.
     """
 
     prompt_ids: abc.Sequence[int]
@@ -32,6 +37,8 @@ class SequenceRequest:
     dry_breakers: frozenset[int] = frozenset()
     images: abc.Sequence[ImageInput] = ()
     timeout_s: float | None = None
+    prefix_salt: int = 0
+    pooling: Pooling | None = None
     constraint: Constraint | None = None
 
 
@@ -44,7 +51,8 @@ class Sequence:
     `snapshot_at` tokens is worth storing for others. Only sequences of the same `rope_epoch` can
     share caches. `arrival` numbers sequences in the order in which they came; `num_overtaken`
     counts the later ones that started earlier. `is_batched` is set once it shares a step.
-    `deadline_s` is a time of `time.monotonic`. A finished sequence has a `finish_reason`, and an
+    `deadline_s` is a time of `time.monotonic`, and `started_s` of `time.perf_counter`: when it
+    first ran. A finished sequence has a `finish_reason`, and an
     `error` if that is what ended it.
     """
 
@@ -55,6 +63,8 @@ class Sequence:
     stop_ids: frozenset[int] = frozenset()
     images: tuple[ImageInput, ...] = ()
     deadline_s: float | None = None
+    prefix_salt: int = 0
+    pooling: Pooling | None = None
     cache: SequenceCache | None = None
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
@@ -65,6 +75,7 @@ class Sequence:
     num_preemptions: int = 0
     is_batched: bool = False
     is_aborted: bool = False
+    started_s: float | None = None
     finish_reason: FinishReason | None = None
     error: Exception | None = None
 
@@ -88,16 +99,18 @@ class Sequence:
 
     @property
     def prefix_keys(self) -> list[int]:
-        """`token_ids` with an image's key instead of each of its tokens.
+        """`token_ids` with an image's key instead of each of its tokens, and the salted first one.
 
         The token ids of all images are the same, but their contents in a cache are not.
         """
-        if not self.images:
+        if not self.images and not self.prefix_salt:
             return self.token_ids
         keys = list(self.token_ids)
         for image in self.images:
             for position in image.positions:
                 keys[position] = image.key
+        if self.prefix_salt:  # a negative number, as the keys of images are
+            keys[0] = -1 - ((self.prefix_salt ^ keys[0]) & _LARGEST_SALT)
         return keys
 
     def abort(self, error: Exception | None = None) -> None:

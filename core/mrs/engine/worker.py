@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from mrs.engine.multimodal import sequence_input
@@ -47,4 +49,20 @@ class Worker:
             if all(sequence.is_aborted for sequence, _ in batch):
                 raise StepAborted
 
-        return self._decoder.forward(forward_batch(inputs), caches, check).cpu()
+        embedded = any(sequence.pooling is not None for sequence, _ in batch)
+        observe = _pool(batch) if embedded else None
+        return self._decoder.forward(forward_batch(inputs), caches, check, observe).cpu()
+
+
+def _pool(batch: ScheduledBatch) -> Callable[[Tensor], None]:
+    """A function that passes the hidden states (N, hidden) of a batch to those that pool them."""
+
+    def pool(hidden: Tensor) -> None:
+        start = 0
+        for sequence, num_tokens in batch:
+            if sequence.pooling is not None:
+                rows = hidden[start : start + num_tokens]
+                sequence.pooling.add(rows, is_first=sequence.num_computed_tokens == 0)
+            start += num_tokens
+
+    return pool

@@ -49,7 +49,13 @@ class GrammarCompiler:
     def mask(
         self, grammar: Grammar, thought: Thought = Thought.NONE, *, is_greedy: bool = False
     ) -> GrammarMask:
-        """The mask of a new reply, whose grammar begins after its thought.
+        """The mask of a new reply; arguments and errors are those of `masks`."""
+        return self.masks(grammar, thought, is_greedy=is_greedy)()
+
+    def masks(
+        self, grammar: Grammar, thought: Thought = Thought.NONE, *, is_greedy: bool = False
+    ) -> Callable[[], GrammarMask]:
+        """Makes the masks of new replies, whose grammar begins after their thought.
 
         Raises UsageError for a grammar that is not valid, and Unsupported for one with parts that
         cannot be enforced.
@@ -64,7 +70,7 @@ class GrammarCompiler:
             self._compiled.move_to_end(key)
             if len(self._compiled) > _MAX_COMPILED:
                 self._compiled.popitem(last=False)
-            return GrammarMask(compiled.deep_copy(), is_greedy=is_greedy)
+        return lambda: GrammarMask(compiled.deep_copy(), is_greedy=is_greedy)
 
     def _compile(self, grammar: Grammar, thought: Thought) -> llguidance.LLMatcher:
         import llguidance

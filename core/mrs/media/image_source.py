@@ -41,17 +41,20 @@ def unreadable(source: str, reason: str, hint: str = "") -> NotReadable:
     return NotReadable(f"image {image_name(source)} cannot be read", where=reason, hint=hint)
 
 
-def read_source(source: str, most_bytes: int, download_s: float) -> bytes:
+def read_source(
+    source: str, most_bytes: int, download_s: float, *, only_public: bool = False
+) -> bytes:
     """The bytes of a path, a file://, http:// or https:// address, or a data: URI in base64.
 
     Raises NotReadable if it is missing, is not a file, has more than `most_bytes`, or takes longer
-    than `download_s` seconds to download.
+    than `download_s` seconds to download. With `only_public` it is not downloaded from this machine
+    or a local network.
     """
     scheme = source.partition(":")[0].lower()
     if scheme == "data":
         content = _decoded(source, most_bytes)
     elif scheme in ("http", "https") and "://" in source:
-        content = _downloaded(source, most_bytes, download_s)
+        content = _downloaded(source, most_bytes, download_s, only_public)
     else:
         content = _read(source, _path(source), most_bytes)
     if len(content) > most_bytes:
@@ -92,12 +95,12 @@ def _read(source: str, path: Path, most_bytes: int) -> bytes:
         raise unreadable(source, "the path is invalid") from error
 
 
-def _downloaded(source: str, most_bytes: int, download_s: float) -> bytes:
+def _downloaded(source: str, most_bytes: int, download_s: float, only_public: bool) -> bytes:
     from mrs.source.http_client import HttpClient
 
     try:
         address = quote(source, safe="%/:=&?~#+!$,;'@()*[]")
-        client = HttpClient(None, address)
+        client = HttpClient(None, address, only_public=only_public)
         reply = client.get(address, most_bytes=most_bytes + 1, within_s=download_s)
     except NotReadable as error:
         raise unreadable(

@@ -25,11 +25,15 @@ _ORIENTATION = 0x0112  # the EXIF tag
 
 @dataclass(frozen=True)
 class ImageLimits:
-    """Limits for one image: bytes of its file, pixels, seconds for the whole download."""
+    """Limits for one image: bytes of its file, pixels, seconds for the whole download.
+
+    With `only_public` it is not downloaded from this machine or a local network.
+    """
 
     file_bytes: int = 64 * 2**20
     pixels: int = 64 * 2**20
     download_s: float = 60.0
+    only_public: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ def embed_image(source: str, limits: ImageLimits = DEFAULT_LIMITS) -> tuple[str,
 
 
 def _read(source: str, limits: ImageLimits) -> bytes:
-    return read_source(source, limits.file_bytes, limits.download_s)
+    return read_source(source, limits.file_bytes, limits.download_s, only_public=limits.only_public)
 
 
 def _decode(source: str, content: bytes, limits: ImageLimits) -> tuple[DecodedImage, str]:

@@ -151,21 +151,29 @@ class Decoder:
         batch: ForwardBatch,
         caches: Sequence[SequenceCache],
         check: Callable[[], None] = lambda: None,
+        observe: Callable[[Tensor], None] | None = None,
     ) -> Tensor:
         """Logits (W, vocab) float32 of the batch's `logits_rows`.
 
         `caches` are those of the batch's sequences; the new tokens are added to them. Activations
         move between devices only if the next layer is on another device. `check` is called before
-        each layer, and may raise to abort the forward pass.
+        each layer, and may raise to abort the forward pass. `observe` gets the hidden states
+        (N, hidden) of all tokens after the final norm.
         """
         x = self._hidden_states(batch, caches, check)
         for cache, (rows, _) in zip(caches, batch.queries, strict=True):
             cache.advance(rows.stop - rows.start)
+        if observe is not None:
+            observe(self._normed(x))
         if len(batch.logits_rows) < x.shape[0]:
             x = x[batch.logits_rows]
+        return self._logits(self._normed(x))
+
+    def _normed(self, x: Tensor) -> Tensor:
+        """The final norm of x (N, hidden), on the primary device."""
         if x.device != self.primary_device:
             x = x.to(self.primary_device, self._activation_dtype(self.primary_device))
-        return self._logits(self._norm(x))
+        return self._norm(x)
 
     def _hidden_states(
         self, batch: ForwardBatch, caches: Sequence[SequenceCache], check: Callable[[], None]

@@ -49,10 +49,12 @@ class HttpReply:
 class HttpClient:
     """Requests with one token, which is sent only to its own origin.
 
+    With `only_public`, no server of this machine or of a local network is asked.
     Connections are reused: each thread has one per host.
     """
 
-    def __init__(self, token: str | None, token_origin: str) -> None:
+    def __init__(self, token: str | None, token_origin: str, *, only_public: bool = False) -> None:
+        self._only_public = only_public
         self.token = token
         self.token_origin = _origin(token_origin)
         self._local = threading.local()
@@ -90,7 +92,7 @@ class HttpClient:
     def _follow(
         self, url: str, byte_range: tuple[int, int] | None, most_bytes: int, deadline: float
     ) -> HttpReply:
-        is_public = False
+        is_public = self._only_public
         for _ in range(MAX_REDIRECTS):
             is_public = self._connect_to(url, from_public=is_public)
             reply = self._once(url, byte_range, most_bytes, deadline)
@@ -114,7 +116,10 @@ class HttpClient:
         is_public = _is_public(connection.sock.getpeername()[0])
         if from_public and not is_public:
             self._drop(url)
-            raise NotReadable("a public server redirects into the local network", where=_host(url))
+            reason = "a public server redirects into the local network"
+            if self._only_public:
+                reason = "the address leads into the local network"
+            raise NotReadable(reason, where=_host(url))
         return is_public
 
     def _once(

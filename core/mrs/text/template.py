@@ -36,6 +36,7 @@ class ChatTemplate:
         *,
         special_tokens: Mapping[str, str],
         thinking: bool | None = None,
+        variables: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
         """The prompt for `messages`, whose contents are texts or lists of parts.
@@ -44,18 +45,19 @@ class ChatTemplate:
         `special_tokens` become variables of the template, such as `bos_token` and `eos_token`.
         `thinking` sets `enable_thinking` and `thinking`; None leaves both undefined. Raises
         UsageError if the template calls `raise_exception`.
+        `variables` are further ones; they replace none of the others.
         """
-        variables: dict[str, Any] = {**special_tokens}
+        values: dict[str, Any] = {**(variables or {}), **special_tokens}
         if thinking is not None:
-            variables |= {"enable_thinking": thinking, "thinking": thinking}
-        variables |= {
+            values |= {"enable_thinking": thinking, "thinking": thinking}
+        values |= {
             "messages": [dict(message) for message in messages],
             "tools": list(tools) or None,
             "documents": None,
             "add_generation_prompt": True,
         }
-        characters = sum(map(_characters, messages)) + len(json.dumps(variables["tools"]))
-        return self._ask(variables, characters)
+        characters = sum(map(_characters, messages)) + len(json.dumps(values["tools"]))
+        return self._ask(values, characters)
 
     def _ask(self, variables: dict[str, Any] | None, input_characters: int) -> str:
         most_characters = _BASE_CHARACTERS + _CHARACTERS_PER_INPUT_CHARACTER * input_characters

@@ -78,10 +78,12 @@ class TextProcessor:
         *,
         thinking: bool | None = None,
         image_texts: Sequence[str] = (),
+        variables: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> list[int]:
         """Ids of a conversation up to the start of the reply, with definitions of `tools`.
 
+        `variables` are further variables of the chat template.
         `image_texts` are the control tokens that stand for each image, in order. Control tokens
         in the contents remain plain text. Thoughts of earlier replies are removed, unless the
         template handles the tags of thoughts itself. Raises UsageError if the template renders
@@ -100,6 +102,7 @@ class TextProcessor:
             self._conversation(self._formats, messages, contents),
             special_tokens=self._special_tokens,
             thinking=thinking,
+            variables=variables,
             tools=[protected(tool, self._protected) for tool in tools],
         )
         if self._placeholder is not None:

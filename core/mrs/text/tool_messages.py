@@ -54,13 +54,18 @@ def render_with_tools(
     *,
     special_tokens: Mapping[str, str],
     thinking: bool | None,
-    tools: Sequence[Mapping[str, Any]],
+    variables: Mapping[str, Any] | None = None,
+    tools: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """The prompt for messages that may have calls of tools.
 
     A template that fails with the arguments of calls as objects gets them as strings of JSON.
     """
-    settings: dict[str, Any] = {"special_tokens": special_tokens, "thinking": thinking}
+    settings: dict[str, Any] = {
+        "special_tokens": special_tokens,
+        "thinking": thinking,
+        "variables": variables,
+    }
     if "[TOOL_CALLS]" in template.source:
         messages = list(map(_with_short_ids, messages))
     if tools and _IN_SYSTEM_MESSAGE.search(template.source):

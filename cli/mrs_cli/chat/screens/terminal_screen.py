@@ -12,6 +12,7 @@ from rich.control import Control
 
 from mrs.errors import MrsError
 from mrs.events import Event
+from mrs.text.thought_splitter import ThoughtSplitter
 from mrs_cli.chat.multiline_text import is_open
 from mrs_cli.chat.screens.chat_completion import chat_completer
 from mrs_cli.chat.state_folder import state_folder
@@ -21,7 +22,6 @@ from mrs_cli.render.reply_events import CompleteReply, receive
 from mrs_cli.render.safe_text import one_line, printable
 from mrs_cli.render.statistics import statistics_line
 from mrs_cli.render.theme import console
-from mrs_cli.render.thought_splitter import ThoughtSplitter
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession

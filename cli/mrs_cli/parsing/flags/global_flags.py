@@ -50,8 +50,8 @@ class BenchGlobalFlags(PagedFlags, PlacementFlags):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GlobalFlags(PlanGlobalFlags, ChatFlags):
-    """All global flags."""
+class LoadGlobalFlags(PlanGlobalFlags):
+    """The global flags of loading a model and answering with it."""
 
     max_seqs: Annotated[
         int | None,
@@ -108,3 +108,8 @@ class GlobalFlags(PlanGlobalFlags, ChatFlags):
             help="Append every request and reply to FILE as JSON lines.",
         ),
     ] = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GlobalFlags(LoadGlobalFlags, ChatFlags):
+    """All global flags."""

@@ -16,6 +16,7 @@ device_option = partial(Option, rich_help_panel="Devices and precision")
 prompt_option = partial(Option, rich_help_panel="Prompt")
 sampling_option = partial(Option, rich_help_panel="Sampling")
 planning_option = partial(Option, rich_help_panel="Planning")
+server_option = partial(Option, rich_help_panel="Server")
 timing_option = partial(Option, rich_help_panel="Timing")
 general_option = partial(Option, rich_help_panel="General")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-OPEN, CLOSE = "<think>", "</think>"
+from mrs.text.thoughts import CLOSE, OPEN
 
 
 class ThoughtSplitter:

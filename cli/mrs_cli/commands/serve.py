@@ -1,0 +1,159 @@
+"""`mrs --port` and `mrs serve`: answer requests over HTTP."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from mrs.errors import ExitCode, UsageError
+from mrs.events import LoadProgress, OnProgress
+from mrs.request import RunRequest
+from mrs_cli.commands.loading import load_model
+from mrs_cli.environment import Environment
+from mrs_cli.parsing.flags.command_flags import OutputFlags
+from mrs_cli.parsing.flags.global_flags import GlobalFlags
+from mrs_cli.parsing.flags.sampling_flags import AskFlags
+from mrs_cli.parsing.flags.server_flags import DEFAULT_PORT, ServeFlags, ServerFlags
+from mrs_cli.render.error_lines import say
+from mrs_cli.render.log_lines import log_to_stderr
+from mrs_cli.render.safe_text import one_line
+
+if TYPE_CHECKING:
+    from mrs.loaded_model import LoadedModel
+    from mrs.server.request_log import RequestLog
+    from mrs.server.settings import ServerSettings
+
+KEY_VARIABLE = "MRS_API_KEY"
+#: Time between tokens that new prompts should not exceed.
+TARGET_INTER_TOKEN_MS = 250
+
+
+def run_server(
+    environment: Environment, output: OutputFlags, flags: ServerFlags, request: RunRequest
+) -> ExitCode:
+    """Serves the model of `request` until the process is told to stop."""
+    from mrs.server.listener import bind, url_of
+
+    settings = server_settings(environment, flags)
+    target_ms = flags.target_inter_token_ms or TARGET_INTER_TOKEN_MS
+    with (
+        log_to_stderr(environment, quiet=output.quiet, verbose=output.verbose),
+        bind(settings.host, settings.port) as listener,
+    ):
+        from mrs.server.serve import Server
+
+        if not output.quiet:
+            _warn(environment, settings)
+
+        def load(request: RunRequest, report: OnProgress) -> LoadedModel:
+            reporting = replace(environment, load=_reporting(environment, report))
+            model = load_model(reporting, request, quiet=output.quiet)
+            if not output.quiet:
+                say(environment, f"serving {server.slot.name} at {url_of(listener)}/v1")
+            return cast("LoadedModel", model)
+
+        server = Server(
+            replace(request, target_gap_s=target_ms / 1000),
+            settings,
+            listener,
+            load,
+            lambda line: say(environment, line),
+            _request_log(environment, output),
+        )
+        server.run()
+    return ExitCode.DONE
+
+
+def refuse_prompts(flags: GlobalFlags, ask: AskFlags, *, is_stdin: bool = False) -> None:
+    """Raises UsageError if there is a prompt to answer, or a chat to begin."""
+    given = {"-i": flags.interactive_mode, "--prompt": ask.prompt, "-": is_stdin}
+    for flag, value in given.items():
+        if value:
+            raise UsageError(
+                f"{flag} and a server exclude each other", hint=f"leave out {flag} or --port"
+            )
+
+
+def require_model(flags: ServeFlags) -> None:
+    if flags.model_id is None:
+        raise UsageError("no model is given", hint="add -m ID, such as: mrs serve -m demo")
+
+
+def server_settings(environment: Environment, flags: ServerFlags) -> ServerSettings:
+    """The settings that flags and variables give. Raises UsageError."""
+    from mrs.server.settings import ServerSettings
+
+    given: dict[str, Any] = {
+        "host": flags.serve_ip,
+        "max_queue": flags.max_queue,
+        "max_body_bytes": flags.max_body and flags.max_body * 2**20,
+        "request_timeout_s": flags.request_timeout,
+        "drain_timeout_s": flags.drain_timeout,
+    }
+    return ServerSettings(
+        port=DEFAULT_PORT if flags.port is None else flags.port,
+        api_keys=_api_keys(environment, flags.api_key_file),
+        allowed_hosts=tuple(flags.allow_host or ()),
+        allowed_origins=tuple(flags.allow_origin or ()),
+        allow_image_urls=flags.allow_image_urls,
+        **{name: value for name, value in given.items() if value is not None},
+    )
+
+
+def _api_keys(environment: Environment, path: str | None) -> tuple[str, ...]:
+    """The keys of the file and of the variable. An empty one would leave the server open."""
+    keys: list[str] = []
+    if path is not None:
+        try:
+            lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "it is not a text"
+            raise UsageError(f"--api-key-file {path} cannot be read", where=reason) from error
+        keys = [line.strip() for line in lines if line.strip()]
+        if not keys:
+            raise UsageError(f"--api-key-file {path} has no key", hint="write one key per line")
+    variable = environment.variables.get(KEY_VARIABLE)
+    if variable is not None:
+        if not variable.strip():
+            raise UsageError(f"{KEY_VARIABLE} is empty", hint="unset it, or give it a key")
+        keys.append(variable.strip())
+    return tuple(keys)
+
+
+def _request_log(environment: Environment, output: OutputFlags) -> RequestLog:
+    """Lines for a person at a terminal; a pipe gets them only with --json or -v."""
+    from mrs.server.request_log import RequestLog
+
+    def write(line: str) -> None:
+        with suppress(OSError):
+            environment.stderr.write(one_line(line) + "\n")
+            environment.stderr.flush()
+
+    is_wanted = output.json or output.verbose or environment.stderr.isatty()
+    is_quiet = output.quiet or not is_wanted
+    return RequestLog((lambda _: None) if is_quiet else write, as_json=output.json)
+
+
+def _warn(environment: Environment, settings: ServerSettings) -> None:
+    if not settings.api_keys and settings.is_public:
+        say(
+            environment,
+            f"warning: everybody who reaches {settings.host} can use this server: "
+            "add --api-key-file",
+        )
+
+
+def _reporting(environment: Environment, report: OnProgress) -> Any:
+    """A function that loads as the environment's does, and reports its progress as well."""
+
+    def load(request: RunRequest, shown: OnProgress | None = None) -> Any:
+        def both(progress: LoadProgress) -> None:
+            report(progress)
+            if shown is not None:
+                shown(progress)
+
+        return environment.load(request, both)
+
+    return load

@@ -1,0 +1,152 @@
+"""Flags of the HTTP server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from mrs.errors import UsageError
+from mrs_cli.parsing import shell_completion
+from mrs_cli.parsing.flags.option import server_option
+
+#: The port of `mrs serve`; without `serve`, the port has to be given.
+DEFAULT_PORT = 1234
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ServerFlags:
+    """Where the server listens, whom it answers, and its limits."""
+
+    port: Annotated[
+        int | None,
+        server_option(
+            "-p",
+            "--port",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Serve the model on this port, with the HTTP interface of OpenAI; 0 is any free "
+            "one.",
+        ),
+    ] = None
+    serve_ip: Annotated[
+        str | None,
+        server_option(
+            "--serve-ip",
+            "--host",
+            metavar="ADDRESS",
+            help="Address to listen on; 0.0.0.0 is every network of this machine.",
+            show_default="127.0.0.1",
+        ),
+    ] = None
+    api_key_file: Annotated[
+        str | None,
+        server_option(
+            "--api-key-file",
+            metavar="FILE",
+            help="Answer only requests with one of the keys in FILE, one per line; the variable "
+            "MRS_API_KEY holds one, too.",
+        ),
+    ] = None
+    allow_host: Annotated[
+        list[str] | None,
+        server_option(
+            "--allow-host",
+            metavar="NAME",
+            help="Host name that requests without a key may use, in addition to this machine's "
+            "names and addresses. May be given several times.",
+        ),
+    ] = None
+    allow_origin: Annotated[
+        list[str] | None,
+        server_option(
+            "--allow-origin",
+            metavar="ORIGIN",
+            help="Origin of web pages that may call the server, such as https://example.com; * is "
+            "every one. May be given several times.",
+        ),
+    ] = None
+    allow_image_urls: Annotated[
+        bool,
+        server_option("--allow-image-urls", help="Fetch images from public web addresses."),
+    ] = False
+    max_queue: Annotated[
+        int | None,
+        server_option(
+            "--max-queue",
+            metavar="N",
+            min=0,
+            max=1024,
+            help="Replies that may wait for a free sequence; further requests get status 429.",
+            show_default="64",
+        ),
+    ] = None
+    max_body: Annotated[
+        int | None,
+        server_option(
+            "--max-body",
+            metavar="MIB",
+            min=1,
+            help="Largest body of a request in MiB.",
+            show_default="50",
+        ),
+    ] = None
+    target_inter_token_ms: Annotated[
+        int | None,
+        server_option(
+            "--target-inter-token-ms",
+            metavar="MS",
+            min=1,
+            help="Time between two tokens of a reply that new prompts should not exceed, in "
+            "milliseconds.",
+            show_default="250",
+        ),
+    ] = None
+    request_timeout: Annotated[
+        float | None,
+        server_option(
+            "--request-timeout",
+            metavar="SECONDS",
+            min=0.001,
+            help="Longest time of a request, waiting included.",
+            show_default="none",
+        ),
+    ] = None
+    drain_timeout: Annotated[
+        float | None,
+        server_option(
+            "--drain-timeout",
+            metavar="SECONDS",
+            min=0,
+            help="Time that running replies get after SIGTERM or Ctrl-C.",
+            show_default="30",
+        ),
+    ] = None
+
+
+def refuse_without_port(flags: ServerFlags) -> None:
+    """Raises UsageError for flags of the server if none is to run."""
+    for name, value in vars(flags).items():
+        if value:
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag} is for a server", hint="add --port 1234, or leave it out")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ServeFlags(ServerFlags):
+    """Flags of `mrs serve`."""
+
+    model_id: Annotated[
+        str | None,
+        server_option(
+            "-m",
+            "--model-id",
+            metavar="ID",
+            autocompletion=shell_completion.all_models,
+            help="Model to serve without a selector: hub id, local folder, .gguf file, or demo.",
+        ),
+    ] = None
+    filename: Annotated[
+        str | None,
+        server_option("-f", "--filename", metavar="FILE", help="GGUF file of this model."),
+    ] = None

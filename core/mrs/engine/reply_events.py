@@ -1,0 +1,153 @@
+"""Turns the tokens of a sequence into events: text as far as it is certain, and its usage."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+
+from mrs.engine.prompt import Prompt
+from mrs.engine.sampling.sampler import SampledToken
+from mrs.engine.sequence import Sequence, SequenceRequest, TokenOutput
+from mrs.events import (
+    Event,
+    Finished,
+    FinishReason,
+    PlannedRates,
+    ReplyUsage,
+    TextDelta,
+    TokenLogprob,
+)
+from mrs.plan.speed.learnt import LEAST_PROMPT_TOKENS, Pace
+from mrs.plan.speed.roofline import SpeedEstimate
+from mrs.request import Sampling
+from mrs.text.text_processor import TextProcessor
+
+#: Tokens in a row whose mean time is a step's: short, to find moments that nothing disturbs.
+TIMED_STEPS = 8
+
+
+def sequence_request(
+    text: TextProcessor,
+    prompt: Prompt,
+    sampling: Sampling,
+    timeout_s: float | None = None,
+    prefix_salt: int = 0,
+) -> SequenceRequest:
+    """The request to the engine for a reply to `prompt`."""
+    breakers = frozenset[int]()
+    if sampling.dry_multiplier:
+        breakers = frozenset(map(text.last_token, sampling.dry_sequence_breakers))
+    return SequenceRequest(
+        prompt.ids,
+        sampling,
+        frozenset() if sampling.ignore_eos else text.stop_ids,
+        breakers,
+        prompt.images,
+        timeout_s,
+        prefix_salt,
+        constraint=prompt.new_constraint() if prompt.new_constraint else None,
+    )
+
+
+class ReplyEvents:
+    """The events of one reply, a queue that ends with one `Finished`.
+
+    `take` adds those of an output of the engine to the sequence of `prompt`. `speed` is the planned
+    speed, and `pace` collects the measured one.
+    """
+
+    def __init__(
+        self,
+        sequence: Sequence,
+        text: TextProcessor,
+        prompt: Prompt,
+        sampling: Sampling,
+        speed: SpeedEstimate | None = None,
+        pace: Pace | None = None,
+    ) -> None:
+        self.sequence = sequence
+        self.queue = deque[Event]()
+        self._tokenizer = text.tokenizer
+        self._calls = prompt.new_calls() if prompt.new_calls else None
+        self._is_constrained = prompt.new_constraint is not None
+        self._decoder = text.stream_decoder(
+            sampling.stop,
+            is_exact=self._is_constrained,
+            shown=self._calls.shown if self._calls else frozenset(),
+        )
+        self._speed = speed
+        self.num_tokens = 0
+        self._pace, self._step_s = pace or Pace(), math.inf
+        self.start_s = self._first_s = self._last_s = self._mark_s = time.perf_counter()
+        self._add(prompt.opening)
+
+    def take(self, output: TokenOutput) -> None:
+        """Add the events of a token, or of the end."""
+        reason = output.finish_reason
+        if output.token is not None:
+            self._count(output.time_s)
+            if output.token.id not in self.sequence.stop_ids:
+                self._add_token(output.token)
+            if self._decoder.stopped:
+                reason = "stop"
+        if reason is not None:
+            self.finish(reason)
+
+    def finish(self, reason: FinishReason) -> None:
+        """End the sequence; add the rest of the text, and the end."""
+        self.sequence.abort()
+        self._add(self._decoder.finish())
+        if self._calls is not None:
+            self.queue.extend(self._calls.finish())
+            if self._calls.num_calls and reason == "stop":
+                reason = "tool_calls"
+        sequence = self.sequence
+        usage = ReplyUsage(
+            prompt_tokens=sequence.num_prompt_tokens,
+            completion_tokens=self.num_tokens,
+            cached_tokens=sequence.num_cached_tokens,
+            prompt_s=self._first_s - self.start_s,
+            completion_s=self._last_s - self._first_s,
+            planned=self._planned_rates(),
+        )
+        self.queue.append(Finished(reason, usage))
+
+    def _count(self, time_s: float) -> None:
+        self._last_s = time_s
+        if self.num_tokens == 0:
+            self._first_s = self._mark_s = time_s
+        elif self.num_tokens % TIMED_STEPS == 0:
+            self._step_s = min(self._step_s, (time_s - self._mark_s) / TIMED_STEPS)
+            self._mark_s = time_s
+        self.num_tokens += 1
+
+    def _add_token(self, token: SampledToken) -> None:
+        logprobs = () if token.logprob is None else (self._logprob(token, token.logprob),)
+        self._add(self._decoder.push(token.id), logprobs)
+
+    def _add(self, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> None:
+        if self._calls is not None:
+            self.queue.extend([TextDelta("", logprobs)] if logprobs else ())
+            self.queue.extend(self._calls.push(text))
+        elif text or logprobs:
+            self.queue.append(TextDelta(text, logprobs))
+
+    def _planned_rates(self) -> PlannedRates | None:
+        """None if the reply took time for something that the plan's rates leave out."""
+        sequence = self.sequence
+        if self._speed is None or sequence.is_batched or sequence.images or self._is_constrained:
+            return None
+        computed = max(sequence.num_prompt_tokens - sequence.num_cached_tokens, 1)
+        if self._step_s < math.inf:
+            self._pace.add_step(self._step_s)
+        if not sequence.num_cached_tokens and self.num_tokens:
+            self._pace.add_prompt(computed, self._first_s - self.start_s)
+        is_long = computed >= LEAST_PROMPT_TOKENS
+        prompt = self._speed.prompt_of(computed) if is_long else None
+        return PlannedRates(prompt, self._speed.decode)
+
+    def _logprob(self, token: SampledToken, logprob: float) -> TokenLogprob:
+        piece = self._tokenizer.piece
+        top = tuple((piece(id), value) for id, value in token.top)
+        return TokenLogprob(piece(token.id), logprob, top)

@@ -1,0 +1,1 @@
+"""Serve a model over HTTP, with the interface of OpenAI."""

@@ -1,0 +1,34 @@
+"""The socket that the server listens on."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from mrs.errors import UsageError
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket; port 0 is any free one. Raises UsageError."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        return socket.create_server(address[:2], family=family, backlog=2048)
+    except (OSError, OverflowError, UnicodeError) as error:
+        number = getattr(error, "errno", None)
+        hint = {
+            errno.EADDRINUSE: "another program uses the port: choose another one with --port",
+            errno.EACCES: "ports below 1024 need privileges: choose another one with --port",
+        }.get(number or 0, "give --serve-ip an address of this machine")
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(
+            f"cannot listen on {host}, port {port}", where=reason, hint=hint
+        ) from error
+
+
+def url_of(listener: socket.socket) -> str:
+    """The address of the server for programs on this machine."""
+    host, port = listener.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = "localhost"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,69 @@
+"""The routes of the server: one table, for the application and its OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.routing import Route as StarletteRoute
+
+from mrs.server.chat import chat
+from mrs.server.chat_request import ChatRequest
+from mrs.server.chat_response import ChatChunk, ChatCompletion
+from mrs.server.completion_request import CompletionRequest
+from mrs.server.completion_response import Completion
+from mrs.server.completions import complete
+from mrs.server.embeddings import EmbeddingList, EmbeddingRequest, embed
+from mrs.server.endpoint import Endpoint
+from mrs.server.exchange import Exchange
+from mrs.server.openapi import document, page
+from mrs.server.requantize import Requantized, RequantizeRequest, requantize
+from mrs.server.route import Route
+from mrs.server.service import Service
+from mrs.server.status import ModelBody, ModelList, Readiness, health, metrics, model, models, ready
+from mrs.server.tokens import (
+    DetokenizeRequest,
+    Text,
+    TokenizeRequest,
+    Tokens,
+    detokenize,
+    tokenize,
+)
+from mrs.server.wire import Raw
+
+
+async def openapi(service: Service, exchange: Exchange, _: Any) -> dict[str, Any]:
+    """This document."""
+    return document(ROUTES)
+
+
+async def docs(service: Service, exchange: Exchange, _: Any) -> Raw:
+    """A page that lists all paths and fields."""
+    return Raw(page(document(ROUTES)).encode(), "text/html; charset=utf-8")
+
+
+ROUTES = (
+    Route("POST", "/v1/chat/completions", chat, ChatCompletion, ChatRequest, ChatChunk),
+    Route("POST", "/v1/completions", complete, Completion, CompletionRequest, Completion),
+    Route("POST", "/v1/embeddings", embed, EmbeddingList, EmbeddingRequest),
+    Route("POST", "/tokenize", tokenize, Tokens, TokenizeRequest),
+    Route("POST", "/detokenize", detokenize, Text, DetokenizeRequest),
+    Route("GET", "/v1/models", models, ModelList),
+    Route("GET", "/v1/models/{model_id:path}", model, ModelBody),
+    Route("GET", "/health", health, Raw),
+    Route("GET", "/ready", ready, Readiness),
+    Route("GET", "/metrics", metrics, Raw),
+    Route("POST", "/re_isq", requantize, Requantized, RequantizeRequest),
+    Route("GET", "/openapi.json", openapi, dict[str, Any]),
+    Route("GET", "/docs", docs, Raw, media_type="text/html"),
+)
+
+
+def starlette_routes(service: Service) -> list[StarletteRoute]:
+    return [
+        StarletteRoute(
+            each.path,
+            Endpoint(service, each.path, each.handle, each.request),
+            methods=[each.method],
+        )
+        for each in ROUTES
+    ]

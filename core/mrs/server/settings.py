@@ -1,0 +1,42 @@
+"""The settings of a server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """Where a server listens, whom it answers, and its limits.
+
+    api_keys            the accepted keys; with none, everybody who reaches the port is answered
+    allowed_hosts       host names, apart from this machine's own, that requests may name
+    allowed_origins     origins of web pages that may call the server; `*` is every origin
+    allow_image_urls    whether images may be fetched from public web addresses
+    max_queue           requests that may wait for a free sequence
+    max_body_bytes      the largest body of a request
+    request_timeout_s   how long a reply may take, waiting included; None is no limit
+    read_timeout_s      how long a client may take to send a request, or to read some of a reply
+    drain_timeout_s     how long running replies may take after SIGTERM or Ctrl-C
+    """
+
+    port: int = 0
+    host: str = "127.0.0.1"
+    api_keys: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    allow_image_urls: bool = False
+    max_queue: int = 64
+    max_body_bytes: int = 50 * 2**20
+    request_timeout_s: float | None = None
+    read_timeout_s: float = 60.0
+    drain_timeout_s: float = 30.0
+
+    @property
+    def is_public(self) -> bool:
+        """Whether other machines can reach the server."""
+        try:
+            return not ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host != "localhost"

@@ -1,0 +1,115 @@
+"""A server in a thread of the tests, on a real socket."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import openai
+
+from mrs.engine.engine import EngineStats
+from mrs.loaded_model import LoadedModel
+from mrs.model_loader import ModelLoader
+from mrs.request import ModelSource, RunRequest
+from mrs.server.listener import bind, url_of
+from mrs.server.request_log import RequestLog
+from mrs.server.serve import Server
+from mrs.server.settings import ServerSettings
+
+DEMO = RunRequest(ModelSource("demo", "safetensors"), cpu=True, max_seqs=4)
+CHAT = "/v1/chat/completions"
+
+
+def load(request: RunRequest, on_progress: Any) -> LoadedModel:
+    return ModelLoader(request).load(on_progress)
+
+
+class RunningServer:
+    """A server, and clients for it."""
+
+    def __init__(self, server: Server, url: str, said: list[str]) -> None:
+        self.server = server
+        self.url = url
+        self.said = said
+        self.http = httpx.Client(base_url=url, timeout=30)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, _, port = self.url.removeprefix("http://").rpartition(":")
+        return host, int(port)
+
+    def openai(self, key: str = "any") -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=30)
+
+    def async_openai(self) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(
+            base_url=f"{self.url}/v1", api_key="any", max_retries=0, timeout=60
+        )
+
+    def chat(self, **fields: Any) -> httpx.Response:
+        """A chat completion; `fields` are those of the request."""
+        body = {"messages": "What is a KV cache?", "max_tokens": 4, **fields}
+        return self.http.post(CHAT, json={k: v for k, v in body.items() if v is not ...})
+
+    @property
+    def model(self) -> LoadedModel:
+        return self.server.slot.model
+
+    @property
+    def stats(self) -> EngineStats:
+        return self.model.engine.stats
+
+    def wait_until_idle(self) -> None:
+        """Until no sequence is left, in the server or in the engine."""
+        until(lambda: self.stats[:2] == (0, 0) and self.server.service.num_replies == 0)
+
+
+def until(is_so: Callable[[], bool], seconds: float = 20) -> None:
+    deadline_s = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline_s, "it did not happen in time"
+        time.sleep(0.005)
+
+
+@contextmanager
+def running(
+    settings: ServerSettings | None = None,
+    load: Callable[..., LoadedModel] = load,
+    *,
+    wait: bool = True,
+    send_buffer_bytes: int | None = None,
+    **request: Any,
+) -> Iterator[RunningServer]:
+    """A server of the demo model; `request` are fields of its RunRequest."""
+    settings = settings or ServerSettings()
+    said: list[str] = []
+    with bind(settings.host, 0) as listener:
+        url = url_of(listener)
+        if send_buffer_bytes is not None:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
+        server = Server(
+            replace(DEMO, **request),
+            settings,
+            listener,
+            load,
+            said.append,
+            RequestLog(said.append, as_json=True),
+        )
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        made = RunningServer(server, url, said)
+        try:
+            if wait:
+                until(lambda: server.slot.state == "ready")
+            yield made
+        finally:
+            made.http.close()
+            server.stop()
+            thread.join(30)
+            assert not thread.is_alive()

@@ -1,0 +1,194 @@
+"""`mrs --port` and `mrs serve`: flags, signals, and what a person reads."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from running_server import CHAT, until
+
+from mrs.errors import ExitCode, NotReadable
+from mrs_cli.app import main
+from mrs_cli.environment import Environment
+
+README = Path(__file__).parents[2] / "README.md"
+MRS = [sys.executable, "-m", "mrs_cli"]
+ENDLESS = {"messages": "Hi", "max_tokens": 2000, "ignore_eos": True, "stream": True}
+
+
+def run(*words: str, variables: dict[str, str] | None = None) -> tuple[int, str]:
+    """The exit code and what a command that fails early says."""
+
+    def load(request: Any, on_progress: Any = None) -> Any:
+        raise NotReadable(f"would load {request.source.model_id} with isq {request.isq}")
+
+    stderr = io.StringIO()
+    environment = Environment(io.StringIO(), io.StringIO(), stderr, variables or {}, load)
+    code = main(words, environment)
+    return code, stderr.getvalue()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--port", "0", "plain", "-m", "demo"),
+        ("-p", "0", "plain", "-m", "demo"),
+        ("serve", "-p", "0", "-m", "demo"),
+        ("serve", "-p", "0", "plain", "-m", "demo"),
+        ("-p", "0", "serve", "-m", "demo"),
+    ],
+)
+def test_all_spellings_serve(words: tuple[str, ...]) -> None:
+    assert run(*words) == (
+        ExitCode.NOT_READABLE, "mrs: error: would load demo with isq None\n"
+    )  # fmt: skip
+
+
+def test_flags_of_the_model_go_before_or_after_serve() -> None:
+    for words in (("--isq", "q4k", "serve"), ("serve", "--isq", "q4k")):
+        assert "with isq q4k" in run(*words, "-p", "0", "-m", "demo")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-i", "--port", "1", "plain", "-m", "demo"), "-i and a server exclude each other"),
+        (("--port", "1", "plain", "-m", "demo", "-P", "a"), "--prompt and a server exclude"),
+        (("--port", "1", "plain", "-m", "demo", "-"), "- and a server exclude each other"),
+        (("--serve-ip", "::1", "plain", "-m", "demo"), "--serve-ip is for a server"),
+        (("--port", "99999", "plain", "-m", "demo"), "--port"),
+        (("serve",), "no model is given"),
+        (("serve", "-m", "demo", "plain", "-m", "demo"), "-m demo is before plain"),
+        (("-p", "0", "--serve-ip", "256.1.1.1", "plain", "-m", "demo"), "cannot listen on"),
+        (("-p", "0", "--api-key-file", "/none", "plain", "-m", "demo"), "cannot be read"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(words: tuple[str, ...], said: str) -> None:
+    code, text = run(*words)
+    assert code == ExitCode.USAGE
+    assert said in text
+    assert text.count("\n") == 1
+
+
+def test_an_empty_key_never_leaves_the_server_open(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(" \n\n")
+    serve = ("-p", "0", "plain", "-m", "demo")
+    assert "has no key" in run("--api-key-file", str(keys), *serve)[1]
+    assert "MRS_API_KEY is empty" in run(*serve, variables={"MRS_API_KEY": " "})[1]
+
+
+def test_a_server_for_everybody_warns_unless_it_has_a_key() -> None:
+    words = ("-p", "0", "--serve-ip", "0.0.0.0", "plain", "-m", "demo")
+    assert "everybody who reaches 0.0.0.0" in run(*words)[1]
+    assert "everybody" not in run(*words, variables={"MRS_API_KEY": "k"})[1]
+    assert "everybody" not in run("-p", "0", "plain", "-m", "demo")[1]
+
+
+def test_a_port_in_use_is_named_before_the_model_is_loaded() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        code, text = run("--port", port, "plain", "-m", "demo")
+    assert code == ExitCode.USAGE
+    assert port in text
+    assert "would load" not in text
+    assert "--port" in text
+
+
+class Process:
+    """`mrs` in a process of its own; `lines` are those of its standard error."""
+
+    def __init__(self, *words: str) -> None:
+        self.process = subprocess.Popen(
+            [*MRS, *words], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        until(lambda: any("serving" in line for line in self.lines), seconds=60)
+        found = re.search(r"http://[^/]+", next(line for line in self.lines if "serving" in line))
+        assert found
+        self.url = found[0]
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        self.lines.extend(iter(self.process.stderr.readline, ""))
+
+    def end(self) -> int:
+        code = self.process.wait(30)
+        self._reader.join(30)
+        return code
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Process]]:
+    made: list[Process] = []
+
+    def start(*words: str) -> Process:
+        made.append(Process(*words))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.process.kill()
+        each.end()
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_the_commands_of_the_readme_answer(start: Callable[..., Process]) -> None:
+    (block,) = re.findall(r"```bash\n(.*?)```", README.read_text(), re.DOTALL)
+    serve, *clients = block.strip().splitlines()
+    words = serve.removeprefix("mrs ").replace("1234", "0").split()
+    mrs = start(*words)
+    for client in clients:
+        command = client.replace("http://localhost:1234", mrs.url)
+        command = command.replace(" python ", f' "{sys.executable}" ')
+        ran = subprocess.run(
+            ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert ran.returncode == 0, ran.stderr
+        assert "The **KV cache**" in ran.stdout or "Hi" in ran.stdout, ran.stdout
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+def test_sigterm_drains_and_says_so(start: Callable[..., Process]) -> None:
+    mrs = start("--json", "-p", "0", "plain", "-m", "demo")
+    body = {**ENDLESS, "max_tokens": 300}
+    with httpx.stream("POST", mrs.url + CHAT, json=body, timeout=60) as reply:
+        lines = reply.iter_lines()
+        next(lines)
+        mrs.process.send_signal(signal.SIGTERM)
+        assert list(lines)[-2:] == ["data: [DONE]", ""]
+    assert mrs.end() == 0
+    assert any("stopping: 1 request is running" in line for line in mrs.lines)
+    (found,) = (json.loads(line) for line in mrs.lines if line.startswith('{"event":"request"'))
+    assert found["completion_tokens"] == 300
+    assert found["status"] == 200
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+def test_a_second_ctrl_c_stops_at_once(start: Callable[..., Process]) -> None:
+    mrs = start("serve", "-p", "0", "-m", "demo")
+    with httpx.stream("POST", mrs.url + CHAT, json={**ENDLESS, "n": 2}, timeout=60) as reply:
+        next(reply.iter_lines())
+        mrs.process.send_signal(signal.SIGINT)
+        until(lambda: any("stopping" in line for line in mrs.lines))
+        mrs.process.send_signal(signal.SIGINT)
+        mrs.process.wait(5)
+    mrs.end()
+    assert not any("Traceback" in line for line in mrs.lines)
+    assert not any("request " in line for line in mrs.lines if "stopping" not in line), (
+        "a pipe gets no line for each request"
+    )

@@ -1,0 +1,119 @@
+"""Completions, token ids and back, and the list of models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from running_server import RunningServer
+
+PATH = "/v1/completions"
+
+
+def complete(server: RunningServer, prompt: Any, **fields: Any) -> httpx.Response:
+    return server.http.post(PATH, json={"prompt": prompt, **fields})
+
+
+def texts(reply: httpx.Response) -> list[str]:
+    assert reply.status_code == 200, reply.text
+    return [choice["text"] for choice in reply.json()["choices"]]
+
+
+def test_a_text_is_continued_by_sixteen_tokens(server: RunningServer) -> None:
+    reply = server.openai().completions.create(model="demo", prompt="The KV cache", n=2)
+    assert [choice.index for choice in reply.choices] == [0, 1]
+    assert reply.object == "text_completion"
+    assert reply.usage is not None
+    assert reply.usage.completion_tokens <= 32
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_prompts_of_every_kind_get_the_same_continuation(
+    server: RunningServer, stream: bool
+) -> None:
+    text = "The KV cache"
+    ids = server.http.post("/tokenize", json={"prompt": text}).json()["tokens"]
+    other = texts(complete(server, "What"))[0]
+    wanted = texts(complete(server, text))[0]
+    kinds = {text: [wanted], (text, "What"): [wanted, other], tuple(ids): [wanted],
+             (tuple(ids), "What"): [wanted, other]}  # fmt: skip
+    client = server.openai()
+    for prompt, continuations in kinds.items():
+        given: Any = prompt if isinstance(prompt, str) else list(prompt)
+        found = [""] * len(continuations)
+        reply: Any = client.completions.create(model="demo", prompt=given, stream=stream)
+        for part in reply if stream else [reply]:
+            for choice in part.choices:
+                found[choice.index] += choice.text
+        assert found == continuations
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_echo_returns_the_prompt_before_the_text(server: RunningServer, stream: bool) -> None:
+    reply: Any = server.openai().completions.create(
+        model="demo", prompt=["The KV", "What"], echo=True, max_tokens=2, n=2, stream=stream
+    )
+    found = [""] * 4
+    for part in reply if stream else [reply]:
+        for choice in part.choices:
+            found[choice.index] += choice.text
+    assert [text[:4] for text in found] == ["The ", "The ", "What", "What"]
+
+
+def test_log_probabilities_lie_along_the_text(server: RunningServer) -> None:
+    reply = server.openai().completions.create(model="demo", prompt="The KV", logprobs=2)
+    (choice,) = reply.choices
+    found = choice.logprobs
+    assert found is not None
+    assert found.tokens is not None
+    assert "".join(found.tokens) == choice.text
+    for token, start in zip(found.tokens, found.text_offset or [], strict=True):
+        assert choice.text[start : start + len(token)] == token
+    assert all(len(top) <= 2 for top in found.top_logprobs or [])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "fields", "param"),
+    [
+        (5, {}, "prompt"),
+        ([], {}, "prompt"),
+        ([1, "a"], {}, "prompt"),
+        ([[]], {}, None),
+        ([-1], {}, "prompt[0]"),
+        ([2**30], {}, None),
+        ("a", {"suffix": "b"}, "suffix"),
+        ("a", {"best_of": 3}, "best_of"),
+        ("a " * 5000, {}, "prompt"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    server: RunningServer, prompt: Any, fields: dict[str, Any], param: str | None
+) -> None:
+    reply = complete(server, prompt, **fields)
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == param
+
+
+def test_tokens_and_back(server: RunningServer) -> None:
+    text = "The KV cache — déjà vu"
+    found = server.http.post("/tokenize", json={"content": text, "add_special_tokens": False})
+    assert found.json()["count"] == len(found.json()["tokens"])
+    back = server.http.post("/detokenize", json={"tokens": found.json()["tokens"]}).json()
+    assert back == {"prompt": text, "content": text}
+    messages = [{"role": "user", "content": "What is a KV cache?"}]
+    count = server.http.post("/tokenize", json={"messages": messages}).json()["count"]
+    assert count == server.chat().json()["usage"]["prompt_tokens"]
+    assert server.http.post("/tokenize", json={}).json()["error"]["param"] == "prompt"
+
+
+def test_the_list_of_models(server: RunningServer) -> None:
+    client = server.openai()
+    (model,) = client.models.list()
+    assert model.id == "demo"
+    assert client.models.retrieve("demo") == model
+    assert model.model_extra is not None
+    assert model.model_extra["max_model_len"] == server.model.context_tokens
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("another/model")

@@ -1,0 +1,241 @@
+"""The queue, cancelled requests, deadlines, and the end of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from running_server import CHAT, RunningServer, load, running, until
+
+from mrs.engine.worker import Worker
+from mrs.errors import NotReadable
+from mrs.events import LoadProgress
+from mrs.server.settings import ServerSettings
+
+ENDLESS: dict[str, Any] = {"messages": "Hi", "max_tokens": 1900, "ignore_eos": True}
+LONG_PROMPT = "word " * 1800
+
+
+@pytest.fixture(scope="module")
+def narrow() -> Iterator[RunningServer]:
+    """One sequence runs and two wait."""
+    with running(ServerSettings(max_queue=2), max_seqs=1) as made:
+        yield made
+
+
+@pytest.fixture
+def slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = Worker.forward
+
+    def slow(worker: Worker, batch: Any) -> Any:
+        time.sleep(0.02)
+        return forward(worker, batch)
+
+    monkeypatch.setattr(Worker, "forward", slow)
+
+
+class Client:
+    """A client that can vanish: it sends a request, and reads nothing."""
+
+    def __init__(self, server: RunningServer, body: dict[str, Any]) -> None:
+        content = json.dumps(body).encode()
+        self._socket = socket.create_connection(server.address)
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(content)}\r\n\r\n"
+        self._socket.sendall(head.encode() + content)
+
+    def vanish(self) -> None:
+        """Close at once, with a reset, as the end of a killed process can be."""
+        linger = b"\x01\x00\x00\x00\x00\x00\x00\x00"
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self._socket.close()
+
+    def leave(self) -> None:
+        self._socket.close()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("fields", [{}, {"n": 3}, {"messages": LONG_PROMPT, "max_tokens": 200}])
+@pytest.mark.usefixtures("slow_steps")
+def test_a_client_that_leaves_frees_what_runs_and_waits(
+    narrow: RunningServer, stream: bool, fields: dict[str, Any]
+) -> None:
+    client = Client(narrow, {**ENDLESS, "stream": stream, **fields})
+    replies = fields.get("n", 1)
+    until(lambda: narrow.server.service.num_replies == replies and narrow.stats.running == 1)
+    if replies == 1:
+        waiting = Client(narrow, {**ENDLESS, "stream": stream})
+        until(lambda: narrow.stats.waiting == 1)
+        waiting.vanish()
+        until(lambda: narrow.stats[:2] == (1, 0), seconds=2)
+    (client.vanish if stream else client.leave)()
+    until(lambda: narrow.stats[:2] == (0, 0), seconds=2)
+    narrow.wait_until_idle()
+    assert narrow.chat().status_code == 200
+
+
+@pytest.mark.usefixtures("slow_steps")
+def test_a_full_queue_refuses_with_the_time_to_wait(narrow: RunningServer) -> None:
+    clients = [Client(narrow, ENDLESS) for _ in range(3)]
+    until(lambda: narrow.server.service.num_replies == 3)
+    reply = narrow.chat()
+    assert reply.status_code == 429
+    assert reply.json()["error"]["type"] == "rate_limit_error"
+    assert 1 <= int(reply.headers["retry-after"]) <= 120
+    with pytest.raises(openai.RateLimitError):
+        narrow.openai().chat.completions.create(
+            model="demo", messages=[{"role": "user", "content": "Hi"}]
+        )
+    for client in clients:
+        client.leave()
+    narrow.wait_until_idle()
+
+
+def test_more_replies_than_ever_fit_are_refused_for_good(narrow: RunningServer) -> None:
+    reply = narrow.chat(n=4)
+    assert reply.status_code == 400
+    assert narrow.chat(n=3).status_code == 200
+
+
+def test_many_clients_get_a_reply_or_a_429(narrow: RunningServer) -> None:
+    async def ask() -> list[int]:
+        async with httpx.AsyncClient(base_url=narrow.url, timeout=60) as client:
+            body = {"messages": "Hi", "max_tokens": 3}
+            replies = await asyncio.gather(*(client.post(CHAT, json=body) for _ in range(30)))
+        return [reply.status_code for reply in replies]
+
+    found = asyncio.run(ask())
+    assert set(found) <= {200, 429}
+    assert found.count(200) >= 3
+
+
+@pytest.mark.usefixtures("slow_steps")
+def test_a_request_beyond_its_deadline_ends() -> None:
+    with running(ServerSettings(request_timeout_s=0.3)) as server:
+        reply = server.http.post(CHAT, json=ENDLESS)
+        assert reply.status_code == 408
+        assert reply.headers["x-should-retry"] == "false"
+        streamed = server.http.post(CHAT, json={**ENDLESS, "stream": True})
+        *_, last, done, _ = streamed.text.split("\n\n")
+        assert json.loads(last.removeprefix("data: "))["error"]["code"] == "timeout"
+        assert done == "data: [DONE]"
+        server.wait_until_idle()
+
+
+def test_the_gap_between_tokens_bounds_the_prompts_of_others() -> None:
+    """While a reply runs, a step takes few tokens of a long prompt; without one, it takes all."""
+    sizes: list[int] = []
+    forward = Worker.forward
+
+    def noting(worker: Worker, batch: Any) -> Any:
+        sizes.append(sum(num_tokens for _, num_tokens in batch))
+        time.sleep(sizes[-1] * 0.0004)
+        return forward(worker, batch)
+
+    with pytest.MonkeyPatch.context() as patch, running(target_gap_s=0.02) as server:
+        patch.setattr(Worker, "forward", noting)
+        assert server.chat(messages="word " * 600).status_code == 200
+        assert max(sizes) == 512
+        client = Client(server, {**ENDLESS, "stream": True})
+        until(lambda: server.stats.running == 1)
+        assert server.chat(messages="other " * 300).status_code == 200
+        sizes.clear()
+        assert server.chat(messages="third " * 300).status_code == 200
+        assert max(sizes) < 100
+        client.leave()
+        server.wait_until_idle()
+
+
+def test_the_server_says_that_it_is_loading(tmp_path: Any) -> None:
+    goes_on = threading.Event()
+
+    def slowly(request: Any, on_progress: Any) -> Any:
+        on_progress(LoadProgress("cpu", 25, 100))
+        assert goes_on.wait(20)
+        return load(request, on_progress)
+
+    with running(load=slowly, wait=False) as server:
+        until(lambda: server.server.slot.progress == 0.25)
+        assert server.http.get("/health").status_code == 200
+        reply = server.http.get("/ready")
+        assert reply.status_code == 503
+        assert "25%" in reply.json()["error"]["message"]
+        assert server.chat().json()["error"]["code"] == "model_loading"
+        assert server.chat().headers["retry-after"]
+        assert server.http.get("/v1/models").json()["data"][0]["status"] == "loading"
+        assert server.http.get("/metrics").status_code == 200
+        goes_on.set()
+        until(lambda: server.http.get("/ready").status_code == 200)
+        assert server.chat().status_code == 200
+
+
+def test_weights_can_be_quantized_anew(server: RunningServer) -> None:
+    with running() as own:
+        before = own.model.plan.weight_bytes()
+        reply = own.http.post("/re_isq", json={"ggml_type": "Q8_0"})
+        assert reply.status_code == 200, reply.text
+        assert sum(own.model.plan.weight_bytes().values()) < sum(before.values())
+        assert own.chat().status_code == 200
+        wrong = own.http.post("/re_isq", json={"ggml_type": "q9z"})
+        assert wrong.status_code == 400
+        assert own.chat().status_code == 200
+
+
+@pytest.mark.usefixtures("slow_steps")
+def test_running_replies_are_drained_and_new_requests_refused() -> None:
+    with running(ServerSettings(drain_timeout_s=20)) as server:
+        found: list[httpx.Response] = []
+        thread = threading.Thread(target=lambda: found.append(server.chat(max_tokens=30, n=2)))
+        thread.start()
+        until(lambda: server.stats.running > 0)
+        with httpx.Client(base_url=server.url) as other:
+            assert other.get("/health").status_code == 200
+            server.server.stop()
+            until(lambda: bool(server.said))
+            assert "1 request is running" in server.said[-1]
+        thread.join(20)
+        assert found[0].status_code == 200
+        assert found[0].json()["usage"]["completion_tokens"] > 20
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"{server.url}/health")
+
+
+@pytest.mark.usefixtures("slow_steps")
+def test_replies_beyond_the_drain_time_end_with_an_error() -> None:
+    with running(ServerSettings(drain_timeout_s=0.2)) as server:
+        found: list[str] = []
+        body = {**ENDLESS, "stream": True}
+        thread = threading.Thread(
+            target=lambda: found.append(server.http.post(CHAT, json=body).text)
+        )
+        thread.start()
+        until(lambda: server.stats.running > 0)
+        server.server.stop()
+        thread.join(20)
+        *_, last, done, _ = found[0].split("\n\n")
+        assert json.loads(last.removeprefix("data: "))["error"]["code"] == "shutting_down"
+        assert done == "data: [DONE]"
+
+
+def test_a_model_that_fails_to_load_ends_the_server() -> None:
+    from mrs.server.listener import bind
+    from mrs.server.request_log import RequestLog
+    from mrs.server.serve import Server
+
+    def fail(request: Any, on_progress: Any) -> Any:
+        raise NotReadable("the model is broken")
+
+    from running_server import DEMO
+
+    with bind("127.0.0.1", 0) as listener:
+        log = RequestLog(lambda _: None, as_json=False)
+        server = Server(DEMO, ServerSettings(), listener, fail, lambda _: None, log)
+        with pytest.raises(NotReadable, match="broken"):
+            server.run()
