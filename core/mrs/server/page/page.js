@@ -1,0 +1,210 @@
+// The chat: sends the conversation, shows the reply as it arrives.
+
+import { chat, getJson, useKey } from "./client.js";
+import { acceptImages, keepDrops, takeImages } from "./images.js";
+import { ReplyView, userMessage } from "./message.js";
+import { planNodes } from "./plan.js";
+import { requestFields, restoreSettings, systemPrompt } from "./settings.js";
+
+const find = (selector) => document.querySelector(selector);
+const [log, prompt, error, state] = ["#messages", "#prompt", "#error", "#state"].map(find);
+const POLL_MS = 1000;
+
+let messages = []; // {role, text, images, thoughts}
+let model = "the model";
+let plan = null;
+let stopping = null; // the AbortController of the reply that arrives
+let afterKey = null; // what the key was needed for
+
+function showError(message) {
+  error.textContent = message;
+  error.hidden = !message;
+}
+
+/** Shows an error; for a missing key it asks for one, with which `again` is tried. */
+function failed(problem, again) {
+  showError(problem.message);
+  if (problem.status !== 401) return;
+  afterKey = again;
+  find("#key-form").hidden = false;
+  find("#key").focus();
+}
+
+async function connect() {
+  try {
+    const found = (await getJson("v1/models")).data[0];
+    model = found.id;
+    find("#model").textContent = document.title = model;
+    plan = await getJson("plan");
+    state.textContent = "";
+    showError("");
+    if (plan.vision) acceptImages(showError);
+  } catch (problem) {
+    if (problem.status === 503 || problem.status === 0) {
+      state.textContent = problem.message;
+      setTimeout(connect, POLL_MS);
+    } else failed(problem, connect);
+  }
+}
+
+function content({ text, images }) {
+  if (!images.length) return text;
+  const parts = images.map((url) => ({ type: "image_url", image_url: { url } }));
+  return [...parts, { type: "text", text }];
+}
+
+function requestBody() {
+  const system = systemPrompt();
+  const before = system ? [{ role: "system", content: system }] : [];
+  const said = messages.map((each) => ({ role: each.role, content: content(each) }));
+  return { ...requestFields(), messages: [...before, ...said] };
+}
+
+function send() {
+  const text = prompt.value.trim();
+  const images = takeImages();
+  if (stopping || (!text && !images.length)) return;
+  const message = { role: "user", text, images };
+  messages.push(message);
+  log.append(userMessage(message));
+  prompt.value = "";
+  fit();
+  answer();
+}
+
+/** Let the model answer the last message. */
+async function answer() {
+  showError("");
+  const view = new ReplyView(model);
+  const reply = { role: "assistant", text: "", thoughts: "", note: "", images: [] };
+  view.ondraw = follow;
+  log.append(view.node);
+  setBusy(new AbortController());
+  try {
+    await receive(reply, view);
+  } catch (problem) {
+    if (problem.name === "AbortError") reply.note = ["stopped", reply.note].filter(Boolean).join(" · ");
+    else failed(problem, () => again(view, reply));
+  }
+  setBusy(null);
+  if (reply.text || reply.thoughts) messages.push(reply);
+  view.end(reply, () => again(view, reply));
+}
+
+/** Answer the message before a reply anew. */
+function again(view, reply) {
+  if (stopping) return;
+  while (log.lastChild !== view.node) log.lastChild.remove();
+  view.node.remove();
+  const index = messages.indexOf(reply);
+  const before = index < 0 ? messages : messages.slice(0, index);
+  messages = before;
+  answer();
+}
+
+async function receive(reply, view) {
+  const start = performance.now();
+  let first = 0;
+  let pieces = 0;
+  let reason = "";
+  for await (const { choices, usage } of chat(requestBody(), stopping.signal)) {
+    const { delta, finish_reason } = choices[0] ?? { delta: {} };
+    const added = (delta.content ?? "") + (delta.reasoning_content ?? "");
+    reply.text += delta.content ?? "";
+    reply.thoughts += delta.reasoning_content ?? "";
+    reason = finish_reason ?? reason;
+    if (added) {
+      first ||= performance.now();
+      pieces += 1;
+      const rate = (pieces - 1) / ((performance.now() - first) / 1000);
+      if (pieces > 1) reply.note = `about ${Math.round(rate)} tokens/s`;
+    }
+    if (usage) reply.note = figures(usage, first - start, reason);
+    view.show(reply);
+  }
+}
+
+function figures(usage, first_ms, reason) {
+  const planned = usage.planned_compl_tok_per_sec?.map(Math.round).join("–");
+  return [
+    `${usage.completion_tokens} tokens`,
+    `${usage.avg_compl_tok_per_sec.toFixed(1)} tokens/s`,
+    planned && `planned ${planned}`,
+    first_ms > 0 && `first after ${(first_ms / 1000).toFixed(2)} s`,
+    reason === "length" && "cut off at its most tokens",
+  ].filter(Boolean).join(" · ");
+}
+
+function setBusy(controller) {
+  stopping = controller;
+  const isBusy = controller !== null;
+  const hadFocus = find("#composer").contains(document.activeElement);
+  find("#send").hidden = isBusy;
+  find("#stop").hidden = !isBusy;
+  if (hadFocus) prompt.focus();
+  state.textContent = isBusy ? "answering" : "";
+  find("#hint").hidden = true;
+  if (isBusy) scrollTo(0, document.body.scrollHeight);
+}
+
+/** Scroll with the reply, unless the reader has scrolled up. */
+function follow() {
+  const page = document.documentElement;
+  const below = page.scrollHeight - page.scrollTop - page.clientHeight;
+  if (below < 120) page.scrollTop = page.scrollHeight;
+}
+
+/** As high as its text, up to the most that the style allows. */
+function fit() {
+  prompt.style.height = "auto";
+  prompt.style.height = `${prompt.scrollHeight + 2}px`;
+}
+
+function onKey(event) {
+  if (event.key === "Escape" && stopping && !find("dialog[open]")) stopping.abort();
+  if (event.target !== prompt || event.key !== "Enter") return;
+  if (event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  send();
+}
+
+function startAgain() {
+  stopping?.abort();
+  messages = [];
+  log.replaceChildren();
+  showError("");
+  find("#hint").hidden = false;
+  prompt.focus();
+}
+
+async function showPlan() {
+  try {
+    plan ??= await getJson("plan");
+    find("#plan-body").replaceChildren(...planNodes(plan));
+    find("#plan").showModal();
+  } catch (problem) {
+    failed(problem, showPlan);
+  }
+}
+
+find("#composer").addEventListener("submit", (event) => {
+  event.preventDefault();
+  send();
+});
+find("#key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  useKey(find("#key").value.trim());
+  find("#key-form").hidden = true;
+  showError("");
+  prompt.focus();
+  afterKey();
+});
+find("#stop").addEventListener("click", () => stopping?.abort());
+find("#new").addEventListener("click", startAgain);
+find("#show-settings").addEventListener("click", () => find("#settings").showModal());
+find("#show-plan").addEventListener("click", showPlan);
+prompt.addEventListener("input", fit);
+addEventListener("keydown", onKey);
+keepDrops();
+restoreSettings();
+connect();
