@@ -7,7 +7,7 @@ const file = document.querySelector("#file");
 const attach = document.querySelector("#attach");
 let urls = [];
 
-/** Takes images from now on; `changed` is called after each change. */
+/** Takes images from now on; `report` gets what is wrong with a file. */
 export function acceptImages(report) {
   attach.hidden = false;
   document.querySelector("#drop-hint").hidden = false;
@@ -31,6 +31,10 @@ export function keepDrops() {
     if (event.dataTransfer.files.length) event.preventDefault();
     document.body.classList.remove("dropping");
   });
+}
+
+export function hasImages() {
+  return urls.length > 0;
 }
 
 export function takeImages() {

@@ -128,8 +128,11 @@ function code(lines) {
   return element(
     "div",
     { class: "code" },
-    element("div", { class: "bar" }, element("span", {}, language), copyButton(() => text, "Copy code")),
-    element("pre", { tabindex: "0", role: "region", "aria-label": label }, element("code", {}, text)),
+    element("div", { class: "bar" },
+      element("span", {}, language),
+      copyButton(() => text, "Copy code")),
+    element("pre", { tabindex: "0", role: "region", "aria-label": label },
+      element("code", {}, text)),
   );
 }
 
@@ -161,14 +164,24 @@ function itemNodes(lines, depth) {
 
 function table(lines) {
   const cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|");
+  const sides = cells(lines[1]).map((cell) => side(cell.trim()));
   const row = (tag, line) =>
-    element("tr", {}, ...cells(line).map((cell) => element(tag, {}, ...inline(cell.trim()))));
+    element("tr", {}, ...cells(line).map((cell, column) =>
+      element(tag, { class: sides[column] }, ...inline(cell.trim()))));
   const body = lines.slice(2).map((line) => row("td", line));
   const head = element("thead", {}, row("th", lines[0]));
-  return element("div", { class: "scroll" }, element("table", {}, head, element("tbody", {}, ...body)));
+  return element("div", { class: "scroll" },
+    element("table", {}, head, element("tbody", {}, ...body)));
+}
+
+function side(rule) {
+  if (!rule.endsWith(":")) return undefined;
+  return rule.startsWith(":") ? "center" : "right";
 }
 
 // Lengths are bounded, so that marks that nothing closes cost little.
+const LINK_TARGET =
+  /\(\s?<?(?<target>[^\s<>()]{0,2000}(?:\([^\s<>()]{0,500}\))?)>?(?: "[^"]{0,500}")?\s?\)/.source;
 const INLINE = new RegExp(
   [
     /\\(?<escaped>[!-'*-/:-@^-`{-~])/,
@@ -177,10 +190,10 @@ const INLINE = new RegExp(
     /\*(?=[^\s*])(?<star>[^]{0,2000}?[^\s*])\*(?!\*)/,
     /(?<!\w)_(?=[^\s_])(?<under>[^]{0,2000}?[^\s_])_(?!\w)/,
     /~~(?=\S)(?<struck>[^]{0,2000}?\S)~~/,
-    /!?\[(?<label>[^\]]{0,500})\]\(\s*<?(?<target>[^\s<>()]{0,2000}(?:\([^\s<>()]{0,500}\))?[^\s<>()]{0,500})>?(?:\s+"[^"]{0,500}")?\s*\)/,
+    /!?\[(?<label>[^\]]{0,500})\]/.source + LINK_TARGET,
     /(?<address>https?:\/\/[^\s<>"'`]{0,2000}[^\s<>"'`.,;:!?)\]*_])/,
   ]
-    .map((each) => each.source)
+    .map((each) => each.source ?? each)
     .join("|"),
   "g",
 );

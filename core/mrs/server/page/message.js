@@ -49,7 +49,8 @@ export class ReplyView {
     this.reply = reply;
     this.draw();
     this.node.setAttribute("aria-busy", "false");
-    const retry = element("button", { type: "button", class: "retry", onclick: again }, "Try again");
-    this.tools.replaceChildren(copyButton(() => reply.text, "Copy reply"), retry);
+    this.tools.replaceChildren(
+      copyButton(() => reply.text, "Copy reply"),
+      element("button", { type: "button", onclick: again }, "Try again"));
   }
 }

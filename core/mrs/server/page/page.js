@@ -1,7 +1,7 @@
 // The chat: sends the conversation, shows the reply as it arrives.
 
-import { chat, getJson, useKey } from "./client.js";
-import { acceptImages, keepDrops, takeImages } from "./images.js";
+import { chat, getJson, hasKey, useKey } from "./client.js";
+import { acceptImages, hasImages, keepDrops, takeImages } from "./images.js";
 import { ReplyView, userMessage } from "./message.js";
 import { planNodes } from "./plan.js";
 import { requestFields, restoreSettings, systemPrompt } from "./settings.js";
@@ -10,7 +10,7 @@ const find = (selector) => document.querySelector(selector);
 const [log, prompt, error, state] = ["#messages", "#prompt", "#error", "#state"].map(find);
 const POLL_MS = 1000;
 
-let messages = []; // {role, text, images, thoughts}
+let turns = []; // {text, images, view, reply: {text, thoughts, note}}
 let model = "the model";
 let plan = null;
 let stopping = null; // the AbortController of the reply that arrives
@@ -23,8 +23,9 @@ function showError(message) {
 
 /** Shows an error; for a missing key it asks for one, with which `again` is tried. */
 function failed(problem, again) {
-  showError(problem.message);
-  if (problem.status !== 401) return;
+  const needsKey = problem.status === 401;
+  showError(needsKey && !hasKey() ? "" : problem.message);
+  if (!needsKey) return;
   afterKey = again;
   find("#key-form").hidden = false;
   find("#key").focus();
@@ -56,50 +57,53 @@ function content({ text, images }) {
 function requestBody() {
   const system = systemPrompt();
   const before = system ? [{ role: "system", content: system }] : [];
-  const said = messages.map((each) => ({ role: each.role, content: content(each) }));
-  return { ...requestFields(), messages: [...before, ...said] };
+  const answered = turns.slice(0, -1).filter((turn) => turn.reply.text);
+  const said = answered.flatMap((turn) => [
+    { role: "user", content: content(turn) },
+    { role: "assistant", content: turn.reply.text },
+  ]);
+  const last = { role: "user", content: content(turns.at(-1)) };
+  return { ...requestFields(), messages: [...before, ...said, last] };
 }
 
 function send() {
   const text = prompt.value.trim();
-  const images = takeImages();
-  if (stopping || (!text && !images.length)) return;
-  const message = { role: "user", text, images };
-  messages.push(message);
-  log.append(userMessage(message));
+  if (stopping || (!text && !hasImages())) return;
+  const turn = { text, images: takeImages() };
+  turns.push(turn);
+  log.append(userMessage(turn));
   prompt.value = "";
   fit();
-  answer();
+  answer(turn);
 }
 
-/** Let the model answer the last message. */
-async function answer() {
-  showError("");
+/** Let the model answer the last turn. */
+async function answer(turn) {
   const view = new ReplyView(model);
-  const reply = { role: "assistant", text: "", thoughts: "", note: "", images: [] };
+  const reply = { text: "", thoughts: "", note: "" };
+  Object.assign(turn, { view, reply });
   view.ondraw = follow;
   log.append(view.node);
+  showError("");
   setBusy(new AbortController());
   try {
     await receive(reply, view);
   } catch (problem) {
-    if (problem.name === "AbortError") reply.note = ["stopped", reply.note].filter(Boolean).join(" · ");
-    else failed(problem, () => again(view, reply));
+    const isStop = problem.name === "AbortError";
+    reply.note = [isStop ? "stopped" : "failed", reply.note].filter(Boolean).join(" · ");
+    if (!isStop) failed(problem, () => again(turn));
   }
   setBusy(null);
-  if (reply.text || reply.thoughts) messages.push(reply);
-  view.end(reply, () => again(view, reply));
+  view.end(reply, () => again(turn));
 }
 
-/** Answer the message before a reply anew. */
-function again(view, reply) {
-  if (stopping) return;
-  while (log.lastChild !== view.node) log.lastChild.remove();
-  view.node.remove();
-  const index = messages.indexOf(reply);
-  const before = index < 0 ? messages : messages.slice(0, index);
-  messages = before;
-  answer();
+/** Answer a turn anew; those after it go. */
+function again(turn) {
+  if (stopping || !turns.includes(turn)) return;
+  turns.length = turns.indexOf(turn) + 1;
+  while (log.lastChild !== turn.view.node) log.lastChild.remove();
+  turn.view.node.remove();
+  answer(turn);
 }
 
 async function receive(reply, view) {
@@ -143,7 +147,7 @@ function setBusy(controller) {
   find("#stop").hidden = !isBusy;
   if (hadFocus) prompt.focus();
   state.textContent = isBusy ? "answering" : "";
-  find("#hint").hidden = true;
+  find("#hint").hidden = turns.length > 0;
   if (isBusy) scrollTo(0, document.body.scrollHeight);
 }
 
@@ -170,7 +174,7 @@ function onKey(event) {
 
 function startAgain() {
   stopping?.abort();
-  messages = [];
+  turns = [];
   log.replaceChildren();
   showError("");
   find("#hint").hidden = false;

@@ -70,11 +70,10 @@ function layersNode(layers, devices) {
   const rects = layers.map((device, index) =>
     svg("rect", { x: index * step, y: 0, width: step - gap, height: 24, class: `on-${device % 6}` },
       svg("title", {}, `layer ${index}: ${devices[device]?.label}`)));
-  const counts = devices.map((each, index) => [each, index]).filter(([each]) => each.layers);
-  const text = counts.map(([each]) => `${each.layers} on ${each.label}`).join(", ");
+  const text = "Layers: " + devices.map((each) => `${each.layers} on ${each.label}`).join(", ");
   return element("section", {},
-    element("h3", {}, `Layers: ${text}`),
-    svg("svg", { viewBox: `0 0 ${WIDTH} 24`, role: "img", "aria-label": `Layers: ${text}` }, ...rects),
+    element("h3", {}, text),
+    svg("svg", { viewBox: `0 0 ${WIDTH} 24`, role: "img", "aria-label": text }, ...rects),
     element("ul", { class: "legend" },
-      ...counts.map(([each, index]) => element("li", { class: `on-${index % 6}` }, each.label))));
+      ...devices.map((each, index) => element("li", { class: `on-${index % 6}` }, each.label))));
 }
