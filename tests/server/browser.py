@@ -11,7 +11,7 @@ import select
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,19 @@ class Browser:
         modifiers = 8 if shift else 0
         self.call("Input.dispatchKeyEvent", type="keyDown", modifiers=modifiers, **common, **text)
         self.call("Input.dispatchKeyEvent", type="keyUp", modifiers=modifiers, **common)
+
+    def drop_images(self, files: Sequence[bytes]) -> None:
+        """Drop PNG files on the page, and wait until it shows them."""
+        texts = json.dumps([base64.b64encode(file).decode() for file in files])
+        self.run(
+            "(() => { const data = new DataTransfer();"
+            f" for (const text of {texts}) {{"
+            "   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));"
+            "   data.items.add(new File([bytes], 'a.png', {type: 'image/png'})); }"
+            " const options = {dataTransfer: data, bubbles: true, cancelable: true};"
+            " document.body.dispatchEvent(new DragEvent('drop', options)); })()"
+        )
+        self.until(f"document.querySelectorAll('#images img').length === {len(files)}")
 
     def show(self, width: int, height: int, *, dark: bool = False) -> None:
         self.call(

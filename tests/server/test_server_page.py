@@ -276,24 +276,18 @@ def test_a_key_is_asked_for_only_if_the_server_wants_one(
 def test_images_are_dropped_and_sent(page: Browser, viewer: RunningServer) -> None:
     page.open(f"{viewer.url}/", "!document.querySelector('#attach').hidden")
     page.run(WATCH)
-    images = ["three_red_circles", "one_blue_star"]
-    urls = [base64.b64encode((IMAGES / f"{name}.png").read_bytes()).decode() for name in images]
-    page.run(
-        "(async () => { const data = new DataTransfer();"
-        f" for (const text of {json.dumps(urls)}) {{"
-        "   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));"
-        "   data.items.add(new File([bytes], 'a.png', {type: 'image/png'})); }"
-        " const options = {dataTransfer: data, bubbles: true, cancelable: true};"
-        " document.body.dispatchEvent(new DragEvent('drop', options)); })()"
-    )
-    page.until("document.querySelectorAll('#images img').length === 2")
+    files = [
+        (IMAGES / f"{name}.png").read_bytes() for name in ("three_red_circles", "one_blue_star")
+    ]
+    page.drop_images(files)
     page.run("document.querySelectorAll('#images button')[1].click()")
     page.run("document.querySelector('[name=max_tokens]').value = 12")
     page.run("document.querySelector('#prompt').focus()")
     ask(page, "What is this?")
     assert "red" in page.run(TEXT)
     image, text = page.run("sent.messages[0].content")
-    assert image["image_url"]["url"] == f"data:image/png;base64,{urls[0]}"
+    base64_text = base64.b64encode(files[0]).decode()
+    assert image["image_url"]["url"] == f"data:image/png;base64,{base64_text}"
     assert text["text"] == "What is this?"
     assert page.run("document.querySelectorAll('#images li').length") == 0
 
