@@ -21,6 +21,7 @@ from mrs.server.wire import send_body, send_error
 
 #: Paths that say nothing about requests, so that probes need no key.
 _OPEN_PATHS = ("/", "/health", "/ready", "/docs", "/openapi.json")
+_OPEN_FOLDER = "/page/"
 _EXPOSED = "x-request-id, x-ignored-fields, retry-after"
 _VALID_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _PREFLIGHT_SECONDS = 600
@@ -109,7 +110,7 @@ class Guard:
 
     def _check_key(self, headers: Headers, path: str) -> bytes:
         """A value that differs between keys. Raises ApiError for a wrong key."""
-        if not self._keys or path in _OPEN_PATHS:
+        if not self._keys or path in _OPEN_PATHS or path.startswith(_OPEN_FOLDER):
             return b""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")

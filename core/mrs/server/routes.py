@@ -7,6 +7,7 @@ from typing import Any
 from starlette.routing import Route as StarletteRoute
 
 from mrs.server.chat import chat
+from mrs.server.chat_page import chat_page, page_file, plan
 from mrs.server.chat_request import ChatRequest
 from mrs.server.chat_response import ChatChunk, ChatCompletion
 from mrs.server.completion_request import CompletionRequest
@@ -55,6 +56,9 @@ ROUTES = (
     Route("POST", "/re_isq", requantize, Requantized, RequantizeRequest),
     Route("GET", "/openapi.json", openapi, dict[str, Any]),
     Route("GET", "/docs", docs, Raw, media_type="text/html"),
+    Route("GET", "/", chat_page, Raw, media_type="text/html"),
+    Route("GET", "/page/{name}", page_file, Raw, media_type="text/javascript"),
+    Route("GET", "/plan", plan, dict[str, Any]),
 )
 
 

@@ -1,0 +1,69 @@
+// Requests to the server. The API key lives as long as the tab.
+
+const KEY = "mrs-api-key";
+
+export class HttpError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+export function hasKey() {
+  return sessionStorage.getItem(KEY) !== null;
+}
+
+export function useKey(key) {
+  sessionStorage.setItem(KEY, key);
+}
+
+async function request(path, options = {}) {
+  const key = sessionStorage.getItem(KEY);
+  const headers = key ? { authorization: `Bearer ${key}` } : {};
+  const response = await fetch(path, { ...options, headers }).catch((error) => {
+    if (error.name === "AbortError") throw error;
+    throw new HttpError(0, `The server does not answer: ${error.message}`);
+  });
+  if (!response.ok) throw new HttpError(response.status, await reason(response));
+  return response;
+}
+
+async function reason(response) {
+  const text = await response.text();
+  try {
+    return JSON.parse(text).error.message;
+  } catch {
+    return text || response.statusText;
+  }
+}
+
+export async function getJson(path) {
+  return (await request(path)).json();
+}
+
+/** The chunks of a streamed chat completion. */
+export async function* chat(fields, signal) {
+  const body = { ...fields, stream: true, stream_options: { include_usage: true } };
+  const options = { method: "POST", body: JSON.stringify(body), signal };
+  const response = await request("v1/chat/completions", options);
+  for await (const data of events(response.body)) {
+    if (data === "[DONE]") return;
+    const chunk = JSON.parse(data);
+    if (chunk.error) throw new HttpError(response.status, chunk.error.message);
+    yield chunk;
+  }
+  throw new HttpError(response.status, "The connection ended before the reply did.");
+}
+
+/** The data of server-sent events, each of which is one line. */
+async function* events(stream) {
+  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) if (line.startsWith("data: ")) yield line.slice(6);
+  }
+}

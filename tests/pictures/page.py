@@ -1,0 +1,43 @@
+"""Takes a screenshot of the server's page: the demo vision model answers about an image.
+
+    PYTHONPATH=tests:tests/server python tests/pictures/page.py man/page.png
+
+Needs Chromium.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from browser import browsing, find_chromium
+from running_server import running
+
+from mrs.request import ModelSource, VisionRequest
+
+IMAGE = Path(__file__).with_name("three_red_circles.png")
+QUESTIONS = ("What is in this image?", "What colour are they?")
+
+
+def main(path: Path) -> None:
+    program = find_chromium()
+    assert program, "install Chromium"
+    source = ModelSource("demo-vision", "safetensors")
+    with (
+        TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        running(source=source, vision=VisionRequest()) as server,
+        browsing(program, Path(folder)) as page,
+    ):
+        page.show(860, 620)
+        page.open(f"{server.url}/", "!document.querySelector('#attach').hidden")
+        page.drop_images([IMAGE.read_bytes()])
+        for count, question in enumerate(QUESTIONS, 1):
+            page.type(question)
+            page.press("Enter")
+            page.until(f"document.querySelectorAll('.reply[aria-busy=false]').length === {count}")
+        page.screenshot(path)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
