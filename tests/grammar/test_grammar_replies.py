@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -134,12 +135,22 @@ def small_model() -> Iterator[LoadedModel]:
     made.close()
 
 
-def test_a_preempted_reply_goes_on_where_it_was(small_model: LoadedModel) -> None:
+def test_a_preempted_reply_goes_on_where_it_was(
+    small_model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pattern = r"([A-Z][a-z]{2,8}( [a-z]{2,8}){2,5}\. ){4}"
+    forward, all_wait = Worker.forward, threading.Event()
+
+    def waits(worker: Worker, batch: ScheduledBatch) -> torch.Tensor:
+        assert all_wait.wait(60)
+        return forward(worker, batch)
+
+    monkeypatch.setattr(Worker, "forward", waits)
     streams = [
         small_model.stream_chat(QUESTION, sampling_of(Grammar("regex", pattern), seed=n))
         for n in range(4)
     ]
+    all_wait.set()
     assert all(re.fullmatch(pattern, read(each)[0]) for each in streams)
     assert small_model.engine.stats.preempted > 0
 
