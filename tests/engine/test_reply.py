@@ -85,7 +85,8 @@ def test_what_was_planned_stands_beside_what_was_measured(model: LoadedModel) ->
 def test_replies_that_share_steps_were_not_planned_for(model: LoadedModel) -> None:
     # So long that the first has not ended when the second begins.
     long = replace(LIKELIEST, ignore_eos=True, max_tokens=300)
-    two = [model.stream_chat(QUESTION, long) for _ in range(2)]
+    asked: list[Message] = [{"role": "user", "content": "Count for a long time"}]
+    two = [model.stream_chat(asked, long) for _ in range(2)]
     for reply in two:
         *_, end = reply
         assert isinstance(end, Finished)
