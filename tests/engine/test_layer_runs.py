@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from mrs.cache.sequence_cache import SequenceCache
-from mrs.devices.cpu_path import cpu_path
 from mrs.engine.engine import Engine
 from mrs.kernels.cpu.library import is_available
 from mrs.model.batch import SequenceInput, forward_batch
@@ -67,7 +66,6 @@ def test_every_logit_is_the_same(kind: str, offset: int) -> None:
                 cache.rewind(back)
 
 
-@pytest.mark.skipif(cpu_path() == "portable", reason="portable C decodes weights for 4 tokens on")
 def test_many_tokens_pass_the_halves_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Ctrl-C is answered between them."""
     row_counts: list[int] = []

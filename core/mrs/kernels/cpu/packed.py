@@ -85,8 +85,9 @@ class PackedMatrix:
         Torch's bf16 matrix units treat subnormal weights as 0, so matrices with such weights are
         always multiplied by the library.
         """
-        has_subnormal = self._subnormal is not None and bool(self._subnormal.any())
-        return sys.maxsize if has_subnormal else self._dense_tokens
+        if self._dense_tokens == sys.maxsize or self._subnormal is None:
+            return self._dense_tokens
+        return sys.maxsize if bool(self._subnormal.any()) else self._dense_tokens
 
     def fill(self, blocks: Tensor, first_row: int = 0) -> None:
         """Write rows of a file's blocks, uint8 (R, row_bytes), from row `first_row` on.
