@@ -22,11 +22,11 @@ static bool feed_forward_some(const FeedForward *f, const float *x, int64_t toke
  * memory is missing. */
 EXPORT bool mrs_feed_forward(const FeedForward *f, const float *x, int64_t tokens,
                              int64_t max_tokens, float *scratch, float *out, int threads) {
-    const int64_t hidden = f->gate->columns, panel = PIECE_TOKENS;
+    const int64_t hidden = f->gate->columns;
     const int64_t pieces = divide_up(tokens, max_tokens);
-    const int64_t count = divide_up(divide_up(tokens, pieces), panel);
-    for (int64_t token = 0; token < tokens; token += count * panel)
-        if (!feed_forward_some(f, x + token * hidden, at_most(count * panel, tokens - token),
+    const int64_t count = divide_up(divide_up(tokens, pieces), PIECE_TOKENS) * PIECE_TOKENS;
+    for (int64_t token = 0; token < tokens; token += count)
+        if (!feed_forward_some(f, x + token * hidden, at_most(count, tokens - token),
                                scratch, out + token * hidden, threads))
             return false;
     return true;

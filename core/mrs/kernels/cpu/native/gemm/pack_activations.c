@@ -68,11 +68,9 @@ static int panel_width(int64_t tokens, int most) {
 /* The panels that a matrix needs, without data. */
 static PackedActivations plan_panels(const Product *p, const Matrix *m) {
     PackedActivations a = {.format = (Format)m->format};
-    const bool has_wide = m->kernels->multiply_wide && !is_float(a.format);
-    a.width = panel_width(p->tokens, has_wide && p->tokens > m->kernels->narrow_tokens
-                                         ? WIDE_TOKENS
-                                         : m->kernels->narrow_tokens);
-    a.is_wide = a.width > m->kernels->narrow_tokens;
+    const int narrow = m->kernels->narrow_tokens;
+    a.is_wide = m->kernels->multiply_wide && !is_float(a.format) && p->tokens > narrow;
+    a.width = panel_width(p->tokens, a.is_wide ? WIDE_TOKENS : narrow);
     if (a.format == BF16 && m->kernels->multiplies_bf16) a.format = BF16_PAIRS;
     a.panels = divide_up(p->tokens, a.width);
     const int64_t bytes =

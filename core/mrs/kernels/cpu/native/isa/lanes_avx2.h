@@ -57,16 +57,6 @@ static inline Floats lanes_sum_value(Ints sum) { return lanes_convert(sum); }
 static inline Floats lanes_sum_times(Ints sum, Floats scale) {
     return lanes_mul(lanes_convert(sum), scale);
 }
-static inline float lanes_horizontal_sum(Floats v) {
-    __m128 sum = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-    sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
-    return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
-}
-/* out[i] = the sum over the lanes of v[i]; pairs of vectors are merged while they are added. */
-static inline void lanes_four_horizontal_sums(const Floats v[4], float *out) {
-    __m256 four = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
-    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(four), _mm256_extractf128_ps(four, 1)));
-}
 /* v[i][j] becomes v[j][i]. */
 static inline void lanes_transpose(Floats v[8]) {
     __m256 pairs[8], fours[8];

@@ -98,17 +98,6 @@ static inline Floats lanes_sum_times(Ints sum, Floats scale) {
     Floats start = lanes_mul(scale, lanes_float(-12582912.0f));
     return lanes_fma(_mm512_castsi512_ps(sum), scale, start);
 }
-static inline float lanes_horizontal_sum(Floats v) { return _mm512_reduce_add_ps(v); }
-/* out[i] = the sum over the lanes of v[i]; pairs of vectors are merged while they are added. */
-static inline void lanes_four_horizontal_sums(const Floats v[4], float *out) {
-    __m512 a = _mm512_add_ps(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
-    __m512 b = _mm512_add_ps(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
-    __m512d c = _mm512_castps_pd(a), d = _mm512_castps_pd(b);
-    __m512 four = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(c, d)),
-                                _mm512_castpd_ps(_mm512_unpackhi_pd(c, d)));
-    __m256 two = _mm256_add_ps(_mm512_castps512_ps256(four), _mm512_extractf32x8_ps(four, 1));
-    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(two), _mm256_extractf128_ps(two, 1)));
-}
 /* v[i][j] becomes v[j][i]. */
 static inline void lanes_transpose(Floats v[16]) {
     __m512 pairs[16], fours[16], eights[16];

@@ -55,11 +55,6 @@ static inline Floats lanes_sum_value(Ints sum) { return lanes_convert(sum); }
 static inline Floats lanes_sum_times(Ints sum, Floats scale) {
     return lanes_mul(lanes_convert(sum), scale);
 }
-static inline float lanes_horizontal_sum(Floats v) { return vaddvq_f32(v); }
-/* out[i] = the sum over the lanes of v[i]; pairs of vectors are merged while they are added. */
-static inline void lanes_four_horizontal_sums(const Floats v[4], float *out) {
-    vst1q_f32(out, vpaddq_f32(vpaddq_f32(v[0], v[1]), vpaddq_f32(v[2], v[3])));
-}
 /* v[i][j] becomes v[j][i]. */
 static inline void lanes_transpose(Floats v[4]) {
     const float32x4x2_t a = vtrnq_f32(v[0], v[1]), b = vtrnq_f32(v[2], v[3]);

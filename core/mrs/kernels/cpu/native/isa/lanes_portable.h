@@ -65,10 +65,6 @@ static inline Floats lanes_sum_value(Ints sum) { return lanes_convert(sum); }
 static inline Floats lanes_sum_times(Ints sum, Floats scale) {
     return lanes_mul(lanes_convert(sum), scale);
 }
-static inline float lanes_horizontal_sum(Floats v) { return (v[0] + v[1]) + (v[2] + v[3]); }
-static inline void lanes_four_horizontal_sums(const Floats v[4], float *out) {
-    for (int i = 0; i < 4; i++) out[i] = lanes_horizontal_sum(v[i]);
-}
 /* v[i][j] becomes v[j][i]. */
 static inline void lanes_transpose(Floats v[4]) {
     const Floats a = v[0], b = v[1], c = v[2], d = v[3];
