@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from running_server import RunningServer, running
+from running_server import RunningServer, running, slow_down
 
 from support.threads import one_thread
 
@@ -17,3 +17,8 @@ def server() -> Iterator[RunningServer]:
     with running() as made:
         yield made
         made.wait_until_idle()
+
+
+@pytest.fixture
+def slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_down(0.02, monkeypatch.setattr)

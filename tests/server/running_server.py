@@ -14,6 +14,7 @@ import httpx
 import openai
 
 from mrs.engine.engine import EngineStats
+from mrs.engine.worker import Worker
 from mrs.loaded_model import LoadedModel
 from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
@@ -75,6 +76,17 @@ def until(is_so: Callable[[], bool], seconds: float = 20) -> None:
     while not is_so():
         assert time.monotonic() < deadline_s, "it did not happen in time"
         time.sleep(0.005)
+
+
+def slow_down(step_s: float, set_attribute: Callable[[type, str, object], None] = setattr) -> None:
+    """Let each step take `step_s` longer, so that a reply is not over before a test acts."""
+    forward = Worker.forward
+
+    def slow(worker: Worker, batch: Any) -> Any:
+        time.sleep(step_s)
+        return forward(worker, batch)
+
+    set_attribute(Worker, "forward", slow)
 
 
 @contextmanager

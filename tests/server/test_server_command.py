@@ -25,6 +25,7 @@ from mrs_cli.environment import Environment
 
 README = Path(__file__).parents[2] / "README.md"
 MRS = [sys.executable, "-m", "mrs_cli"]
+SLOW_MRS = [sys.executable, str(Path(__file__).with_name("slow_mrs.py"))]
 ENDLESS = {"messages": "Hi", "max_tokens": 2000, "ignore_eos": True, "stream": True}
 
 
@@ -110,9 +111,10 @@ def test_a_port_in_use_is_named_before_the_model_is_loaded() -> None:
 class Process:
     """`mrs` in a process of its own; `lines` are those of its standard error."""
 
-    def __init__(self, *words: str) -> None:
+    def __init__(self, *words: str, slow: bool = False) -> None:
+        command = SLOW_MRS if slow else MRS
         self.process = subprocess.Popen(
-            [*MRS, *words], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            [*command, *words], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read)
@@ -136,8 +138,8 @@ class Process:
 def start() -> Iterator[Callable[..., Process]]:
     made: list[Process] = []
 
-    def start(*words: str) -> Process:
-        made.append(Process(*words))
+    def start(*words: str, slow: bool = False) -> Process:
+        made.append(Process(*words, slow=slow))
         return made[-1]
 
     yield start
@@ -164,8 +166,8 @@ def test_the_commands_of_the_readme_answer(start: Callable[..., Process]) -> Non
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 def test_sigterm_drains_and_says_so(start: Callable[..., Process]) -> None:
-    mrs = start("--json", "-p", "0", "plain", "-m", "demo")
-    body = {**ENDLESS, "max_tokens": 300}
+    mrs = start("--json", "-p", "0", "plain", "-m", "demo", slow=True)
+    body = {**ENDLESS, "max_tokens": 100}
     with httpx.stream("POST", mrs.url + CHAT, json=body, timeout=60) as reply:
         lines = reply.iter_lines()
         next(lines)
@@ -174,15 +176,16 @@ def test_sigterm_drains_and_says_so(start: Callable[..., Process]) -> None:
     assert mrs.end() == 0
     assert any("stopping: 1 request is running" in line for line in mrs.lines)
     (found,) = (json.loads(line) for line in mrs.lines if line.startswith('{"event":"request"'))
-    assert found["completion_tokens"] == 300
+    assert found["completion_tokens"] == 100
     assert found["status"] == 200
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 def test_a_second_ctrl_c_stops_at_once(start: Callable[..., Process]) -> None:
-    mrs = start("serve", "-p", "0", "-m", "demo")
+    mrs = start("serve", "-p", "0", "-m", "demo", slow=True)
     with httpx.stream("POST", mrs.url + CHAT, json={**ENDLESS, "n": 2}, timeout=60) as reply:
-        next(reply.iter_lines())
+        lines = reply.iter_lines()  # to drop it would close the connection
+        next(lines)
         mrs.process.send_signal(signal.SIGINT)
         until(lambda: any("stopping" in line for line in mrs.lines))
         mrs.process.send_signal(signal.SIGINT)

@@ -72,6 +72,7 @@ def error_of(response: bytes) -> dict[str, object]:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 @pytest.mark.parametrize("stream", ["0", "1"])
+@pytest.mark.usefixtures("slow_steps")
 def test_a_killed_client_frees_its_sequence(strict: RunningServer, stream: str) -> None:
     host, port = strict.address
     command = [sys.executable, "-c", KILLED_CLIENT, host, str(port), stream]
@@ -80,7 +81,7 @@ def test_a_killed_client_frees_its_sequence(strict: RunningServer, stream: str) 
         assert client.stdout.readline() == b"sent\n"
         until(lambda: strict.stats.running == 1)
         os.kill(client.pid, signal.SIGKILL)
-    until(lambda: strict.stats[:2] == (0, 0), seconds=5)
+    until(lambda: strict.stats[:2] == (0, 0), seconds=10)
 
 
 def test_a_body_that_stops_halfway_ends_with_an_error(strict: RunningServer) -> None:
