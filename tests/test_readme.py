@@ -120,7 +120,9 @@ def test_the_families_are_those_of_the_registries():
 
 
 def test_every_path_of_contributing_exists():
-    text = (ROOT / "CONTRIBUTING.md").read_text()
+    recipes = [(ROOT / "core/mrs").rglob("__init__.py"), (ROOT / "cli").rglob("__init__.py")]
+    texts = [path.read_text() for paths in recipes for path in paths]
+    text = "\n".join([(ROOT / "CONTRIBUTING.md").read_text(), *texts])
     paths = [path for path in re.findall(r"`([a-z_./]+/[a-z_.]*)`", text) if "<" not in path]
     roots = (ROOT, ROOT / "core/mrs", ROOT / "cli/mrs_cli", ROOT / "tests")
     within = [folder for root in roots for folder in (root, *filter(Path.is_dir, root.glob("*")))]
