@@ -6,26 +6,18 @@ import random
 from types import SimpleNamespace
 
 import pytest
-import torch
 from prefix_caches import (
-    BLOCK,
     KINDS,
-    TOKEN_BYTES,
     WINDOW,
     contents,
     evict_all,
     feed,
     found,
     manager,
-    space,
     store,
 )
 
-from mrs.cache.cache_space import CacheBuilder, CacheConfig
-from mrs.cache.prefix.manager import PrefixCacheManager
 from mrs.engine.sequence import Sequence
-from mrs.kernels.paged import PagedKV
-from mrs.sizes.blocks import CacheSize
 
 KIND_NAMES = list(KINDS)
 
@@ -145,99 +137,6 @@ def test_zero_turns_it_off() -> None:
     prefixes.evict_caches()
 
 
-def used_blocks() -> int:
-    (pool,) = space("dense").pools
-    return pool.used
-
-
-def test_going_on_from_the_end_copies_nothing() -> None:
-    """Not even the last block, to which nobody has added since; who comes second copies it."""
-    prefixes = manager()
-    store(prefixes, "dense", [1, 2, 3])
-    before = used_blocks()
-    first = prefixes.search_for_matching_cache([1, 2, 3, 4])
-    second = prefixes.search_for_matching_cache([1, 2, 3, 5])
-    assert first is not None
-    assert second is not None
-    assert contents(first) == contents(feed(KINDS["dense"](), [1, 2, 3]))
-    before += 1  # that of the fresh one
-    assert used_blocks() == before
-    assert contents(second) == contents(feed(KINDS["dense"](), [1, 2, 3]))
-    assert used_blocks() == before + 2  # and that of the second
-    assert found(prefixes, "dense", [1, 2, 3, 6]) == 3
-
-
-@pytest.mark.parametrize("kept", [3, 5, 8, 13, 15])
-def test_a_hit_shares_all_blocks_but_the_last_partial_one(kept: int) -> None:
-    prefixes = manager()
-    tokens = list(range(1, 21))
-    store(prefixes, "dense", tokens)
-    before = used_blocks()
-    hit = prefixes.search_for_matching_cache([*tokens[:kept], 50])
-    assert hit is not None
-    assert used_blocks() == before
-    feed(hit, [50])
-    assert used_blocks() == before + 1
-    feed(hit, [51, 52, 53, 54, 55, 56])
-    assert found(prefixes, "dense", [*tokens, 60]) == 20
-    hit.release()
-    assert used_blocks() == before
-
-
-def test_sixteen_sequences_hold_a_common_prefix_once() -> None:
-    """Measured in bytes of blocks that are in use."""
-    prefixes, (pool,) = manager(), space("dense").pools
-    prefix = [number % 50 for number in range(2000)]
-    before = pool.used
-    store(prefixes, "dense", prefix)
-    running = []
-    for number in range(16):
-        hit = prefixes.search_for_matching_cache([*prefix, 100 + number])
-        assert hit is not None
-        running.append(feed(hit, [100 + number]))
-    own = len(running) * BLOCK * 2 * TOKEN_BYTES
-    in_use = (pool.used - before) * sum(pool.block_bytes().values())
-    assert in_use == 2000 * 2 * TOKEN_BYTES + own
-    assert len({id(cache) for cache in running}) == 16
-    for number, cache in enumerate(running):
-        assert cache.length == 2001
-        assert contents(cache)[0][-3:] == [49.0, 100.0 + number, 99.0]
-        cache.release()
-
-
-def test_a_full_window_that_is_rewound_leaves_what_is_stored() -> None:
-    prefixes = manager("window")
-    tokens = [1, 2, 3, 4, 5, 6]
-    store(prefixes, "window", tokens)
-    hit = prefixes.search_for_matching_cache([1, 2, 3, 4, 5, 70])
-    assert hit is not None
-    feed(hit, [70, 71])
-    assert found(prefixes, "window", [*tokens, 7]) == 6
-
-
-@pytest.mark.parametrize("kind", KIND_NAMES)
-def test_what_is_stored_stays_while_its_cache_goes_on(kind: str) -> None:
-    prefixes = manager(kind)
-    cache = feed(KINDS[kind](), [1, 2, 3, 4, 5, 6, 7])
-    prefixes.add_sequence([1, 2, 3, 4, 5, 6, 7], cache)
-    feed(cache, range(30, 60))
-    assert found(prefixes, kind, [1, 2, 3, 4, 5, 6, 7, 8]) == 7
-
-
-def test_a_common_beginning_takes_memory_once() -> None:
-    prefixes = manager(n=100)
-    system = list(range(100, 200))
-    for first in range(20):
-        hit = prefixes.search_for_matching_cache([*system, first, 20])
-        cache = feed(hit or KINDS["dense"](), [] if hit else system)
-        prefixes.add_sequence(system, cache)
-        prefixes.add_sequence([*system, first, 20, 21, 22], feed(cache, [first, 20, 21, 22]))
-        cache.release()
-    assert prefixes.nbytes == (len(system) + 20 * 4) * 2 * TOKEN_BYTES
-    for first in range(20):
-        assert found(prefixes, "dense", [*system, first, 20, 99]) == len(system) + 2
-
-
 def test_an_extension_takes_the_place_of_what_it_extends() -> None:
     prefixes = manager()
     for length in (3, 5, 9):
@@ -245,90 +144,6 @@ def test_an_extension_takes_the_place_of_what_it_extends() -> None:
     assert len(prefixes) == 1
     store(prefixes, "dense", range(9))
     assert len(prefixes) == 1
-
-
-def test_a_hit_makes_a_sequence_recent() -> None:
-    prefixes = manager(n=9, budget=2 * 4 * 2 * TOKEN_BYTES)  # two sequences of one block
-    store(prefixes, "dense", [1, 1, 1])
-    store(prefixes, "dense", [2, 2, 2])
-    assert found(prefixes, "dense", [1, 1, 1, 9]) == 3
-    store(prefixes, "dense", [3, 3, 3])
-    prefixes.evict_caches()
-    assert found(prefixes, "dense", [2, 2, 2, 9]) == 0
-    assert found(prefixes, "dense", [1, 1, 1, 9]) == 3
-
-
-def test_past_the_byte_budget_the_oldest_are_dropped() -> None:
-    prefixes = manager(n=2, budget=3 * 4 * 2 * TOKEN_BYTES)  # three sequences of four tokens
-    for first in range(8):
-        store(prefixes, "dense", [first, 1, 2, 3])
-        prefixes.evict_caches()
-        assert prefixes.nbytes <= 3 * 4 * 2 * TOKEN_BYTES
-    assert [found(prefixes, "dense", [f, 1, 2, 3, 4]) for f in range(8)] == [0] * 5 + [4] * 3
-
-
-def test_a_dropped_sequence_leaves_what_others_share_with_it() -> None:
-    prefixes = manager(n=2, budget=5 * BLOCK * 2 * TOKEN_BYTES)
-    first = [1, 2, 3, 4, 5, 6, 7, 8]
-    store(prefixes, "dense", first)
-    for other in ([7, 8, 9, 1], [9, 9, 9, 9]):
-        hit = prefixes.search_for_matching_cache([1, 2, 3, 4, *other])
-        assert hit is not None
-        prefixes.add_sequence([1, 2, 3, 4, *other], feed(hit, other))
-        hit.release()
-    store(prefixes, "dense", [5, 5, 5, 5, 5])
-    prefixes.evict_caches()
-    assert len(prefixes) == 3
-    assert found(prefixes, "dense", [*first, 9]) == 4
-    assert found(prefixes, "dense", [1, 2, 3, 4, 7, 8, 9, 1, 4]) == 8
-
-
-@pytest.mark.parametrize(("device", "left"), [("cpu", 5), ("meta", 2)])
-def test_no_more_than_n_stay_on_an_accelerator(device: str, left: int) -> None:
-    builder = CacheBuilder(CacheConfig(CacheSize(100, 1, 4, BLOCK), torch.float32))
-    options = {"dtype": torch.float32, "device": torch.device(device)}
-    builder.add_paged(PagedKV(2, 3, 1, block_tokens=BLOCK, **options))
-    own = builder.build()
-    prefixes = PrefixCacheManager(2, new_cache=own.new)
-    for first in range(5):
-        cache = feed(own.new(), [first, 1, 2])
-        prefixes.add_sequence([first, 1, 2], cache)
-        cache.release()
-    prefixes.evict_caches()
-    assert len(prefixes) == left
-    assert own.pools[0].used == left
-
-
-@pytest.mark.parametrize("kind", KIND_NAMES)
-def test_evicting_all_forgets_everything(kind: str) -> None:
-    prefixes = manager(kind)
-    store(prefixes, kind, [1, 2])
-    store(prefixes, kind, [3, 4])
-    evict_all(prefixes)
-    assert len(prefixes) == prefixes.nbytes == 0
-    assert found(prefixes, kind, [1, 2, 3]) == 0
-
-
-def test_what_a_running_sequence_holds_is_not_counted() -> None:
-    prefixes = manager()
-    cache = feed(KINDS["dense"](), range(5))
-    prefixes.add_sequence(range(5), cache)
-    assert prefixes.nbytes == 0
-    cache.release()
-    assert prefixes.nbytes == 2 * BLOCK * 2 * TOKEN_BYTES
-    assert found(prefixes, "dense", [0, 1, 2, 3, 4, 5]) == 5
-
-
-@pytest.mark.parametrize("kind", KIND_NAMES)
-def test_blocks_of_forgotten_sequences_are_free(kind: str) -> None:
-    before = [pool.used for pool in space(kind).pools]
-    prefixes = manager(kind)
-    for first in range(5):
-        store(prefixes, kind, [1, 2, 3, 4, 5, first, 1, 2, 3, 4, 5, 6, 7, 8, 9])
-        assert found(prefixes, kind, [1, 2, 3, 4, 5, first, 9]) in (0, 5, 6)
-    assert [pool.used for pool in space(kind).pools] != before
-    evict_all(prefixes)
-    assert [pool.used for pool in space(kind).pools] == before
 
 
 def test_where_sequences_parted_is_known_for_the_next() -> None:
