@@ -229,7 +229,7 @@ class ModelLoader:
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         import torch
 
-        from mrs.kernels.cpu.weight_memory import keep_freed_memory, use_one_heap
+        from mrs.kernels.cpu.heap import keep_freed_memory, use_one_heap
         from mrs.load.load import load_weights
         from mrs.load.tensor_reader import TORCH_DTYPES
         from mrs.model.decoder import Decoder
@@ -299,6 +299,7 @@ def _engine(
 
     from mrs.engine.engine_builder import EngineConfig, build_engine
     from mrs.engine.loop import EngineLoop
+    from mrs.kernels.cpu.heap import HeapLimit
 
     budgets = plan.prefix_budgets().items()
     config = EngineConfig(
@@ -313,7 +314,9 @@ def _engine(
         target_gap_s=request.target_gap_s,
         prompt_tokens_per_s=plan.speed.prompt.middle,
     )
-    return EngineLoop(build_engine(decoder, config))
+    on_cpu = [n for n, device in enumerate(plan.devices) if device.torch_device == "cpu"]
+    heap = HeapLimit(sum(plan.breakdowns[n].total.expected for n in on_cpu))
+    return EngineLoop(build_engine(decoder, config), after_step=heap.check)
 
 
 def _ignore(progress: LoadProgress) -> None:

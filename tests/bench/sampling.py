@@ -14,7 +14,7 @@ from random import Random
 import numpy as np
 
 from mrs.engine.sampling.sampler import Sampler
-from mrs.kernels.cpu.weight_memory import keep_freed_memory
+from mrs.kernels.cpu.heap import keep_freed_memory
 from mrs.request import Sampling
 
 SEQUENCES = 16

@@ -1,4 +1,4 @@
-"""The heap keeps what a prompt frees."""
+"""The heap keeps what a prompt frees, within a limit."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ PROGRAM = """
 import sys
 import psutil
 import torch
-from mrs.kernels.cpu.weight_memory import keep_freed_memory
+from mrs.kernels.cpu.heap import keep_freed_memory
 
 def resident_mib() -> int:
     return psutil.Process().memory_info().rss >> 20
@@ -40,7 +40,7 @@ THREAD_PROGRAM = """
 import sys
 import threading
 import torch
-from mrs.kernels.cpu.weight_memory import keep_freed_memory, use_one_heap
+from mrs.kernels.cpu.heap import keep_freed_memory, use_one_heap
 
 if sys.argv[1] == "one heap":
     use_one_heap()
@@ -64,3 +64,34 @@ def test_other_threads_use_the_heap_that_keeps_it(heap: str, is_main: str) -> No
     command = [sys.executable, "-c", THREAD_PROGRAM, heap]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == is_main
+
+
+LIMIT_PROGRAM = """
+import sys
+import psutil
+import torch
+from mrs.kernels.cpu.heap import HeapLimit, keep_freed_memory
+
+def resident_mib() -> int:
+    return psutil.Process().memory_info().rss >> 20
+
+torch.ones(1 << 20)
+keep_freed_memory()
+before = resident_mib()
+heap = HeapLimit((before + int(sys.argv[1])) << 20)
+blocks = [torch.ones(1 << 18) for _ in range(200)]
+del blocks[::2]
+heap.check()
+print(resident_mib() - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a function of glibc")
+@pytest.mark.parametrize(
+    ("limit_mib", "low", "high"), [("50", 95, 115), ("150", 95, 115), ("1000", 195, 215)]
+)
+def test_gaps_are_returned_beyond_the_limit(limit_mib: str, low: int, high: int) -> None:
+    """Every second of 200 blocks of 1 MiB is freed, between blocks that stay."""
+    command = [sys.executable, "-c", LIMIT_PROGRAM, limit_mib]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert low <= int(ran.stdout) <= high

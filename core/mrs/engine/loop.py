@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ReadOnlyList
 from queue import SimpleQueue
 from typing import NamedTuple, Protocol
@@ -112,12 +112,13 @@ class EngineLoop:
     computing is aborted between two layers.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, after_step: Callable[[], None] = lambda: None) -> None:
+        """`after_step` is called in the thread after each step."""
         self._engine = engine
         self._inbox = _Inbox()
         # A daemon, because the interpreter waits for other threads before it calls `_stop`.
         self._thread = threading.Thread(
-            target=_run, args=(engine, self._inbox), name="mrs-engine", daemon=True
+            target=_run, args=(engine, self._inbox, after_step), name="mrs-engine", daemon=True
         )
         self._thread.start()
         self._stop = weakref.finalize(self, _stop, self._thread, engine, self._inbox)
@@ -196,7 +197,7 @@ def _was_closed() -> MrsError:
     return MrsError("the model was closed before the reply was complete", hint="load it again")
 
 
-def _run(engine: Engine, inbox: _Inbox) -> None:
+def _run(engine: Engine, inbox: _Inbox, after_step: Callable[[], None]) -> None:
     outboxes: dict[Sequence, Outbox] = {}
     outputs: list[TokenOutput] = []
     delivered_s = 0.0
@@ -206,6 +207,7 @@ def _run(engine: Engine, inbox: _Inbox) -> None:
             if outputs and _is_due(outputs, delivered_s):
                 delivered_s = outputs[-1].time_s
                 _deliver(outputs, outboxes)
+            after_step()
     except Exception as error:  # noqa: BLE001 - raised where the replies are read
         _fail(error, inbox, outboxes)
     _deliver(outputs, outboxes)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mrs.architecture.binding import Parameter
-from mrs.kernels.cpu.weight_memory import freed_memory_returned
+from mrs.kernels.cpu.heap import freed_memory_returned
 from mrs.load.targets import TARGETS, DenseTarget, Target, cpu_arena
 from mrs.load.tensor_reader import TensorReader
 from mrs.model.linear import Matrix
