@@ -198,13 +198,23 @@ def test_a_reply_that_nobody_reads_is_not_made(model: LoadedModel) -> None:
     wait_until_idle(model)
 
 
-def test_replies_that_were_begun_are_made_together(model: LoadedModel) -> None:
+def test_replies_that_were_begun_are_made_together(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topics = ["a token", "a GPU", "attention"]
     asked: list[list[Message]] = [
         [{"role": "user", "content": f"What is {topic}?"}] for topic in topics
     ]
     alone = [[*model.stream_chat(each, LIKELIEST)][:-1] for each in asked]
+    forward, all_begun = Worker.forward, threading.Event()
+
+    def waits(worker: Worker, batch: ScheduledBatch) -> torch.Tensor:
+        assert all_begun.wait(60)
+        return forward(worker, batch)
+
+    monkeypatch.setattr(Worker, "forward", waits)
     begun = [model.stream_chat(each, LIKELIEST) for each in asked]
+    all_begun.set()
     made = [[*reply] for reply in begun]
     assert [each[:-1] for each in made] == alone
     ends = [each[-1] for each in made]

@@ -1,0 +1,54 @@
+"""A server of the demo model in a process of its own, for programs that nobody here wrote."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def serving(*flags: str) -> Iterator[str]:
+    """The address of `mrs serve -m demo` with these flags, which ends with the context."""
+    command = [sys.executable, "-m", "mrs_cli", "serve", "-p", "0", *flags]
+    if "-m" not in flags:
+        command += ["-m", "demo"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        try:
+            for line in server.stderr:
+                if found := re.search(r"http://[^/\s]+", line):
+                    yield found[0]
+                    return
+            raise RuntimeError(f"the server ended with exit code {server.wait()}")
+        finally:
+            server.terminate()
+            server.stderr.read()
+
+
+def run(*command: str | Path, folder: Path | None = None) -> int:
+    """Run a program whose output goes to the terminal; its exit code."""
+    print("+", *command, flush=True)
+    return subprocess.run([str(word) for word in command], cwd=folder, check=False).returncode
+
+
+def venv_with(*packages: str) -> Path:
+    """The folder of programs of a virtual environment with these packages, made once.
+
+    It has our own packages, too, so that torch is not downloaded again.
+    """
+    name = "-".join(re.sub(r"\W+", "_", package) for package in packages)
+    folder = Path(tempfile.gettempdir()) / "mrs-outside" / name
+    programs = folder / ("Scripts" if sys.platform == "win32" else "bin")
+    if not (folder / "complete").exists():
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        (site,) = folder.glob("**/site-packages")
+        (site / "ours.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+        subprocess.run([programs / "pip", "install", "-q", *packages], check=True)
+        (folder / "complete").touch()
+    return programs
