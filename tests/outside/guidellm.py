@@ -24,10 +24,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name, serving("--max-queue", "64") as address:
         report = Path(name) / "benchmarks.json"
         code = run(
-            programs / "guidellm", "benchmark", "--target", address, "--model", "demo",
-            "--processor", DEMO_FOLDER / DEMOS["demo"], "--profile", "concurrent", "--rate", streams,
-            "--max-seconds", "20", "--data", "prompt_tokens=128,output_tokens=32",
-            "--output-path", report,
+            programs / "guidellm", "run", "--disable-progress",
+            "--backend", f"kind=openai_http,target={address},model=demo",
+            "--tokenizer", f"kind=huggingface_auto,model={DEMO_FOLDER / DEMOS['demo']}",
+            "--data", "kind=synthetic_text,prompt_tokens=128,output_tokens=32",
+            "--profile", f"kind=concurrent,streams={streams}",
+            "--constraint", "kind=max_duration,seconds=20",
+            "--output", f"kind=json,path={report}", "--output", "kind=console",
         )  # fmt: skip
         if code:
             return code

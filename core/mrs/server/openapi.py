@@ -80,7 +80,8 @@ def _content(route: Route, by_type: dict[Any, Any]) -> dict[str, Any]:
 
 def _event(reference: Any) -> dict[str, Any]:
     """An event whose data are JSON; the data of the last one are `[DONE]`."""
-    data = {"type": "string", "contentMediaType": _JSON, "contentSchema": reference}
+    chunk = {"type": "string", "contentMediaType": _JSON, "contentSchema": reference}
+    data = {"anyOf": [chunk, {"const": "[DONE]"}]}
     return {"type": "object", "required": ["data"], "properties": {"data": data}}
 
 
