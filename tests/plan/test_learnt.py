@@ -54,7 +54,7 @@ def test_after_one_run_ranges_are_narrow_and_true(work: Work, slower: float) -> 
 
 def test_before_any_run_ranges_are_wider_yet_say_something() -> None:
     before = estimate(LARGE)
-    assert 1.5 * before.decode.low < before.decode.high < 2.6 * before.decode.low
+    assert 1.5 * before.decode.low < before.decode.high < 4 * before.decode.low
     assert 2 * before.prompt.low < before.prompt.high < 4.1 * before.prompt.low
 
 

@@ -23,7 +23,7 @@ from mrs.units import MIB
 
 #: Temporary bytes per weight that is decoded or encoded; in addition if its tensor has separate
 #: scales; in addition if it is transposed in the file.
-CODING_BYTES, SCALED_BYTES, TRANSPOSED_BYTES = 44, 64, 8
+CODING_BYTES, SCALED_BYTES, TRANSPOSED_BYTES = 48, 64, 8
 #: Most memory of an accelerator while it quantizes 2**21 values and brings them into its layout.
 BLOCK_LOAD_SCRATCH_BYTES = 96 * MIB
 
