@@ -308,6 +308,7 @@ def _engine(
         prefix_cache_n=request.prefix_cache_n,
         prefix_budget_bytes={torch.device(name): size_bytes for name, size_bytes in budgets},
         prefix_folder=folder,
+        speculate=request.speculate == "ngram",
     )
     return EngineLoop(build_engine(decoder, config))
 

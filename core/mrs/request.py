@@ -12,6 +12,7 @@ from mrs.sizes.blocks import BLOCK_SIZES, BLOCK_TOKENS
 Container = Literal["safetensors", "gguf"]
 Dtype = Literal["auto", "bf16", "f16", "f32"]
 Strategy = Literal["fill", "spread", "fastest"]
+Speculation = Literal["ngram", "off"]
 CacheType = Literal["auto", "f16", "bf16", "f32"]
 CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
 GrammarKind = Literal["regex", "json_schema", "lark", "llguidance", "json_object", "tool_calls"]
@@ -205,6 +206,7 @@ class RunRequest:
     prefix_cache_n         number of past sequences in the prefix cache
     prefix_cache_dir       folder that stores the prefix cache between runs, if any
     prefix_cache_dir_size  size limit of that folder
+    speculate              where drafts of the next tokens come from; replies are the same without
     """
 
     source: ModelSource
@@ -225,6 +227,7 @@ class RunRequest:
     jinja_explicit: str | None = None
     thinking: bool | None = None
     devices: tuple[str, ...] = ()
+    speculate: Speculation = "ngram"
     strategy: Strategy = "fill"
     cpu_spill: bool = True
     calibration: bool = True

@@ -71,6 +71,7 @@ def test_each_reply_is_that_of_a_run_alone(kind: str) -> None:
         max_seqs=6,
         seed=3,
         prefix_cache_n=4,
+        speculate=True,
     )
     loop, replies = EngineLoop(engine), {}
 
@@ -87,6 +88,7 @@ def test_each_reply_is_that_of_a_run_alone(kind: str) -> None:
     stats = engine.stats
     assert stats.preempted > 0
     assert stats.cached_tokens > 500
+    assert (stats.accepted_tokens > 0) == (kind != "hybrid")  # whose states cannot be rewound
     alone = make_engine(
         tiny_decoder(kind), planned_tokens=200, context_tokens=200, chunk_tokens=24, seed=3
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import islice, takewhile
 from random import Random
 from typing import NamedTuple
 
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from mrs.architecture.model_spec import ModelSpec
 from mrs.engine.cache_manager import CacheManager
+from mrs.engine.choose_tokens import choose_tokens
+from mrs.engine.prompt_lookup import PromptLookup
 from mrs.engine.sampling.processors import FloatArray
 from mrs.engine.sampling.sampler import SampledToken, Sampler
 from mrs.engine.scheduler import ScheduledBatch, Scheduler
@@ -22,7 +25,8 @@ from mrs.errors import ContextFull, NotReadable, UsageError
 class EngineStats(NamedTuple):
     """Counters: sequences that run and wait now; tokens and preemptions since the start.
 
-    `cached_tokens` came from the prefix cache and were not computed.
+    `cached_tokens` came from the prefix cache and were not computed. Of the `drafted_tokens`, which
+    were all computed, `accepted_tokens` are in replies.
     """
 
     running: int
@@ -30,6 +34,8 @@ class EngineStats(NamedTuple):
     cached_tokens: int
     computed_tokens: int
     preempted: int
+    drafted_tokens: int
+    accepted_tokens: int
 
 
 class Engine:
@@ -49,6 +55,7 @@ class Engine:
         context_tokens: int,
         pool_tokens: int | None = None,
         seed: int | None = None,
+        speculate: bool = False,
     ) -> None:
         self.spec = spec
         #: The most tokens of a sequence: those of the model, or of the pool of all KV blocks.
@@ -59,7 +66,10 @@ class Engine:
         self.caches = caches
         self._worker = worker
         self._seed = seed
+        self._speculate = speculate
         self._num_computed_tokens = 0
+        self._num_drafted_tokens = 0
+        self._num_accepted_tokens = 0
 
     @property
     def stats(self) -> EngineStats:
@@ -70,6 +80,8 @@ class Engine:
             scheduler.num_cached_tokens,
             self._num_computed_tokens,
             scheduler.num_preempted,
+            self._num_drafted_tokens,
+            self._num_accepted_tokens,
         )
 
     def new_sequence(self, request: SequenceRequest) -> Sequence:
@@ -111,6 +123,7 @@ class Engine:
             request.stop_ids,
             tuple(request.images),
             None if timeout_s is None else time.monotonic() + timeout_s,
+            PromptLookup() if self._speculate else None,
         )
 
     def add(self, request: SequenceRequest) -> Sequence:
@@ -124,6 +137,7 @@ class Engine:
         """Compute a batch, and sample a token for each sequence whose tokens are all computed.
 
         Tokens that a grammar forces after it come with it; the next step computes them together.
+        So do the tokens of its draft, as far as they are those that are chosen without a draft.
         A sequence that was aborted, missed its deadline or failed ends with an output without a
         token. If a layer raises a BaseException, the next step computes the same again.
         """
@@ -143,7 +157,7 @@ class Engine:
             self._rollback(batch)
             raise
         for sequence, num_tokens in batch:
-            sequence.num_computed_tokens += num_tokens
+            sequence.num_computed_tokens += num_tokens - len(sequence.draft)
             sequence.is_batched |= len(batch) > 1
             self._num_computed_tokens += num_tokens
             if sequence.num_computed_tokens in (sequence.snapshot_at, sequence.num_prompt_tokens):
@@ -172,25 +186,51 @@ class Engine:
 
     def _rollback(self, batch: ScheduledBatch) -> None:
         for sequence, _ in batch:
+            sequence.draft = []
             self.caches.rollback(sequence)
 
     def _sample(self, complete: list[Sequence], logits: Tensor) -> list[TokenOutput]:
         """The next tokens after logits (W, V), which are overwritten. Errors end one sequence."""
-        outputs = []
-        for sequence, row in zip(complete, logits.numpy(), strict=True):
-            try:
-                tokens = _choose(sequence, row)
-            except Exception as error:  # noqa: BLE001 - raised where the reply is read
-                outputs.append(self._end(sequence, error))
-                continue
-            if sequence.is_finished:
-                self._release(sequence)
-            elif self.caches.needs_recompute(sequence):
-                self.caches.invalidate(sequence)
-            now_s = time.perf_counter()
-            outputs += [TokenOutput(sequence, token, None, now_s) for token in tokens[:-1]]
-            outputs.append(TokenOutput(sequence, tokens[-1], sequence.finish_reason, now_s))
+        rows = iter(logits.numpy())
+        outputs: list[TokenOutput] = []
+        for sequence in complete:
+            outputs += self._extend(sequence, list(islice(rows, 1 + len(sequence.draft))))
         return outputs
+
+    def _extend(self, sequence: Sequence, rows: list[FloatArray]) -> list[TokenOutput]:
+        """Choose tokens after logits (V,) of the last token, and of each token of the draft."""
+        tokens: list[SampledToken] = []
+        error = None
+        try:
+            tokens.extend(choose_tokens(sequence, rows))  # has the tokens before an error
+        except Exception as raised:  # noqa: BLE001 - raised where the reply is read
+            error = raised
+        self._settle_draft(sequence, tokens)
+        now_s = time.perf_counter()
+        outputs = [TokenOutput(sequence, token, None, now_s) for token in tokens]
+        if error is not None:
+            return [*outputs, self._end(sequence, error)]
+        outputs[-1] = outputs[-1]._replace(finish_reason=sequence.finish_reason)
+        if sequence.is_finished:
+            self._release(sequence)
+        elif self.caches.needs_recompute(sequence):
+            self.caches.invalidate(sequence)
+        return outputs
+
+    def _settle_draft(self, sequence: Sequence, chosen: list[SampledToken]) -> None:
+        """Keep what the cache has of the `chosen` tokens but the last, and drop the rest."""
+        draft, sequence.draft = sequence.draft, []
+        if not draft or sequence.lookup is None:
+            return
+        same = takewhile(lambda pair: pair[0] == pair[1].id, zip(draft, chosen, strict=False))
+        accepted = len(list(same))
+        sequence.lookup.learn(len(draft), accepted)
+        sequence.num_computed_tokens += min(accepted, max(len(chosen) - 1, 0))
+        self.caches.drop_rejected(sequence)
+        sequence.num_drafted_tokens += len(draft)
+        sequence.num_accepted_tokens += accepted
+        self._num_drafted_tokens += len(draft)
+        self._num_accepted_tokens += accepted
 
     def _end(self, sequence: Sequence, error: Exception | None) -> TokenOutput:
         sequence.finish("cancelled", error)
@@ -200,19 +240,3 @@ class Engine:
     def _release(self, sequence: Sequence) -> None:
         self.scheduler.remove(sequence)
         self.caches.free(sequence)
-
-
-def _choose(sequence: Sequence, logits: FloatArray) -> list[SampledToken]:
-    """Add the next token after logits (V,) to a sequence, and those that it forces."""
-    token = sequence.sampler(logits)
-    sequence.token_ids.append(token.id)
-    if token.id in sequence.stop_ids:
-        sequence.finish("stop")
-        return [token]
-    forced = sequence.sampler.forced(sequence.max_length - len(sequence.token_ids))
-    sequence.token_ids += [each.id for each in forced]
-    if sequence.sampler.is_complete:
-        sequence.finish("stop")
-    elif len(sequence.token_ids) >= sequence.max_length:
-        sequence.finish("length")
-    return [token, *forced]

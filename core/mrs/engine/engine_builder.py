@@ -25,7 +25,7 @@ class EngineConfig:
     size limits the length of a sequence, too. At most `max_seqs` run at once and `max_waiting`
     wait; a step computes about as many tokens as a chunk of `cache_size` has. The prefix cache
     stores `prefix_cache_n` sequences in memory, within `prefix_budget_bytes` on each device, and
-    all in `prefix_folder` if it is given.
+    all in `prefix_folder` if it is given. With `speculate`, tokens are drafted by prompt lookup.
     """
 
     context_tokens: int
@@ -34,6 +34,7 @@ class EngineConfig:
     max_waiting: int = MAX_WAITING
     kv_cache: bool = True
     seed: int | None = None
+    speculate: bool = False
     prefix_cache_n: int = 0
     prefix_budget_bytes: Mapping[torch.device, int] = field(default_factory=dict)
     prefix_folder: DiskPrefixCache | None = None
@@ -72,4 +73,5 @@ def build_engine(decoder: Decoder, config: EngineConfig) -> Engine:
         context_tokens=config.context_tokens,
         pool_tokens=size.total_tokens if size.is_pool else None,
         seed=config.seed,
+        speculate=config.speculate,
     )

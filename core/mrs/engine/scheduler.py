@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from mrs.engine.image_input import chunk_end
+from mrs.engine.prompt_lookup import MAX_ROWS
 from mrs.engine.sequence import QueueFull, Sequence
 
 #: How many later sequences may start before one that waits. After that, none starts before it.
@@ -39,6 +40,9 @@ class CacheAllocator(Protocol):
         Sets `num_computed_tokens` to how many of its tokens the cache has already.
         """
 
+    def can_rewind(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Whether its cache can take up `num_tokens` more than the sequence has, and drop them."""
+
     def free(self, sequence: Sequence) -> None:
         """Take the cache away. If the sequence goes on later, its tokens are computed again."""
 
@@ -49,9 +53,9 @@ class CacheAllocator(Protocol):
 class Scheduler:
     """First come, first served, within a token budget for each step.
 
-    A step computes one token of every sequence that is decoding, and spends what is left of
-    `step_tokens` on prompts in chunks, the oldest first. At most `max_seqs` run at once, and no
-    more than there is memory for; when they outgrow it, the youngest is preempted. At most
+    A step computes one token of every sequence that is decoding and its draft, and spends what is
+    left of `step_tokens` on prompts in chunks, the oldest first. At most `max_seqs` run at once,
+    and no more than there is memory for; when they outgrow it, the youngest is preempted. At most
     MAX_OVERTAKEN later sequences start before one that cannot start yet, so that none waits for
     ever.
     """
@@ -89,13 +93,32 @@ class Scheduler:
     def schedule(self) -> ScheduledBatch:
         """The batch of the next step; empty if there is no sequence."""
         self._preempt()
-        batch = [ScheduledSequence(each, 1) for each in self.running if each.is_decoding]
+        decoding = [each for each in self.running if each.is_decoding]
+        self._speculate(decoding)
+        batch = [ScheduledSequence(each, 1 + len(each.draft)) for each in decoding]
         prompts: ScheduledBatch = []
-        left = self._step_tokens - len(batch)
+        left = self._step_tokens - sum(num_tokens for _, num_tokens in batch)
         for sequence in [each for each in self.running if not each.is_decoding]:
             left -= self._add_chunk(sequence, left, prompts)
         self._start_waiting(left, prompts)
         return batch + prompts
+
+    def _speculate(self, decoding: abc.Sequence[Sequence]) -> None:
+        """Draft tokens of the sequences that are decoding, if there are few enough of them."""
+        if not decoding:
+            return
+        most_tokens = min(MAX_ROWS, self._step_tokens // 2) // len(decoding) - 1
+        for sequence in decoding:
+            # The last token of a sequence is never drafted: it is chosen after the draft.
+            wanted = min(most_tokens, sequence.max_length - len(sequence.token_ids) - 1)
+            if sequence.lookup is None or not sequence.num_new_tokens or wanted < 1:
+                continue
+            if self._caches.can_rewind(sequence, wanted):
+                sequence.draft = sequence.lookup.draft(sequence.token_ids, wanted)
+        is_drafted = any(each.draft for each in decoding)
+        if is_drafted and not self._caches.can_allocate(self.running):
+            for each in decoding:
+                each.draft = []
 
     def _start_waiting(self, left: int, prompts: ScheduledBatch) -> None:
         passed: list[Sequence] = []
