@@ -113,8 +113,9 @@ class Scheduler:
             wanted = min(most_tokens, sequence.max_length - len(sequence.token_ids) - 1)
             if sequence.lookup is None or not sequence.num_new_tokens or wanted < 1:
                 continue
-            if self._caches.can_rewind(sequence, wanted):
-                sequence.draft = sequence.lookup.draft(sequence.token_ids, wanted)
+            draft = sequence.lookup.draft(sequence.token_ids, wanted)
+            if draft and self._caches.can_rewind(sequence, len(draft)):
+                sequence.draft = draft
         is_drafted = any(each.draft for each in decoding)
         if is_drafted and not self._caches.can_allocate(self.running):
             for each in decoding:
