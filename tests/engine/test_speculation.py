@@ -12,10 +12,11 @@ import pytest
 
 from mrs.engine.choose_tokens import choose_tokens
 from mrs.engine.engine import Engine
-from mrs.engine.prompt_lookup import MAX_ROWS, PromptLookup
+from mrs.engine.prompt_lookup import PromptLookup
 from mrs.engine.sampling.sampler import Sampler
 from mrs.engine.sequence import Sequence as EngineSequence
 from mrs.request import Sampling
+from mrs.sizes.draft_rows import MAX_DRAFT_ROWS
 from support.engines import Asked, generate, make_engine
 from support.tiny_decoders import GREEDY, VOCABULARY, WARM, tiny_decoder
 
@@ -215,7 +216,7 @@ def test_an_aborted_step_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_many_sequences_have_shorter_drafts_or_none() -> None:
-    """A step computes at most MAX_ROWS tokens of sequences that decode."""
+    """A step computes at most MAX_DRAFT_ROWS tokens of sequences that decode."""
     settings = replace(GREEDY, max_tokens=25, logit_bias=((5, 100.0),))
     for count in (1, 2, 5, 9):
         engine = begin_engine("dense", max_seqs=16, planned_seqs=16, chunk_tokens=64)
@@ -232,8 +233,10 @@ def test_many_sequences_have_shorter_drafts_or_none() -> None:
         for each in asked:
             assert each.finish() == [5] * 25
         assert max(steps)[0] == count
-        assert all(rows <= MAX_ROWS for _, rows in steps)
-        assert all(rows == sequences for sequences, rows in steps if sequences > MAX_ROWS // 2)
+        assert all(rows <= MAX_DRAFT_ROWS for _, rows in steps)
+        assert all(
+            rows == sequences for sequences, rows in steps if sequences > MAX_DRAFT_ROWS // 2
+        )
         assert engine.stats.drafted_tokens > 0
 
 

@@ -8,11 +8,8 @@ from itertools import cycle, islice
 
 import numpy as np
 
-from mrs.sizes.fused_workspace import FEW_TOKENS
+from mrs.sizes.draft_rows import MAX_DRAFT_ROWS
 
-#: The most rows of a step of sequences that decode, drafts included. Up to there, native kernels
-#: compute a further row in less than a quarter of a step's time.
-MAX_ROWS = FEW_TOKENS
 #: How many of the last tokens have to occur earlier, at first, and after drafts were rejected.
 _LEAST_MATCH, _LONGEST_MATCH = 3, 8
 #: Tokens of the first draft. With the token before it, native kernels compute 4 at once.
@@ -48,7 +45,7 @@ class PromptLookup:
     def learn(self, drafted: int, accepted: int) -> None:
         """Adapt later drafts to how many tokens of the last one were accepted."""
         if accepted == drafted:
-            self._draft_tokens = min(2 * self._draft_tokens + 1, MAX_ROWS - 1)
+            self._draft_tokens = min(2 * self._draft_tokens + 1, MAX_DRAFT_ROWS - 1)
         else:
             self._draft_tokens = max(_FIRST_DRAFT, accepted)
         self._least_match = _LEAST_MATCH if accepted else min(2 * self._least_match, _LONGEST_MATCH)

@@ -9,8 +9,8 @@ from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from mrs.engine.image_input import chunk_end
-from mrs.engine.prompt_lookup import MAX_ROWS
 from mrs.engine.sequence import QueueFull, Sequence
+from mrs.sizes.draft_rows import MAX_DRAFT_ROWS
 
 #: How many later sequences may start before one that waits. After that, none starts before it.
 MAX_OVERTAKEN = 8
@@ -107,7 +107,7 @@ class Scheduler:
         """Draft tokens of the sequences that are decoding, if there are few enough of them."""
         if not decoding:
             return
-        most_tokens = min(MAX_ROWS, self._step_tokens // 2) // len(decoding) - 1
+        most_tokens = min(MAX_DRAFT_ROWS, self._step_tokens // 2) // len(decoding) - 1
         for sequence in decoding:
             # The last token of a sequence is never drafted: it is chosen after the draft.
             wanted = min(most_tokens, sequence.max_length - len(sequence.token_ids) - 1)
