@@ -241,16 +241,17 @@ def test_many_sequences_have_shorter_drafts_or_none() -> None:
 
 
 def test_a_full_pool_has_no_drafts() -> None:
-    """Two sequences fill a pool together: their drafts must not take blocks that are not there."""
-    settings = replace(GREEDY, max_tokens=40, logit_bias=((5, 100.0),))
+    """Two sequences outgrow a pool together: their drafts take no blocks that are not there."""
+    settings = replace(GREEDY, max_tokens=70, logit_bias=((5, 100.0),))
     engine = begin_engine(
         "dense", block_tokens=8, pool_blocks=16, max_seqs=2, planned_seqs=2, prefix_cache_n=4
     )
     asked = [Asked.of(engine, PROMPT, settings) for _ in range(2)]
     for each in asked:
-        assert each.finish() == [5] * 40
+        assert each.finish() == [5] * 70
     assert engine.caches.space.pools[0].count == 16
     assert engine.stats.accepted_tokens > 0
+    assert engine.stats.preempted > 0
 
 
 def test_lookup_finds_the_longest_and_latest_occurrence() -> None:
