@@ -312,6 +312,7 @@ def _engine(
         prefix_folder=folder,
         target_gap_s=request.target_gap_s,
         prompt_tokens_per_s=plan.speed.prompt.middle,
+        speculate=request.speculate == "ngram",
     )
     return EngineLoop(build_engine(decoder, config))
 

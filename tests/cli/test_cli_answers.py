@@ -57,6 +57,8 @@ def test_json(run_mrs):
         "prompt_tokens": 10,
         "completion_tokens": 4,
         "cached_tokens": 0,
+        "drafted_tokens": 0,
+        "accepted_tokens": 0,
         "planned_prompt_tokens_per_s": None,
         "planned_completion_tokens_per_s": None,
         "prompt_s": 0.05,

@@ -27,7 +27,8 @@ class EngineConfig:
     wait; a step computes about as many tokens as a chunk of `cache_size` has. The prefix cache
     stores `prefix_cache_n` sequences in memory, within `prefix_budget_bytes` on each device, and
     all in `prefix_folder` if it is given. While replies are running, prompts may make a step take
-    about `target_gap_s`; `prompt_tokens_per_s` is the planned rate, until one is measured.
+    about `target_gap_s`; `prompt_tokens_per_s` is the planned rate, until one is measured. With
+    `speculate`, tokens are drafted by prompt lookup.
     """
 
     context_tokens: int
@@ -36,6 +37,7 @@ class EngineConfig:
     max_waiting: int = MAX_WAITING
     kv_cache: bool = True
     seed: int | None = None
+    speculate: bool = False
     prefix_cache_n: int = 0
     prefix_budget_bytes: Mapping[torch.device, int] = field(default_factory=dict)
     prefix_folder: DiskPrefixCache | None = None
@@ -76,4 +78,5 @@ def build_engine(decoder: Decoder, config: EngineConfig) -> Engine:
         context_tokens=config.context_tokens,
         pool_tokens=size.total_tokens if size.is_pool else None,
         seed=config.seed,
+        speculate=config.speculate,
     )

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from mrs.engine.image_input import chunk_end
 from mrs.engine.sequence import QueueFull, Sequence
 from mrs.engine.step_budget import StepBudget
+from mrs.sizes.draft_rows import MAX_DRAFT_ROWS
 
 #: How many later sequences may start before one that waits. After that, none starts before it.
 MAX_OVERTAKEN = 8
@@ -41,6 +42,9 @@ class CacheAllocator(Protocol):
         Sets `num_computed_tokens` to how many of its tokens the cache has already.
         """
 
+    def can_rewind(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Whether its cache can take up `num_tokens` more than the sequence has, and drop them."""
+
     def free(self, sequence: Sequence) -> None:
         """Take the cache away. If the sequence goes on later, its tokens are computed again."""
 
@@ -51,8 +55,8 @@ class CacheAllocator(Protocol):
 class Scheduler:
     """First come, first served, within a token budget for each step.
 
-    A step computes one token of every sequence that is decoding, and spends what is left of
-    `budget` on prompts in chunks, the oldest first. At most `max_seqs` run at once, and no
+    A step computes one token of every sequence that is decoding and its draft, and spends what is
+    left of `budget` on prompts in chunks, the oldest first. At most `max_seqs` run at once, and no
     more than there is memory for; when they outgrow it, the youngest is preempted. At most
     MAX_OVERTAKEN later sequences start before one that cannot start yet, so that none waits for
     ever.
@@ -92,13 +96,34 @@ class Scheduler:
     def schedule(self) -> ScheduledBatch:
         """The batch of the next step; empty if there is no sequence."""
         self._preempt()
-        batch = [ScheduledSequence(each, 1) for each in self.running if each.is_decoding]
+        decoding = [each for each in self.running if each.is_decoding]
+        self._speculate(decoding)
+        batch = [ScheduledSequence(each, 1 + len(each.draft)) for each in decoding]
         prompts: ScheduledBatch = []
-        left = self.budget.tokens(len(batch)) - len(batch)
+        num_decoding = sum(num_tokens for _, num_tokens in batch)
+        left = self.budget.tokens(num_decoding) - num_decoding
         for sequence in [each for each in self.running if not each.is_decoding]:
             left -= self._add_chunk(sequence, left, prompts)
         self._start_waiting(left, prompts)
         return batch + prompts
+
+    def _speculate(self, decoding: abc.Sequence[Sequence]) -> None:
+        """Draft tokens of the sequences that are decoding, if there are few enough of them."""
+        if not decoding:
+            return
+        most_tokens = min(MAX_DRAFT_ROWS, self.budget.step_tokens // 2) // len(decoding) - 1
+        for sequence in decoding:
+            # The last token of a sequence is never drafted: it is chosen after the draft.
+            wanted = min(most_tokens, sequence.max_length - len(sequence.token_ids) - 1)
+            if sequence.lookup is None or not sequence.num_new_tokens or wanted < 1:
+                continue
+            draft = sequence.lookup.draft(sequence.token_ids, wanted)
+            if draft and self._caches.can_rewind(sequence, len(draft)):
+                sequence.draft = draft
+        is_drafted = any(each.draft for each in decoding)
+        if is_drafted and not self._caches.can_allocate(self.running):
+            for each in decoding:
+                each.draft = []
 
     def _start_waiting(self, left: int, prompts: ScheduledBatch) -> None:
         passed: list[Sequence] = []

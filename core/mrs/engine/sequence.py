@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import abc
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from mrs.errors import MrsError
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mrs.cache.sequence_cache import SequenceCache
     from mrs.engine.image_input import ImageInput
     from mrs.engine.pooling import Pooling
+    from mrs.engine.prompt_lookup import PromptLookup
     from mrs.engine.sampling.processors import Constraint
     from mrs.engine.sampling.sampler import SampledToken, Sampler
 
@@ -49,7 +50,9 @@ class Sequence:
     The first `num_computed_tokens` are in `cache`, which is None while none is allocated.
     `num_cached_tokens` of the prompt came from the prefix cache. The cache's state after
     `snapshot_at` tokens is worth storing for others. Only sequences of the same `rope_epoch` can
-    share caches. `arrival` numbers sequences in the order in which they came; `num_overtaken`
+    share caches. `draft` are guesses of the next tokens, which one step computes with the last one;
+    `lookup` makes them, and `num_drafted_tokens` and `num_accepted_tokens` count them. `arrival`
+    numbers sequences in the order in which they came; `num_overtaken`
     counts the later ones that started earlier. `is_batched` is set once it shares a step.
     `deadline_s` is a time of `time.monotonic`, and `started_s` of `time.perf_counter`: when it
     first ran. A finished sequence has a `finish_reason`, and an
@@ -65,6 +68,10 @@ class Sequence:
     deadline_s: float | None = None
     prefix_salt: int = 0
     pooling: Pooling | None = None
+    lookup: PromptLookup | None = None
+    draft: list[int] = field(default_factory=list)
+    num_drafted_tokens: int = 0
+    num_accepted_tokens: int = 0
     cache: SequenceCache | None = None
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0

@@ -23,16 +23,16 @@ class Worker:
         self._decoder = decoder
 
     def forward(self, batch: ScheduledBatch) -> Tensor:
-        """Logits (W, vocab) float32 on the CPU, after the last token of each of W sequences.
+        """Logits (W, vocab) float32 on the CPU, of the sequences that are complete with `batch`.
 
-        These are the sequences of `batch` that are complete with it, in order. All caches take up
-        the new tokens; `num_computed_tokens` stays as it is. Raises StepAborted.
+        Each has a row after its last token, and one after each token of its draft, in order. All
+        caches take up the new tokens; `num_computed_tokens` stays as it is. Raises StepAborted.
         """
         inputs, caches = [], []
         for sequence, num_tokens in batch:
             assert sequence.cache is not None
             end, length = sequence.num_computed_tokens + num_tokens, len(sequence.token_ids)
-            ids = sequence.token_ids[sequence.num_computed_tokens : end]
+            ids = [*sequence.token_ids[sequence.num_computed_tokens : end], *sequence.draft]
             caches.append(sequence.cache)
             inputs.append(
                 sequence_input(
@@ -41,7 +41,7 @@ class Worker:
                     sequence.images,
                     ids,
                     length,
-                    is_last=end == length,
+                    num_logits=max(end - length + 1, 0),
                 )
             )
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, get_args
 
+from mrs.request import Speculation
 from mrs_cli.parsing.flags.option import (
     DEFAULTS,
     device_option,
@@ -75,6 +76,17 @@ class LoadGlobalFlags(PlanGlobalFlags):
             help="Maximum size of that folder, such as 512MiB; the least recently used sequences "
             "are deleted first.",
             show_default=DEFAULTS["prefix_cache_dir_size"],
+        ),
+    ] = None
+    speculate: Annotated[
+        Speculation | None,
+        device_option(
+            "--speculate",
+            metavar="|".join(get_args(Speculation)),
+            case_sensitive=False,
+            help="Compute several tokens at a time where a reply repeats earlier text: drafts come "
+            "from its prompt and itself (ngram). Replies are the same.",
+            show_default=DEFAULTS["speculate"],
         ),
     ] = None
     seed: Annotated[
