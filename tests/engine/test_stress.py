@@ -73,7 +73,7 @@ class Guesses:
 
 @pytest.mark.parametrize("kind", ["dense", "window", "hybrid"])
 def test_each_reply_is_that_of_a_run_alone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mrs.engine.engine.PromptLookup", Guesses)
+    monkeypatch.setattr("mrs.engine.drafter.PromptLookup", Guesses)
     chance = random.Random(kind)
     requests = random_requests(chance)
     engine = make_engine(
@@ -102,7 +102,7 @@ def test_each_reply_is_that_of_a_run_alone(kind: str, monkeypatch: pytest.Monkey
     stats = engine.stats
     assert stats.preempted > 0
     assert stats.cached_tokens > 500
-    assert (stats.drafted_tokens > 100) == (kind != "hybrid")  # whose states cannot be rewound
+    assert stats.drafted_tokens > 100
     alone = make_engine(
         tiny_decoder(kind), planned_tokens=200, context_tokens=200, chunk_tokens=24, seed=3
     )

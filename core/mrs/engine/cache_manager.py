@@ -133,16 +133,25 @@ class CacheManager:
     def can_rewind(self, sequence: Sequence, num_tokens: int) -> bool:
         """Whether its cache can take up `num_tokens` more than the sequence has, and drop them.
 
-        A recurrent state cannot, and rope factors that depend on the length must stay the same.
+        Rope factors that depend on the length must stay the same.
         """
         epoch = self._decoder.rope_epoch(len(sequence.token_ids) + num_tokens)
-        has_states = sequence.cache is None or sequence.cache.has_states
-        return not has_states and epoch is not None and epoch == sequence.rope_epoch
+        return self._keeps_caches and epoch is not None and epoch == sequence.rope_epoch
+
+    def mark(self, sequence: Sequence) -> None:
+        """Let the next `drop_rejected` come back to the tokens that the cache has now."""
+        if sequence.cache is not None:
+            sequence.cache.mark()
 
     def drop_rejected(self, sequence: Sequence) -> None:
-        """Drop the tokens after the computed ones: those of a draft that were not chosen."""
+        """Drop the tokens after the computed ones: those of a draft that were not chosen.
+
+        A recurrent state cannot drop some: it goes back to the mark, and the tokens after that are
+        computed again.
+        """
         if sequence.cache is not None:
-            sequence.cache.rewind(sequence.num_computed_tokens)
+            computed = sequence.cache.rewind_near(sequence.num_computed_tokens)
+            sequence.num_computed_tokens = computed
 
     def rollback(self, sequence: Sequence) -> None:
         """Undo a step that did not end, because some layers may have written its tokens."""

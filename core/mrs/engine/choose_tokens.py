@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from mrs.engine.sampling.processors import FloatArray
-from mrs.engine.sampling.sampler import SampledToken
+from mrs.engine.sampling.sampler import Proposal, SampledToken
 from mrs.engine.sequence import Sequence
 
 
@@ -13,7 +13,8 @@ def choose_tokens(sequence: Sequence, rows: Iterable[FloatArray]) -> Iterator[Sa
     """Add the next tokens to a sequence: after its last token, and after each token of its draft.
 
     `rows` are their logits (V,). A row counts if all chosen tokens are those of the draft before
-    it. So each token is chosen from the same logits, and with the same random number, as without.
+    it. So each token is chosen from the same logits as without, and with the same random number,
+    unless its draft was drawn at random (`Sequence.proposals`): then it has the same distribution.
     """
     start = len(sequence.token_ids)
     for number, logits in enumerate(rows):
@@ -21,12 +22,15 @@ def choose_tokens(sequence: Sequence, rows: Iterable[FloatArray]) -> Iterator[Sa
         if sequence.is_finished or chosen != sequence.draft[: len(chosen)]:
             return
         if len(chosen) == number:  # there are more if a grammar forced some
-            yield from _choose_next(sequence, logits)
+            proposal = sequence.proposals[number] if number < len(sequence.proposals) else None
+            yield from _choose_next(sequence, logits, proposal)
 
 
-def _choose_next(sequence: Sequence, logits: FloatArray) -> list[SampledToken]:
+def _choose_next(
+    sequence: Sequence, logits: FloatArray, proposal: Proposal | None
+) -> list[SampledToken]:
     """Add the next token after logits (V,) to a sequence, and those that it forces."""
-    token = sequence.sampler(logits)
+    token = sequence.sampler(logits, proposal)
     sequence.token_ids.append(token.id)
     if token.id in sequence.stop_ids:
         sequence.finish("stop")

@@ -13,11 +13,16 @@ from torch import Tensor
 from mrs.architecture.model_spec import ModelSpec
 from mrs.engine.cache_manager import CacheManager
 from mrs.engine.choose_tokens import choose_tokens
-from mrs.engine.prompt_lookup import PromptLookup
 from mrs.engine.sampling.processors import FloatArray
 from mrs.engine.sampling.sampler import SampledToken, Sampler
-from mrs.engine.scheduler import ScheduledBatch, Scheduler
-from mrs.engine.sequence import DeadlineExceeded, Sequence, SequenceRequest, TokenOutput
+from mrs.engine.scheduler import Scheduler
+from mrs.engine.sequence import (
+    DeadlineExceeded,
+    ScheduledBatch,
+    Sequence,
+    SequenceRequest,
+    TokenOutput,
+)
 from mrs.engine.worker import StepAborted, Worker
 from mrs.errors import ContextFull, NotReadable, UsageError
 
@@ -58,7 +63,6 @@ class Engine:
         context_tokens: int,
         pool_tokens: int | None = None,
         seed: int | None = None,
-        speculate: bool = False,
     ) -> None:
         self.spec = spec
         #: The most tokens of a sequence: those of the model, or of the pool of all KV blocks.
@@ -69,7 +73,6 @@ class Engine:
         self.caches = caches
         self._worker = worker
         self._seed = seed
-        self._speculate = speculate
         self._num_computed_tokens = 0
         self._num_drafted_tokens = 0
         self._num_accepted_tokens = 0
@@ -124,13 +127,13 @@ class Engine:
                 rng,
                 request.dry_breakers,
                 request.constraint,
+                is_seeded=seed is not None,
             ),
             request.stop_ids,
             tuple(request.images),
             None if timeout_s is None else time.monotonic() + timeout_s,
             request.prefix_salt,
             request.pooling,
-            PromptLookup() if self._speculate else None,
         )
 
     def add(self, request: SequenceRequest) -> Sequence:
@@ -152,6 +155,9 @@ class Engine:
         batch = self.scheduler.schedule()
         if not batch:
             return outputs
+        for sequence, _ in batch:
+            if sequence.draft:
+                self.caches.mark(sequence)
         start_s = time.perf_counter()
         try:
             logits = self._worker.forward(batch)
@@ -197,7 +203,7 @@ class Engine:
 
     def _rollback(self, batch: ScheduledBatch) -> None:
         for sequence, _ in batch:
-            sequence.draft = []
+            sequence.drop_draft()
             self.caches.rollback(sequence)
 
     def _sample(self, complete: list[Sequence], logits: Tensor) -> list[TokenOutput]:
@@ -236,12 +242,13 @@ class Engine:
 
     def _settle_draft(self, sequence: Sequence, chosen: list[SampledToken]) -> None:
         """Keep what the cache has of the `chosen` tokens but the last, and drop the rest."""
-        draft, sequence.draft = sequence.draft, []
-        if not draft or sequence.lookup is None:
+        draft = sequence.draft
+        sequence.drop_draft()
+        if not draft or self.scheduler.drafter is None:
             return
         same = takewhile(lambda pair: pair[0] == pair[1].id, zip(draft, chosen, strict=False))
         accepted = len(list(same))
-        sequence.lookup.learn(len(draft), accepted)
+        self.scheduler.drafter.learn(sequence, len(draft), accepted)
         sequence.num_computed_tokens += min(accepted, max(len(chosen) - 1, 0))
         self.caches.drop_rejected(sequence)
         sequence.num_drafted_tokens += len(draft)

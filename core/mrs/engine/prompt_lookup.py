@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from itertools import cycle, islice
-
-import numpy as np
 
 from mrs.sizes.draft_rows import MAX_DRAFT_ROWS
 
@@ -14,6 +11,8 @@ from mrs.sizes.draft_rows import MAX_DRAFT_ROWS
 _LEAST_MATCH, _LONGEST_MATCH = 3, 8
 #: Tokens of the first draft. With the token before it, native kernels compute 4 at once.
 _FIRST_DRAFT = 3
+#: Earlier occurrences that are compared, the latest first.
+_MOST_OCCURRENCES = 32
 
 
 class PromptLookup:
@@ -26,7 +25,8 @@ class PromptLookup:
     """
 
     def __init__(self) -> None:
-        self._ids = array("q")
+        self._num_tokens = 0
+        self._ends: dict[tuple[int, ...], list[int]] = {}
         self._draft_tokens = _FIRST_DRAFT
         self._least_match = _LEAST_MATCH
 
@@ -35,12 +35,12 @@ class PromptLookup:
 
         None if the last tokens do not occur earlier.
         """
-        self._ids.extend(token_ids[len(self._ids) :])
-        start = self._find()
+        self._learn_ends(token_ids)
+        start = self._find(token_ids)
         if start is None:
             return []
         # If the occurrence overlaps the end, the text repeats itself and may go on so.
-        return list(islice(cycle(self._ids[start:]), min(most_tokens, self._draft_tokens)))
+        return list(islice(cycle(token_ids[start:]), min(most_tokens, self._draft_tokens)))
 
     def learn(self, drafted: int, accepted: int) -> None:
         """Adapt later drafts to how many tokens of the last one were accepted."""
@@ -50,16 +50,27 @@ class PromptLookup:
             self._draft_tokens = max(_FIRST_DRAFT, accepted)
         self._least_match = _LEAST_MATCH if accepted else min(2 * self._least_match, _LONGEST_MATCH)
 
-    def _find(self) -> int | None:
+    def _learn_ends(self, token_ids: Sequence[int]) -> None:
+        """Remember where each few tokens end, but the last, which are no earlier occurrence."""
+        for end in range(max(self._num_tokens, _LEAST_MATCH), len(token_ids)):
+            self._ends.setdefault(tuple(token_ids[end - _LEAST_MATCH : end]), []).append(end)
+        self._num_tokens = len(token_ids)
+
+    def _find(self, token_ids: Sequence[int]) -> int | None:
         """The position after the longest, latest occurrence of the last tokens, if long enough."""
-        ids = np.asarray(self._ids)
-        if len(ids) <= _LEAST_MATCH:
-            return None
-        matched, ends = 1, np.flatnonzero(ids[:-1] == ids[-1])
-        while matched < _LONGEST_MATCH:
-            long_enough = ends[ends >= matched]
-            longer = long_enough[ids[long_enough - matched] == ids[-1 - matched]]
-            if not len(longer):
+        best, longest = None, self._least_match - 1
+        ends = self._ends.get(tuple(token_ids[-_LEAST_MATCH:]), ())
+        for end in reversed(ends[-_MOST_OCCURRENCES:]):
+            matched = _common_end(token_ids, end)
+            if matched > longest:
+                best, longest = end, matched
+            if matched == _LONGEST_MATCH:
                 break
-            matched, ends = matched + 1, longer
-        return int(ends[-1]) + 1 if matched >= self._least_match else None
+        return best
+
+
+def _common_end(token_ids: Sequence[int], end: int) -> int:
+    """How many of the last tokens are those before `end`, at most `_LONGEST_MATCH`."""
+    most = min(end, _LONGEST_MATCH)
+    pairs = zip(range(end - 1, end - most - 1, -1), range(1, most + 1), strict=True)
+    return next((back - 1 for at, back in pairs if token_ids[at] != token_ids[-back]), most)
