@@ -209,6 +209,7 @@ class RunRequest:
     target_gap_s           the time between two tokens of a reply that the prompts of others should
                            not exceed; None lets a prompt take steps of any length
     speculate              where drafts of the next tokens come from; replies are the same without
+    draft_model            the model that drafts tokens instead: hub id, folder, file or `demo`
     """
 
     source: ModelSource
@@ -230,6 +231,7 @@ class RunRequest:
     thinking: bool | None = None
     devices: tuple[str, ...] = ()
     speculate: Speculation = "ngram"
+    draft_model: str | None = None
     strategy: Strategy = "fill"
     cpu_spill: bool = True
     calibration: bool = True

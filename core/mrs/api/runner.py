@@ -87,6 +87,7 @@ class Runner:
         prefix_cache_dir: str | None = None,
         prefix_cache_dir_size: str | int = "4GiB",
         speculate: Speculation = "ngram",
+        draft_model: str | None = None,
         cpu: bool = False,
         on_progress: OnProgress | None = None,
     ) -> None:
@@ -99,7 +100,9 @@ class Runner:
         sequences in memory; with `prefix_cache_dir` it also stores them in that folder for later
         runs, in at most `prefix_cache_dir_size` (bytes, or such as `512MiB`). With a `seed` the
         same request gets the same reply. Tokens that repeat earlier text are computed several at a
-        time, which changes no reply; `speculate="off"` computes them one by one.
+        time, which changes no reply; `speculate="off"` computes them one by one. A smaller
+        `draft_model` of the same vocabulary (hub id, folder or `.gguf` file) guesses tokens of any
+        text.
 
         The KV cache is a pool of fixed size with `paged_attn`, if its size is given (`pa_ctxt_len`
         tokens, `pa_gpu_mem_usage` as a fraction of the memory, or `pa_gpu_mem` MiB), and on a CUDA
@@ -141,6 +144,7 @@ class Runner:
                 prefix_cache_dir=path_text(prefix_cache_dir),
                 prefix_cache_dir_size=str(prefix_cache_dir_size),
                 speculate=speculate,
+                draft_model=path_text(draft_model),
                 max_seqs=max_seqs,
                 max_seq_len=max_seq_len,
                 max_batch_size=max_batch_size,

@@ -44,7 +44,7 @@ class _Draft:
         copy.token_ids, copy.num_prompt_tokens = list(tokens), len(tokens)
         copy.num_computed_tokens = min(copy.num_computed_tokens, same)
         caches.drop_rejected(copy)
-        if caches.needs_recompute(copy):
+        if not caches.can_rewind(copy, 0):  # its rope factors have changed
             caches.invalidate(copy)
         self.proposals = []
 

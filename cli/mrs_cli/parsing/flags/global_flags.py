@@ -33,6 +33,16 @@ class PlanGlobalFlags(PagedFlags, PlacementFlags):
             "starts faster. 0 is off.",
         ),
     ] = None
+    draft_model: Annotated[
+        str | None,
+        device_option(
+            "--draft-model",
+            metavar="MODEL",
+            help="A smaller model with the same vocabulary that drafts the next tokens, of which "
+            "the model computes several at a time: a hub id, a folder, a .gguf file or demo.",
+            show_default="none",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
