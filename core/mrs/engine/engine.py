@@ -32,7 +32,7 @@ class EngineStats(NamedTuple):
 
     `cached_tokens` came from the prefix cache and were not computed; `queried_tokens` were looked
     up in it. `kv_cache_share` is the share of blocks in use, those of the prefix cache included.
-    Of the `drafted_tokens`, which were all computed, `accepted_tokens` are in replies.
+    Of the `drafted_tokens` in `drafts`, which were all computed, `accepted_tokens` are in replies.
     """
 
     running: int
@@ -42,6 +42,7 @@ class EngineStats(NamedTuple):
     preempted: int
     queried_tokens: int = 0
     kv_cache_share: float = 0.0
+    drafts: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
 
@@ -74,6 +75,7 @@ class Engine:
         self._worker = worker
         self._seed = seed
         self._num_computed_tokens = 0
+        self._num_drafts = 0
         self._num_drafted_tokens = 0
         self._num_accepted_tokens = 0
 
@@ -88,6 +90,7 @@ class Engine:
             scheduler.num_preempted,
             scheduler.num_queried_tokens,
             max((pool.used / pool.count for pool in pools if pool.count), default=0.0),
+            self._num_drafts,
             self._num_drafted_tokens,
             self._num_accepted_tokens,
         )
@@ -253,6 +256,7 @@ class Engine:
         self.caches.drop_rejected(sequence)
         sequence.num_drafted_tokens += len(draft)
         sequence.num_accepted_tokens += accepted
+        self._num_drafts += 1
         self._num_drafted_tokens += len(draft)
         self._num_accepted_tokens += accepted
 

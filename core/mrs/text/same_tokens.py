@@ -11,12 +11,14 @@ def require_same_tokens(tokenizer: Tokenizer, drafted: Tokenizer, name: str) -> 
     ours, theirs = (each.backend.get_vocab(with_added_tokens=True) for each in (tokenizer, drafted))
     if ours == theirs:
         return
-    token, _ = min((*{*ours.items()} ^ {*theirs.items()},), key=lambda pair: pair[1])[::-1]
-    texts = [
-        repr(text) if (text := each.text_of(token)) else "none" for each in (drafted, tokenizer)
-    ]
+    token = min(token for _, token in {*ours.items()} ^ {*theirs.items()})
+    draft_text, text = (_named(each.text_of(token)) for each in (drafted, tokenizer))
     raise UsageError(
-        f"token {token} of the draft model is {texts[0]}, and that of the model {texts[1]}",
+        f"token {token} of the draft model is {draft_text}, and that of the model is {text}",
         where=f"--draft-model {name}",
         hint="a draft model must have the same vocabulary, as smaller models of the family do",
     )
+
+
+def _named(text: str | None) -> str:
+    return "missing" if text is None else repr(text)

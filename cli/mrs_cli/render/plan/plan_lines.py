@@ -58,12 +58,14 @@ def plain_lines(
         yield f"speed: {rates}"
     if images := plan_facts.images(plan):
         yield f"images: {images}"
-    facts = (
-        plan_facts.draft_model(plan),
-        plan_facts.conversations(plan, at_once),
-        plan_facts.prefix_cache(plan),
+    yield from filter(
+        None,
+        (
+            plan_facts.draft_model(plan),
+            plan_facts.conversations(plan, at_once),
+            plan_facts.prefix_cache(plan),
+        ),
     )
-    yield from filter(None, facts)
     for flags, *facts in plan_facts.solved_rows(solution):
         yield f"tried: {flags}: {', '.join(filter(None, facts))}"
     for change in changes:
