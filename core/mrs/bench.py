@@ -90,7 +90,7 @@ def bench(
     MrsError.
     """
     # A random prompt says nothing of how well drafts do, and steps of one token are measured.
-    loader = ModelLoader(replace(request, speculate="off"))
+    loader = ModelLoader(replace(request, speculate="off", draft_model=None))
     _require_context(work, loader.plan.longest_tokens)
     started = time.perf_counter()
     model = loader.load(on_progress)
