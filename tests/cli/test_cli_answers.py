@@ -57,6 +57,7 @@ def test_json(run_mrs):
         "prompt_tokens": 10,
         "completion_tokens": 4,
         "cached_tokens": 0,
+        "drafts": 0,
         "drafted_tokens": 0,
         "accepted_tokens": 0,
         "planned_prompt_tokens_per_s": None,

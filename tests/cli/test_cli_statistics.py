@@ -40,9 +40,12 @@ def test_no_rate_is_held_against_nothing() -> None:
 def test_drafts_are_counted() -> None:
     plain = reply(None)
     assert plain.usage is not None
-    drafted = replace(plain, usage=replace(plain.usage, drafted_tokens=9, accepted_tokens=6))
-    assert statistics_line(drafted).endswith("40.0/s · 6 of 9 drafted tokens accepted")
+    usage = replace(plain.usage, drafts=3, drafted_tokens=9, accepted_tokens=6)
+    drafted = replace(plain, usage=usage)
+    line = statistics_line(drafted)
+    assert line.endswith("40.0/s · 6 of 9 drafted tokens accepted, 2.0 a draft")
     assert "drafted" not in statistics_line(plain)
+    assert reply_object(drafted)["drafts"] == 3
     assert reply_object(drafted)["drafted_tokens"] == 9
     assert reply_object(drafted)["accepted_tokens"] == 6
 

@@ -44,7 +44,11 @@ def _facts(reply: CompleteReply) -> list[str]:
         f"reply {usage.completion_tokens} tokens{_rate(reply_rate)}{planned_reply}",
     ]
     if usage.drafted_tokens:
-        facts.append(f"{usage.accepted_tokens} of {usage.drafted_tokens} drafted tokens accepted")
+        each = usage.accepted_tokens / max(usage.drafts, 1)
+        facts.append(
+            f"{usage.accepted_tokens} of {usage.drafted_tokens} drafted tokens accepted, "
+            f"{each:.1f} a draft"
+        )
     if reply.reason == "length":
         facts.append("stopped at the length limit")
     elif reply.reason == "cancelled":
@@ -60,7 +64,7 @@ def reply_object(reply: CompleteReply) -> dict[str, Any]:
     usage = reply.usage
     planned = None if usage is None or usage.planned is None else asdict(usage.planned)
     counts = ("prompt_tokens", "completion_tokens", "cached_tokens")
-    drafts = ("drafted_tokens", "accepted_tokens")
+    drafts = ("drafts", "drafted_tokens", "accepted_tokens")
     times = ("prompt_s", "completion_s")
     rates = ("prompt_tokens_per_s", "completion_tokens_per_s")
     return {

@@ -254,6 +254,7 @@ class Engine:
         self.scheduler.drafter.learn(sequence, len(draft), accepted)
         sequence.num_computed_tokens += min(accepted, max(len(chosen) - 1, 0))
         self.caches.drop_rejected(sequence)
+        sequence.num_drafts += 1
         sequence.num_drafted_tokens += len(draft)
         sequence.num_accepted_tokens += accepted
         self._num_drafts += 1

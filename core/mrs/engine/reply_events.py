@@ -110,6 +110,7 @@ class ReplyEvents:
             prompt_s=self._first_s - self.start_s,
             completion_s=self._last_s - self._first_s,
             planned=self._planned_rates(),
+            drafts=sequence.num_drafts,
             drafted_tokens=sequence.num_drafted_tokens,
             accepted_tokens=sequence.num_accepted_tokens,
         )

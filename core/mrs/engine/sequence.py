@@ -52,7 +52,7 @@ class Sequence:
     `snapshot_at` tokens is worth storing for others. Only sequences of the same `rope_epoch` can
     share caches. `draft` are guesses of the next tokens, which one step computes with the last one,
     and `proposals` the same with their probabilities, if they were drawn at random. `lookup` makes
-    drafts without a model. `num_drafted_tokens` and `num_accepted_tokens` count them. `arrival`
+    drafts without a model. `num_drafts` counts those that were computed. `arrival`
     numbers sequences in the order in which they came; `num_overtaken`
     counts the later ones that started earlier. `is_batched` is set once it shares a step.
     `deadline_s` is a time of `time.monotonic`, and `started_s` of `time.perf_counter`: when it
@@ -72,6 +72,7 @@ class Sequence:
     lookup: PromptLookup | None = None
     draft: list[int] = field(default_factory=list)
     proposals: list[Proposal] = field(default_factory=list)
+    num_drafts: int = 0
     num_drafted_tokens: int = 0
     num_accepted_tokens: int = 0
     cache: SequenceCache | None = None
