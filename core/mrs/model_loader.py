@@ -70,9 +70,9 @@ class ModelLoader:
 
     @cached_property
     def draft(self) -> ModelLoader | None:
-        """The loader of the draft model, if the request names one."""
+        """The loader of the draft model, if the request names one and has not switched it off."""
         request = self.request
-        if request.draft_model is None:
+        if request.draft_model is None or request.speculate == "off":
             return None
         source = ModelSource(
             request.draft_model, "safetensors", token_source=request.source.token_source

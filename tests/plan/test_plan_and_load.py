@@ -269,6 +269,7 @@ def test_a_draft_model_is_planned_and_loaded(tiny: Path, tmp_path: Path) -> None
     plan = loader.plan
     found, draft = plan.breakdowns[0], plan.breakdowns[0].draft
     assert draft is not None
+    assert ModelLoader(request(tiny, draft_model=str(tiny), speculate="off")).plan.draft is None
     assert draft.weight_bytes == found.weight_bytes == alone.breakdowns[0].weight_bytes
     assert found.total == alone.breakdowns[0].total + draft.total
     assert found.free_bytes + draft.total.high < plan.devices[0].available_bytes

@@ -53,11 +53,10 @@ class Sequence:
     share caches. `draft` are guesses of the next tokens, which one step computes with the last one,
     and `proposals` the same with their probabilities, if they were drawn at random. `lookup` makes
     drafts without a model. `num_drafts` counts those that were computed. `arrival`
-    numbers sequences in the order in which they came; `num_overtaken`
-    counts the later ones that started earlier. `is_batched` is set once it shares a step.
-    `deadline_s` is a time of `time.monotonic`, and `started_s` of `time.perf_counter`: when it
-    first ran. A finished sequence has a `finish_reason`, and an
-    `error` if that is what ended it.
+    numbers sequences in the order in which they came; `num_overtaken` counts the later ones that
+    started earlier. `is_batched` is set once it shares a step. `deadline_s` is a time of
+    `time.monotonic`, and `started_s` of `time.perf_counter`: when it first ran. A finished sequence
+    has a `finish_reason`, and an `error` if that is what ended it.
     """
 
     token_ids: list[int]
