@@ -32,6 +32,7 @@ def hub() -> Iterator[HubServer]:
     gguf = files.pop("demo.gguf")
     with HubServer() as server:
         server.add("meta-llama/Llama-3.2-1B-Instruct", files)
+        server.add("meta-llama/Llama-3.1-8B-Instruct", files)
         server.add(
             "bartowski/Llama-3.2-1B-Instruct-GGUF", {"Llama-3.2-1B-Instruct-Q4_K_M.gguf": gguf}
         )

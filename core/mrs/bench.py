@@ -89,7 +89,8 @@ def bench(
     `on_round` is called at the start of each round with its number, 0 for the warm-up. Raises
     MrsError.
     """
-    loader = ModelLoader(request)
+    # A random prompt says nothing of how well drafts do, and steps of one token are measured.
+    loader = ModelLoader(replace(request, speculate="off", draft_model=None))
     _require_context(work, loader.plan.longest_tokens)
     started = time.perf_counter()
     model = loader.load(on_progress)

@@ -43,7 +43,8 @@ class ReplyUsage:
     `cached_tokens` of the `prompt_tokens` came from the prefix cache and were not computed.
     `prompt_s` is the time to the first token, `completion_s` the time of all further tokens.
     `planned` is None if other replies were computed in the same batch, since the plan predicts
-    rates for a single one.
+    rates for a single one. Of `drafted_tokens` in so many `drafts`, each in a step of its own,
+    `accepted_tokens` became part of the reply.
     """
 
     prompt_tokens: int
@@ -52,6 +53,9 @@ class ReplyUsage:
     prompt_s: float
     completion_s: float
     planned: PlannedRates | None = None
+    drafts: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
     @property
     def prompt_tokens_per_s(self) -> float:

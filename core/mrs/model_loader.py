@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -22,14 +23,15 @@ from mrs.plan.calibration import corrections
 from mrs.plan.memory.prefix_budget import folder_bytes
 from mrs.plan.placement.kv_pool import pool_warnings
 from mrs.plan.plan import Plan
-from mrs.plan.planner import Planner
-from mrs.request import RunRequest
-from mrs.source.find import fetch, open_checkpoint
+from mrs.plan.planner import Planner, draft_request
+from mrs.request import ModelSource, RunRequest
+from mrs.source.find import fetch, find_selector, open_checkpoint
 from mrs.source.reader import expanded
 from mrs.source.suggested_sampling import suggested_sampling
 
 if TYPE_CHECKING:
     from mrs.cache.prefix.disk import DiskPrefixCache
+    from mrs.engine.engine_builder import DraftConfig
     from mrs.engine.loop import EngineLoop
     from mrs.engine.profile.run import ProfileResult
     from mrs.loaded_model import LoadedModel
@@ -67,6 +69,19 @@ class ModelLoader:
             return self._new_planner(checkpoint, description)
 
     @cached_property
+    def draft(self) -> ModelLoader | None:
+        """The loader of the draft model, if the request names one and has not switched it off."""
+        request = self.request
+        if request.draft_model is None or request.speculate == "off":
+            return None
+        source = ModelSource(
+            request.draft_model, "safetensors", token_source=request.source.token_source
+        )
+        if find_selector(source) == "gguf":
+            source = replace(source, container="gguf")
+        return ModelLoader(draft_request(request, source))
+
+    @cached_property
     def plan(self) -> Plan:
         """What `load` will do. A model that does not fit has a plan as well."""
         return self._planned(self.planner)
@@ -98,6 +113,7 @@ class ModelLoader:
             import mrs.media.image_loader  # noqa: F401
 
             text = self._text_processor()
+        self._check_draft_tokens(text)
         request = self.request
         if request.thinking is not None and not text.knows_thinking:
             _logger.warning("--thinking has no effect: the chat template does not support it")
@@ -105,19 +121,21 @@ class ModelLoader:
         self._plan_again_if_memory_shrank()
         folder = self._prefix_folder()
         decoder = self._load_decoder(report)[0]
-        engine = _engine(request, self.plan, decoder, folder)
+        draft = self._load_draft(report)
+        engine = _engine(request, self.plan, decoder, folder, draft)
         suggested = suggested_sampling(self.planner.checkpoint)
         return LoadedModel(request, self.plan, text, engine, image_loader, suggested)
 
     def measure(self, on_progress: OnProgress | None = None) -> Reconciliation:
         """Load the model, run the planned workload, and compare its memory with the plan.
 
-        Later plans on this machine use the measurements.
+        Later plans on this machine use the measurements. A draft model is left out.
         """
         from mrs.address_space import require_address_space_for_torch
         from mrs.plan.calibration import remember
         from mrs.plan.report.reconcile import HostMeasured, reconcile
 
+        self.plan = self.plan.without_draft
         self.plan.require_fit()
         report = on_progress or _ignore
         self._fetch(report)
@@ -172,7 +190,12 @@ class ModelLoader:
         request, devices = self.request, self._devices()
         known = corrections(devices) if request.calibration and not request.devices else {}
         return Planner(
-            checkpoint, description, devices, cpu_packs=is_available(), corrections=known
+            checkpoint,
+            description,
+            devices,
+            cpu_packs=is_available(),
+            corrections=known,
+            draft=self.draft.planner if self.draft else None,
         )
 
     def _devices(self) -> list[Device]:
@@ -193,6 +216,32 @@ class ModelLoader:
             planner.checkpoint = fetch(
                 planner.checkpoint, lambda done, total: report(LoadProgress(DISK, done, total))
             )
+
+    def _check_draft_tokens(self, text: TextProcessor) -> None:
+        """Download the draft model's files. Raises UsageError if its tokens are others."""
+        if self.draft is None:
+            return
+        from mrs.text.same_tokens import require_same_tokens
+        from mrs.text.text_processor import read_tokenizer
+
+        self.draft._fetch(_ignore)
+        drafted = read_tokenizer(self.draft.planner.checkpoint)
+        require_same_tokens(text.tokenizer, drafted, self.draft.request.source.model_id)
+
+    def _load_draft(self, report: OnProgress) -> DraftConfig | None:
+        if self.draft is None or self.plan.draft is None:
+            return None
+        from mrs.engine.engine_builder import DraftConfig
+
+        self.draft.settle(self.draft.request, self.plan.draft)
+        decoder = self.draft._load_decoder(report)[0]
+        draft, plan = self.plan.draft, self.plan
+        return DraftConfig(
+            decoder,
+            draft.model.context_tokens,
+            draft.workload.cache,
+            cost=plan.speed.decode.middle / draft.speed.decode.middle,
+        )
 
     def _plan_again_if_memory_shrank(self) -> None:
         """Plan again if a device has less free memory now than the plan needs.
@@ -293,7 +342,11 @@ def _learn_speed_of(profile: ProfileResult, plan: Plan) -> None:
 
 
 def _engine(
-    request: RunRequest, plan: Plan, decoder: Decoder, folder: DiskPrefixCache | None
+    request: RunRequest,
+    plan: Plan,
+    decoder: Decoder,
+    folder: DiskPrefixCache | None,
+    draft: DraftConfig | None,
 ) -> EngineLoop:
     import torch
 
@@ -313,6 +366,8 @@ def _engine(
         prefix_folder=folder,
         target_gap_s=request.target_gap_s,
         prompt_tokens_per_s=plan.speed.prompt.middle,
+        speculate=request.speculate == "ngram",
+        draft=draft,
     )
     on_cpu = [n for n, device in enumerate(plan.devices) if device.torch_device == "cpu"]
     heap = HeapLimit(sum(plan.breakdowns[n].total.expected for n in on_cpu))

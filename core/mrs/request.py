@@ -12,6 +12,7 @@ from mrs.sizes.blocks import BLOCK_SIZES, BLOCK_TOKENS
 Container = Literal["safetensors", "gguf"]
 Dtype = Literal["auto", "bf16", "f16", "f32"]
 Strategy = Literal["fill", "spread", "fastest"]
+Speculation = Literal["ngram", "off"]
 CacheType = Literal["auto", "f16", "bf16", "f32"]
 CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
 GrammarKind = Literal["regex", "json_schema", "lark", "llguidance", "json_object", "tool_calls"]
@@ -207,6 +208,8 @@ class RunRequest:
     prefix_cache_dir_size  size limit of that folder
     target_gap_s           the time between two tokens of a reply that the prompts of others should
                            not exceed; None lets a prompt take steps of any length
+    speculate              where drafts of the next tokens come from; replies are the same without
+    draft_model            the model that drafts tokens instead: hub id, folder, file or `demo`
     """
 
     source: ModelSource
@@ -227,6 +230,8 @@ class RunRequest:
     jinja_explicit: str | None = None
     thinking: bool | None = None
     devices: tuple[str, ...] = ()
+    speculate: Speculation = "ngram"
+    draft_model: str | None = None
     strategy: Strategy = "fill"
     cpu_spill: bool = True
     calibration: bool = True

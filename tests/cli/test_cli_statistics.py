@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mrs.events import PlannedRates, ReplyUsage
@@ -33,6 +35,19 @@ def test_no_rate_is_held_against_nothing() -> None:
     assert "planned" not in statistics_line(reply(None))
     one = statistics_line(reply(PlannedRates((90, 300), (38, 45)), completion_tokens=1))
     assert one.endswith("reply 1 tokens")
+
+
+def test_drafts_are_counted() -> None:
+    plain = reply(None)
+    assert plain.usage is not None
+    usage = replace(plain.usage, drafts=3, drafted_tokens=9, accepted_tokens=6)
+    drafted = replace(plain, usage=usage)
+    line = statistics_line(drafted)
+    assert line.endswith("40.0/s · 6 of 9 drafted tokens accepted, 2.0 a draft")
+    assert "drafted" not in statistics_line(plain)
+    assert reply_object(drafted)["drafts"] == 3
+    assert reply_object(drafted)["drafted_tokens"] == 9
+    assert reply_object(drafted)["accepted_tokens"] == 6
 
 
 def test_a_long_line_breaks_between_facts() -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from mrs.engine.loop import TokenStream
 from mrs.engine.scheduler import ScheduledBatch
 from mrs.engine.sequence import DeadlineExceeded, TokenOutput
 from mrs.engine.worker import Worker
-from mrs.events import Finished, TextDelta
+from mrs.events import Finished, ReplyUsage, TextDelta
 from mrs.loaded_model import LoadedModel
 from mrs.model_loader import ModelLoader
 from mrs.request import Message, ModelSource, RunRequest, Sampling
@@ -219,3 +220,30 @@ def test_replies_that_were_begun_are_made_together(
     assert [each[:-1] for each in made] == alone
     ends = [each[-1] for each in made]
     assert all(isinstance(end, Finished) and end.usage.planned is None for end in ends)
+
+
+def repeated(model: LoadedModel, **settings: Any) -> tuple[str, ReplyUsage]:
+    """A reply of one token again and again, most of them drafted."""
+    token = model.tokenizer.encode("tree", allow_special=False)[-1]
+    sampling = replace(LIKELIEST, logit_bias=((token, 1000.0),), ignore_eos=True, **settings)
+    *found, end = model.stream_completion("One tree, two", sampling)
+    assert isinstance(end, Finished)
+    return "".join(each.text for each in found if isinstance(each, TextDelta)), end.usage
+
+
+def test_drafts_are_counted_and_not_planned_for(model: LoadedModel) -> None:
+    before = model.pace.step_s
+    _, usage = repeated(model, max_tokens=60)
+    assert usage.completion_tokens == 60
+    assert 60 > usage.drafted_tokens >= usage.accepted_tokens > 40
+    assert usage.planned is None
+    assert model.pace.step_s == before
+
+
+def test_a_stop_text_ends_the_reply_within_a_draft(model: LoadedModel) -> None:
+    text, usage = repeated(model, max_tokens=60)
+    piece = text[: len(text) // 60]
+    assert piece * 60 == text
+    text, usage = repeated(model, max_tokens=60, stop=(piece * 21,))
+    assert text == ""
+    assert usage.completion_tokens == 21

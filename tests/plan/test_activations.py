@@ -51,6 +51,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "softcap": {"model_type": "gemma2", "head_dim": 32, "sliding_window": 256},
     "softcap, one key head": {"model_type": "gemma2", "head_dim": 32, "num_key_value_heads": 1},
     "sandwich": {"model_type": "gemma3_text", "head_dim": 32, "sliding_window": 128},
+    "large vocabulary": {"model_type": "gemma2", "head_dim": 32, "vocab_size": 24000},
     "parallel, half turned": {"model_type": "phi", "num_key_value_heads": 8},
 }
 CPU = Device("cpu", 0, "CPU", 1 << 40, 1 << 40, "cpu")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,12 +20,12 @@ import mrs_cli
 from mrs.devices.bandwidth import remember_bandwidth
 from mrs.devices.device import Device
 from mrs.devices.measurements import host_key
-from mrs.errors import DoesNotFit
+from mrs.errors import DoesNotFit, UsageError
 from mrs.model_loader import ModelLoader
 from mrs.plan.calibration import corrections
 from mrs.plan.memory.breakdown import Correction
 from mrs.plan.report.document import dumps, to_document
-from mrs.request import ModelSource, PagedRequest, RunRequest
+from mrs.request import ModelSource, PagedRequest, RunRequest, Sampling
 from support.hub_server import Blob, HubServer
 from support.model_files import LLAMA_70B, shards, write_model
 
@@ -260,3 +262,46 @@ def test_on_a_gpu(tiny: Path) -> None:
     assert rows["weights"].measured_bytes == rows["weights"].predicted_bytes
     assert rows["KV cache"].measured_bytes == rows["KV cache"].predicted_bytes
     assert rows["activations"].measured_bytes <= 1.25 * rows["activations"].predicted_bytes
+
+
+def test_a_draft_model_is_planned_and_loaded(tiny: Path, tmp_path: Path) -> None:
+    alone = ModelLoader(request(tiny)).plan
+    loader = ModelLoader(request(tiny, draft_model=str(tiny)))
+    plan = loader.plan
+    found, draft = plan.breakdowns[0], plan.breakdowns[0].draft
+    assert draft is not None
+    assert ModelLoader(request(tiny, draft_model=str(tiny), speculate="off")).plan.draft is None
+    assert draft.weight_bytes == found.weight_bytes == alone.breakdowns[0].weight_bytes
+    assert found.total == alone.breakdowns[0].total + draft.total
+    assert found.free_bytes + draft.total.high < plan.devices[0].available_bytes
+    document = json.loads(dumps(to_document(plan)))
+    assert document["draft_model"]["model_id"] == str(tiny)
+    assert document["devices"][0]["bytes"]["draft_model"]["expected"] == draft.total.expected
+    (tmp_path / "plan.json").write_text(json.dumps(document))
+    again = request(tiny, draft_model=str(tiny), plan_file=str(tmp_path / "plan.json"))
+    assert ModelLoader(again).plan.breakdowns[0].total.high == found.total.high
+    model = loader.load()
+    model.engine._engine.scheduler.drafter._cost = 0  # as if it were smaller
+    sampling = Sampling(temperature=0, max_tokens=30, frequency_penalty=0, presence_penalty=0)
+    *_, end = model.stream_completion("abc", sampling)
+    model.close()
+    assert end.usage.accepted_tokens > 10, "the draft model is the model itself"
+
+
+def test_a_draft_model_that_leaves_too_little_memory_does_not_fit(tiny: Path) -> None:
+    alone = ModelLoader(request(tiny, devices=("cuda:0=24GiB",))).plan
+    least = alone.breakdowns[0].needed_bytes + alone.breakdowns[0].reserve_bytes
+    devices = (f"cuda:0={least // 2**20 + 1}MiB", "cpu=1MiB")
+    assert not ModelLoader(request(tiny, devices=devices, draft_model=str(tiny))).plan.fits
+
+
+def test_a_draft_model_with_other_tokens_is_refused(tiny: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(tiny, other)
+    tokens = json.loads((other / "tokenizer.json").read_text())
+    vocabulary = tokens["model"]["vocab"]
+    first, second = list(vocabulary)[7:9]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    (other / "tokenizer.json").write_text(json.dumps(tokens))
+    with pytest.raises(UsageError, match=re.escape(f"token 7 of the draft model is {second!r}")):
+        ModelLoader(request(tiny, draft_model=str(other))).load()

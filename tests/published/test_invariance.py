@@ -1,4 +1,4 @@
-"""A reply does not depend on its company: cache, threads and chunks do not change a token."""
+"""A reply does not depend on its company: cache, threads, chunks and drafts change no token."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MOST = {"F32": 1e-5, "Q4_1": 0.0, "Q4_K_M": 0.0}
 
 #: `tests/bench/invariance.py` goes through all of them, with more requests and more formats.
 SOME_WAYS = [
-    Way(cached=True, threads=1, chunk_tokens=7),
+    Way(cached=True, threads=1, chunk_tokens=7, drafts=True),
     Way(cached=True, threads=4, chunk_tokens=64),
-    Way(cached=False, threads=4, chunk_tokens=512),
+    Way(cached=False, threads=4, chunk_tokens=512, drafts=True),
 ]
 
 
@@ -68,6 +68,6 @@ def test_replies_are_those_of_requests_alone(
     asked: tuple[str, Decoder, list[list[int]], list[Reply]], way: Way
 ) -> None:
     name, decoder, prompts, alone = asked
-    found = difference(replies(decoder, prompts, way), alone)
+    found = difference(replies(decoder, prompts, way, alone), alone)
     assert found.requests == 0
     assert found.logprob <= MOST[name]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 
 from mrs.engine.loop import EngineLoop
+from mrs.engine.sequence import Sequence as EngineSequence
 from mrs.engine.sequence import SequenceRequest
 from mrs.model.decoder import Decoder
 from mrs.request import Sampling
@@ -36,14 +37,16 @@ class Way:
     cached: bool
     threads: int
     chunk_tokens: int
+    drafts: bool = False
 
     def __str__(self) -> str:
         cache = "cache" if self.cached else "no cache"
-        return f"{cache}, {self.threads} threads, chunks of {self.chunk_tokens}"
+        drafts = ", drafts" if self.drafts else ""
+        return f"{cache}, {self.threads} threads, chunks of {self.chunk_tokens}{drafts}"
 
 
-WAYS = [Way(*way) for way in product((True, False), (1, THREADS), (7, 64, 512))]
-#: Alone, from nothing, in one chunk.
+WAYS = [Way(*way) for way in product((True, False), (1, THREADS), (7, 64, 512), (False, True))]
+#: Alone, from nothing, in one chunk, token by token.
 PLAIN_WAY = Way(cached=False, threads=1, chunk_tokens=512)
 #: Token ids, and the log-probability of each.
 Reply = tuple[list[int], list[float]]
@@ -67,8 +70,32 @@ def branching_prompts(tokenizer: Tokenizer, conversations: int, seed: int = 0) -
     return prompts
 
 
-def replies(decoder: Decoder, prompts: Sequence[Sequence[int]], way: Way) -> list[Reply]:
-    """The reply to each prompt, in order; `way.threads` ask at once."""
+class _HalfRight:
+    """Drafts tokens of known replies, of which every third one is another."""
+
+    def __init__(self, prompts: Sequence[Sequence[int]], known: Sequence[Reply]) -> None:
+        self._known = {tuple(p): tokens for p, (tokens, _) in zip(prompts, known, strict=True)}
+
+    def draft(self, wanted: Mapping[EngineSequence, int]) -> None:
+        for sequence, most_tokens in wanted.items():
+            known = self._known[tuple(sequence.token_ids[: sequence.num_prompt_tokens])]
+            after = range(sequence.num_new_tokens, len(known))[:most_tokens]
+            sequence.draft = [known[n] ^ (n % 3 == 2) for n in after]
+
+    def learn(self, sequence: EngineSequence, drafted: int, accepted: int) -> None:
+        """Nothing to learn."""
+
+    def free(self, sequence: EngineSequence) -> None:
+        """Nothing to free."""
+
+
+def replies(
+    decoder: Decoder,
+    prompts: Sequence[Sequence[int]],
+    way: Way,
+    known: Sequence[Reply] = (),
+) -> list[Reply]:
+    """The reply to each prompt, in order; `way.threads` ask at once. Drafts come from `known`."""
     longest = max(map(len, prompts)) + REPLY_TOKENS
     engine = make_engine(
         decoder,
@@ -79,6 +106,8 @@ def replies(decoder: Decoder, prompts: Sequence[Sequence[int]], way: Way) -> lis
         max_seqs=way.threads,
         prefix_cache_n=16 if way.cached else 0,
     )
+    if way.drafts:
+        engine.scheduler.drafter = _HalfRight(prompts, known)
     loop = EngineLoop(engine)
 
     def reply(prompt: Sequence[int]) -> Reply:
@@ -92,6 +121,7 @@ def replies(decoder: Decoder, prompts: Sequence[Sequence[int]], way: Way) -> lis
     finally:
         loop.close()
     assert bool(engine.stats.cached_tokens) == way.cached
+    assert bool(engine.stats.accepted_tokens) == way.drafts
     return found
 
 

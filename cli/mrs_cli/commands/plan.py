@@ -106,7 +106,7 @@ def _show_plan(
     elif result is not None:
         from mrs_cli.render.plan.measured_table import measured_table
 
-        environment.stdout.write("\n".join(["", *measured_table(made, result)]) + "\n")
+        environment.stdout.write("\n".join(["", *measured_table(loader.plan, result)]) + "\n")
     return ExitCode.DONE if made.fits else ExitCode.DOES_NOT_FIT
 
 

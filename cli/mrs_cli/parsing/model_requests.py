@@ -70,6 +70,8 @@ def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
         "prefix_cache_n": flags.prefix_cache_n,
         "prefix_cache_dir": flags.prefix_cache_dir,
         "prefix_cache_dir_size": flags.prefix_cache_dir_size,
+        "speculate": flags.speculate,
+        "draft_model": flags.draft_model,
         "strategy": flags.strategy,
         "plan_file": flags.plan_file,
         "chat_template": _template("--chat-template", flags.chat_template, ".jinja", ".json"),

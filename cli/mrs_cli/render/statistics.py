@@ -43,6 +43,12 @@ def _facts(reply: CompleteReply) -> list[str]:
         f"prompt {usage.prompt_tokens} tokens{cached}{_rate(prompt_rate)}{planned_prompt}",
         f"reply {usage.completion_tokens} tokens{_rate(reply_rate)}{planned_reply}",
     ]
+    if usage.drafted_tokens:
+        each = usage.accepted_tokens / max(usage.drafts, 1)
+        facts.append(
+            f"{usage.accepted_tokens} of {usage.drafted_tokens} drafted tokens accepted, "
+            f"{each:.1f} a draft"
+        )
     if reply.reason == "length":
         facts.append("stopped at the length limit")
     elif reply.reason == "cancelled":
@@ -57,12 +63,14 @@ def reply_object(reply: CompleteReply) -> dict[str, Any]:
     """
     usage = reply.usage
     planned = None if usage is None or usage.planned is None else asdict(usage.planned)
-    names = ("prompt_tokens", "completion_tokens", "cached_tokens", "prompt_s", "completion_s")
+    counts = ("prompt_tokens", "completion_tokens", "cached_tokens")
+    drafts = ("drafts", "drafted_tokens", "accepted_tokens")
+    times = ("prompt_s", "completion_s")
     rates = ("prompt_tokens_per_s", "completion_tokens_per_s")
     return {
         "text": reply.text,
         "finish_reason": reply.reason,
-        **{name: usage and getattr(usage, name) for name in (*names, *rates)},
+        **{name: usage and getattr(usage, name) for name in (*counts, *drafts, *times, *rates)},
         **{f"planned_{name}": planned and planned[name] for name in rates},
     }
 

@@ -7,11 +7,11 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from mrs.api.field_types import Allowed, FieldType, Number, of_type, one_of, quoted, require
 from mrs.errors import Unsupported
-from mrs.request import CACHE_TYPES
+from mrs.request import CACHE_TYPES, Speculation
 from mrs.sizes.blocks import BLOCK_SIZES
 
 #: Roles of messages.
@@ -125,6 +125,8 @@ FIELDS: Mapping[str, FieldType] = {
     "prefix_cache_dir_size": Allowed(
         "a size in bytes, or such as 512MiB", lambda value: _is_text(value) or _COUNT.accepts(value)
     ),
+    "draft_model": _PATH,
+    "speculate": one_of(*get_args(Speculation)),
     "no_kv_cache": _FLAG,
     "no_paged_attn": _FLAG,
     "paged_attn": _FLAG,

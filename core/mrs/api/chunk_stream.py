@@ -178,6 +178,9 @@ def total_usage(replies: Sequence[ReplyUsage]) -> Usage:
         total_completion_time_sec=completion_s,
         planned_prompt_tok_per_sec=planned.prompt_tokens_per_s if planned else None,
         planned_compl_tok_per_sec=planned.completion_tokens_per_s if planned else None,
+        drafts=sum(each.drafts for each in replies),
+        drafted_tokens=sum(each.drafted_tokens for each in replies),
+        accepted_tokens=sum(each.accepted_tokens for each in replies),
     )
 
 

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 class Usage:
     """Token counts and times of a response; with several choices, counts are sums over them.
 
-    `cached_tokens` of the prompt came from the prefix cache. The `planned_…` rates are (lowest,
-    highest) tokens per second that the plan predicted for a single reply; None for several replies.
+    `cached_tokens` of the prompt came from the prefix cache. Of `drafted_tokens` in
+    so many `drafts`, `accepted_tokens` became part of the replies. The `planned_…` rates are
+    (lowest, highest) tokens per second that the plan predicted for a single reply; None for several
+    replies.
     """
 
     prompt_tokens: int
@@ -25,6 +27,9 @@ class Usage:
     total_completion_time_sec: float
     planned_prompt_tok_per_sec: tuple[float, float] | None = None
     planned_compl_tok_per_sec: tuple[float, float] | None = None
+    drafts: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from mrs.errors import UsageError
 from mrs.events import OnProgress
 from mrs.model_loader import ModelLoader
 from mrs.plan.plan import Plan
-from mrs.request import CacheType, Message, PagedRequest, RunRequest, Sampling
+from mrs.request import CacheType, Message, PagedRequest, RunRequest, Sampling, Speculation
 from mrs.sizes.blocks import BLOCK_TOKENS
 
 if TYPE_CHECKING:
@@ -86,6 +86,8 @@ class Runner:
         pa_ctxt_len: int | None = None,
         prefix_cache_dir: str | None = None,
         prefix_cache_dir_size: str | int = "4GiB",
+        speculate: Speculation = "ngram",
+        draft_model: str | None = None,
         cpu: bool = False,
         on_progress: OnProgress | None = None,
     ) -> None:
@@ -97,7 +99,10 @@ class Runner:
         `max_batch_size` are hints for planning. The prefix cache holds `prefix_cache_n` past
         sequences in memory; with `prefix_cache_dir` it also stores them in that folder for later
         runs, in at most `prefix_cache_dir_size` (bytes, or such as `512MiB`). With a `seed` the
-        same request gets the same reply.
+        same request gets the same reply. Tokens that repeat earlier text are computed several at a
+        time, which changes no reply; `speculate="off"` computes them one by one. A smaller
+        `draft_model` of the same vocabulary (hub id, folder or `.gguf` file) guesses tokens of any
+        text.
 
         The KV cache is a pool of fixed size with `paged_attn`, if its size is given (`pa_ctxt_len`
         tokens, `pa_gpu_mem_usage` as a fraction of the memory, or `pa_gpu_mem` MiB), and on a CUDA
@@ -138,6 +143,8 @@ class Runner:
                 prefix_cache_n=prefix_cache_n,
                 prefix_cache_dir=path_text(prefix_cache_dir),
                 prefix_cache_dir_size=str(prefix_cache_dir_size),
+                speculate=speculate,
+                draft_model=path_text(draft_model),
                 max_seqs=max_seqs,
                 max_seq_len=max_seq_len,
                 max_batch_size=max_batch_size,

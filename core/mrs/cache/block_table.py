@@ -79,15 +79,17 @@ class BlockTable:
     def num_blocks(self) -> int:
         return len(self._blocks) - self._first
 
-    def reserve(self, length: int, tokens: int) -> None:
+    def reserve(self, length: int, tokens: int, *, rewindable_to: int | None = None) -> None:
         """Have blocks for `tokens` tokens after the first `length`, to which nobody else writes.
 
-        Blocks before the window of the next token are released.
+        Blocks before the window of the next token are released, but not those that are needed
+        after a rewind to `rewindable_to`.
         """
         size = self.pool.block_tokens
         self.rewind(length)
         if self.pool.window is not None:
-            self._drop(max(0, length + 1 - self.pool.window) // size)
+            least = length if rewindable_to is None else min(length, rewindable_to)
+            self._drop(max(0, least + 1 - self.pool.window) // size)
         if length % size:
             self._own_last(length % size)
         while len(self._blocks) * size < length + tokens:

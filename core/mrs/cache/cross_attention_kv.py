@@ -96,6 +96,9 @@ class CrossAttentionCache:
         else:
             self._groups.append(_Group(image.position, (keys.shape[1],), keys, values))
 
+    def mark(self) -> None:
+        """Any length can be come back to."""
+
     def advance(self, tokens: int) -> None:
         self.length += tokens
 

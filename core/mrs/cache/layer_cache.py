@@ -169,3 +169,6 @@ class OwnLayer(LayerCache, CachePart, Protocol):
 
     def advance(self, tokens: int) -> None:
         """Count tokens that the layer has added."""
+
+    def mark(self) -> None:
+        """Let the next `rewind` come back to this length."""

@@ -12,7 +12,8 @@ from mrs.cache.layer_cache import CacheRules, LayerSlice, TensorShape
 class RecurrentStateCache:
     """Tensors that a layer updates in place; they begin as zeros.
 
-    Earlier states are lost unless they were exported, so it can only be rewound to its beginning.
+    Earlier states are lost unless they were exported, so it can only be rewound to its beginning
+    and once to its mark.
     """
 
     is_state = True
@@ -21,7 +22,8 @@ class RecurrentStateCache:
     def __init__(
         self, *shapes: Sequence[int], dtypes: Sequence[torch.dtype], device: torch.device
     ) -> None:
-        self.length = 0
+        self.length = self._marked_length = 0
+        self._marked: tuple[torch.Tensor, ...] = ()
         self.device = device
         self.tensors = tuple(
             torch.zeros(*shape, dtype=dtype, device=device)
@@ -39,18 +41,22 @@ class RecurrentStateCache:
     def advance(self, tokens: int) -> None:
         self.length += tokens
 
+    def mark(self) -> None:
+        self._marked_length = self.length
+        self._marked = tuple(tensor.clone() for tensor in self.tensors)
+
     def can_rewind_to(self, length: int) -> bool:
-        return length in (0, self.length)
+        return length in (0, self.length) or (length == self._marked_length and bool(self._marked))
 
     def rewind(self, length: int) -> None:
         if not self.can_rewind_to(length):
             raise ValueError(
                 f"cannot rewind {self.length} tokens to {length}: earlier states are lost"
             )
-        if length == 0:
-            for tensor in self.tensors:
-                tensor.zero_()
-            self.length = 0
+        if length != self.length:
+            for number, tensor in enumerate(self.tensors):
+                tensor.copy_(self._marked[number]) if length else tensor.zero_()
+        self.length, self._marked = length, ()
 
     def export(self, start: int, end: int) -> LayerSlice | None:
         if not start < end == self.length:

@@ -28,6 +28,7 @@ class SequenceCache:
         #: What the radix tree shares: block tables, and the caches of single layers.
         self.parts: tuple[CachePart, ...] = (*tables, *own)
         self._own = own
+        self._marked_length: int | None = None
 
     @property
     def nbytes(self) -> int:
@@ -41,7 +42,7 @@ class SequenceCache:
     def reserve(self, tokens: int) -> None:
         """Have blocks for `tokens` new tokens."""
         for table in self.tables:
-            table.reserve(self.length, tokens)
+            table.reserve(self.length, tokens, rewindable_to=self._marked_length)
 
     def advance(self, tokens: int) -> None:
         """Count new tokens, which all layers have written; `reserve` has extended the tables."""
@@ -74,13 +75,26 @@ class SequenceCache:
             length == self.length or all(part.can_rewind_to(length) for part in self.parts)
         )
 
+    def mark(self) -> None:
+        """Let the next `rewind` come back to this length, whatever kind of cache a layer has."""
+        for layer in self._own:
+            layer.mark()
+        self._marked_length = self.length
+
     def rewind(self, length: int) -> None:
         """Drop all but the first `length` tokens; ValueError, and no change, if it cannot."""
         if not self.can_rewind_to(length):
             raise ValueError(f"cannot rewind {self.length} tokens to {length}")
         for part in self.parts:
             part.rewind(length)
-        self.length = length
+        self.length, self._marked_length = length, None
+
+    def rewind_near(self, length: int) -> int:
+        """Rewind to this length, or to the mark if a recurrent state cannot; returns which."""
+        if not self.can_rewind_to(length) and self._marked_length is not None:
+            length = self._marked_length
+        self.rewind(length)
+        return length
 
     def release(self) -> None:
         """Release all blocks; the cache must not be used after that."""

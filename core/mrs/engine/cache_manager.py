@@ -39,10 +39,10 @@ class CacheManager:
         self._keeps_caches = keeps_caches
 
     def can_allocate(self, sequences: abc.Iterable[Sequence]) -> bool:
-        """Whether all these sequences together fit in the planned memory."""
+        """Whether all these sequences with their drafts together fit in the planned memory."""
         all_of_them = list(sequences)
         return self._size.fits(
-            [len(each.token_ids) for each in all_of_them],
+            [len(each.token_ids) + len(each.draft) for each in all_of_them],
             shared_blocks=self._shared_blocks(all_of_them),
             windows=self._windows,
         )
@@ -129,6 +129,29 @@ class CacheManager:
         if sequence.cache is not None:
             sequence.cache.release()
         sequence.cache, sequence.num_computed_tokens = None, 0
+
+    def can_rewind(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Whether its cache can take up `num_tokens` more than the sequence has, and drop them.
+
+        Rope factors that depend on the length must stay the same.
+        """
+        epoch = self._decoder.rope_epoch(len(sequence.token_ids) + num_tokens)
+        return self._keeps_caches and epoch is not None and epoch == sequence.rope_epoch
+
+    def mark(self, sequence: Sequence) -> None:
+        """Let the next `drop_rejected` come back to the tokens that the cache has now."""
+        if sequence.cache is not None:
+            sequence.cache.mark()
+
+    def drop_rejected(self, sequence: Sequence) -> None:
+        """Drop the tokens after the computed ones: those of a draft that were not chosen.
+
+        A recurrent state cannot drop some: it goes back to the mark, and the tokens after that are
+        computed again.
+        """
+        if sequence.cache is not None:
+            computed = sequence.cache.rewind_near(sequence.num_computed_tokens)
+            sequence.num_computed_tokens = computed
 
     def rollback(self, sequence: Sequence) -> None:
         """Undo a step that did not end, because some layers may have written its tokens."""

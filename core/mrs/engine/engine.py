@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import islice, takewhile
 from random import Random
 from typing import NamedTuple
 
@@ -11,10 +12,17 @@ from torch import Tensor
 
 from mrs.architecture.model_spec import ModelSpec
 from mrs.engine.cache_manager import CacheManager
+from mrs.engine.choose_tokens import choose_tokens
 from mrs.engine.sampling.processors import FloatArray
 from mrs.engine.sampling.sampler import SampledToken, Sampler
-from mrs.engine.scheduler import ScheduledBatch, Scheduler
-from mrs.engine.sequence import DeadlineExceeded, Sequence, SequenceRequest, TokenOutput
+from mrs.engine.scheduler import Scheduler
+from mrs.engine.sequence import (
+    DeadlineExceeded,
+    ScheduledBatch,
+    Sequence,
+    SequenceRequest,
+    TokenOutput,
+)
 from mrs.engine.worker import StepAborted, Worker
 from mrs.errors import ContextFull, NotReadable, UsageError
 
@@ -24,6 +32,7 @@ class EngineStats(NamedTuple):
 
     `cached_tokens` came from the prefix cache and were not computed; `queried_tokens` were looked
     up in it. `kv_cache_share` is the share of blocks in use, those of the prefix cache included.
+    Of the `drafted_tokens` in `drafts`, which were all computed, `accepted_tokens` are in replies.
     """
 
     running: int
@@ -33,6 +42,9 @@ class EngineStats(NamedTuple):
     preempted: int
     queried_tokens: int = 0
     kv_cache_share: float = 0.0
+    drafts: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 class Engine:
@@ -63,6 +75,9 @@ class Engine:
         self._worker = worker
         self._seed = seed
         self._num_computed_tokens = 0
+        self._num_drafts = 0
+        self._num_drafted_tokens = 0
+        self._num_accepted_tokens = 0
 
     @property
     def stats(self) -> EngineStats:
@@ -75,6 +90,9 @@ class Engine:
             scheduler.num_preempted,
             scheduler.num_queried_tokens,
             max((pool.used / pool.count for pool in pools if pool.count), default=0.0),
+            self._num_drafts,
+            self._num_drafted_tokens,
+            self._num_accepted_tokens,
         )
 
     def new_sequence(self, request: SequenceRequest) -> Sequence:
@@ -112,6 +130,7 @@ class Engine:
                 rng,
                 request.dry_breakers,
                 request.constraint,
+                is_seeded=seed is not None,
             ),
             request.stop_ids,
             tuple(request.images),
@@ -131,6 +150,7 @@ class Engine:
         """Compute a batch, and sample a token for each sequence whose tokens are all computed.
 
         Tokens that a grammar forces after it come with it; the next step computes them together.
+        So do the tokens of its draft, as far as they are those that are chosen without a draft.
         A sequence that was aborted, missed its deadline or failed ends with an output without a
         token. If a layer raises a BaseException, the next step computes the same again.
         """
@@ -138,6 +158,9 @@ class Engine:
         batch = self.scheduler.schedule()
         if not batch:
             return outputs
+        for sequence, _ in batch:
+            if sequence.draft:
+                self.caches.mark(sequence)
         start_s = time.perf_counter()
         try:
             logits = self._worker.forward(batch)
@@ -151,10 +174,10 @@ class Engine:
             self._rollback(batch)
             raise
         num_tokens = sum(num_tokens for _, num_tokens in batch)
-        if num_tokens > len(batch):
+        if num_tokens > sum(1 + len(sequence.draft) for sequence, _ in batch):  # with prompts
             self.scheduler.budget.measure(num_tokens, time.perf_counter() - start_s)
         for sequence, num_tokens in batch:
-            sequence.num_computed_tokens += num_tokens
+            sequence.num_computed_tokens += num_tokens - len(sequence.draft)
             sequence.is_batched |= len(batch) > 1
             self._num_computed_tokens += num_tokens
             if sequence.num_computed_tokens in (sequence.snapshot_at, sequence.num_prompt_tokens):
@@ -183,30 +206,60 @@ class Engine:
 
     def _rollback(self, batch: ScheduledBatch) -> None:
         for sequence, _ in batch:
+            sequence.drop_draft()
             self.caches.rollback(sequence)
 
     def _sample(self, complete: list[Sequence], logits: Tensor) -> list[TokenOutput]:
         """The next tokens after logits (W, V), which are overwritten. Errors end one sequence."""
-        outputs = []
-        for sequence, row in zip(complete, logits.numpy(), strict=True):
+        rows = iter(logits.numpy())
+        outputs: list[TokenOutput] = []
+        for sequence in complete:
+            own = list(islice(rows, 1 + len(sequence.draft)))
             if sequence.pooling is not None:
                 sequence.finish("stop")
                 self._release(sequence)
                 outputs.append(TokenOutput(sequence, None, "stop", time.perf_counter()))
                 continue
-            try:
-                tokens = _choose(sequence, row)
-            except Exception as error:  # noqa: BLE001 - raised where the reply is read
-                outputs.append(self._end(sequence, error))
-                continue
-            if sequence.is_finished:
-                self._release(sequence)
-            elif self.caches.needs_recompute(sequence):
-                self.caches.invalidate(sequence)
-            now_s = time.perf_counter()
-            outputs += [TokenOutput(sequence, token, None, now_s) for token in tokens[:-1]]
-            outputs.append(TokenOutput(sequence, tokens[-1], sequence.finish_reason, now_s))
+            outputs += self._extend(sequence, own)
         return outputs
+
+    def _extend(self, sequence: Sequence, rows: list[FloatArray]) -> list[TokenOutput]:
+        """Choose tokens after logits (V,) of the last token, and of each token of the draft."""
+        tokens: list[SampledToken] = []
+        error = None
+        try:
+            tokens.extend(choose_tokens(sequence, rows))  # has the tokens before an error
+        except Exception as raised:  # noqa: BLE001 - raised where the reply is read
+            error = raised
+        self._settle_draft(sequence, tokens)
+        now_s = time.perf_counter()
+        outputs = [TokenOutput(sequence, token, None, now_s) for token in tokens]
+        if error is not None:
+            return [*outputs, self._end(sequence, error)]
+        outputs[-1] = outputs[-1]._replace(finish_reason=sequence.finish_reason)
+        if sequence.is_finished:
+            self._release(sequence)
+        elif self.caches.needs_recompute(sequence):
+            self.caches.invalidate(sequence)
+        return outputs
+
+    def _settle_draft(self, sequence: Sequence, chosen: list[SampledToken]) -> None:
+        """Keep what the cache has of the `chosen` tokens but the last, and drop the rest."""
+        draft = sequence.draft
+        sequence.drop_draft()
+        if not draft or self.scheduler.drafter is None:
+            return
+        same = takewhile(lambda pair: pair[0] == pair[1].id, zip(draft, chosen, strict=False))
+        accepted = len(list(same))
+        self.scheduler.drafter.learn(sequence, len(draft), accepted)
+        sequence.num_computed_tokens += min(accepted, max(len(chosen) - 1, 0))
+        self.caches.drop_rejected(sequence)
+        sequence.num_drafts += 1
+        sequence.num_drafted_tokens += len(draft)
+        sequence.num_accepted_tokens += accepted
+        self._num_drafts += 1
+        self._num_drafted_tokens += len(draft)
+        self._num_accepted_tokens += accepted
 
     def _end(self, sequence: Sequence, error: Exception | None) -> TokenOutput:
         sequence.finish("cancelled", error)
@@ -216,19 +269,3 @@ class Engine:
     def _release(self, sequence: Sequence) -> None:
         self.scheduler.remove(sequence)
         self.caches.free(sequence)
-
-
-def _choose(sequence: Sequence, logits: FloatArray) -> list[SampledToken]:
-    """Add the next token after logits (V,) to a sequence, and those that it forces."""
-    token = sequence.sampler(logits)
-    sequence.token_ids.append(token.id)
-    if token.id in sequence.stop_ids:
-        sequence.finish("stop")
-        return [token]
-    forced = sequence.sampler.forced(sequence.max_length - len(sequence.token_ids))
-    sequence.token_ids += [each.id for each in forced]
-    if sequence.sampler.is_complete:
-        sequence.finish("stop")
-    elif len(sequence.token_ids) >= sequence.max_length:
-        sequence.finish("length")
-    return [token, *forced]

@@ -10,12 +10,24 @@ import torch
 from mrs.cache.prefix.disk import DiskPrefixCache
 from mrs.cache.prefix.manager import PrefixCacheManager
 from mrs.engine.cache_manager import CacheManager
+from mrs.engine.draft_model import DraftModel
+from mrs.engine.drafter import Drafter, LookupDrafter
 from mrs.engine.engine import Engine
 from mrs.engine.scheduler import MAX_WAITING, Scheduler
 from mrs.engine.step_budget import StepBudget
 from mrs.engine.worker import Worker
 from mrs.model.decoder import Decoder
 from mrs.sizes.blocks import CacheSize
+
+
+@dataclass(frozen=True)
+class DraftConfig:
+    """A draft model, the size of its KV cache, and the time of its step in steps of the large."""
+
+    decoder: Decoder
+    context_tokens: int
+    cache_size: CacheSize
+    cost: float
 
 
 @dataclass(frozen=True)
@@ -27,7 +39,8 @@ class EngineConfig:
     wait; a step computes about as many tokens as a chunk of `cache_size` has. The prefix cache
     stores `prefix_cache_n` sequences in memory, within `prefix_budget_bytes` on each device, and
     all in `prefix_folder` if it is given. While replies are running, prompts may make a step take
-    about `target_gap_s`; `prompt_tokens_per_s` is the planned rate, until one is measured.
+    about `target_gap_s`; `prompt_tokens_per_s` is the planned rate, until one is measured. With
+    `speculate`, tokens are drafted by the `draft` model, or else by prompt lookup.
     """
 
     context_tokens: int
@@ -36,6 +49,8 @@ class EngineConfig:
     max_waiting: int = MAX_WAITING
     kv_cache: bool = True
     seed: int | None = None
+    speculate: bool = False
+    draft: DraftConfig | None = None
     prefix_cache_n: int = 0
     prefix_budget_bytes: Mapping[torch.device, int] = field(default_factory=dict)
     prefix_folder: DiskPrefixCache | None = None
@@ -67,6 +82,7 @@ def build_engine(decoder: Decoder, config: EngineConfig) -> Engine:
         max_seqs=config.max_seqs,
         budget=StepBudget(size.chunk_tokens, config.target_gap_s, config.prompt_tokens_per_s),
         max_waiting=config.max_waiting,
+        drafter=_drafter(config, decoder.spec.vocab_size),
     )
     return Engine(
         decoder.spec,
@@ -76,4 +92,22 @@ def build_engine(decoder: Decoder, config: EngineConfig) -> Engine:
         context_tokens=config.context_tokens,
         pool_tokens=size.total_tokens if size.is_pool else None,
         seed=config.seed,
+    )
+
+
+def _drafter(config: EngineConfig, vocab_size: int) -> Drafter | None:
+    draft = config.draft
+    if not config.speculate:
+        return None
+    if draft is None:
+        return LookupDrafter()
+    space = draft.decoder.new_space(draft.cache_size)
+    prefixes = PrefixCacheManager(0, new_cache=space.new, budget_bytes={})
+    return DraftModel(
+        Worker(draft.decoder),
+        CacheManager(draft.decoder, prefixes, space, draft.cache_size),
+        chunk_tokens=draft.cache_size.chunk_tokens,
+        context_tokens=draft.context_tokens,
+        vocab_size=vocab_size,
+        cost=draft.cost,
     )

@@ -20,11 +20,11 @@ def sequence_input(
     token_ids: Sequence[int],
     length: int,
     *,
-    is_last: bool = True,
+    num_logits: int = 1,
 ) -> SequenceInput:
     """The next tokens of a sequence, `token_ids`, which follow those in its cache.
 
-    The sequence has `length` tokens. With `is_last`, logits are wanted after the last of these.
+    The sequence has `length` tokens. Logits are wanted after the last `num_logits` of these.
     """
     chunk = range(cache.length, cache.length + len(token_ids))
     vision = decoder.spec.vision
@@ -41,7 +41,7 @@ def sequence_input(
         offset,
         positions,
         attention_ends,
-        logits_rows=(len(chunk) - 1,) if is_last else (),
+        logits_rows=range(len(chunk) - num_logits, len(chunk)),
     )
 
 

@@ -110,6 +110,9 @@ class ReplyEvents:
             prompt_s=self._first_s - self.start_s,
             completion_s=self._last_s - self._first_s,
             planned=self._planned_rates(),
+            drafts=sequence.num_drafts,
+            drafted_tokens=sequence.num_drafted_tokens,
+            accepted_tokens=sequence.num_accepted_tokens,
         )
         self.queue.append(Finished(reason, usage))
 
@@ -139,10 +142,12 @@ class ReplyEvents:
         if self._speed is None or sequence.is_batched or sequence.images or self._is_constrained:
             return None
         computed = max(sequence.num_prompt_tokens - sequence.num_cached_tokens, 1)
-        if self._step_s < math.inf:
-            self._pace.add_step(self._step_s)
         if not sequence.num_cached_tokens and self.num_tokens:
             self._pace.add_prompt(computed, self._first_s - self.start_s)
+        if sequence.num_drafted_tokens:  # its steps have other numbers of tokens
+            return None
+        if self._step_s < math.inf:
+            self._pace.add_step(self._step_s)
         is_long = computed >= LEAST_PROMPT_TOKENS
         prompt = self._speed.prompt_of(computed) if is_long else None
         return PlannedRates(prompt, self._speed.decode)

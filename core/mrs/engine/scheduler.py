@@ -7,26 +7,20 @@ import time
 from bisect import insort
 from collections import abc
 from operator import attrgetter
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mrs.engine.image_input import chunk_end
-from mrs.engine.sequence import QueueFull, Sequence
+from mrs.engine.sequence import QueueFull, ScheduledBatch, ScheduledSequence, Sequence
 from mrs.engine.step_budget import StepBudget
+from mrs.sizes.draft_rows import MAX_DRAFT_ROWS
+
+if TYPE_CHECKING:
+    from mrs.engine.drafter import Drafter
 
 #: How many later sequences may start before one that waits. After that, none starts before it.
 MAX_OVERTAKEN = 8
 #: How many requests may wait, unless set otherwise.
 MAX_WAITING = 1024
-
-
-class ScheduledSequence(NamedTuple):
-    """The next `num_tokens` tokens of a sequence are computed in this step."""
-
-    sequence: Sequence
-    num_tokens: int
-
-
-ScheduledBatch = list[ScheduledSequence]
 
 
 class CacheAllocator(Protocol):
@@ -41,6 +35,9 @@ class CacheAllocator(Protocol):
         Sets `num_computed_tokens` to how many of its tokens the cache has already.
         """
 
+    def can_rewind(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Whether its cache can take up `num_tokens` more than the sequence has, and drop them."""
+
     def free(self, sequence: Sequence) -> None:
         """Take the cache away. If the sequence goes on later, its tokens are computed again."""
 
@@ -51,8 +48,8 @@ class CacheAllocator(Protocol):
 class Scheduler:
     """First come, first served, within a token budget for each step.
 
-    A step computes one token of every sequence that is decoding, and spends what is left of
-    `budget` on prompts in chunks, the oldest first. At most `max_seqs` run at once, and no
+    A step computes one token of every sequence that is decoding and its draft, and spends what is
+    left of `budget` on prompts in chunks, the oldest first. At most `max_seqs` run at once, and no
     more than there is memory for; when they outgrow it, the youngest is preempted. At most
     MAX_OVERTAKEN later sequences start before one that cannot start yet, so that none waits for
     ever.
@@ -65,8 +62,10 @@ class Scheduler:
         max_seqs: int,
         budget: StepBudget,
         max_waiting: int = MAX_WAITING,
+        drafter: Drafter | None = None,
     ) -> None:
         self._caches = caches
+        self.drafter = drafter
         # Half of each step is left for prompts, however many sequences are decoding.
         self._max_seqs = max(1, min(max_seqs, budget.step_tokens // 2))
         self.budget = budget
@@ -88,17 +87,49 @@ class Scheduler:
     def remove(self, sequence: Sequence) -> None:
         """Remove a finished sequence."""
         (self.running if sequence in self.running else self.waiting).remove(sequence)
+        self._free_draft(sequence)
+
+    def _free_draft(self, sequence: Sequence) -> None:
+        sequence.drop_draft()
+        if self.drafter is not None:
+            self.drafter.free(sequence)
 
     def schedule(self) -> ScheduledBatch:
         """The batch of the next step; empty if there is no sequence."""
         self._preempt()
-        batch = [ScheduledSequence(each, 1) for each in self.running if each.is_decoding]
+        decoding = [each for each in self.running if each.is_decoding]
+        self._speculate(decoding)
+        batch = [ScheduledSequence(each, 1 + len(each.draft)) for each in decoding]
         prompts: ScheduledBatch = []
-        left = self.budget.tokens(len(batch)) - len(batch)
+        num_decoding = sum(num_tokens for _, num_tokens in batch)
+        left = self.budget.tokens(num_decoding) - num_decoding
         for sequence in [each for each in self.running if not each.is_decoding]:
             left -= self._add_chunk(sequence, left, prompts)
         self._start_waiting(left, prompts)
         return batch + prompts
+
+    def _speculate(self, decoding: abc.Sequence[Sequence]) -> None:
+        """Draft tokens of the sequences that are decoding, if there are few enough of them."""
+        if not decoding or self.drafter is None:
+            return
+        most_tokens = min(MAX_DRAFT_ROWS, self.budget.step_tokens // 2) // len(decoding) - 1
+        # The last token of a sequence is never drafted: it is chosen after the draft.
+        wanted = {
+            each: most
+            for each in decoding
+            if (most := min(most_tokens, each.max_length - len(each.token_ids) - 1)) > 0
+            and each.num_new_tokens
+            and self._caches.can_rewind(each, 1)
+        }
+        self.drafter.draft(wanted)
+        for sequence in wanted:
+            sequence.forget_forbidden_draft()
+            if not self._caches.can_rewind(sequence, len(sequence.draft)):
+                sequence.drop_draft()
+        is_drafted = any(each.draft for each in decoding)
+        if is_drafted and not self._caches.can_allocate(self.running):
+            for each in decoding:
+                each.drop_draft()
 
     def _start_waiting(self, left: int, prompts: ScheduledBatch) -> None:
         passed: list[Sequence] = []
@@ -153,6 +184,7 @@ class Scheduler:
         while len(self.running) > 1 and not self._caches.can_allocate(self.running):
             sequence = self.running.pop()
             self._caches.free(sequence)
+            self._free_draft(sequence)
             sequence.num_preemptions += 1
             self.num_preempted += 1
             insort(self.waiting, sequence, key=attrgetter("arrival"))

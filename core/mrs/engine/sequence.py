@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import abc
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from mrs.errors import MrsError
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from mrs.cache.sequence_cache import SequenceCache
     from mrs.engine.image_input import ImageInput
     from mrs.engine.pooling import Pooling
+    from mrs.engine.prompt_lookup import PromptLookup
     from mrs.engine.sampling.processors import Constraint
-    from mrs.engine.sampling.sampler import SampledToken, Sampler
+    from mrs.engine.sampling.sampler import Proposal, SampledToken, Sampler
 
 
 _LARGEST_SALT = 2**63 - 1
@@ -49,11 +50,13 @@ class Sequence:
     The first `num_computed_tokens` are in `cache`, which is None while none is allocated.
     `num_cached_tokens` of the prompt came from the prefix cache. The cache's state after
     `snapshot_at` tokens is worth storing for others. Only sequences of the same `rope_epoch` can
-    share caches. `arrival` numbers sequences in the order in which they came; `num_overtaken`
-    counts the later ones that started earlier. `is_batched` is set once it shares a step.
-    `deadline_s` is a time of `time.monotonic`, and `started_s` of `time.perf_counter`: when it
-    first ran. A finished sequence has a `finish_reason`, and an
-    `error` if that is what ended it.
+    share caches. `draft` are guesses of the next tokens, which one step computes with the last one,
+    and `proposals` the same with their probabilities, if they were drawn at random. `lookup` makes
+    drafts without a model. `num_drafts` counts those that were computed. `arrival`
+    numbers sequences in the order in which they came; `num_overtaken` counts the later ones that
+    started earlier. `is_batched` is set once it shares a step. `deadline_s` is a time of
+    `time.monotonic`, and `started_s` of `time.perf_counter`: when it first ran. A finished sequence
+    has a `finish_reason`, and an `error` if that is what ended it.
     """
 
     token_ids: list[int]
@@ -65,6 +68,12 @@ class Sequence:
     deadline_s: float | None = None
     prefix_salt: int = 0
     pooling: Pooling | None = None
+    lookup: PromptLookup | None = None
+    draft: list[int] = field(default_factory=list)
+    proposals: list[Proposal] = field(default_factory=list)
+    num_drafts: int = 0
+    num_drafted_tokens: int = 0
+    num_accepted_tokens: int = 0
     cache: SequenceCache | None = None
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
@@ -113,6 +122,18 @@ class Sequence:
             keys[0] = -1 - ((self.prefix_salt ^ keys[0]) & _LARGEST_SALT)
         return keys
 
+    def forget_forbidden_draft(self) -> None:
+        """Shorten the draft to what a grammar allows.
+
+        One that was drawn at random stays as it is, so that the next token is distributed as it
+        should: its forbidden tokens are not accepted.
+        """
+        if not self.proposals:
+            del self.draft[self.sampler.num_allowed(self.draft) :]
+
+    def drop_draft(self) -> None:
+        self.draft, self.proposals = [], []
+
     def abort(self, error: Exception | None = None) -> None:
         """Let the engine end the sequence before its next step, with `error` if there is one.
 
@@ -123,6 +144,16 @@ class Sequence:
 
     def finish(self, reason: FinishReason, error: Exception | None = None) -> None:
         self.finish_reason, self.error = reason, error
+
+
+class ScheduledSequence(NamedTuple):
+    """The next `num_tokens` tokens of a sequence, its draft included, are computed in a step."""
+
+    sequence: Sequence
+    num_tokens: int
+
+
+ScheduledBatch = list[ScheduledSequence]
 
 
 class TokenOutput(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from mrs.engine.multimodal import sequence_input
-from mrs.engine.scheduler import ScheduledBatch
+from mrs.engine.sequence import ScheduledBatch
 from mrs.model.batch import forward_batch
 from mrs.model.decoder import Decoder
 
@@ -22,17 +22,18 @@ class Worker:
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
 
-    def forward(self, batch: ScheduledBatch) -> Tensor:
-        """Logits (W, vocab) float32 on the CPU, after the last token of each of W sequences.
+    def forward(self, batch: ScheduledBatch, check: Callable[[], None] | None = None) -> Tensor:
+        """Logits (W, vocab) float32 on the CPU, of the sequences that are complete with `batch`.
 
-        These are the sequences of `batch` that are complete with it, in order. All caches take up
-        the new tokens; `num_computed_tokens` stays as it is. Raises StepAborted.
+        Each has a row after its last token, and one after each token of its draft, in order. All
+        caches take up the new tokens; `num_computed_tokens` stays as it is. `check` is called
+        between layers, and may raise; by default it raises StepAborted if all are aborted.
         """
         inputs, caches = [], []
         for sequence, num_tokens in batch:
             assert sequence.cache is not None
             end, length = sequence.num_computed_tokens + num_tokens, len(sequence.token_ids)
-            ids = sequence.token_ids[sequence.num_computed_tokens : end]
+            ids = [*sequence.token_ids[sequence.num_computed_tokens : end], *sequence.draft]
             caches.append(sequence.cache)
             inputs.append(
                 sequence_input(
@@ -41,17 +42,19 @@ class Worker:
                     sequence.images,
                     ids,
                     length,
-                    is_last=end == length,
+                    num_logits=max(end - length + 1, 0),
                 )
             )
 
-        def check() -> None:
+        def check_aborted() -> None:
             if all(sequence.is_aborted for sequence, _ in batch):
                 raise StepAborted
 
         embedded = any(sequence.pooling is not None for sequence, _ in batch)
         observe = _pool(batch) if embedded else None
-        return self._decoder.forward(forward_batch(inputs), caches, check, observe).cpu()
+        return self._decoder.forward(
+            forward_batch(inputs), caches, check or check_aborted, observe
+        ).cpu()
 
 
 def _pool(batch: ScheduledBatch) -> Callable[[Tensor], None]:

@@ -44,6 +44,10 @@ class GrammarMask:
         self._matcher.consume_token(token)
         self._check()
 
+    def num_allowed(self, tokens: list[int]) -> int:
+        """How many of these tokens can follow, up to the first that cannot."""
+        return self._matcher.validate_tokens(tokens)
+
     def forced_tokens(self) -> list[int]:
         """The only tokens that can follow, as the tokenizer divides their text. Often none."""
         return self._matcher.compute_ff_tokens()

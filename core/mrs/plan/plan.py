@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -16,7 +16,9 @@ from mrs.formats import FORMATS, Format
 from mrs.isq import parse_isq
 from mrs.plan.memory.breakdown import Correction, MemoryBreakdown, memory_breakdowns
 from mrs.plan.memory.device_sizes import ModelSizes, Workload
+from mrs.plan.memory.draft_memory import devices_without, draft_breakdown
 from mrs.plan.memory.model_facts import ModelFacts, weights_format
+from mrs.plan.memory.overhead import Estimate, model_objects_bytes
 from mrs.plan.memory.prefix_budget import prefix_budgets
 from mrs.plan.memory.stored_weights import ModelWeightsInfo, StoredWeights
 from mrs.plan.placement.kv_pool import place_with_pool
@@ -45,6 +47,7 @@ class Plan:
     kv_bytes_per_further_token    the bytes that one more token needs
     breakdowns, prefix_bytes      memory of each device; and how much its prefix cache may use
     vision                        tower and projector; part of the primary device's breakdown
+    draft                         the draft model's plan: on the first device, in its breakdown
     corrected                     whether measurements of this machine were used
     """
 
@@ -69,7 +72,19 @@ class Plan:
     speed: SpeedEstimate
     warnings: tuple[str, ...]
     vision: VisionSizes | None = None
+    draft: Plan | None = None
     corrected: bool = False
+
+    @property
+    def objects(self) -> Estimate:
+        """Bytes of the tokenizer and of the Python objects of the model."""
+        return model_objects_bytes(self.model.vocabulary, len(self.parameters))
+
+    @property
+    def without_draft(self) -> Plan:
+        """The same plan without the memory of a draft model."""
+        breakdowns = tuple(replace(each, draft=None) for each in self.breakdowns)
+        return replace(self, draft=None, breakdowns=breakdowns)
 
     @property
     def missing_bytes(self) -> int:
@@ -185,13 +200,14 @@ def make_plan(
     cpu_packs: bool = False,
     corrections: Mapping[str, Correction] | None = None,
     placement: Placement | None = None,
+    draft: Plan | None = None,
 ) -> Plan:
     """Plan the model in `files` on `devices` (accelerators in order, the CPU last).
 
     `cpu_packs` is true if this machine has the native CPU kernels. `corrections` are from
-    measurements, by device label. A given `placement` is used as it is. A model that does not fit
-    is planned, too, and `missing_bytes` is above 0. Raises UsageError for an impossible layer map,
-    and Unsupported.
+    measurements, by device label. A given `placement` is used as it is. The model of the plan
+    `draft` is loaded as well. A model that does not fit is planned, too, and `missing_bytes` is
+    above 0. Raises UsageError for an impossible layer map, and Unsupported.
     """
     spec = files.spec
     dense = files.dense_format(request.dtype)
@@ -210,10 +226,15 @@ def make_plan(
         files, workload, dense, level, cpu_packs=cpu_packs, cache=cache_format, images=images
     )
     used_corrections = corrections or {}
-    sizes, placement = place_with_pool(request, sizes, devices, used_corrections, placement)
+    free_devices, added = devices, None
+    if draft is not None:
+        added = draft_breakdown(draft.breakdowns[0], draft.objects)
+        free_devices = devices_without(added, devices)
+    sizes, placement = place_with_pool(request, sizes, free_devices, used_corrections, placement)
     layer_devices, primary_device = tuple(placement.layer_devices), placement.first_device
     on = [sizes.on(device) for device in devices]
     breakdowns = memory_breakdowns(sizes, devices, layer_devices, primary_device, used_corrections)
+    breakdowns = (replace(breakdowns[0], draft=added), *breakdowns[1:])
     vision = on[primary_device].vision
     return Plan(
         model=files.facts,
@@ -239,5 +260,6 @@ def make_plan(
             request, spec, placement, devices, breakdowns, vision, sizes.workload
         ),
         vision=vision,
+        draft=draft,
         corrected=any(device.label in used_corrections for device in devices),
     )

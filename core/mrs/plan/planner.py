@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from mrs.architecture.describe import Description
 from mrs.devices.bandwidth import with_bandwidth
@@ -11,12 +12,12 @@ from mrs.plan.memory.breakdown import Correction
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.placement.placement import Placement
 from mrs.plan.plan import Plan, make_plan
-from mrs.request import RunRequest
+from mrs.request import ModelSource, RunRequest
 from mrs.source.checkpoint import Checkpoint
 
 
 class Planner:
-    """Makes plans of one model on one set of devices."""
+    """Makes plans of one model on one set of devices, with the model of `draft` if there is one."""
 
     def __init__(
         self,
@@ -26,11 +27,13 @@ class Planner:
         *,
         cpu_packs: bool,
         corrections: Mapping[str, Correction] | None = None,
+        draft: Planner | None = None,
     ) -> None:
         self.checkpoint = checkpoint
         self.description = description
         self.devices = with_bandwidth(devices)
         self.corrections = corrections or {}
+        self.draft = draft
         self._cpu_packs = cpu_packs
         self._files = ModelWeightsInfo(checkpoint, description)
 
@@ -43,4 +46,25 @@ class Planner:
             cpu_packs=self._cpu_packs,
             corrections=self.corrections if request.calibration else {},
             placement=placement,
+            draft=self.draft.plan_as_draft(request) if self.draft else None,
         )
+
+    def plan_as_draft(self, request: RunRequest) -> Plan:
+        """The plan of this model as the draft model of a request: whole on the first device."""
+        own = draft_request(request, self.checkpoint.source)
+        return self.plan(own, Placement([(0, len(self.description.spec.layers))]))
+
+
+def draft_request(request: RunRequest, source: ModelSource) -> RunRequest:
+    """The request of a draft model, for the same load as that of the large model."""
+    return RunRequest(
+        source,
+        dtype=request.dtype,
+        cpu=request.cpu,
+        devices=request.devices,
+        calibration=request.calibration,
+        max_seq_len=request.max_seq_len,
+        max_batch_size=request.max_batch_size,
+        prefix_cache_n=0,
+        paged=replace(request.paged, pool=False),
+    )

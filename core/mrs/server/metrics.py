@@ -30,6 +30,9 @@ _ENGINE: dict[str, tuple[str, bool, str]] = {
     "cached_tokens": ("prefix_cache_hits", True, "Tokens from the prefix cache"),
     "queried_tokens": ("prefix_cache_queries", True, "Tokens looked up in the prefix cache"),
     "kv_cache_share": ("kv_cache_usage_perc", False, "Share of KV blocks in use, 1 is all"),
+    "drafts": ("spec_decode_num_drafts", True, "Drafts of several tokens"),
+    "drafted_tokens": ("spec_decode_num_draft_tokens", True, "Drafted tokens"),
+    "accepted_tokens": ("spec_decode_num_accepted_tokens", True, "Drafted tokens in replies"),
     "computed_tokens": ("computed_tokens", True, "Tokens that were computed"),
 }
 

@@ -203,7 +203,7 @@ def read_text_processor(
     with `{n}` for the image's number, and `image_token_id` is the token that the image's
     embeddings replace. Text that a user types never becomes either of them.
     """
-    tokenizer = _read_tokenizer(checkpoint)
+    tokenizer = read_tokenizer(checkpoint)
     if placeholder is not None:
         image_token = tokenizer.text_of(image_token_id)
         tokenizer = tokenizer.reserving({placeholder, image_token or placeholder})
@@ -223,7 +223,8 @@ def read_text_processor(
     )
 
 
-def _read_tokenizer(checkpoint: HasText) -> Tokenizer:
+def read_tokenizer(checkpoint: HasText) -> Tokenizer:
+    """The tokenizer of a checkpoint."""
     if checkpoint.container == "gguf" and checkpoint.read_text("tokenizer.json") is None:
         return read_gguf_tokenizer(checkpoint.config)
     return read_hf_tokenizer(checkpoint.read_text)

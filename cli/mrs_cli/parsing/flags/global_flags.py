@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, get_args
 
+from mrs.request import Speculation
 from mrs_cli.parsing.flags.option import (
     DEFAULTS,
     device_option,
@@ -30,6 +31,16 @@ class PlanGlobalFlags(PagedFlags, PlacementFlags):
             "N",
             "Number of past sequences in the prefix cache: a prompt that begins like one of them "
             "starts faster. 0 is off.",
+        ),
+    ] = None
+    draft_model: Annotated[
+        str | None,
+        device_option(
+            "--draft-model",
+            metavar="MODEL",
+            help="A smaller model with the same vocabulary that drafts the next tokens, of which "
+            "the model computes several at a time: a hub id, a folder, a .gguf file or demo.",
+            show_default="none",
         ),
     ] = None
 
@@ -75,6 +86,17 @@ class LoadGlobalFlags(PlanGlobalFlags):
             help="Maximum size of that folder, such as 512MiB; the least recently used sequences "
             "are deleted first.",
             show_default=DEFAULTS["prefix_cache_dir_size"],
+        ),
+    ] = None
+    speculate: Annotated[
+        Speculation | None,
+        device_option(
+            "--speculate",
+            metavar="|".join(get_args(Speculation)),
+            case_sensitive=False,
+            help="Compute several tokens at a time where a reply repeats earlier text: drafts come "
+            "from its prompt and itself (ngram). Replies are the same.",
+            show_default=DEFAULTS["speculate"],
         ),
     ] = None
     seed: Annotated[

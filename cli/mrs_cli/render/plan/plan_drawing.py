@@ -159,6 +159,7 @@ def _findings(plan: Plan, at_once: int) -> list[Text]:
     facts = (
         plan_facts.speed(plan),
         plan_facts.images(plan),
+        plan_facts.draft_model(plan),
         plan_facts.conversations(plan, at_once),
         plan_facts.prefix_cache(plan),
     )

@@ -6,6 +6,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from mrs.plan.report.search import MOST_SEQUENCES
+from mrs.source.address import model_name
 from mrs.units import human_bytes
 from mrs_cli.render.safe_text import rate_range
 
@@ -31,12 +32,13 @@ MAX_NAMED_DEVICES = 2
 
 
 def part_bytes(breakdown: MemoryBreakdown) -> tuple[int, ...]:
-    """The sizes of `PARTS`."""
+    """The sizes of `PARTS`, of the model and of a draft model together."""
+    models = [each for each in (breakdown, breakdown.draft) if each is not None]
     return (
-        breakdown.weight_bytes,
-        breakdown.kv_bytes,
-        breakdown.activations.expected,
-        breakdown.runtime.expected + breakdown.allocator.expected,
+        sum(each.weight_bytes for each in models),
+        sum(each.kv_bytes for each in models),
+        sum(each.activations.expected for each in models),
+        sum(each.runtime.expected + each.allocator.expected for each in models),
         breakdown.reserve_bytes,
         max(0, breakdown.free_bytes),
     )
@@ -145,6 +147,18 @@ def images(plan: Plan) -> str:
         f"{count} of up to {vision.image_edge} pixels, {each} each; "
         f"vision weights {human_bytes(vision.weight_bytes)}, vision activations {activations}, "
         f"on {plan.devices[plan.primary_device].label}"
+    )
+
+
+def draft_model(plan: Plan) -> str:
+    """The draft model and its memory, which is a part of a device's; empty without one."""
+    draft = plan.draft
+    if draft is None:
+        return ""
+    added = plan.breakdowns[0].draft_total
+    return (
+        f"draft model {model_name(draft.model.model_id)}: {draft.weights_format}, "
+        f"{bytes_range(*added)} on {plan.devices[0].label}"
     )
 
 

@@ -59,7 +59,12 @@ def plain_lines(
     if images := plan_facts.images(plan):
         yield f"images: {images}"
     yield from filter(
-        None, (plan_facts.conversations(plan, at_once), plan_facts.prefix_cache(plan))
+        None,
+        (
+            plan_facts.draft_model(plan),
+            plan_facts.conversations(plan, at_once),
+            plan_facts.prefix_cache(plan),
+        ),
     )
     for flags, *facts in plan_facts.solved_rows(solution):
         yield f"tried: {flags}: {', '.join(filter(None, facts))}"

@@ -19,6 +19,7 @@ from mrs.model.decoder import Decoder
 from mrs.model.model_weights import ModelWeights
 from mrs.plan.report.reconcile import Measured
 from mrs.sizes.blocks import CacheSize, blocks_of
+from mrs.sizes.draft_rows import MAX_DRAFT_ROWS
 
 #: Tokens that are decoded at the full length.
 DECODED_TOKENS = 8
@@ -149,10 +150,9 @@ def _image_features(decoder: Decoder, features: Sequence[Tensor]) -> tuple[Image
 def _feed(
     decoder: Decoder, cache: SequenceCache, tokens: int, images: tuple[ImageFeatures, ...] = ()
 ) -> None:
-    """New tokens as one chunk of a sequence."""
-    new = SequenceInput(
-        cache, [0] * tokens, cache.length + tokens, images, logits_rows=(tokens - 1,)
-    )
+    """New tokens as one chunk of a sequence, with the logits of as many as a draft has."""
+    rows = range(max(tokens - MAX_DRAFT_ROWS, 0), tokens)
+    new = SequenceInput(cache, [0] * tokens, cache.length + tokens, images, logits_rows=rows)
     decoder.forward(forward_batch([new]), [cache])
 
 

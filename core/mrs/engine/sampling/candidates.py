@@ -41,20 +41,49 @@ def sample_token(logits: FloatArray, sampling: Sampling, rng: Random) -> int:
     Top-p and min-p look at the probabilities among the tokens that top-k leaves. Raises MrsError
     if the logits are not numbers.
     """
-    candidates = _likeliest(logits, sampling.temperature, sampling.top_k)
-    sums: WeightSums | SortedWeightSums
-    if sampling.top_p >= 1:
-        candidates = _min_p(candidates, sampling.min_p)
-        sums = WeightSums(candidates.weights)
-        kept = sums.total
-    else:
-        total = float(candidates.weights.sum(dtype=np.float64))
-        least = (1 - sampling.top_p) * total / len(candidates.weights)
-        candidates = _without_light(_min_p(candidates, sampling.min_p), least)
-        sums = SortedWeightSums(candidates.weights)
-        _, kept = sums.search(sampling.top_p * total, "left")
+    candidates, sums, _, kept = _kept(logits, sampling)
     drawn, _ = sums.search(rng.random() * kept, "right")
     return candidates.token(drawn)
+
+
+def probabilities(logits: FloatArray, sampling: Sampling) -> FloatArray:
+    """The probability (V,) of each token after logits (V,), with which `sample_token` draws it."""
+    size = len(logits)
+    candidates, _, last, kept = _kept(logits, sampling)
+    weights = candidates.weights
+    if last is not None:
+        is_before = np.arange(len(weights)) <= last
+        is_kept = (weights > weights[last]) | ((weights == weights[last]) & is_before)
+        weights = np.where(is_kept, weights, np.float32(0))
+    found = np.zeros(size, np.float32)
+    found[slice(None) if candidates.ids is None else candidates.ids] = weights / np.float32(kept)
+    return found
+
+
+def draw(weights: FloatArray, rng: Random) -> int:
+    """An index of weights (C,), drawn in proportion to them."""
+    sums = WeightSums(weights)
+    return sums.search(rng.random() * sums.total, "right")[0]
+
+
+def _kept(
+    logits: FloatArray, sampling: Sampling
+) -> tuple[Candidates, WeightSums | SortedWeightSums, int | None, float]:
+    """Candidates, their sums, the last one in the order of sums that is kept, and their sum.
+
+    None is the last one if all candidates are kept.
+    """
+    candidates = _likeliest(logits, sampling.temperature, sampling.top_k)
+    if sampling.top_p >= 1:
+        candidates = _min_p(candidates, sampling.min_p)
+        all_sums = WeightSums(candidates.weights)
+        return candidates, all_sums, None, all_sums.total
+    total = float(candidates.weights.sum(dtype=np.float64))
+    least = (1 - sampling.top_p) * total / len(candidates.weights)
+    candidates = _without_light(_min_p(candidates, sampling.min_p), least)
+    sums = SortedWeightSums(candidates.weights)
+    last, kept = sums.search(sampling.top_p * total, "left")
+    return candidates, sums, last, kept
 
 
 def _likeliest(logits: FloatArray, temperature: float, top_k: int | None) -> Candidates:

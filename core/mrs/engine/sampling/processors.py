@@ -40,6 +40,9 @@ class Constraint(LogitsProcessor, Protocol):
     def forced_tokens(self) -> list[int]:
         """The only tokens that can follow, often none."""
 
+    def num_allowed(self, tokens: list[int]) -> int:
+        """How many of these tokens can follow, up to the first that cannot."""
+
 
 class LogitBias:
     """Adds to the logits of tokens, each a pair of token id and value. Raises UsageError."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from mrs.engine.sampling.candidates import sample_token
+from mrs.engine.sampling.acceptance import accept
+from mrs.engine.sampling.candidates import draw, probabilities, sample_token
 from mrs.engine.sampling.processors import (
     Constraint,
     FloatArray,
@@ -16,6 +18,13 @@ from mrs.engine.sampling.processors import (
     processors_of,
 )
 from mrs.request import Sampling
+
+
+class Proposal(NamedTuple):
+    """A drafted token, and the `probabilities` (V,) that it was drawn with; None: it is certain."""
+
+    token: int
+    probabilities: FloatArray | None = None
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,7 @@ class Sampler:
 
     Frequency and presence penalties count the reply's own tokens, the others the prompt's too.
     `breakers` are the tokens that end a repetition for the DRY penalty. A `constraint` is the last
-    of the processors.
+    of the processors. With `is_seeded` the tokens depend on `rng` alone, not on what was drafted.
     """
 
     def __init__(
@@ -46,8 +55,11 @@ class Sampler:
         rng: Random,
         breakers: frozenset[int] = frozenset(),
         constraint: Constraint | None = None,
+        *,
+        is_seeded: bool = False,
     ) -> None:
         self._sampling = sampling
+        self._is_seeded = is_seeded
         self._rng = rng
         self._constraint = constraint
         self.processors: list[LogitsProcessor] = [
@@ -72,18 +84,38 @@ class Sampler:
             self._append(token)
         return [SampledToken(token) for token in forced]
 
+    def num_allowed(self, tokens: list[int]) -> int:
+        """How many of these next tokens the constraint allows."""
+        return len(tokens) if self._constraint is None else self._constraint.num_allowed(tokens)
+
+    def propose(self, logits: FloatArray, rng: Random) -> Proposal:
+        """A token of a draft, from logits (V,) of a draft model, which are overwritten.
+
+        It is drawn with the same settings, but the likeliest one if no chance may change the reply.
+        """
+        if self._sampling.temperature == 0 or self._is_seeded:
+            return Proposal(int(logits.argmax()))
+        shares = probabilities(logits, self._sampling)
+        return Proposal(draw(shares, rng), shares)
+
     def _append(self, token: int) -> None:
         for processor in self.processors:
             processor.append(token)
 
-    def __call__(self, logits: FloatArray) -> SampledToken:
-        """The next token after logits (V,), which are overwritten. Raises MrsError."""
+    def __call__(self, logits: FloatArray, proposal: Proposal | None = None) -> SampledToken:
+        """The next token after logits (V,), which are overwritten. Raises MrsError.
+
+        It is distributed in the same way with a `proposal`, and likely to be that token.
+        """
         count = self._sampling.logprobs
         original = None if count is None else logits.copy()
         for process in self.processors:
             process(logits)
         if self._sampling.temperature == 0:
             token = int(logits.argmax())
+        elif proposal is not None and proposal.probabilities is not None:
+            shares = probabilities(logits, self._sampling)
+            token = accept(shares, proposal.token, proposal.probabilities, self._rng)
         else:
             token = sample_token(logits, self._sampling, self._rng)
         self._append(token)

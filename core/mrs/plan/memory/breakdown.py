@@ -37,6 +37,7 @@ class MemoryBreakdown:
     allocator      lost to gaps between allocated blocks
     reserve_bytes  left free, in addition to the runtime
     loading_bytes  peak while weights are loaded, before the cache is allocated
+    draft          the draft model's memory, which comes in addition
 
     An accelerator must have the expected total. The CPU must have the upper bound, because a
     process that exceeds its memory is killed.
@@ -52,10 +53,19 @@ class MemoryBreakdown:
     reserve_bytes: int
     loading_bytes: int
     is_cpu: bool = False
+    draft: MemoryBreakdown | None = None
 
     @property
     def total(self) -> Estimate:
-        """Peak memory: while the model runs, or while it is loaded."""
+        """Peak memory, the draft model's included: while models run, or while they are loaded."""
+        return self._own_total + self.draft_total
+
+    @property
+    def draft_total(self) -> Estimate:
+        return NOTHING if self.draft is None else self.draft.total
+
+    @property
+    def _own_total(self) -> Estimate:
         stored = Estimate.exact(self.weight_bytes + self.kv_bytes)
         running = stored + self.activations + self.runtime + self.allocator
         return running._replace(high=max(running.high, self.loading_bytes if self.is_cpu else 0))
@@ -63,7 +73,7 @@ class MemoryBreakdown:
     @property
     def is_used(self) -> bool:
         """Whether the device stores any part of the model."""
-        return self.layers > 0 or self.weight_bytes > 0
+        return self.layers > 0 or self.weight_bytes > 0 or self.draft is not None
 
     @property
     def needed_bytes(self) -> int:

@@ -23,6 +23,7 @@ from mrs.plan.memory.layer_activations import (
 from mrs.plan.memory.stored_weights import ModelWeightsInfo, StoredWeights
 from mrs.request import PREFILL_CHUNK_TOKENS
 from mrs.sizes.blocks import BLOCK_TOKENS, CacheSize
+from mrs.sizes.draft_rows import MAX_DRAFT_ROWS
 from mrs.storage import Storage, StorageRules
 
 if TYPE_CHECKING:
@@ -88,6 +89,11 @@ class Workload:
     chunk_tokens: int = PREFILL_CHUNK_TOKENS
     block_tokens: int = BLOCK_TOKENS
     pool_blocks: int | None = None
+
+    @property
+    def logits_rows(self) -> int:
+        """The most rows of logits of a step: one per sequence, or those of drafts."""
+        return max(self.batch, min(MAX_DRAFT_ROWS, self.chunk_tokens, self.context_tokens))
 
     @property
     def cache(self) -> CacheSize:
@@ -209,7 +215,7 @@ class ModelSizes:
             head_act_bytes=max(
                 vision.activation_bytes if vision else 0,
                 *(
-                    head_activation_bytes(self.spec, shape, head, self.workload.batch)
+                    head_activation_bytes(self.spec, shape, head, self.workload.logits_rows)
                     for shape in shapes
                 ),
             ),

@@ -239,8 +239,8 @@ def persistent_bytes(spec: ModelSpec, shape: ForwardShape, batch: int) -> int:
     return tables + angles + counted + 8 * (6 * shape.tokens + 2 * shape.context_tokens)
 
 
-def head_activation_bytes(spec: ModelSpec, shape: ForwardShape, head: Storage, batch: int) -> int:
-    """Peak bytes of embedding, head and sampling; logits are float32, one row per sequence.
+def head_activation_bytes(spec: ModelSpec, shape: ForwardShape, head: Storage, rows: int) -> int:
+    """Peak bytes of embedding, head and sampling; the `rows` of logits are float32.
 
     embed    rows of the embedding and their cast; or the blocks of those rows, decoded
     head     the product and the logits
@@ -255,9 +255,9 @@ def head_activation_bytes(spec: ModelSpec, shape: ForwardShape, head: Storage, b
         decoding = decoding_bytes(head.format.name, values, value_bytes, shape.threads)
         embedded = max(embedded, blocks + decoding)
     product = product_bytes(
-        shape, spec.hidden_size, spec.vocab_size, head, bias=spec.head_bias, tokens=batch
+        shape, spec.hidden_size, spec.vocab_size, head, bias=spec.head_bias, tokens=rows
     )
-    logits = batch * spec.vocab_size * 4
+    logits = rows * spec.vocab_size * 4
     capped = 3 * logits if spec.logit_softcap is not None else 2 * logits
     sampling = 2 * logits + 4 * spec.vocab_size * 4
     return max(embedded, product + logits, capped, sampling)

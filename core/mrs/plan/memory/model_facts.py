@@ -21,6 +21,7 @@ class ModelFacts:
     family: str
     parameters: int
     layers: int
+    vocabulary: int
     context_tokens: int
     file_bytes: int
     tensors: Mapping[str, TensorInfo]
@@ -44,6 +45,7 @@ def model_facts(checkpoint: Checkpoint, description: Description) -> ModelFacts:
         family=description.spec.family,
         parameters=sum(prod(parameter.shape) for parameter in description.parameters),
         layers=len(description.spec.layers),
+        vocabulary=description.spec.vocab_size,
         context_tokens=description.spec.context_tokens,
         file_bytes=checkpoint.total_bytes,
         tensors=checkpoint.tensors,

@@ -59,11 +59,18 @@ METAL_RUNTIME = Estimate(0, 64 * MIB, 256 * MIB)
 def program_bytes(vocabulary: int, parameters: int, threads: int) -> Estimate:
     """Resident memory of the process without weights, caches and activations."""
     program = CUDA_PROGRAM if _torch_has_cuda() else PROGRAM
-    model = [
-        token * vocabulary + parameter * parameters
-        for token, parameter in zip(TOKEN_BYTES, PARAMETER_BYTES, strict=True)
-    ]
-    return program + Estimate(*model) + Estimate(0, 0, threads * THREAD_BYTES)
+    model = model_objects_bytes(vocabulary, parameters)
+    return program + model + Estimate(0, 0, threads * THREAD_BYTES)
+
+
+def model_objects_bytes(vocabulary: int, parameters: int) -> Estimate:
+    """The tokenizer and the Python objects of a model."""
+    return Estimate(
+        *(
+            token * vocabulary + parameter * parameters
+            for token, parameter in zip(TOKEN_BYTES, PARAMETER_BYTES, strict=True)
+        )
+    )
 
 
 def heap_bytes(activation_bytes: int, kv_bytes: int) -> Estimate:

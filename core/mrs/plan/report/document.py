@@ -79,6 +79,7 @@ def to_document(
         ],
         "home": plan.devices[plan.primary_device].label,
         "vision": None if plan.vision is None else asdict(plan.vision),
+        "draft_model": None if plan.draft is None else _draft(plan.draft),
         "layers": [
             {"device": plan.devices[index].label, "weight_bytes": weights, "kv_bytes": kv}
             for index, weights, kv in zip(
@@ -116,6 +117,14 @@ def _kv_cache(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _draft(plan: Plan) -> dict[str, Any]:
+    return {
+        "model_id": plan.model.model_id,
+        "weights_format": plan.weights_format,
+        "context_tokens": plan.workload.context_tokens,
+    }
+
+
 def _device(device: Device, breakdown: MemoryBreakdown, prefix_bytes: int) -> dict[str, Any]:
     return {
         "label": device.label,
@@ -131,6 +140,7 @@ def _device(device: Device, breakdown: MemoryBreakdown, prefix_bytes: int) -> di
             "free": breakdown.free_bytes,
             "prefix_cache": prefix_bytes,
             "loading": breakdown.loading_bytes,
+            "draft_model": _range(breakdown.draft_total),
             "total": _range(breakdown.total),
         },
         "missing_bytes": breakdown.missing_bytes,

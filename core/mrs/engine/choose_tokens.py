@@ -1,0 +1,44 @@
+"""Chooses the next tokens of a sequence from the logits of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from mrs.engine.sampling.processors import FloatArray
+from mrs.engine.sampling.sampler import Proposal, SampledToken
+from mrs.engine.sequence import Sequence
+
+
+def choose_tokens(sequence: Sequence, rows: Iterable[FloatArray]) -> Iterator[SampledToken]:
+    """Add the next tokens to a sequence: after its last token, and after each token of its draft.
+
+    `rows` are their logits (V,). A row counts if all chosen tokens are those of the draft before
+    it. So each token is chosen from the same logits as without, and with the same random number,
+    unless its draft was drawn at random (`Sequence.proposals`): then it has the same distribution.
+    """
+    start = len(sequence.token_ids)
+    for number, logits in enumerate(rows):
+        chosen = sequence.token_ids[start:]
+        if sequence.is_finished or chosen != sequence.draft[: len(chosen)]:
+            return
+        if len(chosen) == number:  # there are more if a grammar forced some
+            proposal = sequence.proposals[number] if number < len(sequence.proposals) else None
+            yield from _choose_next(sequence, logits, proposal)
+
+
+def _choose_next(
+    sequence: Sequence, logits: FloatArray, proposal: Proposal | None
+) -> list[SampledToken]:
+    """Add the next token after logits (V,) to a sequence, and those that it forces."""
+    token = sequence.sampler(logits, proposal)
+    sequence.token_ids.append(token.id)
+    if token.id in sequence.stop_ids:
+        sequence.finish("stop")
+        return [token]
+    forced = sequence.sampler.forced(sequence.max_length - len(sequence.token_ids))
+    sequence.token_ids += [each.id for each in forced]
+    if sequence.sampler.is_complete:
+        sequence.finish("stop")
+    elif len(sequence.token_ids) >= sequence.max_length:
+        sequence.finish("length")
+    return [token, *forced]

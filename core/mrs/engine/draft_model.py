@@ -1,0 +1,179 @@
+"""Drafts the next tokens of sequences with a smaller model of the same vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import Random
+
+import numpy as np
+import torch
+
+from mrs.engine.cache_manager import CacheManager
+from mrs.engine.draft_length import DraftLength
+from mrs.engine.sampling.processors import FloatArray
+from mrs.engine.sampling.sampler import Proposal
+from mrs.engine.sequence import ScheduledBatch, ScheduledSequence, Sequence
+from mrs.engine.worker import StepAborted, Worker
+
+
+@dataclass
+class _Draft:
+    """What is drafted of a sequence.
+
+    `copy` is the sequence in the draft model: its prompt is all that the sequence has, and its
+    reply is the draft, of which `wanted` tokens are wanted.
+    """
+
+    copy: Sequence
+    length: DraftLength
+    wanted: int = 0
+    proposals: list[Proposal] = field(default_factory=list)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.copy.num_new_tokens >= self.wanted
+
+    def follow(self, sequence: Sequence, caches: CacheManager) -> None:
+        """Take over the tokens of the sequence; the cache drops what it has of others."""
+        copy, tokens = self.copy, sequence.token_ids
+        end = min(copy.num_computed_tokens, len(tokens) - 1)
+        same = min(copy.num_prompt_tokens, end)
+        while same < end and copy.token_ids[same] == tokens[same]:
+            same += 1
+        copy.token_ids, copy.num_prompt_tokens = list(tokens), len(tokens)
+        copy.num_computed_tokens = min(copy.num_computed_tokens, same)
+        caches.drop_rejected(copy)
+        if not caches.can_rewind(copy, 0):  # its rope factors have changed
+            caches.invalidate(copy)
+        self.proposals = []
+
+    def choose(self, logits: FloatArray, rng: Random) -> None:
+        """Add a token after logits (V,), which are overwritten."""
+        proposal = self.copy.sampler.propose(logits, rng)
+        self.copy.token_ids.append(proposal.token)
+        self.proposals.append(proposal)
+
+
+class DraftModel:
+    """Runs the draft model for all sequences at once, a token of each draft a forward pass.
+
+    Its caches are of the size that was planned: sequences beyond it have no drafts, and neither
+    have those with images. A token of a draft takes `cost` times as long as a step of the large
+    model, whose logits have `vocab_size` values.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        caches: CacheManager,
+        *,
+        chunk_tokens: int,
+        context_tokens: int,
+        vocab_size: int,
+        cost: float,
+    ) -> None:
+        self._worker = worker
+        self.caches = caches
+        self._chunk_tokens = chunk_tokens
+        self._context_tokens = context_tokens
+        self._vocab_size = vocab_size
+        self._cost = cost
+        self._drafts: dict[Sequence, _Draft] = {}
+        self._rng = Random()
+
+    @torch.inference_mode()
+    def draft(self, wanted: Mapping[Sequence, int]) -> None:
+        """As `Drafter.draft`. A sequence whose prompt is long has a draft some steps later."""
+        drafts = {
+            sequence: draft
+            for sequence, most_tokens in wanted.items()
+            if (draft := self._begin(sequence, most_tokens)) is not None
+        }
+        try:
+            self._extend(drafts)
+        except BaseException as error:
+            for sequence in drafts:
+                self.free(sequence)
+            if isinstance(error, StepAborted):  # the step itself ends them
+                return
+            raise
+        for sequence, draft in drafts.items():
+            sequence.draft = draft.copy.token_ids[draft.copy.num_prompt_tokens :]
+            if any(proposal.probabilities is not None for proposal in draft.proposals):
+                sequence.proposals = draft.proposals
+
+    def learn(self, sequence: Sequence, drafted: int, accepted: int) -> None:
+        if sequence in self._drafts:
+            self._drafts[sequence].length.learn(drafted, accepted)
+
+    def free(self, sequence: Sequence) -> None:
+        draft = self._drafts.pop(sequence, None)
+        if draft is not None:
+            self.caches.invalidate(draft.copy)
+
+    def _begin(self, sequence: Sequence, most_tokens: int) -> _Draft | None:
+        """The draft of a sequence, ready to be extended; None if it has none in this step."""
+        fitting = min(most_tokens, self._context_tokens - len(sequence.token_ids) - 1)
+        if sequence.images or fitting < 1:
+            return None
+        draft = self._drafts.get(sequence)
+        if draft is None:
+            copy = Sequence(list(sequence.token_ids), 0, 0, sequence.sampler)
+            draft = _Draft(copy, DraftLength(self._cost))
+        draft.wanted = draft.length.next(fitting)
+        if not draft.wanted:
+            return None
+        draft.follow(sequence, self.caches)
+        others = [each.copy for owner, each in self._drafts.items() if owner is not sequence]
+        if not self.caches.can_allocate([*others, draft.copy]):
+            self.free(sequence)
+            return None
+        self._drafts[sequence] = draft
+        if draft.copy.cache is None:
+            self.caches.allocate(draft.copy)
+        return draft if self.caches.can_rewind(draft.copy, draft.wanted) else None
+
+    def _extend(self, drafts: Mapping[Sequence, _Draft]) -> None:
+        """Compute the tokens that are not computed yet, then draft the wanted ones."""
+        left = self._chunk_tokens
+        batch: ScheduledBatch = []
+        for draft in drafts.values():
+            missing = min(len(draft.copy.token_ids) - draft.copy.num_computed_tokens, left)
+            if missing:
+                batch.append(ScheduledSequence(draft.copy, missing))
+            left -= missing
+        owners = {draft.copy: owner for owner, draft in drafts.items()}
+        is_first = True
+        while batch:
+            complete = self._forward(batch, [*drafts])
+            batch = []
+            for copy, logits in complete:
+                if is_first:
+                    self.caches.mark(copy)
+                draft = drafts[owners[copy]]
+                draft.choose(self._fitting(logits), self._rng)
+                if not draft.is_complete:
+                    batch.append(ScheduledSequence(copy, 1))
+            is_first = False
+
+    def _forward(
+        self, batch: ScheduledBatch, owners: list[Sequence]
+    ) -> list[tuple[Sequence, FloatArray]]:
+        """The copies whose tokens are then all computed, and the logits (V,) after the last one."""
+
+        def check() -> None:
+            if all(owner.is_aborted for owner in owners):
+                raise StepAborted
+
+        rows = self._worker.forward(batch, check).numpy()
+        for copy, num_tokens in batch:
+            copy.num_computed_tokens += num_tokens
+        return list(zip([copy for copy, _ in batch if copy.is_computed], rows, strict=True))
+
+    def _fitting(self, logits: FloatArray) -> FloatArray:
+        """Logits (V,) of the large model's vocabulary; either may be padded with unused tokens."""
+        missing = self._vocab_size - len(logits)
+        if missing <= 0:
+            return logits[: self._vocab_size]
+        return np.pad(logits, (0, missing), constant_values=-np.inf)

@@ -1,0 +1,42 @@
+"""What drafts the next tokens of sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from mrs.engine.prompt_lookup import PromptLookup
+from mrs.engine.sequence import Sequence
+
+
+class Drafter(Protocol):
+    """Guesses the next tokens of sequences, which a step then computes with the last one."""
+
+    def draft(self, wanted: Mapping[Sequence, int]) -> None:
+        """Set `draft` of these sequences to at most so many tokens, or leave it empty.
+
+        If they were drawn at random, `proposals` are the probabilities that they were drawn with.
+        """
+
+    def learn(self, sequence: Sequence, drafted: int, accepted: int) -> None:
+        """Adapt later drafts to how many tokens of the last one were accepted."""
+
+    def free(self, sequence: Sequence) -> None:
+        """Free the memory of a sequence that has ended or waits again."""
+
+
+class LookupDrafter:
+    """Drafts by prompt lookup."""
+
+    def draft(self, wanted: Mapping[Sequence, int]) -> None:
+        for sequence, most_tokens in wanted.items():
+            if sequence.lookup is None:
+                sequence.lookup = PromptLookup()
+            sequence.draft = sequence.lookup.draft(sequence.token_ids, most_tokens)
+
+    def learn(self, sequence: Sequence, drafted: int, accepted: int) -> None:
+        if sequence.lookup is not None:
+            sequence.lookup.learn(drafted, accepted)
+
+    def free(self, sequence: Sequence) -> None:
+        """The lookup belongs to the sequence."""

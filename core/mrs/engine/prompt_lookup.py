@@ -1,0 +1,76 @@
+"""Prompt lookup: drafts of a sequence's next tokens, found in its own prompt and reply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle, islice
+
+from mrs.sizes.draft_rows import MAX_DRAFT_ROWS
+
+#: How many of the last tokens have to occur earlier, at first, and after drafts were rejected.
+_LEAST_MATCH, _LONGEST_MATCH = 3, 8
+#: Tokens of the first draft. With the token before it, native kernels compute 4 at once.
+_FIRST_DRAFT = 3
+#: Earlier occurrences that are compared, the latest first.
+_MOST_OCCURRENCES = 32
+
+
+class PromptLookup:
+    """Drafts tokens for one sequence: those after the longest, latest occurrence of its last ones.
+
+    Drafts get longer while all their tokens are accepted. After a draft of which none is, a longer
+    occurrence is required, so that a text without repetitions gets hardly any drafts.
+
+    Source: Saxena, "Prompt Lookup Decoding", 2023.
+    """
+
+    def __init__(self) -> None:
+        self._num_tokens = 0
+        self._ends: dict[tuple[int, ...], list[int]] = {}
+        self._draft_tokens = _FIRST_DRAFT
+        self._least_match = _LEAST_MATCH
+
+    def draft(self, token_ids: Sequence[int], most_tokens: int) -> list[int]:
+        """At most `most_tokens` that may follow `token_ids`, which extend those of earlier calls.
+
+        None if the last tokens do not occur earlier.
+        """
+        self._learn_ends(token_ids)
+        start = self._find(token_ids)
+        if start is None:
+            return []
+        # If the occurrence overlaps the end, the text repeats itself and may go on so.
+        return list(islice(cycle(token_ids[start:]), min(most_tokens, self._draft_tokens)))
+
+    def learn(self, drafted: int, accepted: int) -> None:
+        """Adapt later drafts to how many tokens of the last one were accepted."""
+        if accepted == drafted:
+            self._draft_tokens = min(2 * self._draft_tokens + 1, MAX_DRAFT_ROWS - 1)
+        else:
+            self._draft_tokens = max(_FIRST_DRAFT, accepted)
+        self._least_match = _LEAST_MATCH if accepted else min(2 * self._least_match, _LONGEST_MATCH)
+
+    def _learn_ends(self, token_ids: Sequence[int]) -> None:
+        """Remember where each few tokens end, but the last, which are no earlier occurrence."""
+        for end in range(max(self._num_tokens, _LEAST_MATCH), len(token_ids)):
+            self._ends.setdefault(tuple(token_ids[end - _LEAST_MATCH : end]), []).append(end)
+        self._num_tokens = len(token_ids)
+
+    def _find(self, token_ids: Sequence[int]) -> int | None:
+        """The position after the longest, latest occurrence of the last tokens, if long enough."""
+        best, longest = None, self._least_match - 1
+        ends = self._ends.get(tuple(token_ids[-_LEAST_MATCH:]), ())
+        for end in reversed(ends[-_MOST_OCCURRENCES:]):
+            matched = _common_end(token_ids, end)
+            if matched > longest:
+                best, longest = end, matched
+            if matched == _LONGEST_MATCH:
+                break
+        return best
+
+
+def _common_end(token_ids: Sequence[int], end: int) -> int:
+    """How many of the last tokens are those before `end`, at most `_LONGEST_MATCH`."""
+    most = min(end, _LONGEST_MATCH)
+    pairs = zip(range(end - 1, end - most - 1, -1), range(1, most + 1), strict=True)
+    return next((back - 1 for at, back in pairs if token_ids[at] != token_ids[-back]), most)

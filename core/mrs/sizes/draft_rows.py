@@ -1,0 +1,9 @@
+"""How many tokens a step computes of sequences that have drafts of their next tokens."""
+
+from __future__ import annotations
+
+from mrs.sizes.fused_workspace import FEW_TOKENS
+
+#: The most rows of a step of sequences that decode, drafts included, each with logits. Up to there,
+#: native kernels compute a further row in less than a quarter of a step's time.
+MAX_DRAFT_ROWS = FEW_TOKENS
