@@ -18,8 +18,8 @@ from mrs.engine.worker import Worker
 from mrs.loaded_model import LoadedModel
 from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
-from mrs.server.listener import bind, url_of
-from mrs.server.request_log import RequestLog
+from mrs.server.http.listener import bind, url_of
+from mrs.server.log.lines import RequestLog
 from mrs.server.serve import Server
 from mrs.server.settings import ServerSettings
 

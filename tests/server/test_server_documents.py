@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from running_server import RunningServer, until
 
-from mrs.server.routes import ROUTES
+from mrs.server.routes.table import ROUTES
 
 GENERATED = ("/v1/chat/completions", "/v1/completions")
 

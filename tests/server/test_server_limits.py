@@ -214,8 +214,8 @@ def test_replies_beyond_the_drain_time_end_with_an_error() -> None:
 
 
 def test_a_model_that_fails_to_load_ends_the_server() -> None:
-    from mrs.server.listener import bind
-    from mrs.server.request_log import RequestLog
+    from mrs.server.http.listener import bind
+    from mrs.server.log.lines import RequestLog
     from mrs.server.serve import Server
 
     def fail(request: Any, on_progress: Any) -> Any:

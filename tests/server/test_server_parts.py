@@ -18,9 +18,9 @@ from running_server import CHAT, RunningServer, running
 from mrs.engine.engine import EngineStats
 from mrs.events import ReplyUsage, TextDelta
 from mrs.request import ModelSource, VisionRequest
-from mrs.server.choice_text import ChoiceText
-from mrs.server.forecast import Forecast
-from mrs.server.request_log import RequestLog
+from mrs.server.log.lines import RequestLog
+from mrs.server.replies.choice_text import ChoiceText
+from mrs.server.replies.forecast import Forecast
 from mrs.server.settings import ServerSettings
 
 THINKS = (

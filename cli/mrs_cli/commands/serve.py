@@ -22,7 +22,7 @@ from mrs_cli.render.safe_text import one_line
 
 if TYPE_CHECKING:
     from mrs.loaded_model import LoadedModel
-    from mrs.server.request_log import RequestLog
+    from mrs.server.log.lines import RequestLog
     from mrs.server.settings import ServerSettings
 
 KEY_VARIABLE = "MRS_API_KEY"
@@ -34,7 +34,7 @@ def run_server(
     environment: Environment, output: OutputFlags, flags: ServerFlags, request: RunRequest
 ) -> ExitCode:
     """Serves the model of `request` until the process is told to stop."""
-    from mrs.server.listener import bind, url_of
+    from mrs.server.http.listener import bind, url_of
 
     settings = server_settings(environment, flags)
     target_ms = flags.target_inter_token_ms or TARGET_INTER_TOKEN_MS
@@ -124,7 +124,7 @@ def _api_keys(environment: Environment, path: str | None) -> tuple[str, ...]:
 
 def _request_log(environment: Environment, output: OutputFlags) -> RequestLog:
     """Lines for a person at a terminal; a pipe gets them only with --json or -v."""
-    from mrs.server.request_log import RequestLog
+    from mrs.server.log.lines import RequestLog
 
     def write(line: str) -> None:
         with suppress(OSError):

@@ -14,11 +14,11 @@ import uvicorn
 
 from mrs.errors import ExitCode
 from mrs.request import RunRequest
-from mrs.server.app import build_app
-from mrs.server.errors import ApiError
-from mrs.server.model_slot import ModelSlot
-from mrs.server.protocol import timed_protocol
-from mrs.server.request_log import RequestLog
+from mrs.server.http.errors import ApiError
+from mrs.server.http.protocol import timed_protocol
+from mrs.server.log.lines import RequestLog
+from mrs.server.models.slot import ModelSlot
+from mrs.server.routes.app import build_app
 from mrs.server.service import Load, Service
 from mrs.server.settings import ServerSettings
 

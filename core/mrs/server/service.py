@@ -15,15 +15,15 @@ from mrs.engine.reply_events import ReplyEvents
 from mrs.errors import MrsError
 from mrs.events import Finished, OnProgress
 from mrs.request import RunRequest
-from mrs.server.errors import ApiError
-from mrs.server.exchange import Exchange
-from mrs.server.forecast import Forecast
-from mrs.server.metrics import Metrics
-from mrs.server.model_slot import ModelSlot
-from mrs.server.relay import OutputRelay
-from mrs.server.reply_group import ReplyGroup
-from mrs.server.request_log import STATUS_SECONDS, RequestLog
-from mrs.server.request_record import ReplyRecord, RequestRecord
+from mrs.server.http.errors import ApiError
+from mrs.server.http.exchange import Exchange
+from mrs.server.log.lines import STATUS_SECONDS, RequestLog
+from mrs.server.log.metrics import Metrics
+from mrs.server.log.record import ReplyRecord, RequestRecord
+from mrs.server.models.slot import ModelSlot
+from mrs.server.replies.forecast import Forecast
+from mrs.server.replies.group import ReplyGroup
+from mrs.server.replies.relay import OutputRelay
 from mrs.server.settings import ServerSettings
 
 if TYPE_CHECKING:
