@@ -68,10 +68,13 @@ def test_flags_of_the_model_go_before_or_after_serve() -> None:
         (("-i", "--port", "1", "plain", "-m", "demo"), "-i and a server exclude each other"),
         (("--port", "1", "plain", "-m", "demo", "-P", "a"), "--prompt and a server exclude"),
         (("--port", "1", "plain", "-m", "demo", "-"), "- and a server exclude each other"),
+        (("serve", "-m", "demo", "plain", "-m", "demo"), "-m demo is before plain"),
+        (("--grammar", "regex:a", "-p", "0", "plain", "-m", "demo"), "--grammar and a server"),
+        (("-p", "0", "plain", "-m", "demo", "--json-schema", "FILE"), "--json-schema and a server"),
+        (("--temperature", "0", "serve", "-p", "0", "-m", "demo"), "--temperature and a server"),
         (("--serve-ip", "::1", "plain", "-m", "demo"), "--serve-ip is for a server"),
         (("--port", "99999", "plain", "-m", "demo"), "--port"),
         (("serve",), "no model is given"),
-        (("serve", "-m", "demo", "plain", "-m", "demo"), "-m demo is before plain"),
         (("-p", "0", "--serve-ip", "256.1.1.1", "plain", "-m", "demo"), "cannot listen on"),
         (("-p", "0", "--api-key-file", "/none", "plain", "-m", "demo"), "cannot be read"),
     ],
@@ -174,6 +177,7 @@ def test_sigterm_drains_and_says_so(start: Callable[..., Process]) -> None:
         mrs.process.send_signal(signal.SIGTERM)
         assert list(lines)[-2:] == ["data: [DONE]", ""]
     assert mrs.end() == 0
+    assert any(line.endswith(f"chat page at {mrs.url}/\n") for line in mrs.lines)
     assert any("stopping: 1 request is running" in line for line in mrs.lines)
     (found,) = (json.loads(line) for line in mrs.lines if line.startswith('{"event":"request"'))
     assert found["completion_tokens"] == 100

@@ -129,6 +129,15 @@ def test_each_request_has_a_line_with_its_figures(server: RunningServer) -> None
     assert 0 < found["first_token_s"] <= found["seconds"]
 
 
+def test_probes_and_files_of_the_page_have_no_line(server: RunningServer) -> None:
+    before = len(server.said)
+    for path in ("/page/page.js", "/health", "/metrics", "/docs"):
+        assert server.http.get(path).status_code == 200
+    until(lambda: any('"/docs"' in line for line in server.said[before:]))
+    paths = [json.loads(line).get("path", "") for line in server.said[before:]]
+    assert not {"/page/page.js", "/health", "/metrics"} & {*paths}
+
+
 def test_wrong_paths_and_methods_have_the_shape_of_errors(server: RunningServer) -> None:
     assert server.http.get("/nothing").json()["error"]["type"] == "not_found_error"
     reply = server.http.get("/v1/chat/completions")

@@ -51,7 +51,8 @@ def run_server(
             reporting = replace(environment, load=_reporting(environment, report))
             model = load_model(reporting, request, quiet=output.quiet)
             if not output.quiet:
-                say(environment, f"serving {server.slot.name} at {url_of(listener)}/v1")
+                url = url_of(listener)
+                say(environment, f"serving {server.slot.name} at {url}/v1, chat page at {url}/")
             return cast("LoadedModel", model)
 
         server = Server(
@@ -67,12 +68,14 @@ def run_server(
 
 
 def refuse_prompts(flags: GlobalFlags, ask: AskFlags, *, is_stdin: bool = False) -> None:
-    """Raises UsageError if there is a prompt to answer, or a chat to begin."""
-    given = {"-i": flags.interactive_mode, "--prompt": ask.prompt, "-": is_stdin}
+    """Raises UsageError for a prompt to answer or a chat to begin, and for their settings."""
+    asked = {f"--{name.replace('_', '-')}": value for name, value in vars(ask).items()}
+    given = {"-i": flags.interactive_mode, "--continue": flags.resume, "-": is_stdin, **asked}
     for flag, value in given.items():
-        if value:
+        if value is not None and value is not False:
             raise UsageError(
-                f"{flag} and a server exclude each other", hint=f"leave out {flag} or --port"
+                f"{flag} and a server exclude each other",
+                hint=f"leave out {flag}: each request brings its own prompt and settings",
             )
 
 
@@ -90,6 +93,7 @@ def server_settings(environment: Environment, flags: ServerFlags) -> ServerSetti
         "max_queue": flags.max_queue,
         "max_body_bytes": flags.max_body and flags.max_body * 2**20,
         "request_timeout_s": flags.request_timeout,
+        "sse_keep_alive_s": flags.sse_keep_alive,
         "drain_timeout_s": flags.drain_timeout,
     }
     return ServerSettings(

@@ -18,6 +18,7 @@ class ServerSettings:
     max_body_bytes      the largest body of a request
     request_timeout_s   how long a reply may take, waiting included; None is no limit
     read_timeout_s      how long a client may take to send a request, or to read some of a reply
+    sse_keep_alive_s    how long a stream may be silent before it gets a comment; 0 sends none
     drain_timeout_s     how long running replies may take after SIGTERM or Ctrl-C
     """
 
@@ -31,6 +32,7 @@ class ServerSettings:
     max_body_bytes: int = 50 * 2**20
     request_timeout_s: float | None = None
     read_timeout_s: float = 60.0
+    sse_keep_alive_s: float = 15.0
     drain_timeout_s: float = 30.0
 
     @property

@@ -112,6 +112,17 @@ class ServerFlags:
             show_default="none",
         ),
     ] = None
+    sse_keep_alive: Annotated[
+        float | None,
+        server_option(
+            "--sse-keep-alive",
+            metavar="SECONDS",
+            min=0,
+            help="Time after which a stream that waits gets a comment, so that no proxy closes it; "
+            "0 sends none.",
+            show_default="15",
+        ),
+    ] = None
     drain_timeout: Annotated[
         float | None,
         server_option(

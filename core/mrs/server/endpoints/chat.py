@@ -39,7 +39,7 @@ async def chat(
     """The next message of a conversation, or its chunks."""
     model = service.slot.named(request.model)
     request.check()
-    samplings = request.all_samplings()
+    samplings = request.all_samplings(model.suggested_sampling)
     prompt = await service.in_thread(lambda: _prompt(service, model, request, samplings[0]))
     start = ReplyStarter(service, exchange, model, request, "messages")
     group = service.start(exchange, model, [start(prompt, each) for each in samplings])

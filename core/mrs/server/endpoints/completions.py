@@ -27,7 +27,7 @@ async def complete(
     """The continuation of each prompt, or its chunks. Choices of a prompt are consecutive."""
     model = service.slot.named(request.model)
     request.check()
-    samplings = request.all_samplings()
+    samplings = request.all_samplings(model.suggested_sampling)
     prompts = await service.in_thread(lambda: _prompts(model, request, samplings[0]))
     start = ReplyStarter(service, exchange, model, request, "prompt")
     starts = [start(prompt, each) for prompt in prompts for each in samplings]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,6 +48,15 @@ class EventWriter:
 
     def __init__(self, send: Send) -> None:
         self._send = send
+        self._is_silent = True
+
+    async def keep_alive(self, interval_s: float) -> None:
+        """Send a comment after each interval without an event, until this is cancelled."""
+        while True:
+            self._is_silent = True
+            await asyncio.sleep(interval_s)
+            if self._is_silent:
+                await self._part(b": waiting\n\n")
 
     async def begin(self, headers: Mapping[str, str]) -> None:
         await _start(self._send, 200, {**_EVENT_STREAM, **headers})
@@ -59,7 +69,10 @@ class EventWriter:
         await self._send({"type": "http.response.body", "body": b""})
 
     async def _body(self, line: bytes) -> None:
-        body = b"data: " + line + b"\n\n"
+        self._is_silent = False
+        await self._part(b"data: " + line + b"\n\n")
+
+    async def _part(self, body: bytes) -> None:
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
 

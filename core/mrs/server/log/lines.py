@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +14,8 @@ from mrs.server.log.record import RequestRecord
 
 #: Seconds between two lines about a busy server.
 STATUS_SECONDS = 5.0
-#: Requests of probes, which come every few seconds.
-_SILENT = ("/health", "/ready", "/metrics")
+#: Requests of probes, which come every few seconds, and files of the chat page.
+_SILENT = re.compile(r"/health|/ready|/metrics|/page/.*")
 
 Say = Callable[[str], None]
 
@@ -29,7 +30,7 @@ class RequestLog:
 
     def request(self, record: RequestRecord) -> None:
         """The line of a request that has ended."""
-        if record.path in _SILENT:
+        if _SILENT.fullmatch(record.path):
             return
         fields: dict[str, Any] = {
             "id": record.id,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -64,16 +65,31 @@ class Endpoint:
             await send_body(exchange.send, body, headers=exchange.response_headers)
             return
         async with aclosing(body) as events:  # type: ignore[type-var]
-            await _stream(exchange, events)
+            await _stream(exchange, events, self._service.settings.sse_keep_alive_s)
 
 
-async def _stream(exchange: Exchange, events: AsyncIterator[Any]) -> None:
+async def _stream(exchange: Exchange, events: AsyncIterator[Any], keep_alive_s: float) -> None:
     """Send a stream; an error in it is its last event."""
     writer = EventWriter(exchange.send)
     await writer.begin(exchange.response_headers)
-    try:
-        async for event in events:
-            await writer.write(event)
-    except Exception as error:  # noqa: BLE001 - the client reads the error from the stream
-        await writer.write(api_error(error).body)
+    async with _while_waiting(writer, keep_alive_s):
+        try:
+            async for event in events:
+                await writer.write(event)
+        except Exception as error:  # noqa: BLE001 - the client reads the error from the stream
+            await writer.write(api_error(error).body)
     await writer.end()
+
+
+@asynccontextmanager
+async def _while_waiting(writer: EventWriter, keep_alive_s: float) -> AsyncIterator[None]:
+    """Lets the writer keep the connection alive; an interval of 0 does not."""
+    if not keep_alive_s:
+        yield
+        return
+    task = asyncio.ensure_future(writer.keep_alive(keep_alive_s))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

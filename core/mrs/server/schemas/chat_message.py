@@ -13,6 +13,9 @@ from mrs.server.http.errors import ApiError, errors_of
 from mrs.text.thoughts import CLOSE, OPEN
 from mrs.tools.read_messages import read_calls, with_tool_names
 
+#: In characters.
+_LONGEST_SCHEMA = 4000
+
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
@@ -73,6 +76,19 @@ def conversation(given: str | Sequence[ChatMessage], *, allow_image_urls: bool) 
         else:
             messages.append(message)
     return with_tool_names(messages)
+
+
+def with_schema(messages: Sequence[Message], text: str) -> list[Message]:
+    """The messages, of which the system's or else the last one asks for JSON of this schema.
+
+    A longer schema than _LONGEST_SCHEMA is enforced but not mentioned: it would fill the context.
+    """
+    index = 0 if messages[0]["role"] == "system" else len(messages) - 1
+    if len(text) > _LONGEST_SCHEMA or messages[index]["role"] not in ("system", "user"):
+        return list(messages)
+    content = f"{messages[index]['content']}\n\nAnswer in JSON that matches this schema: {text}"
+    asking: Message = {**messages[index], "content": content}
+    return [*messages[:index], asking, *messages[index + 1 :]]
 
 
 def with_images_fetched(messages: Sequence[Message]) -> list[Message]:

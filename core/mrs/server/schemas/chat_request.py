@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from mrs.request import Message, Sampling
 from mrs.server.http.errors import ApiError, errors_of
-from mrs.server.schemas.chat_message import ChatMessage, conversation
+from mrs.server.schemas.chat_message import ChatMessage, conversation, with_schema
 from mrs.server.schemas.sampling import Positive
 from mrs.server.schemas.structure import StructureFields
 from mrs.tools.tool_request import ToolRequest, read_tools
@@ -74,10 +75,14 @@ class ChatRequest(StructureFields, kw_only=True):
             variables["reasoning_effort"] = self.reasoning_effort
         return variables
 
-    def all_samplings(self) -> list[Sampling]:
+    def all_samplings(self, suggested: Mapping[str, Any]) -> list[Sampling]:
         logprobs = (self.top_logprobs or 0) if self.logprobs else None
-        return self.samplings(logprobs, self.most_tokens)
+        return self.samplings(suggested, logprobs, self.most_tokens)
 
     def conversation(self, *, allow_image_urls: bool) -> list[Message]:
         """The messages as chat templates get them. Raises ApiError."""
-        return conversation(self.messages, allow_image_urls=allow_image_urls)
+        messages = conversation(self.messages, allow_image_urls=allow_image_urls)
+        grammar = self.form().get("grammar")
+        if self.response_format is None or grammar is None or grammar.kind != "json_schema":
+            return messages
+        return with_schema(messages, grammar.text)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -41,8 +42,8 @@ class CompletionRequest(StructureFields, kw_only=True):
         """Every prompt, as text or as token ids. Raises ApiError."""
         return prompts_of(self.prompt, "prompt")
 
-    def all_samplings(self) -> list[Sampling]:
-        return self.samplings(self.logprobs, self.max_tokens or _DEFAULT_TOKENS)
+    def all_samplings(self, suggested: Mapping[str, Any]) -> list[Sampling]:
+        return self.samplings(suggested, self.logprobs, self.max_tokens or _DEFAULT_TOKENS)
 
 
 def prompts_of(given: Prompts, field: str) -> list[str | list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Annotated, Any
 
@@ -17,7 +18,7 @@ ShortText = Annotated[str, Meta(max_length=1000)]
 Texts = Annotated[list[ShortText], Meta(max_length=64)]
 Bias = Annotated[float, Meta(ge=-1e9, le=1e9)]
 
-#: What a request without settings gets: the likeliest tokens.
+#: What a request without settings gets from a model that suggests none: the likeliest tokens.
 _LIKELIEST = Sampling(
     temperature=0, top_k=None, top_p=1, min_p=0, frequency_penalty=0, presence_penalty=0
 )
@@ -32,7 +33,10 @@ class StreamOptions(Struct, kw_only=True):
 class SamplingFields(Struct, kw_only=True):
     """Fields that chat completions and completions have in common; null is the same as absent.
 
-    temperature        0 chooses the most likely token, which is the default
+    Without a value, settings are those that the model's files suggest; without these, the most
+    likely tokens are chosen.
+
+    temperature        0 chooses the most likely token
     n                  number of replies
     max_tokens         the most tokens of a reply
     stop               texts that end a reply and are not part of it
@@ -86,8 +90,10 @@ class SamplingFields(Struct, kw_only=True):
         """The fields of `Sampling` that give replies a form. Raises ApiError."""
         return {}
 
-    def samplings(self, logprobs: int | None, max_tokens: int | None) -> list[Sampling]:
-        """The settings of each of the `n` replies. Raises ApiError."""
+    def samplings(
+        self, suggested: Mapping[str, Any], logprobs: int | None, max_tokens: int | None
+    ) -> list[Sampling]:
+        """The settings of each of the `n` replies; the model suggests some. Raises ApiError."""
         given: dict[str, Any] = {
             each.name: value
             for each in fields(Sampling)
@@ -102,7 +108,7 @@ class SamplingFields(Struct, kw_only=True):
             given["dry_sequence_breakers"] = tuple(filter(None, self.dry_sequence_breakers))
         if self.logit_bias is not None:
             given["logit_bias"] = tuple(map(_bias, self.logit_bias.items()))
-        common = replace(_LIKELIEST, **given)
+        common = replace(_LIKELIEST, **{**suggested, **given})
         return [replace(common, variant=index) for index in range(self.choices)]
 
 
