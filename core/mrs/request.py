@@ -207,6 +207,9 @@ class RunRequest:
     prefix_cache_dir_size  size limit of that folder
     target_gap_s           the time between two tokens of a reply that the prompts of others should
                            not exceed; None lets a prompt take steps of any length
+    reserved_bytes         bytes of each device, by its label, that its other models need;
+                           negative if some will be freed
+    max_models             models that may be loaded at once: their prefix caches share what is free
     """
 
     source: ModelSource
@@ -234,3 +237,5 @@ class RunRequest:
     vision: VisionRequest | None = None
     paged: PagedRequest = PagedRequest()
     target_gap_s: float | None = None
+    reserved_bytes: tuple[tuple[str, int], ...] = ()
+    max_models: int = 1

@@ -50,9 +50,14 @@ def freed_memory_returned() -> Iterator[None]:
     try:
         yield
     finally:
-        if sys.platform.startswith("linux"):
-            with contextlib.suppress(AttributeError):
-                ctypes.CDLL(None).malloc_trim(0)
+        trim_heap()
+
+
+def trim_heap() -> None:
+    """Return free pages of the heap to the system, if the C library is glibc."""
+    if sys.platform.startswith("linux"):
+        with contextlib.suppress(AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def _set_heap(*options: tuple[int, int]) -> None:

@@ -12,10 +12,12 @@ from mrs.engine.prompt import Prompt
 from mrs.events import TokenLogprob
 from mrs.loaded_model import LoadedModel
 from mrs.request import Sampling
+from mrs.server.endpoints.after_loading import after_loading
 from mrs.server.endpoints.identity import Identity, new_identity
 from mrs.server.endpoints.starter import ReplyStarter
 from mrs.server.http.errors import errors_of
 from mrs.server.http.exchange import Exchange
+from mrs.server.models.slot import ModelSlot
 from mrs.server.replies.choice_text import Piece
 from mrs.server.replies.reader import ChoiceEnd, ReplyReader
 from mrs.server.schemas.chat_message import with_images_fetched
@@ -37,19 +39,33 @@ async def chat(
     service: Service, exchange: Exchange, request: ChatRequest
 ) -> ChatCompletion | AsyncIterator[ChatChunk]:
     """The next message of a conversation, or its chunks."""
-    model = service.slot.named(request.model)
+    slot = service.models.named(request.model)
     request.check()
+    identity = new_identity("chatcmpl", exchange, slot)
+
+    async def chunks() -> AsyncIterator[ChatChunk]:
+        return _chunks(await _start(service, exchange, slot, request), request, identity)
+
+    if request.wants_progress:
+        empty = ChatChunk(choices=[], **identity._asdict())
+        return after_loading(service.loading(exchange, slot), empty, chunks)
+    await service.use(exchange, slot)
+    if request.stream:
+        return await chunks()
+    return await _completion(await _start(service, exchange, slot, request), identity)
+
+
+async def _start(
+    service: Service, exchange: Exchange, slot: ModelSlot, request: ChatRequest
+) -> ReplyReader:
+    """The replies, of a model that is in use."""
+    model = slot.model
     samplings = request.all_samplings(model.suggested_sampling)
     prompt = await service.in_thread(lambda: _prompt(service, model, request, samplings[0]))
     start = ReplyStarter(service, exchange, model, request, "messages")
-    group = service.start(exchange, model, [start(prompt, each) for each in samplings])
-    identity = new_identity("chatcmpl", service, exchange)
-    reader = ReplyReader(
-        group, service.on_finish(exchange, model), choices=request.choices, splits_thoughts=True
-    )
-    if request.stream:
-        return _chunks(reader, request, identity)
-    return await _completion(reader, request, identity)
+    group = service.start(exchange, slot, [start(prompt, each) for each in samplings])
+    finish = service.on_finish(exchange, slot)
+    return ReplyReader(group, finish, choices=request.choices, splits_thoughts=True)
 
 
 def _prompt(
@@ -98,9 +114,7 @@ def _delta(piece: Piece) -> Delta:
     return Delta(content=piece.text)
 
 
-async def _completion(
-    reader: ReplyReader, request: ChatRequest, identity: Identity
-) -> ChatCompletion:
+async def _completion(reader: ReplyReader, identity: Identity) -> ChatCompletion:
     pieces, reasons = await reader.read_all()
     choices = [
         Choice(

@@ -10,10 +10,12 @@ from msgspec import UNSET
 from mrs.engine.prompt import Prompt
 from mrs.loaded_model import LoadedModel
 from mrs.request import Sampling
+from mrs.server.endpoints.after_loading import after_loading
 from mrs.server.endpoints.identity import Identity, new_identity
 from mrs.server.endpoints.starter import ReplyStarter
 from mrs.server.http.errors import errors_of
 from mrs.server.http.exchange import Exchange
+from mrs.server.models.slot import ModelSlot
 from mrs.server.replies.choice_text import Piece
 from mrs.server.replies.reader import ChoiceEnd, ReplyReader
 from mrs.server.schemas.completion_request import CompletionRequest
@@ -25,22 +27,36 @@ async def complete(
     service: Service, exchange: Exchange, request: CompletionRequest
 ) -> Completion | AsyncIterator[Completion]:
     """The continuation of each prompt, or its chunks. Choices of a prompt are consecutive."""
-    model = service.slot.named(request.model)
+    slot = service.models.named(request.model)
     request.check()
+    identity = new_identity("cmpl", exchange, slot)
+
+    async def chunks() -> AsyncIterator[Completion]:
+        reader = await _start(service, exchange, slot, request)
+        return _chunks(reader, request, identity, _begins(slot.model, request))
+
+    if request.wants_progress:
+        empty = Completion(choices=[], **identity._asdict())
+        return after_loading(service.loading(exchange, slot), empty, chunks)
+    model = await service.use(exchange, slot)
+    if request.stream:
+        return await chunks()
+    reader = await _start(service, exchange, slot, request)
+    return await _completion(reader, identity, _begins(model, request))
+
+
+async def _start(
+    service: Service, exchange: Exchange, slot: ModelSlot, request: CompletionRequest
+) -> ReplyReader:
+    """The replies, of a model that is in use."""
+    model = slot.model
     samplings = request.all_samplings(model.suggested_sampling)
     prompts = await service.in_thread(lambda: _prompts(model, request, samplings[0]))
     start = ReplyStarter(service, exchange, model, request, "prompt")
     starts = [start(prompt, each) for prompt in prompts for each in samplings]
-    reader = ReplyReader(
-        service.start(exchange, model, starts),
-        service.on_finish(exchange, model),
-        choices=len(samplings),
-        splits_thoughts=False,
-    )
-    identity, begins = new_identity("cmpl", service, exchange), _begins(model, request)
-    if request.stream:
-        return _chunks(reader, request, identity, begins)
-    return await _completion(reader, identity, begins)
+    group = service.start(exchange, slot, starts)
+    finish = service.on_finish(exchange, slot)
+    return ReplyReader(group, finish, choices=len(samplings), splits_thoughts=False)
 
 
 def _prompts(model: LoadedModel, request: CompletionRequest, sampling: Sampling) -> list[Prompt]:

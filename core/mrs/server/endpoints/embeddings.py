@@ -65,12 +65,13 @@ class EmbeddingList(Struct, frozen=True, kw_only=True):
 
 async def embed(service: Service, exchange: Exchange, request: EmbeddingRequest) -> EmbeddingList:
     """The embeddings of texts."""
-    model = service.slot.named(request.model)
+    slot = service.models.named(request.model)
     refuse("dimensions", request.dimensions is not None)
+    model = await service.use(exchange, slot)
     prompts = await service.in_thread(lambda: _prompts(model, request))
     starts = [_start(service, model, prompt, request.pooling or "mean") for prompt in prompts]
-    group = service.start(exchange, model, starts)
-    finish, tokens = service.on_finish(exchange, model), 0
+    group = service.start(exchange, slot, starts)
+    finish, tokens = service.on_finish(exchange, slot), 0
     async for index, event, _ in group:
         if isinstance(event, Finished):
             finish(group.events_of(index), event)
@@ -82,7 +83,7 @@ async def embed(service: Service, exchange: Exchange, request: EmbeddingRequest)
             Embedding(index=index, embedding=_base64(vector) if as_text else vector)
             for index, vector in enumerate(vectors)
         ],
-        model=service.slot.name,
+        model=slot.name,
         usage=EmbeddingUsage(prompt_tokens=tokens, total_tokens=tokens),
     )
 

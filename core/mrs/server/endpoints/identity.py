@@ -6,7 +6,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from mrs.server.http.exchange import Exchange
-from mrs.server.service import Service
+from mrs.server.models.slot import ModelSlot
 
 
 class Identity(NamedTuple):
@@ -17,5 +17,5 @@ class Identity(NamedTuple):
     model: str
 
 
-def new_identity(kind: str, service: Service, exchange: Exchange) -> Identity:
-    return Identity(f"{kind}-{uuid4().hex}", exchange.created, service.slot.name)
+def new_identity(kind: str, exchange: Exchange, slot: ModelSlot) -> Identity:
+    return Identity(f"{kind}-{uuid4().hex}", exchange.created, slot.name)

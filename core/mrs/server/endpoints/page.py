@@ -39,8 +39,9 @@ async def page_file(service: Service, exchange: Exchange, _: Any) -> Raw:
 
 async def plan(service: Service, exchange: Exchange, _: Any) -> dict[str, Any]:
     """The plan of the loaded model, as `mrs plan --json` describes it."""
-    found = to_document(service.slot.model.plan)
-    found["model"]["model_id"] = service.slot.name  # clients need not know a local folder
+    slot = service.models.default
+    found = to_document((await service.use(exchange, slot)).plan)
+    found["model"]["model_id"] = slot.name  # clients need not know a local folder
     return found
 
 

@@ -27,8 +27,8 @@ class Requantized(Struct, frozen=True, kw_only=True):
 async def requantize(
     service: Service, exchange: Exchange, request: RequantizeRequest
 ) -> Requantized:
-    """Quantize the weights anew. Requests that run end first; new ones are refused meanwhile."""
-    service.slot.named(request.model)
+    """Quantize the weights anew. Requests that run end first; new ones wait meanwhile."""
+    slot = service.models.named(request.model)
     level = request.ggml_type.strip().lower()
-    model = await service.reload(replace(service.slot.request, isq=level, plan_file=None))
-    return Requantized(ggml_type=level, summary=model.summary)
+    await service.models.exchange(slot, replace(slot.request, isq=level, plan_file=None))
+    return Requantized(ggml_type=level, summary=slot.summary)

@@ -8,15 +8,23 @@ from msgspec import UNSET, Struct, UnsetType
 
 from mrs.server.http.exchange import Exchange
 from mrs.server.http.wire import Raw
+from mrs.server.models.slot import ModelSlot
 from mrs.server.service import Service
 
 
 class ModelBody(Struct, frozen=True, kw_only=True):
-    """A model; `max_model_len` is its context in tokens, once it is loaded."""
+    """A model; `max_model_len` is its context in tokens, while it is loaded.
+
+    `status` is loaded, loading, unloaded or failed; `progress` is the share of its bytes that are
+    loaded, `error` is why it could not be loaded, and `requests` counts those that use it or wait.
+    """
 
     id: str
     created: int
     status: str
+    progress: float
+    requests: int
+    error: str | UnsetType = UNSET
     object: str = "model"
     owned_by: str = "local"
     max_model_len: int | UnsetType = UNSET
@@ -30,10 +38,10 @@ class ModelList(Struct, frozen=True, kw_only=True):
 
 
 class Readiness(Struct, frozen=True):
-    """`progress` is the share of the model's bytes that are loaded."""
+    """`models` are all models, each with its progress; those that are not loaded are on demand."""
 
     status: str
-    progress: float
+    models: list[ModelBody]
 
 
 async def health(service: Service, exchange: Exchange, _: Any) -> Raw:
@@ -43,8 +51,8 @@ async def health(service: Service, exchange: Exchange, _: Any) -> Raw:
 
 async def ready(service: Service, exchange: Exchange, _: Any) -> Readiness:
     """Whether the model is loaded; until then an error with the progress."""
-    assert service.slot.model
-    return Readiness("ready", 1.0)
+    service.models.check_open()
+    return Readiness("ready", [model_body(each) for each in service.models.slots])
 
 
 async def metrics(service: Service, exchange: Exchange, _: Any) -> Raw:
@@ -54,21 +62,21 @@ async def metrics(service: Service, exchange: Exchange, _: Any) -> Raw:
 
 async def models(service: Service, exchange: Exchange, _: Any) -> ModelList:
     """The models of this server."""
-    return ModelList(data=[_model(service)])
+    return ModelList(data=[model_body(each) for each in service.models.slots])
 
 
 async def model(service: Service, exchange: Exchange, _: Any) -> ModelBody:
     """One of the models."""
-    service.slot.check_name(exchange.path_params["model_id"])
-    return _model(service)
+    return model_body(service.models.named(exchange.path_params["model_id"]))
 
 
-def _model(service: Service) -> ModelBody:
-    slot = service.slot
-    is_ready = slot.state == "ready"
+def model_body(slot: ModelSlot) -> ModelBody:
     return ModelBody(
         id=slot.name,
         created=slot.created,
-        status="loaded" if is_ready else slot.state,
-        max_model_len=slot.model.context_tokens if is_ready else UNSET,
+        status=slot.state,
+        progress=slot.progress,
+        requests=slot.users + len(slot.waiting),
+        error=UNSET if slot.error is None else slot.error,
+        max_model_len=slot.model.context_tokens if slot.is_loaded else UNSET,
     )

@@ -49,7 +49,7 @@ class Text(Struct, frozen=True, kw_only=True):
 
 async def tokenize(service: Service, exchange: Exchange, request: TokenizeRequest) -> Tokens:
     """The token ids of a text or a conversation."""
-    model = service.slot.named(request.model)
+    model = await service.use(exchange, service.models.named(request.model))
     text = request.prompt if request.content is None else request.content
 
     def ids() -> list[int]:
@@ -71,6 +71,8 @@ async def tokenize(service: Service, exchange: Exchange, request: TokenizeReques
 
 async def detokenize(service: Service, exchange: Exchange, request: DetokenizeRequest) -> Text:
     """The text of token ids, control tokens included."""
-    tokenizer = service.slot.named(request.model).tokenizer
-    text = await service.in_thread(lambda: tokenizer.decode(request.tokens, show_control=True))
+    model = await service.use(exchange, service.models.named(request.model))
+    text = await service.in_thread(
+        lambda: model.tokenizer.decode(request.tokens, show_control=True)
+    )
     return Text(prompt=text, content=text)

@@ -40,7 +40,7 @@ class Exchange:
         self.response_headers: dict[str, str] = {}
         self.created = int(time.time())
         self.record = RequestRecord(self.id, scope["method"], scope["path"])
-        #: Called at the end of the request, however it ends.
+        #: Called at the end of the request, however it ends, the last one first.
         self.cleanup: list[Callable[[], None]] = []
 
     async def send(self, message: Message) -> None:

@@ -26,7 +26,7 @@ class RequestLog:
     def __init__(self, say: Say, *, as_json: bool) -> None:
         self._say = say
         self._as_json = as_json
-        self._before: tuple[float, EngineStats] | None = None
+        self._before: dict[str, tuple[float, EngineStats]] = {}
 
     def request(self, record: RequestRecord) -> None:
         """The line of a request that has ended."""
@@ -51,15 +51,17 @@ class RequestLog:
             }
         self._write("request", fields)
 
-    def status(self, stats: EngineStats) -> None:
-        """The line of a server that is busy, or was at the last call."""
-        now_s, before = time.monotonic(), self._before
-        self._before = (now_s, stats)
+    def status(self, model: str, stats: EngineStats) -> None:
+        """The line of a model that is busy, or was at the last call."""
+        now_s, before = time.monotonic(), self._before.get(model)
+        self._before[model] = (now_s, stats)
         if before is None or (stats.running, stats.waiting) == (0, 0) == before[1][:2]:
             return
-        rate = (stats.computed_tokens - before[1].computed_tokens) / (now_s - before[0])
+        new_tokens = max(stats.computed_tokens - before[1].computed_tokens, 0)  # less: a reload
+        rate = new_tokens / (now_s - before[0])
         known = stats.cached_tokens + stats.computed_tokens
         fields = {
+            "model": model,
             "running": stats.running,
             "waiting": stats.waiting,
             "computed_tokens_per_s": round(rate, 1),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -35,11 +35,10 @@ _ENGINE: dict[str, tuple[str, bool, str]] = {
 
 
 class Metrics:
-    """Counts requests as they end; `stats` gives the engine's counters, if there is a model."""
+    """Counts requests as they end; `stats` gives the engine's counters for each loaded model."""
 
-    def __init__(self, model: str, stats: Callable[[], EngineStats | None]) -> None:
+    def __init__(self, stats: Callable[[], Mapping[str, EngineStats]]) -> None:
         self._registry = CollectorRegistry()
-        self._model = model
         self._http = Counter(
             "mrs:http_requests", "Requests", ["method", "path", "status"], registry=self._registry
         )
@@ -71,19 +70,19 @@ class Metrics:
                 ("request_generation_tokens", "Tokens of a reply", _TOKENS),
             )
         }
-        self._registry.register(_EngineCollector(model, stats))
+        self._registry.register(_EngineCollector(stats))
 
     def request(self, record: RequestRecord, route: str) -> None:
         """Add a request that has ended; `route` is the path without parameters."""
         self._http.labels(record.method, route, str(record.status)).inc()
         for reply in record.replies:
-            self._reply(reply)
+            self._reply(record.model, reply)
 
-    def _reply(self, reply: ReplyRecord) -> None:
+    def _reply(self, model: str, reply: ReplyRecord) -> None:
         usage = reply.usage
-        self._counters["prompt_tokens"].labels(self._model).inc(usage.prompt_tokens)
-        self._counters["generation_tokens"].labels(self._model).inc(usage.completion_tokens)
-        self._success.labels(self._model, reply.reason).inc()
+        self._counters["prompt_tokens"].labels(model).inc(usage.prompt_tokens)
+        self._counters["generation_tokens"].labels(model).inc(usage.completion_tokens)
+        self._success.labels(model, reply.reason).inc()
         values = {
             "time_to_first_token_seconds": usage.prompt_s,
             "e2e_request_latency_seconds": usage.prompt_s + usage.completion_s,
@@ -97,17 +96,16 @@ class Metrics:
             gap_s = usage.completion_s / (usage.completion_tokens - 1)
             values["inter_token_latency_seconds"] = gap_s
         for name, value in values.items():
-            self._histograms[name].labels(self._model).observe(value)
+            self._histograms[name].labels(model).observe(value)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)
 
 
 class _EngineCollector:
-    """The engine's own counters at the time of a scrape."""
+    """The engines' own counters at the time of a scrape."""
 
-    def __init__(self, model: str, stats: Callable[[], EngineStats | None]) -> None:
-        self._model = model
+    def __init__(self, stats: Callable[[], Mapping[str, EngineStats]]) -> None:
         self._stats = stats
 
     def collect(self) -> Iterator[Metric]:
@@ -115,6 +113,6 @@ class _EngineCollector:
         for field, (name, grows, text) in _ENGINE.items():
             family = CounterMetricFamily if grows else GaugeMetricFamily
             metric = family(f"mrs:{name}", text, labels=["model_name"])
-            if stats is not None:
-                metric.add_metric([self._model], getattr(stats, field))
+            for model, counters in stats.items():
+                metric.add_metric([model], getattr(counters, field))
             yield metric

@@ -50,7 +50,7 @@ class Endpoint:
         except Exception as error:  # noqa: BLE001 - every error has the one shape
             await send_error(exchange.send, api_error(error), headers=exchange.response_headers)
         finally:
-            for clean in exchange.cleanup:
+            for clean in reversed(exchange.cleanup):
                 clean()
             self._service.ended(exchange.record, self._route)
 

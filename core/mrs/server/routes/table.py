@@ -9,6 +9,8 @@ from starlette.routing import Route as StarletteRoute
 from mrs.server.endpoints.chat import chat
 from mrs.server.endpoints.completions import complete
 from mrs.server.endpoints.embeddings import EmbeddingList, EmbeddingRequest, embed
+from mrs.server.endpoints.models import ModelRequest, load, reload, unload
+from mrs.server.endpoints.models import status as model_status
 from mrs.server.endpoints.page import chat_page, page_file, plan
 from mrs.server.endpoints.requantize import Requantized, RequantizeRequest, requantize
 from mrs.server.endpoints.status import (
@@ -58,6 +60,10 @@ ROUTES = (
     Route("POST", "/tokenize", tokenize, Tokens, TokenizeRequest),
     Route("POST", "/detokenize", detokenize, Text, DetokenizeRequest),
     Route("GET", "/v1/models", models, ModelList),
+    Route("POST", "/v1/models/load", load, ModelBody, ModelRequest),
+    Route("POST", "/v1/models/unload", unload, ModelBody, ModelRequest),
+    Route("POST", "/v1/models/reload", reload, ModelBody, ModelRequest),
+    Route("POST", "/v1/models/status", model_status, ModelBody, ModelRequest),
     Route("GET", "/v1/models/{model_id:path}", model, ModelBody),
     Route("GET", "/health", health, Raw),
     Route("GET", "/ready", ready, Readiness),

@@ -44,6 +44,7 @@ class SamplingFields(Struct, kw_only=True):
     seed               the same request with the same seed gets the same reply
     truncate_sequence  drop the oldest part of a prompt that exceeds the context
     ignore_eos         no token ends a reply
+    return_progress    a stream begins with the progress of loading, if the model has to be loaded
     cache_salt         only prompts with the same salt share cached prefixes
     """
 
@@ -68,6 +69,7 @@ class SamplingFields(Struct, kw_only=True):
     truncate_sequence: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    return_progress: bool | None = None
     cache_salt: str | None = None
 
     @property
@@ -78,6 +80,11 @@ class SamplingFields(Struct, kw_only=True):
     def wants_usage(self) -> bool:
         """Whether the stream ends with a chunk that has the usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def wants_progress(self) -> bool:
+        """Whether a stream begins before the model is loaded."""
+        return bool(self.stream and self.return_progress)
 
     def check(self) -> None:
         """Raises ApiError for fields that contradict each other."""
