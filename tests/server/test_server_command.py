@@ -86,6 +86,24 @@ def test_what_contradicts_itself_is_refused(words: tuple[str, ...], said: str) -
     assert text.count("\n") == 1
 
 
+def test_several_models_need_no_port(tmp_path: Path) -> None:
+    file = tmp_path / "models.json"
+    file.write_text('{"a": {"Plain": {"model_id": "demo"}, "in_situ_quant": "Q4K"}}')
+    for words in (("multi-model",), ("serve", "-p", "0", "multi-model")):
+        port = () if "-p" in words else ("-p", "0")
+        code, text = run(*port, *words, "--config", str(file))
+        assert (code, text) == (ExitCode.NOT_READABLE, "mrs: error: would load demo with isq q4k\n")
+    assert "-m x is before multi-model" in run(
+        "serve", "-m", "x", "multi-model", "-c", str(file)
+    )[1]  # fmt: skip
+    assert "--grammar and a server" in run(
+        "--grammar", "regex:a", "multi-model", "-c", str(file)
+    )[1]  # fmt: skip
+    assert "--keep-alive soon is no duration" in run(
+        "--keep-alive", "soon", "multi-model", "-c", str(file)
+    )[1]  # fmt: skip
+
+
 def test_an_empty_key_never_leaves_the_server_open(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text(" \n\n")

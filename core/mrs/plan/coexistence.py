@@ -23,15 +23,16 @@ def reserved_bytes(staying: Iterable[Plan], leaving: Iterable[Plan] = ()) -> dic
     """What loaded models take away from the available bytes of devices, by label.
 
     The available bytes of the host include all that this process has, so the models that stay
-    count there. Drivers of other devices subtract these themselves, and what the models that leave
-    will free is added.
+    count there, without the program, which every plan counts. Drivers of other devices subtract
+    these models themselves; what the models that leave will free is added there.
     """
     reserved: Counter[str] = Counter()
     for plan in staying:
         rows = zip(plan.devices, plan.breakdowns, plan.prefix_bytes, strict=True)
         for device, breakdown, prefix_bytes in rows:
             if device.torch_device == "cpu" and breakdown.is_used:
-                reserved[device.label] += breakdown.needed_bytes + prefix_bytes
+                program_bytes = breakdown.runtime.high if breakdown.is_cpu else 0
+                reserved[device.label] += breakdown.needed_bytes + prefix_bytes - program_bytes
     for plan in leaving:
         for device, breakdown in zip(plan.devices, plan.breakdowns, strict=True):
             if device.torch_device != "cpu" and breakdown.is_used:
