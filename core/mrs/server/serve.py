@@ -76,11 +76,17 @@ class Server:
         try:
             await self._server.serve(sockets=[self._listener])
         finally:
-            await self.models.close()
+            await self._close_models()
             status.cancel()
             loading.cancel()
             await asyncio.gather(loading, status, return_exceptions=True)
             self.service.close()
+
+    async def _close_models(self) -> None:
+        try:
+            await self.models.close(self._settings.drain_timeout_s + 2 * _LAST_SECONDS)
+        except asyncio.TimeoutError:
+            os._exit(ExitCode.INTERRUPTED)  # the thread that loads cannot be stopped
 
     async def _load_models(self) -> None:
         try:

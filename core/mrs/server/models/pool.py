@@ -191,33 +191,32 @@ class ModelPool:
             slot.grant()
 
     async def _fill(self, slot: ModelSlot) -> None:
-        """Load the model if it is not, after others have made room."""
+        """Load the model if it is not loaded."""
         async with self._lock:
             slot.is_leaving = False
-            if slot.is_loaded:
-                return
-            loaded = [each for each in self.slots if each.is_loaded]
-            loaded.sort(key=lambda each: (each.users > 0, each.last_used_s))
-            plans = [each.model.plan for each in loaded]
-            request = self._sharing(slot.request)
-            with slot.loading():
-                count = await in_own_thread(lambda: models_to_unload(request, plans, self._plan))
-                for each in loaded[:count]:
-                    each.is_leaving = True
-                for each in loaded[:count]:
-                    await self._empty(each)
-            await self._load_into(slot, slot.request)
+            if not slot.is_loaded:
+                await self._load_into(slot, slot.request)
 
     async def _load_into(self, slot: ModelSlot, request: RunRequest) -> None:
-        others = [each.model.plan for each in self.slots if each.is_loaded]
-        reserved = tuple(reserved_bytes(others).items())
-        sharing = replace(self._sharing(request), reserved_bytes=reserved)
+        """Load the model of `request`, after others have made room."""
+        request = replace(request, max_models=len(self.slots))
         with slot.loading():
-            slot.fill(await in_own_thread(lambda: self._load(sharing, slot.report)))
+            others = await self._make_room(request)
+            request = replace(request, reserved_bytes=tuple(reserved_bytes(others).items()))
+            slot.fill(await in_own_thread(lambda: self._load(request, slot.report)))
         self._expire_later(slot)
 
-    def _sharing(self, request: RunRequest) -> RunRequest:
-        return replace(request, max_models=max(len(self.slots), 1))
+    async def _make_room(self, request: RunRequest) -> list[Plan]:
+        """Unload models until `request` fits; the plans of those that stay."""
+        loaded = [each for each in self.slots if each.is_loaded]
+        loaded.sort(key=lambda each: (each.users > 0, each.last_used_s))
+        plans = [each.model.plan for each in loaded]
+        count = await in_own_thread(lambda: models_to_unload(request, plans, self._plan))
+        for each in loaded[:count]:
+            each.is_leaving = True
+        for each in loaded[:count]:
+            await self._empty(each)
+        return plans[count:]
 
     async def _empty(self, slot: ModelSlot) -> None:
         """Unload the model when nobody uses it any more, and return its memory to the system."""
@@ -242,13 +241,13 @@ class ModelPool:
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
-    async def close(self) -> None:
-        """Unload all models, after one that is being loaded."""
+    async def close(self, timeout_s: float) -> None:
+        """Unload all models. Raises TimeoutError if one is being loaded for longer than that."""
         self.stop()
-        async with self._lock:
-            for slot in self.slots:
-                if (model := slot.empty()) is not None:
-                    await in_own_thread(model.close)
+        await asyncio.wait_for(self._lock.acquire(), timeout_s)
+        for slot in self.slots:
+            if (model := slot.empty()) is not None:
+                await in_own_thread(model.close)
 
     def stop(self) -> None:
         """Refuse new requests, and end those that wait."""
