@@ -140,7 +140,11 @@ class Process:
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
-        until(lambda: any("serving" in line for line in self.lines), seconds=60)
+        try:
+            until(lambda: any("serving" in line for line in self.lines), seconds=180)
+        except AssertionError:
+            self.process.kill()
+            raise
         found = re.search(r"http://[^/]+", next(line for line in self.lines if "serving" in line))
         assert found
         self.url = found[0]
