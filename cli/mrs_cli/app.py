@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from mrs.errors import ExitCode, UsageError
+from mrs.request import RunRequest
 from mrs_cli.environment import Environment
 from mrs_cli.exit import exit_code_of, exit_on_sigterm
 from mrs_cli.parsing.command_tree import Commands, flag_command, flag_group, takes
@@ -26,7 +27,7 @@ from mrs_cli.parsing.flags.option import general_option
 from mrs_cli.parsing.flags.planning_flags import PlanningFlags
 from mrs_cli.parsing.flags.prompt_flags import StdinFlags
 from mrs_cli.parsing.flags.sampling_flags import AskFlags
-from mrs_cli.parsing.flags.server_flags import ServeFlags, ServerFlags
+from mrs_cli.parsing.flags.server_flags import ModelsFlags, ServeFlags, ServerFlags
 from mrs_cli.parsing.selectors import SELECTORS, Invocation, Selector
 
 EXAMPLES = """\b
@@ -41,11 +42,14 @@ Examples:
 
 SERVE_HELP = "Serve a model with the HTTP interface of OpenAI: mrs serve -m ID."
 
+MODELS_HELP = "Serve several models, which are loaded when they are asked for."
+
 SERVE_EXAMPLES = """\b
 Examples:
   mrs serve -m demo
   mrs serve -p 8080 --isq q4k -m meta-llama/Llama-3.3-70B-Instruct
   mrs serve --serve-ip 0.0.0.0 --api-key-file KEYS gguf -m FOLDER -f FILE.gguf
+  mrs serve --keep-alive 5m multi-model --config models.json
 """
 
 PLAN_HELP = "Show how a model will use memory; without --dry-run, load it and measure."
@@ -127,7 +131,8 @@ def _run_command(selector: Selector) -> Any:
             from mrs_cli.commands.serve import refuse_prompts, run_server
 
             refuse_prompts(before.flags, asked, is_stdin=is_stdin)
-            raise typer.Exit(run_server(before.environment, output, before.server, request))
+            find = _finder(before.flags, planning)
+            raise typer.Exit(run_server(before.environment, output, before.server, request, find))
         from mrs_cli.commands.run import run
         from mrs_cli.commands.run_task import run_task
         from mrs_cli.parsing.flags.server_flags import refuse_without_port
@@ -206,11 +211,17 @@ def _serve() -> Any:
         require_model(server)
         refuse_prompts(flags, before.ask)
         request = find_request(flags, server, planning)
-        raise typer.Exit(run_server(before.environment, output, server, request))
+        find = _finder(flags, planning)
+        raise typer.Exit(run_server(before.environment, output, server, request, find))
 
     return flag_group(
         serve,
-        _selector_commands(_serve_command),
+        Commands(
+            {
+                **_selector_commands(_serve_command).builders,
+                "multi-model": (MODELS_HELP, _multi_model),
+            }
+        ),
         name="serve",
         help=SERVE_HELP,
         epilog=SERVE_EXAMPLES,
@@ -231,11 +242,46 @@ def _serve_command(selector: Selector) -> Any:
         assert isinstance(before.server, ServeFlags)
         refuse_shorthand(before.server, selector.name)
         refuse_prompts(before.flags, before.ask)
-        request = selector.request(before.flags, model, merged(before.planning, planning))
+        planning = merged(before.planning, planning)
+        request = selector.request(before.flags, model, planning)
         output = merged(before.output, output)
-        raise typer.Exit(run_server(before.environment, output, before.server, request))
+        find = _finder(before.flags, planning)
+        raise typer.Exit(run_server(before.environment, output, before.server, request, find))
 
     return flag_command(selector.name, selector.help, command)
+
+
+def _multi_model() -> Any:
+    @takes(ModelsFlags, PlanningFlags, OutputFlags)
+    def command(
+        ctx: typer.Context, models: ModelsFlags, planning: PlanningFlags, output: OutputFlags
+    ) -> None:
+        before: Invocation = ctx.obj
+        from mrs_cli.commands.plan import refuse_shorthand
+        from mrs_cli.commands.serve import refuse_prompts, run_server
+        from mrs_cli.parsing.models_file import read_models
+
+        refuse_prompts(before.flags, before.ask)
+        if isinstance(before.server, ServeFlags):
+            refuse_shorthand(before.server, "multi-model")
+        planning = merged(before.planning, planning)
+        requests = read_models(models.config, before.flags, planning, models.default_model_id)
+        output = merged(before.output, output)
+        find = _finder(before.flags, planning)
+        raise typer.Exit(run_server(before.environment, output, before.server, requests, find))
+
+    return flag_command("multi-model", MODELS_HELP, command)
+
+
+def _finder(flags: GlobalFlags, planning: PlanningFlags) -> Callable[[str], RunRequest]:
+    """Makes the request of a model that a client of the server names."""
+
+    def find(model_id: str) -> RunRequest:
+        from mrs_cli.commands.plan import find_request
+
+        return find_request(flags, ServeFlags(model_id=model_id), planning)
+
+    return find
 
 
 def _bench() -> Any:
@@ -298,6 +344,7 @@ def command_tree() -> Any:
             **_selector_commands(_run_command).builders,
             "plan": (PLAN_HELP, _plan),
             "serve": (SERVE_HELP, _serve),
+            "multi-model": (MODELS_HELP, _multi_model),
             "bench": (BENCH_HELP, _bench),
             "cache": (CACHE_HELP, _cache),
         }

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mrs.architecture.describe import Description, describe
-from mrs.devices.device import Device
+from mrs.devices.device import Device, without_reserved
 from mrs.devices.host_memory import forget_peak, resident_bytes
 from mrs.devices.probe import probe_devices
 from mrs.errors import MrsError
@@ -199,7 +199,9 @@ class ModelLoader:
         )
 
     def _devices(self) -> list[Device]:
-        return probe_devices(what_if=self.request.devices, cpu_only=self.request.cpu)
+        request = self.request
+        devices = probe_devices(what_if=request.devices, cpu_only=request.cpu)
+        return without_reserved(devices, dict(request.reserved_bytes))
 
     def _planned(self, planner: Planner) -> Plan:
         with garbage_collection_paused():

@@ -210,6 +210,9 @@ class RunRequest:
                            not exceed; None lets a prompt take steps of any length
     speculate              where drafts of the next tokens come from; replies are the same without
     draft_model            the model that drafts tokens instead: hub id, folder, file or `demo`
+    reserved_bytes         bytes of each device, by its label, that its other models need;
+                           negative if some will be freed
+    max_models             models that may be loaded at once: their prefix caches share what is free
     """
 
     source: ModelSource
@@ -239,3 +242,5 @@ class RunRequest:
     vision: VisionRequest | None = None
     paged: PagedRequest = PagedRequest()
     target_gap_s: float | None = None
+    reserved_bytes: tuple[tuple[str, int], ...] = ()
+    max_models: int = 1

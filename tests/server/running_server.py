@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -18,8 +18,9 @@ from mrs.engine.worker import Worker
 from mrs.loaded_model import LoadedModel
 from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
-from mrs.server.listener import bind, url_of
-from mrs.server.request_log import RequestLog
+from mrs.server.http.listener import bind, url_of
+from mrs.server.log.lines import RequestLog
+from mrs.server.models.slot import ModelSlot
 from mrs.server.serve import Server
 from mrs.server.settings import ServerSettings
 
@@ -60,7 +61,7 @@ class RunningServer:
 
     @property
     def model(self) -> LoadedModel:
-        return self.server.slot.model
+        return self.server.models.default.model
 
     @property
     def stats(self) -> EngineStats:
@@ -96,9 +97,11 @@ def running(
     *,
     wait: bool = True,
     send_buffer_bytes: int | None = None,
+    slots: Sequence[ModelSlot] = (),
+    find: Callable[[str], RunRequest] | None = None,
     **request: Any,
 ) -> Iterator[RunningServer]:
-    """A server of the demo model; `request` are fields of its RunRequest."""
+    """A server of the demo model, unless `slots` are given; `request` are fields of its request."""
     settings = settings or ServerSettings()
     said: list[str] = []
     with bind(settings.host, 0) as listener:
@@ -106,19 +109,20 @@ def running(
         if send_buffer_bytes is not None:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
         server = Server(
-            replace(DEMO, **request),
+            slots or [ModelSlot(replace(DEMO, **request))],
             settings,
             listener,
             load,
             said.append,
             RequestLog(said.append, as_json=True),
+            find=find,
         )
         thread = threading.Thread(target=server.run)
         thread.start()
         made = RunningServer(server, url, said)
         try:
             if wait:
-                until(lambda: server.slot.state == "ready")
+                until(lambda: server.models.is_started)
             yield made
         finally:
             made.http.close()

@@ -10,7 +10,9 @@ from typing import Any
 
 import openai
 import pytest
-from running_server import CHAT, RunningServer
+from running_server import CHAT, RunningServer, running
+
+from mrs.server.settings import ServerSettings
 
 QUESTION: Any = [{"role": "user", "content": "What is a KV cache?"}]
 ANSWER = "The **KV cache** keeps"
@@ -55,6 +57,18 @@ def test_the_wire_has_data_lines_only_and_ends_with_done(server: RunningServer) 
         chunk = json.loads(event.removeprefix("data: "))
         assert "usage" not in chunk
         assert "tool_calls" not in chunk["choices"][0]["delta"]
+
+
+def test_a_stream_that_waits_gets_comments(slow_steps: None) -> None:
+    with running(ServerSettings(sse_keep_alive_s=0.01), max_seqs=1) as server:
+        body = {"messages": "Hi", "max_tokens": 5, "ignore_eos": True, "stream": True}
+        text = server.http.post(CHAT, json=body).text
+        assert "\n\n: waiting\n\n" in text
+        assert text.endswith("data: [DONE]\n\n")
+        stream = server.openai().chat.completions.create(
+            model="demo", messages=[{"role": "user", "content": "Hi"}], max_tokens=5, stream=True
+        )
+        assert [chunk.choices[0] for chunk in stream][-1].finish_reason
 
 
 def test_usage_comes_last_and_only_if_it_is_wanted(server: RunningServer) -> None:
@@ -126,6 +140,20 @@ def test_log_probabilities_of_tokens_and_candidates(server: RunningServer) -> No
         assert each.top_logprobs[0].logprob == pytest.approx(each.logprob)
         assert sum(math.exp(top.logprob) for top in each.top_logprobs) <= 1 + 1e-6
         assert bytes(each.bytes or []).decode() == each.token
+
+
+def test_the_model_suggests_settings_that_a_request_leaves_open(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def text(**fields: Any) -> str:
+        return str(server.chat(seed=3, max_tokens=20, **fields).json()["choices"][0]["message"])
+
+    warm = {"temperature": 1.5, "min_p": 0.0}
+    likeliest, drawn = text(), text(**warm)
+    assert likeliest != drawn
+    monkeypatch.setattr(server.model, "suggested_sampling", warm)
+    assert text() == drawn
+    assert text(temperature=0) == likeliest
 
 
 def test_a_bias_decides_which_token_comes(server: RunningServer) -> None:

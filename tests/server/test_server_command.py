@@ -68,10 +68,13 @@ def test_flags_of_the_model_go_before_or_after_serve() -> None:
         (("-i", "--port", "1", "plain", "-m", "demo"), "-i and a server exclude each other"),
         (("--port", "1", "plain", "-m", "demo", "-P", "a"), "--prompt and a server exclude"),
         (("--port", "1", "plain", "-m", "demo", "-"), "- and a server exclude each other"),
+        (("serve", "-m", "demo", "plain", "-m", "demo"), "-m demo is before plain"),
+        (("--grammar", "regex:a", "-p", "0", "plain", "-m", "demo"), "--grammar and a server"),
+        (("-p", "0", "plain", "-m", "demo", "--json-schema", "FILE"), "--json-schema and a server"),
+        (("--temperature", "0", "serve", "-p", "0", "-m", "demo"), "--temperature and a server"),
         (("--serve-ip", "::1", "plain", "-m", "demo"), "--serve-ip is for a server"),
         (("--port", "99999", "plain", "-m", "demo"), "--port"),
         (("serve",), "no model is given"),
-        (("serve", "-m", "demo", "plain", "-m", "demo"), "-m demo is before plain"),
         (("-p", "0", "--serve-ip", "256.1.1.1", "plain", "-m", "demo"), "cannot listen on"),
         (("-p", "0", "--api-key-file", "/none", "plain", "-m", "demo"), "cannot be read"),
     ],
@@ -81,6 +84,24 @@ def test_what_contradicts_itself_is_refused(words: tuple[str, ...], said: str) -
     assert code == ExitCode.USAGE
     assert said in text
     assert text.count("\n") == 1
+
+
+def test_several_models_need_no_port(tmp_path: Path) -> None:
+    file = tmp_path / "models.json"
+    file.write_text('{"a": {"Plain": {"model_id": "demo"}, "in_situ_quant": "Q4K"}}')
+    for words in (("multi-model",), ("serve", "-p", "0", "multi-model")):
+        port = () if "-p" in words else ("-p", "0")
+        code, text = run(*port, *words, "--config", str(file))
+        assert (code, text) == (ExitCode.NOT_READABLE, "mrs: error: would load demo with isq q4k\n")
+    assert "-m x is before multi-model" in run(
+        "serve", "-m", "x", "multi-model", "-c", str(file)
+    )[1]  # fmt: skip
+    assert "--grammar and a server" in run(
+        "--grammar", "regex:a", "multi-model", "-c", str(file)
+    )[1]  # fmt: skip
+    assert "--keep-alive soon is no duration" in run(
+        "--keep-alive", "soon", "multi-model", "-c", str(file)
+    )[1]  # fmt: skip
 
 
 def test_an_empty_key_never_leaves_the_server_open(tmp_path: Path) -> None:
@@ -119,7 +140,11 @@ class Process:
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
-        until(lambda: any("serving" in line for line in self.lines), seconds=60)
+        try:
+            until(lambda: any("serving" in line for line in self.lines), seconds=180)
+        except AssertionError:
+            self.process.kill()
+            raise
         found = re.search(r"http://[^/]+", next(line for line in self.lines if "serving" in line))
         assert found
         self.url = found[0]
@@ -174,6 +199,7 @@ def test_sigterm_drains_and_says_so(start: Callable[..., Process]) -> None:
         mrs.process.send_signal(signal.SIGTERM)
         assert list(lines)[-2:] == ["data: [DONE]", ""]
     assert mrs.end() == 0
+    assert any(line.endswith(f"chat page at {mrs.url}/\n") for line in mrs.lines)
     assert any("stopping: 1 request is running" in line for line in mrs.lines)
     (found,) = (json.loads(line) for line in mrs.lines if line.startswith('{"event":"request"'))
     assert found["completion_tokens"] == 100

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from running_server import RunningServer, until
 
-from mrs.server.routes import ROUTES
+from mrs.server.routes.table import ROUTES
 
 GENERATED = ("/v1/chat/completions", "/v1/completions")
 
@@ -127,6 +127,15 @@ def test_each_request_has_a_line_with_its_figures(server: RunningServer) -> None
     assert found["completion_tokens"] == usage["completion_tokens"]
     assert found["finish"] == "length"
     assert 0 < found["first_token_s"] <= found["seconds"]
+
+
+def test_probes_and_files_of_the_page_have_no_line(server: RunningServer) -> None:
+    before = len(server.said)
+    for path in ("/page/page.js", "/health", "/metrics", "/docs"):
+        assert server.http.get(path).status_code == 200
+    until(lambda: any('"/docs"' in line for line in server.said[before:]))
+    paths = [json.loads(line).get("path", "") for line in server.said[before:]]
+    assert not {"/page/page.js", "/health", "/metrics"} & {*paths}
 
 
 def test_wrong_paths_and_methods_have_the_shape_of_errors(server: RunningServer) -> None:

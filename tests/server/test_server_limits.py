@@ -151,7 +151,7 @@ def test_the_server_says_that_it_is_loading(tmp_path: Any) -> None:
         return load(request, on_progress)
 
     with running(load=slowly, wait=False) as server:
-        until(lambda: server.server.slot.progress == 0.25)
+        until(lambda: server.server.models.default.progress == 0.25)
         assert server.http.get("/health").status_code == 200
         reply = server.http.get("/ready")
         assert reply.status_code == 503
@@ -214,8 +214,9 @@ def test_replies_beyond_the_drain_time_end_with_an_error() -> None:
 
 
 def test_a_model_that_fails_to_load_ends_the_server() -> None:
-    from mrs.server.listener import bind
-    from mrs.server.request_log import RequestLog
+    from mrs.server.http.listener import bind
+    from mrs.server.log.lines import RequestLog
+    from mrs.server.models.slot import ModelSlot
     from mrs.server.serve import Server
 
     def fail(request: Any, on_progress: Any) -> Any:
@@ -225,6 +226,7 @@ def test_a_model_that_fails_to_load_ends_the_server() -> None:
 
     with bind("127.0.0.1", 0) as listener:
         log = RequestLog(lambda _: None, as_json=False)
-        server = Server(DEMO, ServerSettings(), listener, fail, lambda _: None, log)
+        slots = [ModelSlot(DEMO)]
+        server = Server(slots, ServerSettings(), listener, fail, lambda _: None, log)
         with pytest.raises(NotReadable, match="broken"):
             server.run()

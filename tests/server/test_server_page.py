@@ -14,13 +14,13 @@ import pytest
 from browser import NAMES, Browser, browsing, find_chromium
 from running_server import RunningServer, running
 
+import mrs.server
 from mrs.plan.report.document import SCHEMA
 from mrs.request import ModelSource, VisionRequest
-from mrs.server import chat_page
 from mrs.server.settings import ServerSettings
 
 KEY = "secret"
-PAGE = Path(chat_page.__file__).with_name("page")
+PAGE = Path(mrs.server.__file__).with_name("page")
 IMAGES = Path(__file__).parents[1] / "pictures"
 FILES = sorted(path.name for path in PAGE.iterdir())
 REPLY = "document.querySelector('.reply[aria-busy=false]')"

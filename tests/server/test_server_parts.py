@@ -18,9 +18,9 @@ from running_server import CHAT, RunningServer, running
 from mrs.engine.engine import EngineStats
 from mrs.events import ReplyUsage, TextDelta
 from mrs.request import ModelSource, VisionRequest
-from mrs.server.choice_text import ChoiceText
-from mrs.server.forecast import Forecast
-from mrs.server.request_log import RequestLog
+from mrs.server.log.lines import RequestLog
+from mrs.server.replies.choice_text import ChoiceText
+from mrs.server.replies.forecast import Forecast
 from mrs.server.settings import ServerSettings
 
 THINKS = (
@@ -113,7 +113,7 @@ def test_a_busy_server_says_what_it_does() -> None:
     lines: list[str] = []
     log = RequestLog(lines.append, as_json=True)
     for computed, running_now in ((0, 0), (0, 2), (5000, 2), (6000, 0), (6000, 0)):
-        log.status(EngineStats(running_now, 1 if running_now else 0, 50, computed, 0))
+        log.status("demo", EngineStats(running_now, 1 if running_now else 0, 50, computed, 0))
     found = [json.loads(line) for line in lines]
     assert [each["running"] for each in found] == [2, 2, 0], "and once more when it is idle again"
     assert found[1]["computed_tokens_per_s"] > 0

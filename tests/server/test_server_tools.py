@@ -25,6 +25,10 @@ TOOLS: Any = [
 NAMED: Any = {"type": "function", "function": {"name": "set_light"}}
 
 
+def allowed(mode: str, *tools: Any) -> Any:
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [*tools]}}
+
+
 def test_a_call_its_result_and_the_answer(server: RunningServer) -> None:
     create = server.openai().chat.completions.create
     reply = create(
@@ -91,6 +95,22 @@ def test_a_reply_that_need_not_call_answers(server: RunningServer) -> None:
     assert message["finish_reason"] in ("stop", "length")
 
 
+def test_only_allowed_tools_are_called_though_all_are_in_the_prompt(server: RunningServer) -> None:
+    fields = {"messages": QUESTION, "tools": TOOLS, "temperature": 1.0, "max_tokens": 200}
+    stop = {"type": "function", "function": {"name": "stop"}}
+    reply = server.chat(**fields, tool_choice=allowed("required", stop), n=4).json()
+    calls = [call for each in reply["choices"] for call in each["message"]["tool_calls"]]
+    assert {call["function"]["name"] for call in calls} == {"stop"}
+    free = server.chat(**fields, tool_choice=allowed("auto", stop)).json()
+    every = server.chat(**fields).json()
+    assert free["choices"][0]["message"]["content"]
+    assert (
+        reply["usage"]["prompt_tokens"]
+        == free["usage"]["prompt_tokens"]
+        == every["usage"]["prompt_tokens"]
+    )
+
+
 def test_choices_have_calls_of_their_own(server: RunningServer) -> None:
     reply = server.chat(
         messages=QUESTION, tools=TOOLS, tool_choice=NAMED, temperature=1.0, max_tokens=200, n=3
@@ -110,6 +130,8 @@ def call_message(**fields: Any) -> dict[str, Any]:
         ({"tools": [{"type": "function"}]}, "tools", "tools[0] is not a function"),
         ({"tools": TOOLS, "tool_choice": "some"}, "tools", "tool_choice is none of the tools"),
         ({"tool_choice": "required"}, "tools", "tool_choice needs tools"),
+        ({"tools": TOOLS, "tool_choice": allowed("required")}, "tools", "none of the tools"),
+        ({"tools": TOOLS, "tool_choice": allowed("some", NAMED)}, "tools", "valid allowed_tools"),
         ({"tools": [{"type": "function", "function": {
             "name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "nix"}}}}}]},
          "tools", "nix"),

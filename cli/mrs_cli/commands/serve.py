@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -10,19 +11,25 @@ from typing import TYPE_CHECKING, Any, cast
 from mrs.errors import ExitCode, UsageError
 from mrs.events import LoadProgress, OnProgress
 from mrs.request import RunRequest
+from mrs.source.address import model_name
 from mrs_cli.commands.loading import load_model
 from mrs_cli.environment import Environment
 from mrs_cli.parsing.flags.command_flags import OutputFlags
 from mrs_cli.parsing.flags.global_flags import GlobalFlags
 from mrs_cli.parsing.flags.sampling_flags import AskFlags
-from mrs_cli.parsing.flags.server_flags import DEFAULT_PORT, ServeFlags, ServerFlags
+from mrs_cli.parsing.flags.server_flags import (
+    DEFAULT_PORT,
+    ServeFlags,
+    ServerFlags,
+    duration_s,
+)
 from mrs_cli.render.error_lines import say
 from mrs_cli.render.log_lines import log_to_stderr
 from mrs_cli.render.safe_text import one_line
 
 if TYPE_CHECKING:
     from mrs.loaded_model import LoadedModel
-    from mrs.server.request_log import RequestLog
+    from mrs.server.log.lines import RequestLog
     from mrs.server.settings import ServerSettings
 
 KEY_VARIABLE = "MRS_API_KEY"
@@ -31,17 +38,31 @@ TARGET_INTER_TOKEN_MS = 250
 
 
 def run_server(
-    environment: Environment, output: OutputFlags, flags: ServerFlags, request: RunRequest
+    environment: Environment,
+    output: OutputFlags,
+    flags: ServerFlags,
+    models: RunRequest | Mapping[str, RunRequest],
+    find: Callable[[str], RunRequest],
 ) -> ExitCode:
-    """Serves the model of `request` until the process is told to stop."""
-    from mrs.server.listener import bind, url_of
+    """Serves a model, or several by name, until the process is told to stop.
+
+    `find` makes the request of a model that a client names.
+    """
+    from mrs.server.http.listener import bind, url_of
 
     settings = server_settings(environment, flags)
-    target_ms = flags.target_inter_token_ms or TARGET_INTER_TOKEN_MS
+    target_gap_s = (flags.target_inter_token_ms or TARGET_INTER_TOKEN_MS) / 1000
+    if isinstance(models, RunRequest):
+        models = {model_name(models.source.model_id): models}
+
+    def served(request: RunRequest) -> RunRequest:
+        return replace(request, target_gap_s=target_gap_s)
+
     with (
         log_to_stderr(environment, quiet=output.quiet, verbose=output.verbose),
         bind(settings.host, settings.port) as listener,
     ):
+        from mrs.server.models.slot import ModelSlot
         from mrs.server.serve import Server
 
         if not output.quiet:
@@ -50,29 +71,33 @@ def run_server(
         def load(request: RunRequest, report: OnProgress) -> LoadedModel:
             reporting = replace(environment, load=_reporting(environment, report))
             model = load_model(reporting, request, quiet=output.quiet)
-            if not output.quiet:
-                say(environment, f"serving {server.slot.name} at {url_of(listener)}/v1")
+            if not output.quiet and not server.models.is_started:
+                url, names = url_of(listener), ", ".join(models)
+                say(environment, f"serving {names} at {url}/v1, chat page at {url}/")
             return cast("LoadedModel", model)
 
         server = Server(
-            replace(request, target_gap_s=target_ms / 1000),
+            [ModelSlot(served(request), name) for name, request in models.items()],
             settings,
             listener,
             load,
             lambda line: say(environment, line),
             _request_log(environment, output),
+            find=lambda name: served(find(name)),
         )
         server.run()
     return ExitCode.DONE
 
 
 def refuse_prompts(flags: GlobalFlags, ask: AskFlags, *, is_stdin: bool = False) -> None:
-    """Raises UsageError if there is a prompt to answer, or a chat to begin."""
-    given = {"-i": flags.interactive_mode, "--prompt": ask.prompt, "-": is_stdin}
+    """Raises UsageError for a prompt to answer or a chat to begin, and for their settings."""
+    asked = {f"--{name.replace('_', '-')}": value for name, value in vars(ask).items()}
+    given = {"-i": flags.interactive_mode, "--continue": flags.resume, "-": is_stdin, **asked}
     for flag, value in given.items():
-        if value:
+        if value is not None and value is not False:
             raise UsageError(
-                f"{flag} and a server exclude each other", hint=f"leave out {flag} or --port"
+                f"{flag} and a server exclude each other",
+                hint=f"leave out {flag}: each request brings its own prompt and settings",
             )
 
 
@@ -87,9 +112,11 @@ def server_settings(environment: Environment, flags: ServerFlags) -> ServerSetti
 
     given: dict[str, Any] = {
         "host": flags.serve_ip,
+        "keep_alive_s": duration_s(flags.keep_alive, "--keep-alive"),
         "max_queue": flags.max_queue,
         "max_body_bytes": flags.max_body and flags.max_body * 2**20,
         "request_timeout_s": flags.request_timeout,
+        "sse_keep_alive_s": flags.sse_keep_alive,
         "drain_timeout_s": flags.drain_timeout,
     }
     return ServerSettings(
@@ -98,6 +125,7 @@ def server_settings(environment: Environment, flags: ServerFlags) -> ServerSetti
         allowed_hosts=tuple(flags.allow_host or ()),
         allowed_origins=tuple(flags.allow_origin or ()),
         allow_image_urls=flags.allow_image_urls,
+        allow_load=flags.allow_load,
         **{name: value for name, value in given.items() if value is not None},
     )
 
@@ -124,7 +152,7 @@ def _api_keys(environment: Environment, path: str | None) -> tuple[str, ...]:
 
 def _request_log(environment: Environment, output: OutputFlags) -> RequestLog:
     """Lines for a person at a terminal; a pipe gets them only with --json or -v."""
-    from mrs.server.request_log import RequestLog
+    from mrs.server.log.lines import RequestLog
 
     def write(line: str) -> None:
         with suppress(OSError):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from mrs.units import MIB
@@ -72,3 +72,17 @@ def placement_devices(devices: Sequence[Device]) -> list[DeviceMemory]:
     """
     shared = any(device.shares_host_memory for device in devices)
     return [device.memory for device in devices if not (shared and device.kind == "cpu")]
+
+
+def without_reserved(devices: Sequence[Device], reserved_bytes: Mapping[str, int]) -> list[Device]:
+    """The devices, whose available memory lacks the bytes reserved by their labels."""
+    return [
+        replace(
+            device,
+            available_bytes=min(
+                max(0, device.available_bytes - reserved_bytes.get(device.label, 0)),
+                device.total_bytes,
+            ),
+        )
+        for device in devices
+    ]

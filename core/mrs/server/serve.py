@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FrameType
 
 import uvicorn
 
 from mrs.errors import ExitCode
+from mrs.model_loader import ModelLoader
 from mrs.request import RunRequest
-from mrs.server.app import build_app
-from mrs.server.errors import ApiError
-from mrs.server.model_slot import ModelSlot
-from mrs.server.protocol import timed_protocol
-from mrs.server.request_log import RequestLog
-from mrs.server.service import Load, Service
+from mrs.server.http.errors import ApiError
+from mrs.server.http.protocol import timed_protocol
+from mrs.server.log.lines import RequestLog
+from mrs.server.models.pool import Load, ModelPool
+from mrs.server.models.slot import ModelSlot
+from mrs.server.routes.app import build_app
+from mrs.server.service import Service
 from mrs.server.settings import ServerSettings
 
 #: How long an orderly end may take once it is to stop at once.
@@ -27,51 +28,74 @@ _LAST_SECONDS = 2.0
 
 
 class Server:
-    """Serves one model on a bound socket.
+    """Serves models on a bound socket; the first of `slots` is loaded at the start.
 
-    `say` gets lines for the operator, `log` one for each request.
+    `say` gets lines for the operator, `log` one for each request. `find` makes requests of models
+    that clients name on the fly.
     """
 
     def __init__(
         self,
-        request: RunRequest,
+        slots: Sequence[ModelSlot],
         settings: ServerSettings,
         listener: socket.socket,
         load: Load,
         say: Callable[[str], None],
         log: RequestLog,
+        *,
+        find: Callable[[str], RunRequest] | None = None,
     ) -> None:
         self._settings = settings
         self._listener = listener
-        self._load = load
         self._say = say
         self._log = log
-        self.slot = ModelSlot(request)
+        self.models = ModelPool(
+            slots,
+            load,
+            plan=lambda request: ModelLoader(request).plan,
+            find=find if settings.allow_load else None,
+            keep_alive_s=settings.keep_alive_s,
+            max_waiting=settings.max_queue,
+            timeout_s=settings.request_timeout_s,
+        )
         self._error: BaseException | None = None
         self._signals = 0
 
     def run(self) -> None:
         """Serve until a signal. Raises the error of loading, and KeyboardInterrupt during it."""
-        try:
-            asyncio.run(self._run())
-        finally:
-            model = self.slot.empty()
-            if model is not None:
-                model.close()
+        asyncio.run(self._run())
         if self._error is not None:
             raise self._error
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.service = Service(self._settings, self.slot, self._log, self._load)
+        self.service = Service(self._settings, self.models, self._log)
         self._server = _Uvicorn(self._config(), self.stop)
-        threading.Thread(target=self._load_model, name="mrs-load", daemon=True).start()
+        loading = asyncio.ensure_future(self._load_models())
         status = asyncio.ensure_future(self.service.log_status())
         try:
             await self._server.serve(sockets=[self._listener])
         finally:
+            await self._close_models()
             status.cancel()
+            loading.cancel()
+            await asyncio.gather(loading, status, return_exceptions=True)
             self.service.close()
+
+    async def _close_models(self) -> None:
+        try:
+            await self.models.close(self._settings.drain_timeout_s + 2 * _LAST_SECONDS)
+        except asyncio.TimeoutError:
+            os._exit(ExitCode.INTERRUPTED)  # the thread that loads cannot be stopped
+
+    async def _load_models(self) -> None:
+        try:
+            await self.models.start()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised by `run`
+            self._error = error
+            self._stop()
 
     def _config(self) -> uvicorn.Config:
         settings = self._settings
@@ -89,16 +113,6 @@ class Server:
             timeout_graceful_shutdown=int(settings.drain_timeout_s + 2 * _LAST_SECONDS),
         )
 
-    def _load_model(self) -> None:
-        """In a thread of its own, so that the server answers meanwhile."""
-        try:
-            model = self._load(self.slot.request, self.slot.report)
-        except BaseException as error:  # noqa: BLE001 - raised by `run`
-            self._error = error
-            self._loop.call_soon_threadsafe(self._stop)
-        else:
-            self._loop.call_soon_threadsafe(self.slot.fill, model)
-
     def stop(self) -> None:
         """Stop as after a signal. Any thread, and a handler of signals, may call this."""
         with suppress(RuntimeError):  # the loop has ended
@@ -106,7 +120,7 @@ class Server:
 
     def _on_stop(self) -> None:
         self._signals += 1
-        if self.slot.state == "loading":
+        if not self.models.is_started:
             self._say("interrupted")
             os._exit(ExitCode.INTERRUPTED)  # the thread that loads cannot be stopped
         if self._signals == 1:
@@ -126,7 +140,7 @@ class Server:
         self._loop.call_later(seconds, self._end_requests)
 
     def _stop(self) -> None:
-        self.slot.state = "stopping"
+        self.models.stop()
         self._server.should_exit = True
 
     def _end_requests(self) -> None:

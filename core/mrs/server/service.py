@@ -1,29 +1,27 @@
-"""What all routes share: the model, and the way of replies from the engine to asyncio."""
+"""What all routes share: the models, and the way of replies from the engine to asyncio."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 from mrs.engine.engine import EngineStats
 from mrs.engine.loop import Outbox
 from mrs.engine.reply_events import ReplyEvents
-from mrs.errors import MrsError
-from mrs.events import Finished, OnProgress
-from mrs.request import RunRequest
-from mrs.server.errors import ApiError
-from mrs.server.exchange import Exchange
-from mrs.server.forecast import Forecast
-from mrs.server.metrics import Metrics
-from mrs.server.model_slot import ModelSlot
-from mrs.server.relay import OutputRelay
-from mrs.server.reply_group import ReplyGroup
-from mrs.server.request_log import STATUS_SECONDS, RequestLog
-from mrs.server.request_record import ReplyRecord, RequestRecord
+from mrs.events import Finished
+from mrs.server.http.errors import ApiError
+from mrs.server.http.exchange import Exchange
+from mrs.server.log.lines import STATUS_SECONDS, RequestLog
+from mrs.server.log.metrics import Metrics
+from mrs.server.log.record import ReplyRecord, RequestRecord
+from mrs.server.models.pool import ModelPool
+from mrs.server.models.slot import ModelSlot
+from mrs.server.replies.group import ReplyGroup
+from mrs.server.replies.relay import OutputRelay
 from mrs.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -31,95 +29,93 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 Start = Callable[[Outbox], ReplyEvents]
-Load = Callable[[RunRequest, OnProgress], "LoadedModel"]
 
 #: Threads that render templates, tokenize and decode images.
 _THREADS = 4
-#: How often an exchange of the model looks whether the last requests have ended.
-_DRAIN_SECONDS = 0.05
+#: Time between two chunks about the progress of loading.
+_PROGRESS_SECONDS = 0.5
 
 
 class Service:
     """Made on the event loop, which all of its methods have to be called on."""
 
-    def __init__(
-        self, settings: ServerSettings, slot: ModelSlot, log: RequestLog, load: Load
-    ) -> None:
+    def __init__(self, settings: ServerSettings, models: ModelPool, log: RequestLog) -> None:
         self.settings = settings
-        self.slot = slot
+        self.models = models
         self._relay = OutputRelay(asyncio.get_running_loop())
-        self._groups: set[ReplyGroup] = set()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="mrs-request")
-        self._forecast: Forecast | None = None
         self._log = log
-        self._load = load
-        self._tasks: set[asyncio.Task[LoadedModel]] = set()
-        self.metrics = Metrics(slot.name, self._stats)
+        self.metrics = Metrics(self._stats)
 
     async def in_thread(self, work: Callable[[], Result]) -> Result:
         """The result of `work`, which blocks."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def start(self, exchange: Exchange, model: LoadedModel, starts: Sequence[Start]) -> ReplyGroup:
+    async def use(self, exchange: Exchange, slot: ModelSlot) -> LoadedModel:
+        """The model, which stays loaded until the request ends. Waits until it is loaded.
+
+        Raises ApiError and MrsError.
+        """
+        await self.models.use(slot)
+        exchange.cleanup.append(lambda: self.models.release(slot))
+        return slot.model
+
+    async def loading(self, exchange: Exchange, slot: ModelSlot) -> AsyncGenerator[float]:
+        """As `use`; gives the share of the model that is loaded, until all of it is."""
+        task = asyncio.ensure_future(self.use(exchange, slot))
+        try:
+            while not (await asyncio.wait({task}, timeout=_PROGRESS_SECONDS))[0]:
+                yield slot.progress
+            task.result()
+        finally:
+            task.cancel()
+
+    def start(self, exchange: Exchange, slot: ModelSlot, starts: Sequence[Start]) -> ReplyGroup:
         """Start the replies to a request, each with one of `starts`; they end with the request.
 
         Raises ApiError, if too many replies are waiting already, and MrsError.
         """
-        self._admit(model, len(starts))
-        group = ReplyGroup(self._relay, self._groups.discard)
+        self._admit(slot, len(starts))
+        group = ReplyGroup(self._relay, slot.groups.discard)
         for start in starts:
             group.add(start)
-        self._groups.add(group)
+        slot.groups.add(group)
         exchange.cleanup.append(group.close)
         return group
 
-    def _admit(self, model: LoadedModel, count: int) -> None:
-        most = self.slot.request.max_seqs + self.settings.max_queue
+    def _admit(self, slot: ModelSlot, count: int) -> None:
+        running = len(list(slot.sequences))
+        most = slot.request.max_seqs + self.settings.max_queue
         if count > most:
             raise ApiError(
                 400,
                 f"{count} replies are more than the {most} that run and wait at most: ask for less",
                 code="too_many_replies",
             )
-        if self.num_replies + count > most:
+        if running + count > most:
             raise ApiError(
                 429,
                 f"{self.settings.max_queue} replies are waiting already: try again later",
                 code="queue_full",
-                headers={"retry-after": str(self._next_free_s(model))},
+                headers={"retry-after": str(_next_free_s(slot))},
             )
-
-    def _next_free_s(self, model: LoadedModel) -> int:
-        planned = model.plan.speed
-        forecast = self.forecast(model)
-        rate = model.engine.prompt_tokens_per_s or planned.prompt.middle
-        running = [
-            each for group in self._groups for each in group.sequences if each.cache is not None
-        ]
-        return forecast.next_free_s(running, rate)
-
-    def forecast(self, model: LoadedModel) -> Forecast:
-        """The forecast, which begins with the plan's rates."""
-        if self._forecast is None:
-            self._forecast = Forecast(1 / model.plan.speed.decode.middle)
-        return self._forecast
 
     @property
     def num_replies(self) -> int:
         """Replies that are not complete."""
-        return sum(len(group.sequences) for group in self._groups)
+        return sum(len(list(slot.sequences)) for slot in self.models.slots)
 
     @property
     def num_requests(self) -> int:
         """Requests whose replies are not complete."""
-        return len(self._groups)
+        return sum(len(slot.groups) for slot in self.models.slots)
 
     def on_finish(
-        self, exchange: Exchange, model: LoadedModel
+        self, exchange: Exchange, slot: ModelSlot
     ) -> Callable[[ReplyEvents, Finished], None]:
         """What to do with each reply to a request that is complete: note what it cost."""
-        forecast, record = self.forecast(model), exchange.record
-        record.model = self.slot.name
+        forecast, record = slot.forecast, exchange.record
+        record.model = slot.name
 
         def note(events: ReplyEvents, end: Finished) -> None:
             forecast.learn(end.usage)
@@ -135,53 +131,31 @@ class Service:
         self.metrics.request(record, route)
 
     async def log_status(self) -> None:
-        """Log what the engine does, until this is cancelled."""
+        """Log what the engines do, until this is cancelled."""
         while True:
             await asyncio.sleep(STATUS_SECONDS)
-            if (stats := self._stats()) is not None:
-                self._log.status(stats)
+            for name, stats in self._stats().items():
+                self._log.status(name, stats)
 
-    def _stats(self) -> EngineStats | None:
-        return self.slot.model.engine.stats if self.slot.state == "ready" else None
+    def _stats(self) -> dict[str, EngineStats]:
+        """The counters of each model that is loaded, by its name."""
+        return {slot.name: slot.model.engine.stats for slot in self.models.slots if slot.is_loaded}
 
     def abort_all(self, error: Exception) -> None:
         """End all requests with `error`."""
-        for group in list(self._groups):
-            group.fail(error)
-
-    async def reload(self, request: RunRequest) -> LoadedModel:
-        """Exchange the model for that of `request`; if it does not load, the old one comes back.
-
-        Goes on if the caller is cancelled. Raises ApiError and MrsError.
-        """
-        assert self.slot.model
-        task = asyncio.ensure_future(self._reload(request))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return await asyncio.shield(task)
-
-    async def _reload(self, request: RunRequest) -> LoadedModel:
-        before, model = self.slot.request, self.slot.empty()
-        while self._groups:
-            await asyncio.sleep(_DRAIN_SECONDS)
-        if model is not None:
-            await self.in_thread(model.close)
-        del model
-        self._forecast = None
-        try:
-            return await self._load_into_slot(request)
-        except MrsError:
-            await self._load_into_slot(before)
-            raise
-
-    async def _load_into_slot(self, request: RunRequest) -> LoadedModel:
-        model = await self.in_thread(lambda: self._load(request, self.slot.report))
-        self.slot.request = request
-        self.slot.fill(model)
-        return model
+        for slot in self.models.slots:
+            for group in list(slot.groups):
+                group.fail(error)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _next_free_s(slot: ModelSlot) -> int:
+    model = slot.model
+    rate = model.engine.prompt_tokens_per_s or model.plan.speed.prompt.middle
+    running = [each for each in slot.sequences if each.cache is not None]
+    return slot.forecast.next_free_s(running, rate)
 
 
 def prefix_salt(exchange: Exchange, cache_salt: str | None) -> int:

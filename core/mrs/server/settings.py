@@ -14,10 +14,13 @@ class ServerSettings:
     allowed_hosts       host names, apart from this machine's own, that requests may name
     allowed_origins     origins of web pages that may call the server; `*` is every origin
     allow_image_urls    whether images may be fetched from public web addresses
-    max_queue           requests that may wait for a free sequence
+    allow_load          whether clients may load models that the server was not started with
+    keep_alive_s        how long a model stays loaded that nobody uses; None is for ever
+    max_queue           requests that may wait for a free sequence, or for a model
     max_body_bytes      the largest body of a request
     request_timeout_s   how long a reply may take, waiting included; None is no limit
     read_timeout_s      how long a client may take to send a request, or to read some of a reply
+    sse_keep_alive_s    how long a stream may be silent before it gets a comment; 0 sends none
     drain_timeout_s     how long running replies may take after SIGTERM or Ctrl-C
     """
 
@@ -27,10 +30,13 @@ class ServerSettings:
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     allow_image_urls: bool = False
+    allow_load: bool = False
+    keep_alive_s: float | None = None
     max_queue: int = 64
     max_body_bytes: int = 50 * 2**20
     request_timeout_s: float | None = None
     read_timeout_s: float = 60.0
+    sse_keep_alive_s: float = 15.0
     drain_timeout_s: float = 30.0
 
     @property

@@ -51,8 +51,9 @@ def read_tools(
 ) -> ToolRequest | None:
     """The tools of an OpenAI request; None if there are none, or `tool_choice` is `none`.
 
-    `tool_choice` is none, auto, required or {"type": "function", "function": {"name": …}}. Raises
-    UsageError.
+    `tool_choice` is none, auto, required, {"type": "function", "function": {"name": …}} for one of
+    the tools, or {"type": "allowed_tools", "allowed_tools": {"mode": …, "tools": […]}} for some of
+    them, which are all in the prompt. Raises UsageError.
     """
     if tools is not None and (not isinstance(tools, Sequence) or isinstance(tools, str)):
         raise UsageError("tools is not a list", hint='give [{"type": "function", "function": {…}}]')
@@ -68,19 +69,38 @@ def read_tools(
     is_parallel = parallel_tool_calls is not False
     if tool_choice in (None, "auto", "required"):
         return ToolRequest(read, read, tool_choice == "required", is_parallel)
-    named = _named(tool_choice)
-    chosen = tuple(tool for tool in read if tool.name == named)
-    if not chosen:
+    if isinstance(tool_choice, Mapping) and tool_choice.get("type") == "allowed_tools":
+        return _allowed(read, tool_choice.get("allowed_tools"), is_parallel)
+    return ToolRequest(read, _chosen(read, [tool_choice]), is_required=True, is_parallel=False)
+
+
+def _allowed(tools: Sequence[Tool], given: Any, is_parallel: bool) -> ToolRequest:
+    """The request whose replies call only the tools that `given` lists."""
+    names = given.get("tools") if isinstance(given, Mapping) else None
+    if not isinstance(names, Sequence) or given.get("mode", "auto") not in ("auto", "required"):
+        raise UsageError(
+            "tool_choice has no valid allowed_tools",
+            hint='give {"mode": "auto" or "required", "tools": […]}',
+        )
+    is_required = given.get("mode") == "required"
+    return ToolRequest(tuple(tools), _chosen(tools, names), is_required, is_parallel)
+
+
+def _chosen(tools: Sequence[Tool], choices: Sequence[Any]) -> tuple[Tool, ...]:
+    """The tools that one or more choices name. Raises UsageError if one of them names none."""
+    names = [_named(choice) for choice in choices]
+    if not names or not {tool.name for tool in tools}.issuperset(names):
         raise UsageError(
             "tool_choice is none of the tools",
             hint='give none, auto, required or {"type": "function", "function": {"name": …}}',
         )
-    return ToolRequest(read, chosen, is_required=True, is_parallel=False)
+    return tuple(tool for tool in tools if tool.name in names)
 
 
-def _named(tool_choice: Any) -> Any:
-    function = tool_choice.get("function") if isinstance(tool_choice, Mapping) else None
-    return function.get("name") if isinstance(function, Mapping) else None
+def _named(choice: Any) -> str | None:
+    function = choice.get("function") if isinstance(choice, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    return name if isinstance(name, str) else None
 
 
 def _tool(given: Any, where: str) -> Tool:

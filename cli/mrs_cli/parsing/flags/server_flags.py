@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -11,6 +12,21 @@ from mrs_cli.parsing.flags.option import server_option
 
 #: The port of `mrs serve`; without `serve`, the port has to be given.
 DEFAULT_PORT = 1234
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+
+def duration_s(text: str | None, flag: str) -> float | None:
+    """Seconds of a duration; None for none, and a negative one, which is for ever. UsageError."""
+    if text is None:
+        return None
+    number, unit = (text[:-1], text[-1:]) if text[-1:] in _UNIT_SECONDS else (text, "s")
+    try:
+        seconds = float(number) * _UNIT_SECONDS[unit]
+    except ValueError:
+        seconds = math.nan
+    if not math.isfinite(seconds):
+        raise UsageError(f"{flag} {text} is no duration", hint="give 300, 30s, 5m, 1h or -1")
+    return seconds if seconds >= 0 else None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -70,6 +86,23 @@ class ServerFlags:
         bool,
         server_option("--allow-image-urls", help="Fetch images from public web addresses."),
     ] = False
+    allow_load: Annotated[
+        bool,
+        server_option(
+            "--allow-load",
+            help="Let clients load any model, by hub id or path, with /v1/models/load.",
+        ),
+    ] = False
+    keep_alive: Annotated[
+        str | None,
+        server_option(
+            "--keep-alive",
+            metavar="DURATION",
+            help="Unload a model that no request has used for so long, such as 300, 30s, 5m or 1h; "
+            "the next request loads it again. 0 unloads at once, a negative one never.",
+            show_default="never",
+        ),
+    ] = None
     max_queue: Annotated[
         int | None,
         server_option(
@@ -77,7 +110,8 @@ class ServerFlags:
             metavar="N",
             min=0,
             max=1024,
-            help="Replies that may wait for a free sequence; further requests get status 429.",
+            help="Replies that may wait for a free sequence, and requests that may wait for a "
+            "model; further requests get status 429.",
             show_default="64",
         ),
     ] = None
@@ -112,6 +146,17 @@ class ServerFlags:
             show_default="none",
         ),
     ] = None
+    sse_keep_alive: Annotated[
+        float | None,
+        server_option(
+            "--sse-keep-alive",
+            metavar="SECONDS",
+            min=0,
+            help="Time after which a stream that waits gets a comment, so that no proxy closes it; "
+            "0 sends none.",
+            show_default="15",
+        ),
+    ] = None
     drain_timeout: Annotated[
         float | None,
         server_option(
@@ -130,6 +175,31 @@ def refuse_without_port(flags: ServerFlags) -> None:
         if value:
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(f"{flag} is for a server", hint="add --port 1234, or leave it out")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ModelsFlags:
+    """Flags of `multi-model`."""
+
+    config: Annotated[
+        str,
+        server_option(
+            "-c",
+            "--config",
+            metavar="FILE",
+            help='Models in JSON: {"NAME": {"Plain": {"model_id": ID}, "alias": NAME}}; also '
+            "VisionPlain and Gguf.",
+        ),
+    ]
+    default_model_id: Annotated[
+        str | None,
+        server_option(
+            "--default-model-id",
+            metavar="ID",
+            help="Model that is loaded first, and answers requests that name none.",
+            show_default="the first one",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)

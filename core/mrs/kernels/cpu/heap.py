@@ -46,7 +46,7 @@ def freed_memory_returned() -> Iterator[None]:
     try:
         yield
     finally:
-        _return_freed_memory()
+        trim_heap()
 
 
 def _set_heap(*options: tuple[int, int]) -> None:
@@ -59,7 +59,8 @@ def _set_heap(*options: tuple[int, int]) -> None:
             set_option(option, value)
 
 
-def _return_freed_memory() -> None:
+def trim_heap() -> None:
+    """Return free pages of the heap to the system, if the C library is glibc."""
     if sys.platform.startswith("linux"):
         with contextlib.suppress(AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
@@ -88,6 +89,6 @@ class HeapLimit:
         self._checked_s = now_s
         if resident_bytes() <= self._limit_bytes:
             return
-        _return_freed_memory()
+        trim_heap()
         # What is in use cannot be returned: a prefix cache, or memory of the program around.
         self._limit_bytes = max(self._limit_bytes, resident_bytes() + self.STEP_BYTES)

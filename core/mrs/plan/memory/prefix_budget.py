@@ -20,8 +20,9 @@ def prefix_budgets(request: RunRequest, breakdowns: Sequence[MemoryBreakdown]) -
     """
     if not has_prefix_cache(request):
         return (0,) * len(breakdowns)
+    share = PREFIX_SHARE / request.max_models
     return tuple(
-        int(PREFIX_SHARE * max(breakdown.free_bytes, 0)) if breakdown.is_used else 0
+        int(share * max(breakdown.free_bytes, 0)) if breakdown.is_used else 0
         for breakdown in breakdowns
     )
 

@@ -1,0 +1,143 @@
+"""`/v1/chat/completions`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from msgspec import UNSET
+
+from mrs.api.chunk_stream import logprobs_of
+from mrs.engine.prompt import Prompt
+from mrs.events import TokenLogprob
+from mrs.loaded_model import LoadedModel
+from mrs.request import Sampling
+from mrs.server.endpoints.after_loading import after_loading
+from mrs.server.endpoints.identity import Identity, new_identity
+from mrs.server.endpoints.starter import ReplyStarter
+from mrs.server.http.errors import errors_of
+from mrs.server.http.exchange import Exchange
+from mrs.server.models.slot import ModelSlot
+from mrs.server.replies.choice_text import Piece
+from mrs.server.replies.reader import ChoiceEnd, ReplyReader
+from mrs.server.schemas.chat_message import with_images_fetched
+from mrs.server.schemas.chat_request import ChatRequest
+from mrs.server.schemas.chat_response import (
+    ChatChunk,
+    ChatCompletion,
+    Choice,
+    ChunkChoice,
+    Delta,
+    ReplyMessage,
+    call_part,
+    calls_of,
+)
+from mrs.server.service import Service
+
+
+async def chat(
+    service: Service, exchange: Exchange, request: ChatRequest
+) -> ChatCompletion | AsyncIterator[ChatChunk]:
+    """The next message of a conversation, or its chunks."""
+    slot = service.models.named(request.model)
+    request.check()
+    identity = new_identity("chatcmpl", exchange, slot)
+
+    async def chunks() -> AsyncIterator[ChatChunk]:
+        return _chunks(await _start(service, exchange, slot, request), request, identity)
+
+    if request.wants_progress:
+        empty = ChatChunk(choices=[], **identity._asdict())
+        return after_loading(service.loading(exchange, slot), empty, chunks)
+    await service.use(exchange, slot)
+    if request.stream:
+        return await chunks()
+    return await _completion(await _start(service, exchange, slot, request), identity)
+
+
+async def _start(
+    service: Service, exchange: Exchange, slot: ModelSlot, request: ChatRequest
+) -> ReplyReader:
+    """The replies, of a model that is in use."""
+    model = slot.model
+    samplings = request.all_samplings(model.suggested_sampling)
+    prompt = await service.in_thread(lambda: _prompt(service, model, request, samplings[0]))
+    start = ReplyStarter(service, exchange, model, request, "messages")
+    group = service.start(exchange, slot, [start(prompt, each) for each in samplings])
+    finish = service.on_finish(exchange, slot)
+    return ReplyReader(group, finish, choices=request.choices, splits_thoughts=True)
+
+
+def _prompt(
+    service: Service, model: LoadedModel, request: ChatRequest, sampling: Sampling
+) -> Prompt:
+    thinking, tools = request.thinking, request.tool_request
+    with errors_of("messages"):
+        messages = request.conversation(allow_image_urls=service.settings.allow_image_urls)
+        prompt = model.chat_prompt(
+            with_images_fetched(messages),
+            sampling,
+            thinking=thinking,
+            truncate=bool(request.truncate_sequence),
+            variables=request.template_variables,
+            tools=tools,
+        )
+    with errors_of(request.form_field):
+        return model.with_form(prompt, sampling, thinking=thinking, tools=tools)
+
+
+async def _chunks(
+    reader: ReplyReader, request: ChatRequest, identity: Identity
+) -> AsyncIterator[ChatChunk]:
+    usage: Any = None if request.wants_usage else UNSET
+
+    def chunk(index: int, delta: Delta, **more: Any) -> ChatChunk:
+        choice = ChunkChoice(index=index, delta=delta, **more)
+        return ChatChunk(choices=[choice], usage=usage, **identity._asdict())
+
+    for index in range(request.choices):
+        yield chunk(index, Delta(role="assistant", content=""))
+    async for index, event in reader.read():
+        if isinstance(event, ChoiceEnd):
+            yield chunk(index, Delta(), finish_reason=event.reason)
+        else:
+            yield chunk(index, _delta(event), logprobs=logprobs_of(event.logprobs))
+    if request.wants_usage:
+        yield ChatChunk(choices=[], usage=reader.usage, **identity._asdict())
+
+
+def _delta(piece: Piece) -> Delta:
+    if piece.call is not None:
+        return Delta(tool_calls=[call_part(piece.call)])
+    if piece.is_thought:
+        return Delta(reasoning_content=piece.text)
+    return Delta(content=piece.text)
+
+
+async def _completion(reader: ReplyReader, identity: Identity) -> ChatCompletion:
+    pieces, reasons = await reader.read_all()
+    choices = [
+        Choice(
+            index=index,
+            message=_message(each),
+            logprobs=logprobs_of(_logprobs(each)),
+            finish_reason=reasons[index],
+        )
+        for index, each in enumerate(pieces)
+    ]
+    return ChatCompletion(choices=choices, usage=reader.usage, **identity._asdict())
+
+
+def _message(pieces: list[Piece]) -> ReplyMessage:
+    thoughts = "".join(piece.text for piece in pieces if piece.is_thought)
+    answer = "".join(piece.text for piece in pieces if not piece.is_thought)
+    calls = calls_of([piece.call for piece in pieces if piece.call is not None])
+    return ReplyMessage(
+        content=answer if answer.strip() or not calls else None,
+        reasoning_content=thoughts or UNSET,
+        tool_calls=calls or UNSET,
+    )
+
+
+def _logprobs(pieces: list[Piece]) -> list[TokenLogprob]:
+    return [each for piece in pieces for each in piece.logprobs]

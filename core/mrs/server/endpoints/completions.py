@@ -1,0 +1,123 @@
+"""`/v1/completions`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from msgspec import UNSET
+
+from mrs.engine.prompt import Prompt
+from mrs.loaded_model import LoadedModel
+from mrs.request import Sampling
+from mrs.server.endpoints.after_loading import after_loading
+from mrs.server.endpoints.identity import Identity, new_identity
+from mrs.server.endpoints.starter import ReplyStarter
+from mrs.server.http.errors import errors_of
+from mrs.server.http.exchange import Exchange
+from mrs.server.models.slot import ModelSlot
+from mrs.server.replies.choice_text import Piece
+from mrs.server.replies.reader import ChoiceEnd, ReplyReader
+from mrs.server.schemas.completion_request import CompletionRequest
+from mrs.server.schemas.completion_response import Completion, TextChoice, text_logprobs
+from mrs.server.service import Service
+
+
+async def complete(
+    service: Service, exchange: Exchange, request: CompletionRequest
+) -> Completion | AsyncIterator[Completion]:
+    """The continuation of each prompt, or its chunks. Choices of a prompt are consecutive."""
+    slot = service.models.named(request.model)
+    request.check()
+    identity = new_identity("cmpl", exchange, slot)
+
+    async def chunks() -> AsyncIterator[Completion]:
+        reader = await _start(service, exchange, slot, request)
+        return _chunks(reader, request, identity, _begins(slot.model, request))
+
+    if request.wants_progress:
+        empty = Completion(choices=[], **identity._asdict())
+        return after_loading(service.loading(exchange, slot), empty, chunks)
+    model = await service.use(exchange, slot)
+    if request.stream:
+        return await chunks()
+    reader = await _start(service, exchange, slot, request)
+    return await _completion(reader, identity, _begins(model, request))
+
+
+async def _start(
+    service: Service, exchange: Exchange, slot: ModelSlot, request: CompletionRequest
+) -> ReplyReader:
+    """The replies, of a model that is in use."""
+    model = slot.model
+    samplings = request.all_samplings(model.suggested_sampling)
+    prompts = await service.in_thread(lambda: _prompts(model, request, samplings[0]))
+    start = ReplyStarter(service, exchange, model, request, "prompt")
+    starts = [start(prompt, each) for prompt in prompts for each in samplings]
+    group = service.start(exchange, slot, starts)
+    finish = service.on_finish(exchange, slot)
+    return ReplyReader(group, finish, choices=len(samplings), splits_thoughts=False)
+
+
+def _prompts(model: LoadedModel, request: CompletionRequest, sampling: Sampling) -> list[Prompt]:
+    truncate = bool(request.truncate_sequence)
+    with errors_of("prompt"):
+        prompts = [
+            model.completion_prompt(each, sampling, truncate=truncate) for each in request.prompts
+        ]
+    with errors_of(request.form_field):
+        return [model.with_form(prompt, sampling) for prompt in prompts]
+
+
+def _begins(model: LoadedModel, request: CompletionRequest) -> list[str]:
+    """The text that each choice begins with."""
+    if not request.echo:
+        return [""] * (len(request.prompts) * request.choices)
+    texts = [
+        each if isinstance(each, str) else model.tokenizer.decode(each, show_control=True)
+        for each in request.prompts
+    ]
+    return [text for text in texts for _ in range(request.choices)]
+
+
+async def _chunks(
+    reader: ReplyReader, request: CompletionRequest, identity: Identity, begins: Sequence[str]
+) -> AsyncIterator[Completion]:
+    usage: Any = None if request.wants_usage else UNSET
+    lengths = [len(text) for text in begins]
+
+    def chunk(index: int, text: str, **more: Any) -> Completion:
+        choice = TextChoice(index=index, text=text, **more)
+        return Completion(choices=[choice], usage=usage, **identity._asdict())
+
+    for index, text in enumerate(begins):
+        if text:
+            yield chunk(index, text)
+    async for index, event in reader.read():
+        if isinstance(event, ChoiceEnd):
+            yield chunk(index, "", finish_reason=event.reason)
+        else:
+            logprobs = text_logprobs(event.logprobs, lengths[index])
+            lengths[index] += len(event.text)
+            yield chunk(index, event.text, logprobs=logprobs)
+    if request.wants_usage:
+        yield Completion(choices=[], usage=reader.usage, **identity._asdict())
+
+
+async def _completion(reader: ReplyReader, identity: Identity, begins: Sequence[str]) -> Completion:
+    replies, reasons = await reader.read_all()
+    choices = [
+        _choice(index, pieces, begin, reason)
+        for index, (pieces, begin, reason) in enumerate(zip(replies, begins, reasons, strict=True))
+    ]
+    return Completion(choices=choices, usage=reader.usage, **identity._asdict())
+
+
+def _choice(index: int, pieces: Sequence[Piece], begin: str, reason: str) -> TextChoice:
+    tokens = [each for piece in pieces for each in piece.logprobs]
+    return TextChoice(
+        index=index,
+        text=begin + "".join(piece.text for piece in pieces),
+        logprobs=text_logprobs(tokens, len(begin)),
+        finish_reason=reason,
+    )

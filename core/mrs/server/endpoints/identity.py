@@ -1,0 +1,21 @@
+"""What a response and all of its chunks have in common."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from uuid import uuid4
+
+from mrs.server.http.exchange import Exchange
+from mrs.server.models.slot import ModelSlot
+
+
+class Identity(NamedTuple):
+    """The id of the response, when it was made (seconds since 1970), and the model's name."""
+
+    id: str
+    created: int
+    model: str
+
+
+def new_identity(kind: str, exchange: Exchange, slot: ModelSlot) -> Identity:
+    return Identity(f"{kind}-{uuid4().hex}", exchange.created, slot.name)

@@ -1,0 +1,50 @@
+"""Starts the replies to a request with all that its fields and headers say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mrs.engine.loop import Outbox
+from mrs.engine.prompt import Prompt
+from mrs.engine.reply_events import ReplyEvents
+from mrs.errors import ContextFull
+from mrs.request import Sampling
+from mrs.server.http.errors import api_error
+from mrs.server.http.exchange import Exchange
+from mrs.server.schemas.sampling import SamplingFields
+from mrs.server.service import Service, Start, prefix_salt
+
+if TYPE_CHECKING:
+    from mrs.loaded_model import LoadedModel
+
+
+class ReplyStarter:
+    """Makes what `Service.start` needs for one reply; `field` of the request is its prompt."""
+
+    def __init__(
+        self,
+        service: Service,
+        exchange: Exchange,
+        model: LoadedModel,
+        request: SamplingFields,
+        field: str,
+    ) -> None:
+        self._model = model
+        self._field = field
+        self._timeout_s = service.settings.request_timeout_s
+        self._salt = prefix_salt(exchange, request.cache_salt)
+
+    def __call__(self, prompt: Prompt, sampling: Sampling) -> Start:
+        def start(outbox: Outbox) -> ReplyEvents:
+            try:
+                return self._model.start(
+                    prompt,
+                    sampling,
+                    outbox,
+                    timeout_s=self._timeout_s,
+                    prefix_salt=self._salt,
+                )
+            except ContextFull as error:
+                raise api_error(error, self._field) from error
+
+        return start

@@ -1,0 +1,1 @@
+"""HTTP itself: sockets, checks of requests, bodies and errors."""

@@ -1,0 +1,124 @@
+"""One request while it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.types import Message, Receive, Scope, Send
+
+from mrs.server.http.errors import ApiError
+from mrs.server.log.record import RequestRecord
+
+Result = TypeVar("Result")
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+_NAMED_FIELDS = 20
+
+
+class ClientGone(Exception):
+    """The client has closed its connection."""
+
+
+class Exchange:
+    """A request, and what is collected for its response and for the log.
+
+    `salt` differs between API keys, so that their prompts share no cached prefix.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._send = send
+        self._receive = receive
+        self.id: str = scope["state"]["request_id"]
+        self.salt: bytes = scope["state"].get("salt", b"")
+        self.headers = Headers(scope=scope)
+        self.path_params: dict[str, Any] = scope.get("path_params", {})
+        self.response_headers: dict[str, str] = {}
+        self.created = int(time.time())
+        self.record = RequestRecord(self.id, scope["method"], scope["path"])
+        #: Called at the end of the request, however it ends, the last one first.
+        self.cleanup: list[Callable[[], None]] = []
+
+    async def send(self, message: Message) -> None:
+        """As ASGI's `send`; notes the status."""
+        if message["type"] == "http.response.start":
+            self.record.status = message["status"]
+        await self._send(message)
+
+    async def read_body(self, most_bytes: int, timeout_s: float) -> bytes:
+        """Raises ApiError for a body that is too large or too slow, and ClientGone."""
+        length = self.headers.get("content-length", "")
+        body = bytearray()
+        is_complete = False
+        while not is_complete:
+            if len(body) > most_bytes or (length.isdecimal() and int(length) > most_bytes):
+                raise _ends_connection(413, f"the body has more than {most_bytes} bytes")
+            try:
+                message = await asyncio.wait_for(self._receive(), timeout_s)
+            except asyncio.TimeoutError:
+                raise _ends_connection(408, "the body did not arrive in time") from None
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            body += message.get("body", b"")
+            is_complete = not message.get("more_body", False)
+        if len(body) > most_bytes:
+            raise _ends_connection(413, f"the body has more than {most_bytes} bytes")
+        return bytes(body)
+
+    def decode(self, body: bytes, body_type: type[Body]) -> Body:
+        """The request; unknown fields are named in a header. Raises ApiError."""
+        try:
+            given = msgspec.json.decode(body)
+            if not isinstance(given, dict):
+                raise ApiError(400, "the body is not a JSON object", code="invalid_json")
+            request = msgspec.convert(given, body_type)
+        except msgspec.ValidationError as error:
+            raise _invalid_field(error) from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ApiError(
+                400, f"the body is not valid JSON: {error}", code="invalid_json"
+            ) from None
+        known = {each.encode_name for each in msgspec.structs.fields(body_type)}
+        if ignored := sorted(given.keys() - known):
+            self.response_headers["x-ignored-fields"] = ", ".join(ignored[:_NAMED_FIELDS])[:500]
+        return request
+
+    async def unless_gone(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """The result of `work`, which is cancelled as soon as the client leaves. Raises ClientGone.
+
+        The body must have been read.
+        """
+        task, gone = asyncio.ensure_future(work), asyncio.ensure_future(self._disconnected())
+        try:
+            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise ClientGone
+            return task.result()
+        finally:
+            task.cancel()
+            gone.cancel()
+            await asyncio.gather(task, gone, return_exceptions=True)
+
+    async def _disconnected(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+def _ends_connection(status: int, message: str) -> ApiError:
+    """An error before the whole body was read: the rest of it is not."""
+    headers = {"connection": "close", "x-should-retry": "false"}
+    return ApiError(status, message, code="body_error", headers=headers)
+
+
+def _invalid_field(error: msgspec.ValidationError) -> ApiError:
+    """`Expected `int`, got `str` - at `$.seed`` names the field `seed`."""
+    message, _, path = str(error).partition(" - at `")
+    missing = message.partition("missing required field `")[2].rstrip("`")
+    names = (path.rstrip("`").removeprefix("$").removeprefix("."), missing)
+    param = ".".join(filter(None, names)) or None
+    text = message[:1].lower() + message[1:]
+    return ApiError(400, f"{param}: {text}" if param else text, param, "invalid_value")

@@ -1,0 +1,1 @@
+"""What is known of requests: lines for the operator, and metrics."""

@@ -1,0 +1,1 @@
+"""Replies on their way from the engine to asyncio."""

@@ -1,0 +1,138 @@
+"""The replies to one request, read without a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from mrs.engine.loop import Outbox, error_of
+from mrs.engine.reply_events import ReplyEvents
+from mrs.engine.sequence import Sequence
+from mrs.events import Event, Finished
+from mrs.server.replies.relay import Output, OutputRelay
+
+
+class GroupEvent(NamedTuple):
+    """An event of reply number `reply`, which had `num_tokens` tokens then."""
+
+    reply: int
+    event: Event
+    num_tokens: int
+
+
+class ReplyGroup:
+    """Iterates over the events of all replies, in the order in which the engine makes them.
+
+    Ends after every reply's `Finished`; an error of one ends all. `close` aborts those that are
+    not finished, before the engine's next step.
+    """
+
+    def __init__(
+        self, relay: OutputRelay, on_close: Callable[[ReplyGroup], None] = lambda _: None
+    ) -> None:
+        self._relay = relay
+        self._on_close = on_close
+        self.replies: list[_GroupedReply] = []
+        self._events: deque[GroupEvent] = deque()
+        self._error: Exception | None = None
+        self._changed = asyncio.Event()
+
+    def add(self, start: Callable[[Outbox], ReplyEvents]) -> None:
+        """Start one more reply; `start` gets the outbox of its sequence."""
+        self.replies.append(_GroupedReply(self, len(self.replies), self._relay))
+        try:
+            self.replies[-1].begin(start)
+        except BaseException:
+            self.close()
+            raise
+
+    def __aiter__(self) -> ReplyGroup:
+        return self
+
+    async def __anext__(self) -> GroupEvent:
+        while not self._events:
+            if self._error is not None:
+                raise self._error
+            if all(reply.is_finished for reply in self.replies):
+                raise StopAsyncIteration
+            self._changed.clear()
+            await self._changed.wait()
+        return self._events.popleft()
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        """The sequences of the replies that are not finished."""
+        return [
+            reply.events.sequence
+            for reply in self.replies
+            if reply.events is not None and not reply.is_finished
+        ]
+
+    def events_of(self, index: int) -> ReplyEvents:
+        """The events of a reply that was started."""
+        events = self.replies[index].events
+        assert events is not None
+        return events
+
+    def close(self) -> None:
+        for reply in self.replies:
+            reply.close()
+        self._on_close(self)
+
+    def add_events(self, index: int, events: ReplyEvents) -> None:
+        """Pass on what the reply `index` has so far."""
+        self._events += [GroupEvent(index, each, events.num_tokens) for each in events.queue]
+        events.queue.clear()
+        self._changed.set()
+
+    def fail(self, error: Exception) -> None:
+        """End with `error`, after the events so far."""
+        self._error = self._error or error
+        self.close()
+        self._changed.set()
+
+
+class _GroupedReply:
+    """One reply of a group; the outbox of its sequence."""
+
+    def __init__(self, group: ReplyGroup, index: int, relay: OutputRelay) -> None:
+        self._group = group
+        self._index = index
+        self._relay = relay
+        self.is_finished = False
+        self.events: ReplyEvents | None = None
+
+    def begin(self, start: Callable[[Outbox], ReplyEvents]) -> None:
+        self.events = start(self)
+        self._pass_on(self.events)
+
+    def put(self, output: Output, /) -> None:
+        """Called by the engine's thread."""
+        self._relay.put(self, output)
+
+    def receive(self, output: Output) -> None:
+        """Called on the event loop, after `begin`."""
+        events = self.events
+        if self.is_finished or events is None:
+            return
+        if output is None or output.token is None:
+            error = error_of(events.sequence, output)
+            if error is not None:
+                self.is_finished = True
+                self._group.fail(error)
+                return
+        if output is not None:
+            events.take(output)
+            self._pass_on(events)
+
+    def _pass_on(self, events: ReplyEvents) -> None:
+        if events.queue:
+            self.is_finished = isinstance(events.queue[-1], Finished)
+            self._group.add_events(self._index, events)
+
+    def close(self) -> None:
+        if self.events is not None and not self.is_finished:
+            self.is_finished = True
+            self.events.sequence.abort()

@@ -1,0 +1,71 @@
+"""Reads the replies of a group: their pieces of text, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from mrs.engine.reply_events import ReplyEvents
+from mrs.events import Finished, ReplyUsage
+from mrs.server.replies.choice_text import ChoiceText, Piece
+from mrs.server.replies.group import ReplyGroup
+from mrs.server.schemas.usage import UsageBody, usage_body
+
+
+@dataclass(frozen=True)
+class ChoiceEnd:
+    """The last event of a reply."""
+
+    reason: str
+
+
+class ReplyReader:
+    """Iterates over (index, piece or end) of all replies; then `usage` is complete.
+
+    With `splits_thoughts` thoughts become pieces of their own. `choices` replies in a row have the
+    same prompt. `on_finish` is called for each reply that is complete.
+    """
+
+    def __init__(
+        self,
+        group: ReplyGroup,
+        on_finish: Callable[[ReplyEvents, Finished], None],
+        *,
+        choices: int,
+        splits_thoughts: bool,
+    ) -> None:
+        self._group = group
+        self._on_finish = on_finish
+        self._choices = choices
+        self._texts = [ChoiceText(splits_thoughts) for _ in group.replies]
+        self._usages: dict[int, ReplyUsage] = {}
+        self._reasoning_tokens = [0] * len(group.replies)
+
+    async def read(self) -> AsyncIterator[tuple[int, Piece | ChoiceEnd]]:
+        async for index, event, num_tokens in self._group:
+            text = self._texts[index]
+            pieces = text.finish() if isinstance(event, Finished) else text.feed(event)
+            for piece in pieces:
+                yield index, piece
+            if text.is_thinking:
+                self._reasoning_tokens[index] = num_tokens
+            if isinstance(event, Finished):
+                self._usages[index] = event.usage
+                self._on_finish(self._group.events_of(index), event)
+                yield index, ChoiceEnd(event.reason)
+
+    async def read_all(self) -> tuple[list[list[Piece]], list[str]]:
+        """The pieces of each reply, and the reason of each end."""
+        pieces: list[list[Piece]] = [[] for _ in self._texts]
+        reasons = [""] * len(pieces)
+        async for index, event in self.read():
+            if isinstance(event, ChoiceEnd):
+                reasons[index] = event.reason
+            else:
+                pieces[index].append(event)
+        return pieces, reasons
+
+    @property
+    def usage(self) -> UsageBody:
+        usages = [usage for _, usage in sorted(self._usages.items())]
+        return usage_body(usages, sum(self._reasoning_tokens), choices=self._choices)

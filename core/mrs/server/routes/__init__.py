@@ -1,0 +1,1 @@
+"""The paths of the server, and the application that they make up."""

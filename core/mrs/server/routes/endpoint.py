@@ -1,0 +1,95 @@
+"""Answers the requests of one route: an ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from mrs.server.http.errors import api_error
+from mrs.server.http.exchange import ClientGone, Exchange
+from mrs.server.http.wire import EventWriter, send_body, send_error
+from mrs.server.log.record import CLIENT_GONE
+
+if TYPE_CHECKING:
+    from mrs.server.service import Service
+
+#: A handler returns the body of its response, or an async generator of a stream's events.
+Handler = Callable[["Service", Exchange, Any], Awaitable[Any]]
+
+
+class Endpoint:
+    """Reads a request of `body_type`, if the route has a body, and sends what `handle` returns.
+
+    When the client leaves, the handler or the generator is cancelled.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        route: str,
+        handle: Handler,
+        body_type: type[msgspec.Struct] | None,
+    ) -> None:
+        self._route = route
+        self._service = service
+        self._handle = handle
+        self._body_type = body_type
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send)
+        try:
+            request = await self._read(exchange)
+            await exchange.unless_gone(self._respond(exchange, request))
+        except ClientGone:
+            exchange.record.status = CLIENT_GONE
+        except Exception as error:  # noqa: BLE001 - every error has the one shape
+            await send_error(exchange.send, api_error(error), headers=exchange.response_headers)
+        finally:
+            for clean in reversed(exchange.cleanup):
+                clean()
+            self._service.ended(exchange.record, self._route)
+
+    async def _read(self, exchange: Exchange) -> msgspec.Struct | None:
+        settings = self._service.settings
+        body = await exchange.read_body(settings.max_body_bytes, settings.read_timeout_s)
+        return None if self._body_type is None else exchange.decode(body, self._body_type)
+
+    async def _respond(self, exchange: Exchange, request: Any) -> None:
+        body = await self._handle(self._service, exchange, request)
+        if not isinstance(body, AsyncIterator):
+            await send_body(exchange.send, body, headers=exchange.response_headers)
+            return
+        async with aclosing(body) as events:  # type: ignore[type-var]
+            await _stream(exchange, events, self._service.settings.sse_keep_alive_s)
+
+
+async def _stream(exchange: Exchange, events: AsyncIterator[Any], keep_alive_s: float) -> None:
+    """Send a stream; an error in it is its last event."""
+    writer = EventWriter(exchange.send)
+    await writer.begin(exchange.response_headers)
+    async with _while_waiting(writer, keep_alive_s):
+        try:
+            async for event in events:
+                await writer.write(event)
+        except Exception as error:  # noqa: BLE001 - the client reads the error from the stream
+            await writer.write(api_error(error).body)
+    await writer.end()
+
+
+@asynccontextmanager
+async def _while_waiting(writer: EventWriter, keep_alive_s: float) -> AsyncIterator[None]:
+    """Lets the writer keep the connection alive; an interval of 0 does not."""
+    if not keep_alive_s:
+        yield
+        return
+    task = asyncio.ensure_future(writer.keep_alive(keep_alive_s))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

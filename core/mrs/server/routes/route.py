@@ -1,0 +1,22 @@
+"""A path of the server, and what it takes and gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from mrs.server.routes.endpoint import Handler
+
+
+@dataclass(frozen=True)
+class Route:
+    """`events` are those of a streamed response; `media_type` is that of one that is no JSON."""
+
+    method: str
+    path: str
+    handle: Handler
+    response: type
+    request: type[msgspec.Struct] | None = None
+    events: type[msgspec.Struct] | None = None
+    media_type: str = "text/plain"

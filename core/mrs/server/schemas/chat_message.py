@@ -1,0 +1,152 @@
+"""Messages of a chat request, and what chat templates get of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from mrs.media.image_source import is_data
+from mrs.request import IMAGE_MARK, Message
+from mrs.server.http.errors import ApiError, errors_of
+from mrs.text.thoughts import CLOSE, OPEN
+from mrs.tools.read_messages import read_calls, with_tool_names
+
+#: In characters.
+_LONGEST_SCHEMA = 4000
+
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+
+
+class ImageUrl(Struct, kw_only=True):
+    """A data: URI in base64 or, if the server allows them, a public web address."""
+
+    url: str
+    detail: str | None = None
+
+
+class TextPart(Struct, tag="text", tag_field="type", kw_only=True):
+    """Text of a message."""
+
+    text: str
+
+
+class ImagePart(Struct, tag="image_url", tag_field="type", kw_only=True):
+    """An image of a message."""
+
+    image_url: str | ImageUrl
+
+    @property
+    def url(self) -> str:
+        return self.image_url if isinstance(self.image_url, str) else self.image_url.url
+
+
+class ChatMessage(Struct, kw_only=True):
+    """One message; `reasoning_content` are the thoughts before an assistant's message."""
+
+    role: Role
+    content: str | list[TextPart | ImagePart] | None = None
+    name: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+    @property
+    def parts(self) -> Sequence[TextPart | ImagePart]:
+        if isinstance(self.content, str):
+            return [TextPart(text=self.content)]
+        return self.content or []
+
+
+def conversation(given: str | Sequence[ChatMessage], *, allow_image_urls: bool) -> list[Message]:
+    """The messages as chat templates get them; leading system messages become one.
+
+    Raises ApiError for images that the server does not read, and UsageError for a tool's result
+    without its call.
+    """
+    if isinstance(given, str):
+        return [Message(role="user", content=given)]
+    messages: list[Message] = []
+    for index, each in enumerate(given):
+        message = _message(each, f"messages[{index}]", allow_image_urls)
+        if message["role"] == "system" and len(messages) == 1 == _systems(messages):
+            messages[0]["content"] += f"\n\n{message['content']}"
+        else:
+            messages.append(message)
+    return with_tool_names(messages)
+
+
+def with_schema(messages: Sequence[Message], text: str) -> list[Message]:
+    """The messages, of which the system's or else the last one asks for JSON of this schema.
+
+    A longer schema than _LONGEST_SCHEMA is enforced but not mentioned: it would fill the context.
+    """
+    index = 0 if messages[0]["role"] == "system" else len(messages) - 1
+    if len(text) > _LONGEST_SCHEMA or messages[index]["role"] not in ("system", "user"):
+        return list(messages)
+    content = f"{messages[index]['content']}\n\nAnswer in JSON that matches this schema: {text}"
+    asking: Message = {**messages[index], "content": content}
+    return [*messages[:index], asking, *messages[index + 1 :]]
+
+
+def with_images_fetched(messages: Sequence[Message]) -> list[Message]:
+    """The messages with the images of web addresses as data: URIs.
+
+    Raises NotReadable, also for an address in the local network.
+    """
+    from mrs.media.open_image import ImageLimits, embed_image
+
+    limits = ImageLimits(only_public=True)
+
+    def fetched(image: str) -> str:
+        return image if is_data(image) else embed_image(image, limits)[0]
+
+    return [
+        {**message, "images": [fetched(image) for image in message["images"]]}
+        if "images" in message
+        else message
+        for message in messages
+    ]
+
+
+def _systems(messages: Sequence[Message]) -> int:
+    return sum(message["role"] == "system" for message in messages)
+
+
+def _message(given: ChatMessage, where: str, allow_image_urls: bool) -> Message:
+    text, images = "", []
+    for index, part in enumerate(given.parts):
+        if isinstance(part, TextPart):
+            text += part.text.replace(IMAGE_MARK, "")
+        else:
+            _check_image(part.url, f"{where}.content[{index}].image_url", allow_image_urls)
+            text += IMAGE_MARK
+            images.append(part.url)
+    role: str = "system" if given.role == "developer" else given.role
+    thoughts = given.reasoning_content or given.reasoning
+    if role == "assistant" and thoughts:
+        text = f"{OPEN}\n{thoughts.strip()}\n{CLOSE}\n\n{text}"
+    message = Message(role=role, content=text)
+    if images:
+        message["images"] = images
+    if role == "assistant" and given.tool_calls:
+        with errors_of(f"{where}.tool_calls"):
+            message["tool_calls"] = read_calls(given.tool_calls)
+    if role == "tool" and given.tool_call_id is not None:
+        message["tool_call_id"] = given.tool_call_id
+    if role == "tool" and given.name is not None:
+        message["name"] = given.name
+    return message
+
+
+def _check_image(url: str, where: str, allow_image_urls: bool) -> None:
+    """Raises ApiError for the path of a local file, and for addresses unless they are allowed."""
+    scheme = url.partition(":")[0].lower()
+    if scheme == "data" or (allow_image_urls and scheme in ("http", "https")):
+        return
+    hint = "send the image as a data: URI in base64"
+    if scheme in ("http", "https"):
+        hint += ", or start the server with --allow-image-urls"
+    raise ApiError(400, f"the image is not a data: URI: {hint}", where, "invalid_value")

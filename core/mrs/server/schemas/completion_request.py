@@ -1,0 +1,65 @@
+"""The body of a completion request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from mrs.request import Sampling
+from mrs.server.http.errors import ApiError
+from mrs.server.schemas.structure import StructureFields, refuse
+
+TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
+Prompts = str | list[str | TokenId | list[TokenId]]
+
+#: The length of a reply unless the request says so, as OpenAI has it.
+_DEFAULT_TOKENS = 16
+
+
+class CompletionRequest(StructureFields, kw_only=True):
+    """Asks for the continuation of a text, of token ids, or of several of them.
+
+    echo      whether the text before the continuation is returned, too
+    logprobs  the number of candidates that are returned for each token
+    """
+
+    prompt: Prompts
+    best_of: int | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+
+    def check(self) -> None:
+        super().check()
+        refuse("suffix", bool(self.suffix))
+        refuse("best_of", self.best_of not in (None, 1, self.choices))
+        refuse("echo with logprobs", bool(self.echo) and self.logprobs is not None)
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """Every prompt, as text or as token ids. Raises ApiError."""
+        return prompts_of(self.prompt, "prompt")
+
+    def all_samplings(self, suggested: Mapping[str, Any]) -> list[Sampling]:
+        return self.samplings(suggested, self.logprobs, self.max_tokens or _DEFAULT_TOKENS)
+
+
+def prompts_of(given: Prompts, field: str) -> list[str | list[int]]:
+    """Every prompt in a field: a text, token ids, or a list of these. Raises ApiError."""
+    if isinstance(given, str):
+        return [given]
+    ids = [each for each in given if isinstance(each, int)]
+    if ids and len(ids) == len(given):
+        return [ids]
+    prompts = [each for each in given if not isinstance(each, int)]
+    if not prompts or ids:
+        raise ApiError(
+            400,
+            f"{field} is a list of neither texts nor token ids: give a text, or a list of one of "
+            "these",
+            field,
+            "invalid_value",
+        )
+    return prompts
