@@ -11,28 +11,38 @@
  */
 #include "dense/dense.h"
 
-/* Tokens whose sums of two vectors fit in the registers, of which there are 32 or 16. */
+/* Tokens whose sums of two vectors fit in the registers, of which there are 32 or 16; half as many
+ * tokens have the sums of four results. */
 #define DENSE_TOKENS (LANES == 8 ? 4 : 8)
 #define DENSE_VECTORS 2
+#define DENSE_RESULTS 4
 
-/* Up to LANES values at an offset; the missing ones are 0. */
-INLINE Floats load_some(const Type type, const void *values, int64_t offset, int64_t count) {
+/* LANES values at an offset; unless `is_whole`, `count` of them, and the missing ones are 0. */
+INLINE Floats load_some(const Type type, const bool is_whole, const void *values, int64_t offset,
+                        int64_t count) {
     const size_t size = type == TYPE_F32 ? sizeof(float) : sizeof(uint16_t);
     uint8_t bytes[LANES * sizeof(float)] = {0};
-    if (count >= LANES) return load_cached(type, values, offset);
-    if (count > 0) memcpy(bytes, (const uint8_t *)values + (size_t)offset * size,
-                          (size_t)count * size);
+    if (is_whole || count >= LANES) return load_cached(type, values, offset);
+    if (count > 0)
+        memcpy(bytes, (const uint8_t *)values + (size_t)offset * size, (size_t)count * size);
     return load_cached(type, bytes, 0);
 }
 
-INLINE float sum_of_lanes(Floats v) {
-    float parts[LANES];
-    lanes_store(parts, v);
+/* results[i] = the sum of the lanes of sums[i], which are overwritten. */
+INLINE void sum_lanes(Floats *sums, const int count, float *results) {
+    for (int first = 0; first < count; first += LANES) {
+        Floats v[LANES];
+        float some[LANES];
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++) v[i] = first + i < count ? sums[first + i] : lanes_zero();
+        lanes_transpose(v);
 #pragma GCC unroll 4
-    for (int half = LANES / 2; half; half /= 2)
+        for (int half = LANES / 2; half; half /= 2)
 #pragma GCC unroll 8
-        for (int i = 0; i < half; i++) parts[i] += parts[i + half];
-    return parts[0];
+            for (int i = 0; i < half; i++) v[i] = lanes_add_floats(v[i], v[i + half]);
+        lanes_store(some, v[0]);
+        memcpy(results + first, some, (size_t)at_most(LANES, count - first) * sizeof(float));
+    }
 }
 
 INLINE const float *dense_x(const DenseProduct *p, int64_t head, int64_t token) {
@@ -43,38 +53,47 @@ INLINE float *dense_out(const DenseProduct *p, int64_t head, int64_t token) {
     return p->out + (token * p->heads + head) * p->rows;
 }
 
+/* Adds the products of LANES depths, or of the last ones, to sums[token * count + result]. */
+INLINE void add_depths(const Type type, const bool is_whole, const int tokens, const int count,
+                       const DenseProduct *p, const float *x, int64_t offset, int64_t k,
+                       Floats *sums) {
+    Floats w[DENSE_RESULTS];
+#pragma GCC unroll 4
+    for (int r = 0; r < count; r++)
+        w[r] = load_some(type, is_whole, p->weights, offset + r * p->row_step + k, p->depth - k);
+#pragma GCC unroll 8
+    for (int t = 0; t < tokens; t++) {
+        const Floats one =
+            load_some(TYPE_F32, is_whole, x, t * p->x_token_step + k, p->depth - k);
+#pragma GCC unroll 4
+        for (int r = 0; r < count; r++)
+            sums[t * count + r] = lanes_fma(w[r], one, sums[t * count + r]);
+    }
+}
+
 /* `count` results of some tokens, where the weights of a result are adjacent. */
 INLINE void dense_by_result(const Type type, const int tokens, const int count,
                             const DenseProduct *p, int64_t head, int64_t token, int64_t row) {
-    Floats sum[DENSE_VECTORS][DENSE_TOKENS];
+    Floats sums[DENSE_TOKENS * DENSE_RESULTS];
+    float results[DENSE_TOKENS * DENSE_RESULTS];
     const int64_t offset = head * p->head_step + row * p->row_step;
     const float *x = dense_x(p, head, token);
-#pragma GCC unroll 2
-    for (int r = 0; r < count; r++)
-#pragma GCC unroll 8
-        for (int t = 0; t < tokens; t++) sum[r][t] = lanes_zero();
-    for (int64_t k = 0; k < p->depth; k += LANES) {
-        Floats w[DENSE_VECTORS];
-#pragma GCC unroll 2
-        for (int r = 0; r < count; r++)
-            w[r] = load_some(type, p->weights, offset + r * p->row_step + k, p->depth - k);
-#pragma GCC unroll 8
-        for (int t = 0; t < tokens; t++) {
-            const Floats one = load_some(TYPE_F32, x, t * p->x_token_step + k, p->depth - k);
-#pragma GCC unroll 2
-            for (int r = 0; r < count; r++) sum[r][t] = lanes_fma(w[r], one, sum[r][t]);
-        }
-    }
-#pragma GCC unroll 8
+#pragma GCC unroll 32
+    for (int i = 0; i < tokens * count; i++) sums[i] = lanes_zero();
+    int64_t k = 0;
+    for (; k + LANES <= p->depth; k += LANES)
+        add_depths(type, true, tokens, count, p, x, offset, k, sums);
+    if (k < p->depth) add_depths(type, false, tokens, count, p, x, offset, k, sums);
+    sum_lanes(sums, tokens * count, results);
     for (int t = 0; t < tokens; t++)
-#pragma GCC unroll 2
-        for (int r = 0; r < count; r++)
-            dense_out(p, head, token + t)[row + r] = sum_of_lanes(sum[r][t]);
+        memcpy(dense_out(p, head, token + t) + row, results + t * count,
+               (size_t)count * sizeof(float));
 }
 
 /* Up to two vectors of results of some tokens, where the weights of a depth are adjacent. */
-INLINE void dense_by_depth(const Type type, const int tokens, const DenseProduct *p, int64_t head,
-                           int64_t token, int64_t row, int64_t rows) {
+INLINE void dense_by_depth(const Type type, const bool is_whole, const int tokens,
+                           const DenseProduct *p, int64_t head, int64_t token, int64_t row,
+                           int64_t rows) {
     Floats sum[DENSE_TOKENS][DENSE_VECTORS];
     int64_t offset = head * p->head_step + row;
     const float *x = dense_x(p, head, token);
@@ -86,7 +105,7 @@ INLINE void dense_by_depth(const Type type, const int tokens, const DenseProduct
         Floats w[DENSE_VECTORS];
 #pragma GCC unroll 2
         for (int v = 0; v < DENSE_VECTORS; v++)
-            w[v] = load_some(type, p->weights, offset + v * LANES, rows - v * LANES);
+            w[v] = load_some(type, is_whole, p->weights, offset + v * LANES, rows - v * LANES);
 #pragma GCC unroll 8
         for (int t = 0; t < tokens; t++) {
             const Floats one = lanes_float(x[t * p->x_token_step + k]);
@@ -103,25 +122,30 @@ INLINE void dense_by_depth(const Type type, const int tokens, const DenseProduct
     }
 }
 
+/* `rows` results from `row` on of some tokens. */
 INLINE void dense_tokens(const Type type, const int tokens, const DenseProduct *p, int64_t head,
-                         int64_t token, int64_t row, int64_t end) {
+                         int64_t token, int64_t row, int64_t rows) {
+    const int64_t end = row + rows, whole = DENSE_VECTORS * LANES;
     if (p->row_step == 1) {
-        for (; row < end; row += DENSE_VECTORS * LANES)
-            dense_by_depth(type, tokens, p, head, token, row,
-                           at_most(end - row, DENSE_VECTORS * LANES));
-        return;
+        for (; row + whole <= end; row += whole)
+            dense_by_depth(type, true, tokens, p, head, token, row, whole);
+        if (row < end) dense_by_depth(type, false, tokens, p, head, token, row, end - row);
+    } else if (tokens <= DENSE_TOKENS / 2) {
+        for (; row + DENSE_RESULTS <= end; row += DENSE_RESULTS)
+            dense_by_result(type, tokens, DENSE_RESULTS, p, head, token, row);
+        for (; row < end; row++) dense_by_result(type, tokens, 1, p, head, token, row);
     }
-    for (; row + DENSE_VECTORS <= end; row += DENSE_VECTORS)
-        dense_by_result(type, tokens, DENSE_VECTORS, p, head, token, row);
-    for (; row < end; row++) dense_by_result(type, tokens, 1, p, head, token, row);
 }
 
 INLINE void multiply_dense_type(const Type type, const DenseProduct *p, int64_t head, int64_t row,
                                 int64_t rows) {
+    const int some = DENSE_TOKENS / 2;
     int64_t token = 0;
-    for (; token + DENSE_TOKENS <= p->tokens; token += DENSE_TOKENS)
-        dense_tokens(type, DENSE_TOKENS, p, head, token, row, row + rows);
-    for (; token < p->tokens; token++) dense_tokens(type, 1, p, head, token, row, row + rows);
+    for (; p->row_step == 1 && token + DENSE_TOKENS <= p->tokens; token += DENSE_TOKENS)
+        dense_tokens(type, DENSE_TOKENS, p, head, token, row, rows);
+    for (; token + some <= p->tokens; token += some)
+        dense_tokens(type, some, p, head, token, row, rows);
+    for (; token < p->tokens; token++) dense_tokens(type, 1, p, head, token, row, rows);
 }
 
 /* `rows` results of one head from `row` on, for all tokens. */
