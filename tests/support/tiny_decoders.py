@@ -101,6 +101,7 @@ PACKED_CONFIGS: dict[str, dict[str, Any]] = {
 _MIXED_SIZES = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
 _EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
 MIXED_CONFIGS: dict[str, dict[str, Any]] = {
+    "dense": {"model_type": "llama"},
     "mixture": {"model_type": "qwen3_moe", **_EXPERTS, "norm_topk_prob": True},
     "shared expert": {
         "model_type": "qwen2_moe",
@@ -153,15 +154,18 @@ MIXED_CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def mixed_decoder(kind: str, format_name: str) -> Decoder:
-    """Its matrices are packed, and it caches keys in bf16, as a run does."""
+    """Its matrices are packed, and it caches keys in bf16, as a run does; or all is float32."""
+    is_float = format_name == "F32"
 
-    def to_matrix(numbers: Tensor) -> PackedMatrix:
+    def to_matrix(numbers: Tensor) -> Matrix:
+        if is_float:
+            return DenseMatrix(numbers)
         matrix = PackedMatrix(format_name, *numbers.shape)
         matrix.fill(encode(numbers, FORMATS[format_name]))
         return matrix
 
     config = {**_SIZES, **_MIXED_SIZES, **MIXED_CONFIGS[kind]}
-    return _decoder(config, [CPU] * 3, to_matrix, torch.bfloat16)
+    return _decoder(config, [CPU] * 3, to_matrix, torch.float32 if is_float else torch.bfloat16)
 
 
 @cache
