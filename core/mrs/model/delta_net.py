@@ -47,8 +47,8 @@ class DeltaNetModule:
         out = beta.new_empty(x.shape[0], config.value_heads, config.value_dim)
         for (rows, _), each in zip(batch.queries, cache, strict=True):
             out[rows] = self._mix(qkv[rows], beta[rows], log_decay[rows], each)
-        normed = self._head_norm(out).flatten(1)
-        return self._out(gated("silu", self._z(x).float(), normed).to(x.dtype))
+        gate = self._z(x).float()
+        return self._out(gated("silu", gate, self._head_norm(out).flatten(1)).to(x.dtype))
 
     def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
         config = self._config
@@ -62,8 +62,8 @@ class DeltaNetModule:
         """One sequence's new tokens (T, channels) to (T, VH, Dv)."""
         config = self._config
         recent, state = cache.tensors
-        convolved = causal_convolution(qkv, recent, self._convolution, None)
-        qkv = activated("silu", convolved.contiguous())
+        qkv = causal_convolution(qkv, recent, self._convolution, None).contiguous()
+        qkv = activated("silu", qkv)
         keys = config.key_heads * config.key_dim
         q = self._normalized_heads(qkv[:, :keys]) * config.key_dim**-0.5
         k = self._normalized_heads(qkv[:, keys : 2 * keys])

@@ -49,8 +49,8 @@ class LatentAttentionModule:
         group = batch.attention[cache[0].group]
         q = self._queries(x).view(-1, mla.heads, mla.qk_nope_head_dim + mla.rope.dim)
         q_nope, q_rope = q[..., : mla.qk_nope_head_dim], q[..., mla.qk_nope_head_dim :]
-        absorbed = multiply_heads(q_nope, self._k_b.transpose(1, 2))
-        queries = self._with_rope(absorbed, q_rope, batch)
+        k_b = self._k_b.transpose(1, 2)
+        queries = self._with_rope(multiply_heads(q_nope, k_b), q_rope, batch)
         compressed = self._kv_a(x)
         latent = self._kv_norm(compressed[:, : mla.kv_lora_rank])
         k_rope = compressed[:, mla.kv_lora_rank :]

@@ -5,7 +5,6 @@ from __future__ import annotations
 #: Tokens in a chunk: one triangular system per head gives all their corrections of the state.
 CHUNK_TOKENS = 64
 
-
 #: Columns of the state that a native task computes, as in native/recurrent/delta_rule.h.
 STATE_COLUMNS = 32
 

@@ -54,7 +54,7 @@ def _mlp_bytes(
     """Peak of these phases. I is the size of one intermediate tensor (T, intermediate).
 
     up        gate(x), if gated, and up_proj
-    activate  2 I (native kernels overwrite the gate), 3 I in torch; 4 I and 7 I if clamped
+    activate  2 I (native kernels overwrite the gate), 3 I in torch; 3 I and 7 I if clamped
     down      the product of both and down_proj
     """
     intermediate = shape.size(mlp.intermediate)
@@ -68,7 +68,7 @@ def _mlp_bytes(
         return max(into, 2 * intermediate, intermediate + out)
     activated = (2 if shape.native else 3) * intermediate
     if mlp.activation == "clamped_swiglu":
-        activated = (4 if shape.native else 7) * intermediate
+        activated = (3 if shape.native else 7) * intermediate
     return max(intermediate + into, activated, intermediate + out)
 
 
