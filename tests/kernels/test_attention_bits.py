@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mrs.kernels.attention_backend import attention_backend
 from mrs.kernels.paged import PagedKV
+from mrs.kernels.softmax_attention import attend_to_all
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -91,6 +92,18 @@ def test_head_sizes_and_groups(dim: int, group: int) -> None:
 def test_values_in_keys() -> None:
     """As in latent attention: all heads share one head of keys."""
     assert_same_however_fed(Prompts(torch.bfloat16, 144, 16, 1, value_dim=128), {})
+
+
+def test_queries_that_attend_to_all_keys() -> None:
+    """As tokens attend to images."""
+    q, k, v = normal(70, 6, 32), normal(2, 41, 32, seed=1), normal(2, 41, 32, seed=2)
+    whole = attend_to_all(q, k, v, scale=0.3)
+    scores = torch.einsum("thgd,hsd->thgs", q.view(70, 2, 3, 32), k) * 0.3
+    expected = torch.einsum("thgs,hsd->thgd", scores.softmax(-1), v)
+    torch.testing.assert_close(whole, expected.flatten(1))
+    for tokens in (1, 7, 64):
+        parts = [attend_to_all(part, k, v, scale=0.3) for part in q.split(tokens)]
+        assert torch.equal(torch.cat(parts), whole)
 
 
 def test_tokens_that_attend_to_later_ones() -> None:

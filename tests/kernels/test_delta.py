@@ -1,4 +1,4 @@
-"""The gated delta rule in chunks against the rule itself, token by token in float64."""
+"""The gated delta rule on each CPU path against the rule itself in float64."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from torch import Tensor
 
 from mrs.kernels.delta_rule import gated_delta_rule, l2_normalize
 
-HEADS, KEY, VALUE = 3, 8, 5
+HEADS = 3
+SIZES = ((8, 5), (30, 40), (128, 64))  # of keys and values
 
 
-def inputs(tokens: int, decay: float) -> list[Tensor]:
+def inputs(tokens: int, decay: float, keys: int = 8, values: int = 5) -> list[Tensor]:
     torch.manual_seed(tokens)
-    q, k = l2_normalize(torch.randn(2, tokens, HEADS, KEY))
-    v = torch.randn(tokens, HEADS, VALUE)
+    q, k = l2_normalize(torch.randn(2, tokens, HEADS, keys))
+    v = torch.randn(tokens, HEADS, values)
     log_decay = -decay * torch.rand(tokens, HEADS)
     return [q, k, v, log_decay, torch.rand(tokens, HEADS)]
 
@@ -35,9 +36,11 @@ def token_by_token(
 
 @pytest.mark.parametrize("tokens", [1, 63, 64, 65, 150])
 @pytest.mark.parametrize("decay", [0.0, 0.5, 30.0])
-def test_chunks_give_what_tokens_give(tokens: int, decay: float) -> None:
-    given = inputs(tokens, decay)
-    state = torch.randn(HEADS, KEY, VALUE)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.usefixtures("any_path")
+def test_the_rule_itself(tokens: int, decay: float, sizes: tuple[int, int]) -> None:
+    given = inputs(tokens, decay, *sizes)
+    state = torch.randn(HEADS, *sizes)
     exact_state = state.double()
     expected = token_by_token(*given, exact_state)
     ours = gated_delta_rule(*given, state)
@@ -45,12 +48,15 @@ def test_chunks_give_what_tokens_give(tokens: int, decay: float) -> None:
     torch.testing.assert_close(state.double(), exact_state, atol=2e-5, rtol=1e-5)
 
 
-def test_two_halves_are_the_whole() -> None:
+def test_two_halves_are_the_whole(any_path: str) -> None:
     given = inputs(100, 0.5)
-    state, halved = torch.zeros(2, HEADS, KEY, VALUE)
+    state, halved = torch.zeros(2, HEADS, *SIZES[0])
     whole = gated_delta_rule(*given, state)
     parts = [
         gated_delta_rule(*(t[span] for t in given), halved) for span in (slice(37), slice(37, None))
     ]
     torch.testing.assert_close(torch.cat(parts), whole)
     torch.testing.assert_close(halved, state)
+    if any_path != "torch":
+        assert torch.equal(torch.cat(parts), whole)
+        assert torch.equal(halved, state)

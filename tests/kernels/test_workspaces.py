@@ -7,11 +7,11 @@ import torch
 from packed_blocks import random_blocks
 
 from mrs.engine.profile.peak_memory import peak_bytes
-from mrs.kernels.cpu import packed
+from mrs.kernels.cpu import elementwise, packed
 from mrs.kernels.cpu.library import NativeLibrary
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.delta_rule import gated_delta_rule
-from mrs.sizes.delta_rule_workspace import chunk_bytes
+from mrs.sizes.delta_rule_workspace import chunk_bytes, native_bytes
 from mrs.sizes.products import decoded_workspace_bytes, decodes, packed_workspace_bytes
 
 CPU = torch.device("cpu")
@@ -49,10 +49,25 @@ def test_decoded_products(
 
 
 @pytest.mark.parametrize(("tokens", "key_dim", "value_dim"), [(64, 32, 32), (20, 128, 64)])
-def test_the_delta_rule(tokens: int, key_dim: int, value_dim: int) -> None:
+@pytest.mark.parametrize("path", ["native", "torch"])
+def test_the_delta_rule(
+    library: NativeLibrary,
+    tokens: int,
+    key_dim: int,
+    value_dim: int,
+    path: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if path == "torch":
+        monkeypatch.setattr(elementwise, "library_for", lambda x: None)
     heads = 8
     given = [torch.rand(tokens, heads, dim) for dim in (key_dim, key_dim, value_dim)]
     decays = [-torch.rand(tokens, heads), torch.rand(tokens, heads)]
     state = torch.zeros(heads, key_dim, value_dim)
+    library.functions.mrs_scratch_peak()
     taken = peak_bytes(lambda: gated_delta_rule(*given, *decays, state), CPU)
-    assert taken == chunk_bytes(tokens, heads, key_dim, value_dim)
+    if path == "torch":
+        assert taken == chunk_bytes(tokens, heads, key_dim, value_dim)
+    else:
+        assert taken == given[-1].nbytes
+        assert library.functions.mrs_scratch_peak() == native_bytes(1, key_dim)

@@ -14,10 +14,12 @@ from mrs.architecture.config import Config
 from mrs.architecture.family_registry import families
 from mrs.architecture.parameters import list_parameters
 from mrs.architecture.tensor_names import SAFETENSORS
+from mrs.formats import FORMATS
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.model.decoder import Decoder
 from mrs.model.linear import DenseMatrix, Matrix
 from mrs.model.model_weights import ModelWeights
+from mrs.quants import encode
 from mrs.request import Sampling
 
 CPU, OTHER_CPU = torch.device("cpu"), torch.device("cpu", 0)
@@ -95,6 +97,77 @@ PACKED_CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
+#: One of each kind of layer, in sizes that the native library computes.
+_MIXED_SIZES = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
+_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
+MIXED_CONFIGS: dict[str, dict[str, Any]] = {
+    "dense": {"model_type": "llama"},
+    "mixture": {"model_type": "qwen3_moe", **_EXPERTS, "norm_topk_prob": True},
+    "shared expert": {
+        "model_type": "qwen2_moe",
+        **_EXPERTS,
+        "shared_expert_intermediate_size": 32,
+    },
+    "close experts": {"model_type": "phimoe", "num_local_experts": 6},
+    "sinks": {
+        "model_type": "gpt_oss",
+        "num_local_experts": 6,
+        "num_experts_per_tok": 2,
+        "sliding_window": WINDOW,
+    },
+    "latent": {
+        "model_type": "deepseek_v3",
+        "kv_lora_rank": 32,
+        "q_lora_rank": 32,
+        "qk_nope_head_dim": 20,
+        "qk_rope_head_dim": 16,
+        "v_head_dim": 24,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "n_group": 4,
+        "topk_group": 2,
+        "moe_intermediate_size": 32,
+        "first_k_dense_replace": 1,
+    },
+    "delta": {
+        "model_type": "qwen3_next",
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 24,
+        "linear_value_head_dim": 24,
+        **_EXPERTS,
+        "shared_expert_intermediate_size": 32,
+    },
+    "convolution": {**CONFIGS["hybrid"], "conv_bias": True},
+    "capped": {
+        "model_type": "gemma2",
+        "query_pre_attn_scalar": 16,
+        "sliding_window": WINDOW,
+        "attn_logit_softcapping": 4.0,
+        "final_logit_softcapping": 5.0,
+    },
+    "exact gelu": {"model_type": "gemma3_text", "hidden_activation": "gelu"},
+    "parallel": {"model_type": "phi", "num_key_value_heads": 4, "hidden_act": "gelu_new"},
+    "layer norm": {"model_type": "starcoder2"},
+}
+
+
+def mixed_decoder(kind: str, format_name: str) -> Decoder:
+    """Its matrices are packed, and it caches keys in bf16, as a run does; or all is float32."""
+    is_float = format_name == "F32"
+
+    def to_matrix(numbers: Tensor) -> Matrix:
+        if is_float:
+            return DenseMatrix(numbers)
+        matrix = PackedMatrix(format_name, *numbers.shape)
+        matrix.fill(encode(numbers, FORMATS[format_name]))
+        return matrix
+
+    config = {**_SIZES, **_MIXED_SIZES, **MIXED_CONFIGS[kind]}
+    return _decoder(config, [CPU] * 3, to_matrix, torch.float32 if is_float else torch.bfloat16)
+
+
 @cache
 def tiny_decoder(
     kind: str, *, split: bool = False, cache_dtype: torch.dtype = torch.float32
@@ -122,7 +195,9 @@ def _decoder(
     for parameter in list_parameters(spec, {**SAFETENSORS, **family.safetensors}):
         device = CPU if parameter.layer is None else devices[parameter.layer]
         numbers = _numbers(parameter, chance).to(device)
-        if parameter.role in ("vector", "dense"):
+        if parameter.role == "dense":
+            vectors[parameter.name] = numbers.to(cache_dtype)
+        elif parameter.role == "vector":
             vectors[parameter.name] = numbers
         else:
             matrices[parameter.name] = to_matrix(numbers)

@@ -10,7 +10,7 @@ from mrs.cache.layer_cache import CacheRules, LayerSlice, TensorShape
 
 
 class RecurrentStateCache:
-    """Tensors that a layer updates in place; they begin as zeros.
+    """Tensors that a layer updates in place, in float32; they begin as zeros.
 
     Earlier states are lost unless they were exported, so it can only be rewound to its beginning
     and once to its mark.
@@ -19,15 +19,12 @@ class RecurrentStateCache:
     is_state = True
     keeps_all = False
 
-    def __init__(
-        self, *shapes: Sequence[int], dtypes: Sequence[torch.dtype], device: torch.device
-    ) -> None:
+    def __init__(self, *shapes: Sequence[int], device: torch.device) -> None:
         self.length = self._marked_length = 0
         self._marked: tuple[torch.Tensor, ...] = ()
         self.device = device
         self.tensors = tuple(
-            torch.zeros(*shape, dtype=dtype, device=device)
-            for shape, dtype in zip(shapes, dtypes, strict=True)
+            torch.zeros(*shape, dtype=torch.float32, device=device) for shape in shapes
         )
 
     @property

@@ -24,8 +24,11 @@ class Pooling:
         if is_first or self._kind == "last":
             self._sum, self._count = None, 0
         rows = hidden[-1:] if self._kind == "last" else hidden
-        total = rows.to("cpu", torch.float64).sum(0)
-        self._sum = total if self._sum is None else self._sum + total
+        if self._sum is None:
+            self._sum = torch.zeros(rows.shape[1], dtype=torch.float64)
+        # Row by row, so that the sum is the same in chunks of any size.
+        for row in rows.cpu():
+            self._sum += row
         self._count += rows.shape[0]
 
     def vector(self) -> list[float]:

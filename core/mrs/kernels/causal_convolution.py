@@ -10,13 +10,14 @@ def causal_convolution(x: Tensor, state: Tensor, weight: Tensor, bias: Tensor | 
     """Convolve each channel over the last K tokens: x (T, C) to (T, C) in float32.
 
     weight is (C, K), its last column that of the newest token; bias is (C,). `state` (C, K - 1)
-    has the inputs before x, and is overwritten with the last K - 1 inputs.
+    has the inputs before x in float32, and is overwritten with the last K - 1 inputs.
     """
     tokens, taps = x.shape[0], weight.shape[1]
-    inputs = torch.cat((state.float(), x.float().T), dim=1)  # (C, K - 1 + T)
+    inputs = torch.cat((state, x.float().T), dim=1)  # (C, K - 1 + T)
     state.copy_(inputs[:, tokens:])
     out = inputs[:, :tokens] * weight[:, :1]
     for tap in range(1, taps):
         out += inputs[:, tap : tap + tokens] * weight[:, tap : tap + 1]
-    out = out.T
-    return out if bias is None else out + bias
+    if bias is not None:
+        out += bias[:, None]
+    return out.T

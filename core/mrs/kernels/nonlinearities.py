@@ -1,36 +1,57 @@
-"""Activation functions of MLPs, by name."""
+"""Activation functions, by name.
+
+On a CPU a value's result does not depend on the others of its tensor. That of most functions of
+torch does: they compute the last values of a tensor, which do not fill a vector, otherwise.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import sqrt
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from mrs.kernels.cpu import elementwise
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+
+def _gelu(x: Tensor) -> Tensor:
+    return (x * sqrt(0.5)).erf_().add_(1).mul_(x).mul_(0.5) if x.is_cpu else F.gelu(x)
+
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
-    "gelu": F.gelu,
+    "gelu": _gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "quick_gelu": lambda x: x * F.sigmoid(1.702 * x),
+    "sigmoid": F.sigmoid,
 }
 
 
-def clamped_swiglu(gate: Tensor, up: Tensor, clamp: float) -> Tensor:
-    """gate * sigmoid(1.702 * gate) * (up + 1), with gate <= clamp and -clamp <= up <= clamp."""
-    gate, up = gate.clamp(max=clamp), up.clamp(-clamp, clamp)
-    return gate * F.sigmoid(1.702 * gate) * (up + 1)
+def activated(activation: str, x: Tensor) -> Tensor:
+    """activation(x); may overwrite x."""
+    library = elementwise.library_for(x) if activation in elementwise.ACTIVATION_CODES else None
+    if library and x.is_contiguous():
+        return elementwise.gate(library, activation, x, None)
+    return _ACTIVATIONS[activation](x)
 
 
 def gated(activation: str, gate: Tensor, up: Tensor, clamp: float = 7.0) -> Tensor:
     """activation(gate) * up, both of the same shape; may overwrite `gate`.
 
-    Only `clamped_swiglu` uses `clamp`.
+    `clamped_swiglu` is gate * sigmoid(1.702 * gate) * (up + 1), with gate <= clamp and
+    -clamp <= up <= clamp; only it uses `clamp`.
     """
     if activation == "clamped_swiglu":
-        return clamped_swiglu(gate, up, clamp)
+        up = up.clamp(-clamp, clamp).add_(1)
+        return gated("quick_gelu", gate.clamp(max=clamp), up)
     library = elementwise.library_for(gate) if activation in elementwise.ACTIVATION_CODES else None
     if library and gate.is_contiguous() and up.is_contiguous():
         return elementwise.gate(library, activation, gate, up)
-    return ACTIVATIONS[activation](gate).mul_(up)
+    return _ACTIVATIONS[activation](gate).mul_(up)
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x)), or x where that is the same in float32."""
+    return torch.where(x > 20, x, x.exp().log1p_())

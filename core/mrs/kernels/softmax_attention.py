@@ -38,8 +38,8 @@ def attend_to_all(q: Tensor, k: Tensor, v: Tensor, *, scale: float) -> Tensor:
     q is (T, H, D); k and v are (KV, S, D) with H a multiple of KV. Returns (T, H * D).
     """
     library = elementwise.library_for(q)
-    if q.shape[0] == 1 and library and elementwise.can_attend(k, v):
-        return elementwise.attend_one(library, q, k, v, scale)
+    if library and elementwise.can_attend(k, v):
+        return elementwise.attend_to_all(library, q, k, v, scale)
     return _attend(q.to(k.dtype), k, v, None, scale, None, None).to(q.dtype)
 
 

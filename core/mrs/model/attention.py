@@ -11,6 +11,7 @@ from mrs.architecture.mixers.attention_spec import Attention
 from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.kernels.attention_backend import AttentionBackend, attention_backend
+from mrs.kernels.nonlinearities import gated
 from mrs.kernels.paged import PagedKV
 from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights
@@ -49,7 +50,7 @@ class AttentionModule:
             q, k = self._q_norm(q), self._k_norm(k)
         out = self._attend(q, k, v, batch, cache[0])
         if gate is not None:
-            out *= torch.sigmoid(gate).flatten(1)
+            out = gated("sigmoid", gate.flatten(1), out)
         return self._o(out)
 
     def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:

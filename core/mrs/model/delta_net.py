@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
@@ -13,6 +12,8 @@ from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.recurrent_state import RecurrentStateCache
 from mrs.kernels.causal_convolution import causal_convolution
 from mrs.kernels.delta_rule import gated_delta_rule, l2_normalize
+from mrs.kernels.dense_products import linear
+from mrs.kernels.nonlinearities import activated, gated, softplus
 from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights
 from mrs.model.rope import RopeTable
@@ -41,21 +42,19 @@ class DeltaNetModule:
         """x (N, hidden) to (N, hidden); updates the states of the sequences."""
         config = self._config
         qkv = torch.cat((self._q(x), self._k(x), self._v(x)), dim=-1)
-        x_float = x.float()
-        beta = torch.sigmoid(x_float @ self._beta.T)  # (N, VH)
-        log_decay = self._decay * F.softplus(x_float @ self._step.T + self._step_bias)
-        out = x_float.new_empty(x.shape[0], config.value_heads, config.value_dim)
+        beta = activated("sigmoid", linear(x, self._beta))  # (N, VH)
+        log_decay = self._decay * softplus(linear(x, self._step, self._step_bias))
+        out = beta.new_empty(x.shape[0], config.value_heads, config.value_dim)
         for (rows, _), each in zip(batch.queries, cache, strict=True):
             out[rows] = self._mix(qkv[rows], beta[rows], log_decay[rows], each)
-        gate = F.silu(self._z(x).float()).view(out.shape)
-        return self._out((self._head_norm(out) * gate).flatten(1).to(x.dtype))
+        gate = self._z(x).float()
+        return self._out(gated("silu", gate, self._head_norm(out).flatten(1)).to(x.dtype))
 
     def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
-        config, dtype = self._config, builder.config.dtype
+        config = self._config
         recent = (config.channels, config.kernel_tokens - 1)
         state = (config.value_heads, config.key_dim, config.value_dim)
-        dtypes = (dtype, torch.float32)
-        builder.add(lambda: RecurrentStateCache(recent, state, dtypes=dtypes, device=device))
+        builder.add(lambda: RecurrentStateCache(recent, state, device=device))
 
     def _mix(
         self, qkv: Tensor, beta: Tensor, log_decay: Tensor, cache: RecurrentStateCache
@@ -63,7 +62,8 @@ class DeltaNetModule:
         """One sequence's new tokens (T, channels) to (T, VH, Dv)."""
         config = self._config
         recent, state = cache.tensors
-        qkv = F.silu(causal_convolution(qkv, recent, self._convolution, None))
+        qkv = causal_convolution(qkv, recent, self._convolution, None).contiguous()
+        qkv = activated("silu", qkv)
         keys = config.key_heads * config.key_dim
         q = self._normalized_heads(qkv[:, :keys]) * config.key_dim**-0.5
         k = self._normalized_heads(qkv[:, keys : 2 * keys])

@@ -11,6 +11,7 @@ from mrs.architecture.mixers.mla_spec import LatentAttention
 from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.kernels.attention_backend import AttentionBackend, attention_backend
+from mrs.kernels.dense_products import multiply_heads
 from mrs.kernels.paged import PagedKV
 from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights
@@ -48,7 +49,8 @@ class LatentAttentionModule:
         group = batch.attention[cache[0].group]
         q = self._queries(x).view(-1, mla.heads, mla.qk_nope_head_dim + mla.rope.dim)
         q_nope, q_rope = q[..., : mla.qk_nope_head_dim], q[..., mla.qk_nope_head_dim :]
-        queries = self._with_rope(_per_head_matmul(q_nope, self._k_b), q_rope, batch)
+        k_b = self._k_b.transpose(1, 2)
+        queries = self._with_rope(multiply_heads(q_nope, k_b), q_rope, batch)
         compressed = self._kv_a(x)
         latent = self._kv_norm(compressed[:, : mla.kv_lora_rank])
         k_rope = compressed[:, mla.kv_lora_rank :]
@@ -56,7 +58,7 @@ class LatentAttentionModule:
         self._backend.write(kv, group, keys, None)
         out = self._backend.attend(queries, kv, group, scale=mla.scale)
         out = out.view(x.shape[0], mla.heads, mla.kv_lora_rank)
-        return self._o(_per_head_matmul(out, self._v_b.transpose(1, 2)).flatten(1))
+        return self._o(multiply_heads(out, self._v_b).flatten(1))
 
     def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
         mla = self._mla
@@ -81,9 +83,3 @@ class LatentAttentionModule:
     def _with_rope(self, nope: Tensor, rope: Tensor, batch: ForwardBatch) -> Tensor:
         """cat(nope, rotate(rope)): (N, H, latent) and (N, H, rope.dim)."""
         return torch.cat((nope, self._rope.rotate(rope, batch)), dim=-1)
-
-
-def _per_head_matmul(x: Tensor, weight: Tensor) -> Tensor:
-    """Each head's x times its matrix: (N, H, A) and (H, A, B) to (N, H, B), in x's dtype."""
-    product = torch.bmm(x.transpose(0, 1).to(weight.dtype), weight)
-    return product.transpose(0, 1).to(x.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.kernels.nonlinearities import ACTIVATIONS, gated
+from mrs.kernels.nonlinearities import activated, gated
 from mrs.model.model_weights import ModelWeights
 
 
@@ -23,5 +23,5 @@ class MlpModule:
     def __call__(self, x: Tensor) -> Tensor:
         """x (N, hidden) to (N, hidden)."""
         if self._gate is None:
-            return self._down(ACTIVATIONS[self._activation](self._up(x)))
+            return self._down(activated(self._activation, self._up(x)))
         return self._down(gated(self._activation, self._gate(x), self._up(x), self._clamp))

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from mrs.architecture.mixers.moe_spec import Moe, Router
+from mrs.kernels.dense_products import linear
 from mrs.kernels.expert_routing import choose_experts, sparsemixer_top_k
+from mrs.kernels.nonlinearities import activated
 from mrs.model.mlp import MlpModule
 from mrs.model.model_weights import ModelWeights
 
@@ -23,10 +25,10 @@ class RouterModule:
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x (N, hidden) to the weights and the indices of the chosen experts, (N, top_k) both."""
         router = self._router
-        logits = torch.nn.functional.linear(x.float(), self._weight, self._bias)  # (N, E)
+        logits = linear(x, self._weight, self._bias)  # (N, E)
         if router.scoring == "sparsemixer":
             return sparsemixer_top_k(logits, router.top_k, router.jitter)
-        scores = logits.softmax(-1) if router.scoring == "softmax" else logits.sigmoid()
+        scores = logits.softmax(-1) if router.scoring == "softmax" else activated("sigmoid", logits)
         indices = choose_experts(
             scores,
             router.top_k,
@@ -51,7 +53,9 @@ class MoeModule:
             for expert in range(moe.router.experts)
         ]
         self._shared = MlpModule(moe.shared, weights, "ffn.shared") if moe.shared else None
-        self._shared_gate = weights.vector("ffn.shared_gate.weight") if moe.shared_gate else None
+        self._shared_gate = None
+        if moe.shared_gate:
+            self._shared_gate = weights.vector("ffn.shared_gate.weight")[None]  # (1, hidden)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (N, hidden) to (N, hidden)."""
@@ -61,8 +65,8 @@ class MoeModule:
         if self._shared is not None:
             shared = self._shared(x)
             if self._shared_gate is not None:
-                gate = torch.sigmoid(x.float() @ self._shared_gate)
-                shared = shared * gate[:, None].to(shared.dtype)
+                gate = activated("sigmoid", linear(x, self._shared_gate))
+                shared = shared * gate.to(shared.dtype)
             out += shared
         return out
 

@@ -41,5 +41,4 @@ class ShortConvolutionModule:
 
     def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
         shape = (self._config.channels, self._config.kernel_tokens - 1)
-        dtype = builder.config.dtype
-        builder.add(lambda: RecurrentStateCache(shape, dtypes=(dtype,), device=device))
+        builder.add(lambda: RecurrentStateCache(shape, device=device))

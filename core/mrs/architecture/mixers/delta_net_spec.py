@@ -48,7 +48,5 @@ class GatedDeltaNet(Mixer):
 
     @property
     def cache_shape(self) -> CacheShape:
-        return CacheShape(
-            state_values=self.channels * (self.kernel_tokens - 1),
-            float32_values=self.value_heads * self.key_dim * self.value_dim,
-        )
+        recent = self.channels * (self.kernel_tokens - 1)
+        return CacheShape(state_values=recent + self.value_heads * self.key_dim * self.value_dim)

@@ -19,15 +19,13 @@ class CacheShape(NamedTuple):
     token_rows      widths of the rows of each token: keys and values, or one latent vector
     window          the sliding window; None if all tokens stay in the cache
     image_rows      widths of the rows of each image key
-    state_values    values of states that have the type of the cache, whatever the length
-    float32_values  values of states in float32
+    state_values    values of states in float32, whatever the length
     """
 
     token_rows: tuple[int, ...] = ()
     window: int | None = None
     image_rows: tuple[int, ...] = ()
     state_values: int = 0
-    float32_values: int = 0
 
 
 class FeedForward(ABC):

@@ -61,13 +61,16 @@ def rms_norm(library: NativeLibrary, x: Tensor, weight: Tensor, eps: float) -> T
     return out
 
 
-def gate(library: NativeLibrary, activation: str, gate: Tensor, up: Tensor) -> Tensor:
-    """activation(gate) * up, written to `gate`; both are contiguous and of the same shape."""
+def gate(library: NativeLibrary, activation: str, gate: Tensor, up: Tensor | None) -> Tensor:
+    """activation(gate) * up, written to `gate`; both are contiguous and of the same shape.
+
+    `up` may be None: ones.
+    """
     library.functions.mrs_gate(
         library.path_address,
         ACTIVATION_CODES[activation],
         gate.data_ptr(),
-        up.data_ptr(),
+        None if up is None else up.data_ptr(),
         gate.numel(),
         torch.get_num_threads(),
     )
@@ -138,13 +141,14 @@ def attend(
     return out
 
 
-def attend_one(library: NativeLibrary, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """Attention of one query (1, H, D) to all keys (KV, S, D) and values: to (1, H * Dv)."""
+def attend_to_all(library: NativeLibrary, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """Attention of queries (T, H, D) to all keys (KV, S, D) and values: to (T, H * Dv)."""
     cache = NativeKV.of(k[None], v[None], _ONE_BLOCK_SHIFT)
-    bounds = torch.tensor([0, 1, k.shape[1], 0], dtype=torch.int32)
+    tokens, (kv_heads, keys, _) = q.shape[0], k.shape
+    bounds = torch.tensor([0, tokens, keys, 0], dtype=torch.int32)
+    ends = torch.full((tokens,), keys - 1)
     start, context, table = (bounds[first:].data_ptr() for first in (0, 2, 3))
-    batch = NativeBatch(1, 1, 1, start, context, table, None, None)
-    kv_heads = k.shape[0]
+    batch = NativeBatch(1, 1, tokens, start, context, table, None, ends.data_ptr())
     return attend(
         library, q, cache, batch, kv_heads, scale=scale, window=None, softcap=None, sinks=None
     )

@@ -49,6 +49,8 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mrs_rms_norm": (None, (_POINTER, _POINTER, _POINTER, _FLOAT, _LONG, _LONG, _POINTER, _INT)),
     "mrs_gate": (None, (_POINTER, _INT, _POINTER, _POINTER, _LONG, _INT)),
     "mrs_rotate": (None, (*(_POINTER,) * 4, *(_LONG,) * 4, _INT, _POINTER, _INT)),
+    "mrs_multiply_dense": (None, (_POINTER, _POINTER, _INT)),
+    "mrs_delta_rule": (ctypes.c_bool, (_POINTER, _POINTER, _INT)),
     "mrs_attend": (ctypes.c_bool, (_POINTER, _POINTER, _INT)),
     "mrs_feed_forward": (
         ctypes.c_bool,

@@ -62,20 +62,19 @@ def _attending_bytes(
     phase       allocated
     project q   q_proj
     norm q      Q, norm of Q
-    attend      2 Q (queries and results of all sequences), and of the last sequence: cast and
-                folded queries, result, buffers of the kernel
+    attend      2 Q (queries and results of all sequences), and of the last sequence: the result
+                and the native workspace; or cast and folded queries, result, buffers of torch
     project     3 Q (queries, results, results in one tensor), o_proj
     """
     size = cross.heads * cross.head_dim
     queries, one = shape.size(size), shape.of_one_sequence()
     cast = one.tokens * size * shape.cache.block_bytes
-    if one.tokens > 1:
+    if shape.native and is_native(cross.head_dim):
+        group, dim = cross.heads // cross.kv_heads, cross.head_dim
+        attending = one.size(size) + native_attention_bytes(group, dim, dim, one)
+    elif one.tokens > 1:
         folded = (2 if shape.cache != shape.activation else 1) * cast
         attending = max(folded + cast + kernel_bytes(cross, one), 3 * cast)
-    elif shape.native and is_native(cross.head_dim):
-        group, dim = cross.heads // cross.kv_heads, cross.head_dim
-        images = replace(one, context_tokens=shape.image_keys)
-        attending = one.size(size) + native_attention_bytes(group, dim, dim, images)
     else:
         attending = 3 * cast + kernel_bytes(cross, one)
     return max(

@@ -153,11 +153,11 @@ def _block_scratch_bytes(
 def head_product_bytes(shape: ForwardShape, heads: int, columns: int, rows: int) -> int:
     """Peak bytes of each head's x (T, columns) times its own matrix, in the cache's type.
 
-    Includes the result (T, heads, rows). x and the product are cast. With torch's matrix units
+    Includes the result (T, heads, rows). Torch casts x and the product. With its matrix units
     there is one more copy of x and their workspace.
     """
     product = shape.tokens * heads * rows
-    if shape.cache == shape.activation:
+    if shape.native or shape.cache == shape.activation:
         return shape.size(heads * rows)
     value_bytes = shape.cache.block_bytes
     cast = value_bytes * shape.tokens * heads * columns

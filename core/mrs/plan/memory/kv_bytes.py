@@ -21,10 +21,8 @@ def layer_kv_bytes(layer: Layer, size: CacheSize, kv_format: Format, *, image_ke
     """
     shape = layer.mixer.cache_shape
     blocks = size.blocks(size.window_of(shape.window)) if shape.token_rows else 0
-    own_bytes = (
-        rows_bytes(shape.image_rows, image_keys, kv_format)
-        + kv_format.size_bytes((shape.state_values,))
-        + FORMATS["F32"].size_bytes((shape.float32_values,))
+    own_bytes = rows_bytes(shape.image_rows, image_keys, kv_format) + FORMATS["F32"].size_bytes(
+        (shape.state_values,)
     )
     token_bytes = rows_bytes(shape.token_rows, blocks * size.block_tokens, kv_format)
     return token_bytes + size.sequences * own_bytes

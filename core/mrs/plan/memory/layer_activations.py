@@ -30,7 +30,7 @@ from mrs.plan.memory.fused_activations import (
     fused_layer_bytes,
     fused_mlp_bytes,
 )
-from mrs.sizes.delta_rule_workspace import chunk_bytes
+from mrs.sizes.delta_rule_workspace import chunk_bytes, native_bytes
 from mrs.sizes.quantization import decoding_bytes
 from mrs.storage import Storage
 
@@ -54,7 +54,7 @@ def _mlp_bytes(
     """Peak of these phases. I is the size of one intermediate tensor (T, intermediate).
 
     up        gate(x), if gated, and up_proj
-    activate  2 I (native kernels overwrite the gate), 3 I in torch, 7 I if clamped
+    activate  2 I (native kernels overwrite the gate), 3 I in torch; 3 I and 7 I if clamped
     down      the product of both and down_proj
     """
     intermediate = shape.size(mlp.intermediate)
@@ -68,7 +68,7 @@ def _mlp_bytes(
         return max(into, 2 * intermediate, intermediate + out)
     activated = (2 if shape.native else 3) * intermediate
     if mlp.activation == "clamped_swiglu":
-        activated = 7 * intermediate
+        activated = (3 if shape.native else 7) * intermediate
     return max(intermediate + into, activated, intermediate + out)
 
 
@@ -112,6 +112,7 @@ def _(
       convolve  3 convolution buffers of one sequence
       delta     convolution result, heads of q and k, result of one sequence, and the
                 larger of: matrices of one chunk; the result in one tensor
+                (native: v in one tensor and the workspace)
       gate      gate, and the larger of: gated result twice; gate and norm
       project   twice the gate, and out_proj
     """
@@ -122,8 +123,12 @@ def _(
     convolved = 4 * channels * (one.tokens + delta_net.kernel_tokens)
     heads = 2 * 4 * one.tokens * delta_net.value_heads * delta_net.key_dim
     result = 4 * one.tokens * values
-    chunk = chunk_bytes(one.tokens, delta_net.value_heads, delta_net.key_dim, delta_net.value_dim)
-    delta = convolved + heads + result + max(chunk, result)
+    if shape.native:
+        workspace = result + native_bytes(shape.threads, delta_net.key_dim)
+    else:
+        sizes = delta_net.value_heads, delta_net.key_dim, delta_net.value_dim
+        workspace = max(chunk_bytes(one.tokens, *sizes), result)
+    delta = convolved + heads + result + workspace
     gate = 4 * shape.tokens * values
     gating = max(2 * shape.size(values), gate + norm_bytes(shape, values)) + gate
     projection = product_bytes(shape, values, hidden_size, storage_of("mixer.out"))

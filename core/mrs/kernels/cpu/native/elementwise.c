@@ -36,12 +36,14 @@ typedef struct {
 
 static void activate_task(void *data, int64_t first, int64_t end) {
     const GateArgs *a = data;
-    int64_t start = first * GATE_VALUES, stop = end * GATE_VALUES;
-    stop = stop < a->size ? stop : a->size;
-    a->kernels->activate(a->activation, a->gate + start, a->up + start, stop - start);
+    float ones[GATE_VALUES];
+    for (int i = 0; i < GATE_VALUES && !a->up; i++) ones[i] = 1;
+    for (int64_t start = first * GATE_VALUES; first < end; first++, start += GATE_VALUES)
+        a->kernels->activate(a->activation, a->gate + start, a->up ? a->up + start : ones,
+                             at_most(GATE_VALUES, a->size - start));
 }
 
-/* gate = activation(gate) * up, (size) each. */
+/* gate = activation(gate) * up, (size) each; `up` may be NULL: ones. */
 EXPORT void mrs_gate(const KernelTable *kernels, int activation, float *gate, const float *up,
                      int64_t size, int threads) {
     GateArgs args = {kernels, (Activation)activation, gate, up, size};

@@ -35,25 +35,29 @@ static void normalize(const float *x, const float *weight, float eps, int64_t si
     for (int64_t i = 0; i < size; i++) out[i] = x[i] * factor * weight[i];
 }
 
-/* gate = gate / (1 + exp(-gate)) * up. In a single loop gcc would also divide by the bounds of
- * exp_of's argument, which gives subnormals and is a hundred times slower. */
-static inline void activate_silu(float *gate, const float *up, int64_t size) {
+/* gate = (is_gated ? gate : 1) / (1 + exp(-scale * gate)) * up. In a single loop gcc would also
+ * divide by the bounds of exp_of's argument, which gives subnormals and is a hundred times slower. */
+INLINE void activate_sigmoid(const bool is_gated, const float scale, float *gate, const float *up,
+                             int64_t size) {
     enum { RUN = 256 };
     float powers[RUN];
     for (int64_t start = 0; start < size; start += RUN, gate += RUN, up += RUN) {
         int64_t count = size - start < RUN ? size - start : RUN;
 #pragma omp simd
-        for (int64_t i = 0; i < count; i++) powers[i] = exp_of(-gate[i]);
+        for (int64_t i = 0; i < count; i++) powers[i] = exp_of(-scale * gate[i]);
 #pragma omp simd
-        for (int64_t i = 0; i < count; i++) gate[i] = gate[i] / (1.0f + powers[i]) * up[i];
+        for (int64_t i = 0; i < count; i++)
+            gate[i] = (is_gated ? gate[i] : 1.0f) / (1.0f + powers[i]) * up[i];
     }
 }
 
 /* gate = activation(gate) * up. */
 static void activate(Activation activation, float *gate, const float *up, int64_t size) {
-    if (activation == SILU) {
-        activate_silu(gate, up, size);
-    } else {
+    switch (activation) {
+    case SILU: activate_sigmoid(true, 1.0f, gate, up, size); break;
+    case SIGMOID: activate_sigmoid(false, 1.0f, gate, up, size); break;
+    case QUICK_GELU: activate_sigmoid(true, 1.702f, gate, up, size); break;
+    default:
 #pragma omp simd
         for (int64_t i = 0; i < size; i++) {
             float x = gate[i], inner = 0.7978845608f * (x + 0.044715f * x * x * x);

@@ -22,11 +22,13 @@ typedef enum {
 /* Types of activations and results. */
 typedef enum { TYPE_F32, TYPE_BF16, TYPE_F16 } Type;
 
-typedef enum { SILU, GELU_TANH } Activation;
+typedef enum { SILU, GELU_TANH, SIGMOID, QUICK_GELU } Activation;
 typedef struct Rotation Rotation;               /* elementwise.h */
 typedef struct KVCache KVCache;                 /* attention/attention.h */
 typedef struct SequenceQueries SequenceQueries; /* attention/attention.h */
 typedef struct Query Query;                     /* attention/attention.h */
+typedef struct DenseProduct DenseProduct;       /* dense/dense.h */
+typedef struct DeltaRule DeltaRule;             /* recurrent/delta_rule.h */
 
 /* The kernels that are compiled for one instruction set. */
 typedef struct {
@@ -54,6 +56,8 @@ typedef struct {
     int64_t (*row_block_bytes)(const KVCache *cache);
     void (*attend_rows)(const SequenceQueries *queries, int64_t kv_head, int64_t first,
                         int64_t rows, void *workspace);
+    void (*multiply_dense)(const DenseProduct *product, int64_t head, int64_t row, int64_t rows);
+    void (*delta_rule)(const DeltaRule *rule, int64_t head, int64_t column, float *workspace);
     void (*encode)(Format format, const void *x, Type type, int64_t blocks, uint8_t *out);
 } KernelTable;
 

@@ -1,10 +1,12 @@
 /* The table of one instruction set's kernels. The file that includes it has included its lanes. */
 #include "attention/attend_rows.inc.h"
+#include "dense/dense.inc.h"
 #include "gemm/activations.inc.h"
 #include "gemm/matmul.inc.h"
 #include "gemm/pack.inc.h"
 #include "isa/read.inc.h"
 #include "quantize/encode.inc.h"
+#include "recurrent/delta_rule.inc.h"
 
 #ifdef HAS_BROADCAST_QUAD
 #include "gemm/wide.inc.h"
@@ -30,4 +32,6 @@
                                .rows = ROWS,                                                     \
                                .row_block_bytes = row_block_bytes,                               \
                                .attend_rows = attend_rows,                                       \
+                               .multiply_dense = multiply_dense,                                 \
+                               .delta_rule = delta_rule,                                         \
                                .encode = encode};

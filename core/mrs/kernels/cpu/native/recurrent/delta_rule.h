@@ -1,0 +1,19 @@
+/* The gated delta rule of linear attention. */
+#ifndef MRS_DELTA_RULE_H
+#define MRS_DELTA_RULE_H
+
+#include "mrs.h"
+
+/* The new tokens of one sequence; all arrays are contiguous. */
+struct DeltaRule {
+    const float *q, *k, *v;         /* (tokens, heads, key_dim) twice, (tokens, heads, value_dim) */
+    const float *log_decay, *beta;  /* (tokens, heads) */
+    float *state, *out;             /* (heads, key_dim, value_dim), (tokens, heads, value_dim) */
+    int64_t tokens, heads, key_dim, value_dim;
+};
+
+#define STATE_COLUMNS 32 /* of a task: those of all keys stay in the first-level cache */
+
+bool mrs_delta_rule(const KernelTable *kernels, const DeltaRule *rule, int threads);
+
+#endif
