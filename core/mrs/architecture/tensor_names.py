@@ -64,6 +64,12 @@ SAFETENSORS: dict[str, str] = {
     "ffn.shared_gate": "mlp.shared_expert_gate",
 }
 
+#: Names of families whose files may have all experts of a layer in two tensors.
+STACKED_EXPERTS: dict[str, str] = {
+    "ffn.experts.{expert}.gate_up.weight": "mlp.experts.gate_up_proj",
+    "ffn.experts.{expert}.down.weight": "mlp.experts.down_proj",
+}
+
 GGUF: dict[str, str] = {
     "embedding": "token_embd",
     "norm": "output_norm",
