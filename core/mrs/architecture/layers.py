@@ -22,6 +22,7 @@ class Layer:
     style       x becomes
     `pre`       x + mixer(norm(x)), then x + feed_forward(norm(x))
     `sandwich`  as `pre`, with a further norm on what is added
+    `post`      x + norm(mixer(x)), then x + norm(feed_forward(x))
     `gated`     as `pre`, with what is added multiplied by the tanh of a learned scalar
     `parallel`  x + mixer(norm(x)) + feed_forward(norm(x)), with one norm
 
@@ -31,20 +32,31 @@ class Layer:
     mixer: Mixer
     feed_forward: FeedForward
     norm: Norm
-    style: Literal["pre", "sandwich", "gated", "parallel"] = "pre"
+    style: Literal["pre", "sandwich", "post", "gated", "parallel"] = "pre"
     residual_scale: float = 1.0
+
+    @property
+    def has_pre_norms(self) -> bool:
+        """Whether mixer and feed-forward module read the norm of x."""
+        return self.style != "post"
+
+    @property
+    def has_post_norms(self) -> bool:
+        """Whether there are norms on what is added."""
+        return self.style in ("sandwich", "post")
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         """The weights in a model of `hidden_size`."""
-        yield norm_slot("mixer.norm", hidden_size, self.norm)
+        if self.has_pre_norms:
+            yield norm_slot("mixer.norm", hidden_size, self.norm)
         yield from self.mixer.slots(hidden_size)
-        if self.style == "sandwich":
+        if self.has_post_norms:
             yield norm_slot("mixer.post_norm", hidden_size, self.norm)
         if self.style == "gated":
             yield Slot("mixer.residual_gate", (1,), "vector", suffix="")
             yield Slot("ffn.residual_gate", (1,), "vector", suffix="")
-        if self.style != "parallel":
+        if self.has_pre_norms and self.style != "parallel":
             yield norm_slot("ffn.norm", hidden_size, self.norm)
         yield from self.feed_forward.slots(hidden_size)
-        if self.style == "sandwich":
+        if self.has_post_norms:
             yield norm_slot("ffn.post_norm", hidden_size, self.norm)

@@ -14,6 +14,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "quick_gelu": lambda x: x * F.sigmoid(1.702 * x),
+    "relu2": lambda x: F.relu(x).square_(),
 }
 
 

@@ -14,6 +14,7 @@ from mrs.kernels.attention_backend import AttentionBackend, attention_backend
 from mrs.kernels.paged import PagedKV
 from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights
+from mrs.model.query_scale import scale_queries
 from mrs.model.rope import RopeTable
 
 
@@ -40,13 +41,13 @@ class AttentionModule:
         gate = None
         if config.gated:
             q, gate = q.view(-1, config.heads, 2, config.head_dim).unbind(2)
-        if self._q_norm and self._k_norm and config.qk_norm_whole:
-            q, k = self._q_norm(q), self._k_norm(k)
+        if config.qk_norm_whole:
+            q, k = self._normed(q, k)
         q = q.reshape(-1, config.heads, config.head_dim)
         k = k.view(-1, config.kv_heads, config.head_dim)
         v = self._v(x).view(-1, config.kv_heads, config.head_dim)
-        if self._q_norm and self._k_norm and not config.qk_norm_whole:
-            q, k = self._q_norm(q), self._k_norm(k)
+        if not config.qk_norm_whole and not config.qk_norm_after_rope:
+            q, k = self._normed(q, k)
         out = self._attend(q, k, v, batch, cache[0])
         if gate is not None:
             out *= torch.sigmoid(gate).flatten(1)
@@ -65,6 +66,11 @@ class AttentionModule:
         self._backend = attention_backend(kv)
         builder.add_paged(kv, config.window)
 
+    def _normed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        if self._q_norm is None or self._k_norm is None:
+            return q, k
+        return self._q_norm(q), self._k_norm(k)
+
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch, cache: PagedKVCache
     ) -> Tensor:
@@ -72,6 +78,10 @@ class AttentionModule:
         config, group = self._config, batch.attention[cache.group]
         if self._rope is not None:
             q, k = self._rope.rotate(q, batch), self._rope.rotate(k, batch)
+        if config.qk_norm_after_rope:
+            q, k = self._normed(q, k)
+        if config.query_scale is not None:
+            scale_queries(q, config.query_scale, batch)
         self._backend.write(cache.kv, group, k, v)
         return self._backend.attend(
             q,

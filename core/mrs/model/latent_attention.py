@@ -14,6 +14,7 @@ from mrs.kernels.attention_backend import AttentionBackend, attention_backend
 from mrs.kernels.paged import PagedKV
 from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights
+from mrs.model.query_scale import scale_queries
 from mrs.model.rope import RopeTable
 
 
@@ -49,6 +50,8 @@ class LatentAttentionModule:
         q = self._queries(x).view(-1, mla.heads, mla.qk_nope_head_dim + mla.rope.dim)
         q_nope, q_rope = q[..., : mla.qk_nope_head_dim], q[..., mla.qk_nope_head_dim :]
         queries = self._with_rope(_per_head_matmul(q_nope, self._k_b), q_rope, batch)
+        if mla.query_scale is not None:
+            scale_queries(queries, mla.query_scale, batch)
         compressed = self._kv_a(x)
         latent = self._kv_norm(compressed[:, : mla.kv_lora_rank])
         k_rope = compressed[:, mla.kv_lora_rank :]

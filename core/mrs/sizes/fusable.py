@@ -23,6 +23,8 @@ def fusable_attention(layer: Layer) -> Attention | None:
     head_norm = attention.qk_norm or Norm(0.0)
     if attention.qk_norm_whole or head_norm.kind != "rms" or not is_native(attention.head_dim):
         return None
+    if attention.qk_norm_after_rope or attention.query_scale is not None:
+        return None
     return None if attention.sinks or attention.gated or attention.out_bias else attention
 
 

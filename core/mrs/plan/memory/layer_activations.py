@@ -203,12 +203,12 @@ def _mixer_block_bytes(
 
     norm   X and the norm
     mixer  2 X and the mixer
-    after  2 X and the norm of the result ("sandwich" only)
+    after  2 X and the norm of the result, in layers with such norms
     add    3 X, or 4 X if the result is scaled
     """
     x = shape.size(hidden_size)
     mixer = x + module_bytes(layer.mixer, shape, hidden_size, storage_of)
-    after = x + norm_bytes(shape, hidden_size) if layer.style == "sandwich" else x
+    after = x + norm_bytes(shape, hidden_size) if layer.has_post_norms else x
     added = 3 * x if _is_scaled(layer) else 2 * x
     return x + max(norm_bytes(shape, hidden_size), mixer, after, added)
 
@@ -219,7 +219,7 @@ def _mlp_block_bytes(
     """Norm, MLP and residual sum, if not fused: like the mixer block, and X for its input."""
     x = shape.size(hidden_size)
     mlp = x + module_bytes(layer.feed_forward, shape, hidden_size, storage_of)
-    after = x + norm_bytes(shape, hidden_size) if layer.style == "sandwich" else x
+    after = x + norm_bytes(shape, hidden_size) if layer.has_post_norms else x
     added = 3 * x if _is_scaled(layer) else 2 * x
     return 2 * x + max(norm_bytes(shape, hidden_size), mlp, after, added)
 
