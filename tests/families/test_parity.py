@@ -122,7 +122,7 @@ def _as_transformers_4(config: dict[str, Any]) -> dict[str, Any]:
     old["rope_theta"] = rope.pop("rope_theta")
     if "partial_rotary_factor" in rope:
         old["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
-    if rope.pop("rope_type") == "default":
+    if rope.pop("rope_type") == "default" and not rope:
         old["rope_scaling"] = None
     else:
         old["rope_scaling"] = {**rope, "type": _kind(config)}
