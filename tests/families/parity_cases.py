@@ -11,6 +11,7 @@ from typing import Any
 from case import WINDOW, Case
 from delta_net_cases import DELTA_NETS
 from dense_cases import DENSE
+from gemma4_cases import GEMMA4
 from hybrid_cases import HYBRIDS
 from mixture_cases import MIXTURES
 from routed_cases import ROUTED
@@ -239,5 +240,6 @@ CASES: tuple[Case, ...] = (
     *HYBRIDS,
     *DELTA_NETS,
     *DENSE,
+    *GEMMA4,
     *ROUTED,
 )

@@ -21,6 +21,7 @@ SECOND_TURN_TOKENS = 12
 KEPT_EXACT = (
     "gate.weight",
     "gate.wg.weight",
+    "router.proj.weight",
     "router.weight",
     "correction_bias",
     "in_proj_ba.weight",

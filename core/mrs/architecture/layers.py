@@ -26,7 +26,8 @@ class Layer:
     `gated`     as `pre`, with what is added multiplied by the tanh of a learned scalar
     `parallel`  x + mixer(norm(x)) + feed_forward(norm(x)), with one norm
 
-    `residual_scale` multiplies what is added.
+    `residual_scale` multiplies what is added. With `output_scale` a learned scalar multiplies the
+    layer's output.
     """
 
     mixer: Mixer
@@ -34,11 +35,19 @@ class Layer:
     norm: Norm
     style: Literal["pre", "sandwich", "post", "gated", "parallel"] = "pre"
     residual_scale: float = 1.0
+    output_scale: bool = False
 
     @property
     def has_pre_norms(self) -> bool:
         """Whether mixer and feed-forward module read the norm of x."""
         return self.style != "post"
+
+    @property
+    def has_feed_forward_norm(self) -> bool:
+        """Whether the feed-forward module reads another norm of x than the mixer."""
+        return (
+            self.has_pre_norms and self.style != "parallel" and not self.feed_forward.has_own_norm
+        )
 
     @property
     def has_post_norms(self) -> bool:
@@ -55,8 +64,10 @@ class Layer:
         if self.style == "gated":
             yield Slot("mixer.residual_gate", (1,), "vector", suffix="")
             yield Slot("ffn.residual_gate", (1,), "vector", suffix="")
-        if self.has_pre_norms and self.style != "parallel":
+        if self.has_feed_forward_norm:
             yield norm_slot("ffn.norm", hidden_size, self.norm)
         yield from self.feed_forward.slots(hidden_size)
         if self.has_post_norms:
             yield norm_slot("ffn.post_norm", hidden_size, self.norm)
+        if self.output_scale:
+            yield Slot("output_scale", (1,), "vector", suffix="")

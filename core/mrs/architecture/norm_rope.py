@@ -24,7 +24,7 @@ class RopeScaling:
     sequences beyond the trained length. Both are empty if a GGUF file has them as tensors.
     """
 
-    kind: Literal["linear", "llama3", "yarn", "dynamic", "longrope", "factors"]
+    kind: Literal["linear", "llama3", "yarn", "dynamic", "longrope", "factors", "proportional"]
     values: tuple[tuple[str, float], ...] = ()
     factors: tuple[float, ...] = ()
     long_factors: tuple[float, ...] = ()

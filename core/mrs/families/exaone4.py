@@ -40,6 +40,8 @@ def read(config: Config) -> ModelSpec:
 
 
 def _windows(config: Config) -> list[int | None]:
+    if read_window(config) is None:
+        return [None] * layer_count(config)
     if not config.has("layer_types") and config.has("sliding_window_pattern"):
         pattern = config.values["sliding_window_pattern"]
         if isinstance(pattern, (list, tuple)):  # in GGUF files, whether each layer has a window

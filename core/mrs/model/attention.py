@@ -11,6 +11,7 @@ from mrs.architecture.mixers.attention_spec import Attention
 from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.kernels.attention_backend import AttentionBackend, attention_backend
+from mrs.kernels.norms import rms_norm
 from mrs.kernels.paged import PagedKV
 from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights
@@ -27,7 +28,8 @@ class AttentionModule:
         self._config = config
         self._rope = rope
         self._q, self._k = weights.linear("mixer.q"), weights.linear("mixer.k")
-        self._v, self._o = weights.linear("mixer.v"), weights.linear("mixer.o")
+        self._v = self._k if config.values_are_keys else weights.linear("mixer.v")
+        self._o = weights.linear("mixer.o")
         self._sinks = weights.vector("mixer.sinks") if config.sinks else None
         self._q_norm = self._k_norm = None
         if config.qk_norm is not None:
@@ -45,7 +47,9 @@ class AttentionModule:
             q, k = self._normed(q, k)
         q = q.reshape(-1, config.heads, config.head_dim)
         k = k.view(-1, config.kv_heads, config.head_dim)
-        v = self._v(x).view(-1, config.kv_heads, config.head_dim)
+        v = k if config.values_are_keys else self._v(x).view(k.shape)
+        if config.value_norm is not None:
+            v = rms_norm(v, None, config.value_norm.eps)
         if not config.qk_norm_whole and not config.qk_norm_after_rope:
             q, k = self._normed(q, k)
         out = self._attend(q, k, v, batch, cache[0])

@@ -37,11 +37,12 @@ class DecoderLayer:
         self._mixer_norm = self._norm = self._mixer_post_norm = self._post_norm = None
         if layer.has_pre_norms:
             self._mixer_norm = weights.norm("mixer.norm", layer.norm)
-            if not self._is_parallel:
-                self._norm = weights.norm("ffn.norm", layer.norm)
+        if layer.has_feed_forward_norm:
+            self._norm = weights.norm("ffn.norm", layer.norm)
         if layer.has_post_norms:
             self._mixer_post_norm = weights.norm("mixer.post_norm", layer.norm)
             self._post_norm = weights.norm("ffn.post_norm", layer.norm)
+        self._output_scale = float(weights.vector("output_scale")) if layer.output_scale else None
         self._fused_mixer = fuse_attention(layer, weights, rope)
         self._fused_feed_forward = fuse_feed_forward(layer, weights)
 
@@ -71,7 +72,8 @@ class DecoderLayer:
             return self._fused_feed_forward(x)
         out = self._feed_forward(_maybe(self._norm, x))
         out = _maybe(self._post_norm, out)
-        return x + out * self._scale if self._scale != 1.0 else x + out
+        x = x + out * self._scale if self._scale != 1.0 else x + out
+        return x if self._output_scale is None else x.mul_(self._output_scale)
 
 
 def _maybe(norm: NormModule | None, x: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
 from mrs.architecture.mixers.mixer import FeedForward, Mixer
 from mrs.architecture.mixers.mla_spec import LatentAttention
+from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
@@ -21,6 +22,7 @@ from mrs.model.batch import ForwardBatch
 from mrs.model.delta_net import DeltaNetModule
 from mrs.model.latent_attention import LatentAttentionModule
 from mrs.model.mlp import MlpModule
+from mrs.model.mlp_and_moe import MlpAndMoeModule
 from mrs.model.model_weights import ModelWeights
 from mrs.model.moe import MoeModule
 from mrs.model.rope import RopeTable
@@ -53,6 +55,7 @@ _MIXERS: dict[type, Callable[[Any, ModelWeights, RopeTable | None], TokenMixer]]
 _FEED_FORWARDS: dict[type, Callable[[Any, ModelWeights], FeedForwardModule]] = {
     Mlp: MlpModule,
     Moe: MoeModule,
+    MlpAndMoe: MlpAndMoeModule,
 }
 
 

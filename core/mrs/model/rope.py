@@ -41,6 +41,9 @@ def frequencies(
             return _yarn(unscaled, rope, scaling)
         case "longrope":
             return _longrope(unscaled, scaling, total_tokens, file_factors)
+        case "proportional":
+            rotated = torch.arange(len(unscaled)) < scaling.get("rotated_pairs", 0)
+            return unscaled / scaling.get("factor", 1.0) * rotated, 1.0
         case "factors":
             return unscaled / file_factors["rope.factors"], 1.0
 

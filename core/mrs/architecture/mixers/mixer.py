@@ -31,7 +31,12 @@ class CacheShape(NamedTuple):
 
 
 class FeedForward(ABC):
-    """A module that transforms each token by itself."""
+    """A module that transforms each token by itself.
+
+    If it `has_own_norm`, it reads x itself instead of the layer's norm of x.
+    """
+
+    has_own_norm = False
 
     @abstractmethod
     def slots(self, hidden_size: int) -> Iterator[Slot]:

@@ -15,7 +15,7 @@ MOST_EXPERTS = 100_000
 
 #: The first key that is present counts; a family's defaults may add a later one.
 _COUNT_KEYS = ("num_local_experts", "n_routed_experts", "moe_num_experts", "num_experts")
-_CHOSEN_KEYS = ("moe_k", "moe_topk", "num_experts_per_tok")
+_CHOSEN_KEYS = ("moe_k", "moe_topk", "top_k_experts", "num_experts_per_tok")
 
 
 def expert_count(config: Config) -> int:

@@ -35,6 +35,9 @@ def read_rope(
         raise NotReadable(
             f"rope cannot rotate {dim} of the {head_dim} values of a head", where=config.where
         )
+    if inner.values.get("rope_type") == "proportional":
+        values = (("factor", inner.positive_number("factor", 1.0)), ("rotated_pairs", dim // 2))
+        return Rope(head_dim, base, RopeScaling("proportional", values), interleaved)
     if inner.has("alpha"):  # Hunyuan's files call it dynamic, although the base is fixed
         if dim < 4:
             raise NotReadable("rope with alpha must rotate at least 4 values", where=config.where)

@@ -14,6 +14,7 @@ from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
 from mrs.architecture.mixers.mla_spec import LatentAttention
+from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
@@ -93,6 +94,21 @@ def _(moe: Moe, shape: ForwardShape, hidden_size: int, storage_of: StorageOf) ->
         shared = _mlp_bytes(moe.shared, shape, hidden_size, storage_of, "ffn.shared")
         phases += [x + shared, 3 * x + (wide_x if moe.shared_gate else 0)]
     return max(phases)
+
+
+@module_bytes.register
+def _(both: MlpAndMoe, shape: ForwardShape, hidden_size: int, storage_of: StorageOf) -> int:
+    """Peak of these phases. X is the size of x (T, h).
+
+    MLP      its norm and the MLP, then the norm of the result
+    experts  the result of the MLP, a norm and the experts, with x in float32 normalized for the
+             router; then the norm of the result
+    """
+    x, norm = shape.size(hidden_size), norm_bytes(shape, hidden_size)
+    mlp = x + max(norm, module_bytes(both.mlp, shape, hidden_size, storage_of))
+    routed = 3 * 4 * shape.tokens * hidden_size
+    moe = 2 * x + max(module_bytes(both.moe, shape, hidden_size, storage_of) + routed, norm)
+    return max(mlp, moe, 2 * x + norm)
 
 
 module_bytes.register(Attention, attention_bytes)
