@@ -13,6 +13,7 @@ from delta_net_cases import DELTA_NETS
 from dense_cases import DENSE
 from gemma4_cases import GEMMA4
 from hybrid_cases import HYBRIDS
+from mamba_cases import MAMBAS
 from mixture_cases import MIXTURES
 from routed_cases import ROUTED
 
@@ -239,6 +240,7 @@ CASES: tuple[Case, ...] = (
     *MIXTURES,
     *HYBRIDS,
     *DELTA_NETS,
+    *MAMBAS,
     *DENSE,
     *GEMMA4,
     *ROUTED,

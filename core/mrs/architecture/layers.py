@@ -1,7 +1,8 @@
 """A decoder layer as a frozen value.
 
 A layer mixes tokens (attention, convolution, …) and then transforms each token (an MLP or a
-mixture of experts). Layers with the same settings compare equal, so a plan can count them.
+mixture of experts), or does only one of both. Layers with the same settings compare equal, so a
+plan can count them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from mrs.architecture.mixers.mixer import FeedForward, Mixer
+from mrs.architecture.mixers.mixer import FeedForward, Mixer, NoMixer
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.slots import Slot, norm_slot
 
@@ -43,6 +44,11 @@ class Layer:
         return self.style != "post"
 
     @property
+    def has_mixer_norm(self) -> bool:
+        """Whether the mixer reads a norm of x."""
+        return self.has_pre_norms and not isinstance(self.mixer, NoMixer)
+
+    @property
     def has_feed_forward_norm(self) -> bool:
         """Whether the feed-forward module reads another norm of x than the mixer."""
         return (
@@ -56,7 +62,7 @@ class Layer:
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         """The weights in a model of `hidden_size`."""
-        if self.has_pre_norms:
+        if self.has_mixer_norm:
             yield norm_slot("mixer.norm", hidden_size, self.norm)
         yield from self.mixer.slots(hidden_size)
         if self.has_post_norms:

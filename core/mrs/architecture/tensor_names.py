@@ -130,6 +130,7 @@ FUSED: dict[str, tuple[str, ...]] = {
     "mixer.kv_b": ("mixer.k_b", "mixer.v_b"),
     "ffn.gate_up": ("ffn.gate", "ffn.up"),
     "ffn.experts.{expert}.gate_up": ("ffn.experts.{expert}.gate", "ffn.experts.{expert}.up"),
+    "ffn.shared.gate_up": ("ffn.shared.gate", "ffn.shared.up"),
     "ffn.experts.{expert}.gate_up_pairs": ("ffn.experts.{expert}.gate", "ffn.experts.{expert}.up"),
 }
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
+from mrs.architecture.mixers.mixer import NoFeedForward, NoMixer
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import RopeScaling
 from mrs.cache.cache_space import CacheBuilder, CacheConfig, CacheSpace
@@ -35,7 +36,9 @@ class DecoderLayer:
         self.mixer = build_mixer(layer.mixer, weights, rope)
         self._feed_forward = build_feed_forward(layer.feed_forward, weights)
         self._mixer_norm = self._norm = self._mixer_post_norm = self._post_norm = None
-        if layer.has_pre_norms:
+        self._has_mixer = not isinstance(layer.mixer, NoMixer)
+        self._has_feed_forward = not isinstance(layer.feed_forward, NoFeedForward)
+        if layer.has_mixer_norm:
             self._mixer_norm = weights.norm("mixer.norm", layer.norm)
         if layer.has_feed_forward_norm:
             self._norm = weights.norm("ffn.norm", layer.norm)
@@ -58,7 +61,9 @@ class DecoderLayer:
         if self._is_parallel:
             normed = _maybe(self._mixer_norm, x)
             return x + self.mixer(normed, batch, cache) + self._feed_forward(normed)
-        return self._transform(self._mix(x, batch, cache))
+        if self._has_mixer:
+            x = self._mix(x, batch, cache)
+        return self._transform(x) if self._has_feed_forward else x
 
     def _mix(self, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor:
         if self._fused_mixer is not None and self._fused_mixer.supports(x):

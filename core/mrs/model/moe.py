@@ -61,6 +61,10 @@ class MoeModule:
             MlpModule(moe.expert, weights, f"ffn.experts.{expert}")
             for expert in range(moe.router.experts)
         ]
+        self._latent_in = self._latent_out = None
+        if moe.latent is not None:
+            self._latent_in = weights.linear("ffn.latent_in")
+            self._latent_out = weights.linear("ffn.latent_out")
         self._shared = MlpModule(moe.shared, weights, "ffn.shared") if moe.shared else None
         self._shared_gate = weights.vector("ffn.shared_gate.weight") if moe.shared_gate else None
 
@@ -68,7 +72,10 @@ class MoeModule:
         """x (N, hidden) to (N, hidden); experts are chosen by x, or by `routed_by` (N, hidden)."""
         weights, indices = self._router(x if routed_by is None else routed_by)
         weighted_sum = self._sum_for_one_token if x.shape[0] == 1 else self._sum_by_expert
-        out = weighted_sum(x, weights, indices)
+        if self._latent_in is not None and self._latent_out is not None:
+            out = self._latent_out(weighted_sum(self._latent_in(x), weights, indices))
+        else:
+            out = weighted_sum(x, weights, indices)
         if self._shared is not None:
             shared = self._shared(x)
             if self._shared_gate is not None:

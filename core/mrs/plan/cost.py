@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from math import prod
 
 from mrs.architecture.binding import Parameter
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
-from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
 from mrs.storage import Storage
 
@@ -85,8 +82,8 @@ def _work(
 
 def chosen_share(spec: ModelSpec) -> float:
     """The fraction of all experts that one token uses; the least of all layers."""
-    routers = [moe.router for layer in spec.layers if (moe := _experts(layer)) is not None]
-    return min((router.top_k / router.experts for router in routers), default=1.0)
+    routers = [layer.feed_forward.routing for layer in spec.layers]
+    return min((router.top_k / router.experts for router in routers if router), default=1.0)
 
 
 def decoded_share(parameter: Parameter, spec: ModelSpec) -> float:
@@ -99,17 +96,10 @@ def decoded_share(parameter: Parameter, spec: ModelSpec) -> float:
         return 0.0
     if parameter.layer is None:
         return 0.0 if parameter.role == "embedding" and not spec.tied_head else 1.0
-    moe = _experts(spec.layers[parameter.layer])
-    if moe is not None and ".ffn.experts." in parameter.name:
-        return moe.router.top_k / moe.router.experts
+    router = spec.layers[parameter.layer].feed_forward.routing
+    if router is not None and ".ffn.experts." in parameter.name:
+        return router.top_k / router.experts
     return 1.0
-
-
-def _experts(layer: Layer) -> Moe | None:
-    """The mixture of experts of a layer, if it has one."""
-    module = layer.feed_forward
-    module = module.moe if isinstance(module, MlpAndMoe) else module
-    return module if isinstance(module, Moe) else None
 
 
 def decoded_layer_bytes(

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from mrs.architecture.norm_rope import Rope
 from mrs.architecture.slots import Slot
+
+if TYPE_CHECKING:
+    from mrs.architecture.mixers.moe_spec import Router
 
 
 class CacheShape(NamedTuple):
@@ -38,6 +42,11 @@ class FeedForward(ABC):
 
     has_own_norm = False
 
+    @property
+    def routing(self) -> Router | None:
+        """The router of its experts, if it has any."""
+        return None
+
     @abstractmethod
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         """The weights in a model of `hidden_size`."""
@@ -63,3 +72,27 @@ class Mixer(ABC):
         0 for a state, which is small compared with the weights.
         """
         return 0
+
+
+@dataclass(frozen=True)
+class NoMixer(Mixer):
+    """Nothing: the layer only transforms each token."""
+
+    rope: None = None
+
+    def slots(self, hidden_size: int) -> Iterator[Slot]:
+        return iter(())
+
+    @property
+    def cache_shape(self) -> CacheShape:
+        return CacheShape()
+
+
+@dataclass(frozen=True)
+class NoFeedForward(FeedForward):
+    """Nothing: the layer only mixes tokens."""
+
+    has_own_norm = True
+
+    def slots(self, hidden_size: int) -> Iterator[Slot]:
+        return iter(())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mrs.architecture.mixers.mixer import FeedForward
 from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.architecture.mixers.moe_spec import Moe
+from mrs.architecture.mixers.moe_spec import Moe, Router
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.slots import Slot, norm_slot
 
@@ -23,6 +23,10 @@ class MlpAndMoe(FeedForward):
     moe: Moe
     norm: Norm
     has_own_norm = True
+
+    @property
+    def routing(self) -> Router:
+        return self.moe.router
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         for name in ("norm", "norm_1", "norm_in", "norm_2"):

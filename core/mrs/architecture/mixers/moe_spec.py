@@ -50,13 +50,20 @@ class Moe(FeedForward):
     """Mixture of experts: the weighted sum of the outputs of the experts that the router chose.
 
     The `shared` expert runs for every token; with `shared_gate` its output is multiplied by the
-    sigmoid of a linear map of the token.
+    sigmoid of a linear map of the token. With a `latent` size a linear map before the experts
+    makes vectors of this size, on which they work, and one after them those of the hidden size.
     """
 
     router: Router
     expert: Mlp
     shared: Mlp | None = None
     shared_gate: bool = False
+    latent: int | None = None
+    latent_bias: bool = False
+
+    @property
+    def routing(self) -> Router:
+        return self.router
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         router = self.router
@@ -67,7 +74,12 @@ class Moe(FeedForward):
             yield Slot("ffn.router.input_norm", (hidden_size,), "vector", suffix="")
         if router.expert_scale:
             yield Slot("ffn.router.expert_scale", (router.experts,), "vector", suffix="")
-        yield from mlp_slots("ffn.experts.{expert}", self.expert, hidden_size, router.experts)
+        if self.latent is not None:
+            bias = self.latent_bias
+            yield Slot("ffn.latent_in", (self.latent, hidden_size), bias=bias)
+            yield Slot("ffn.latent_out", (hidden_size, self.latent), bias=bias)
+        width = self.latent or hidden_size
+        yield from mlp_slots("ffn.experts.{expert}", self.expert, width, router.experts)
         if self.shared is not None:
             yield from mlp_slots("ffn.shared", self.shared, hidden_size)
         if self.shared_gate:

@@ -13,6 +13,8 @@ from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
+from mrs.architecture.mixers.mamba2_spec import Mamba2
+from mrs.architecture.mixers.mixer import NoFeedForward, NoMixer
 from mrs.architecture.mixers.mla_spec import LatentAttention
 from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
 from mrs.architecture.mixers.mlp_spec import Mlp
@@ -31,6 +33,7 @@ from mrs.plan.memory.fused_activations import (
     fused_layer_bytes,
     fused_mlp_bytes,
 )
+from mrs.plan.memory.mamba2_activations import mamba2_bytes
 from mrs.sizes.delta_rule_workspace import chunk_bytes
 from mrs.sizes.quantization import decoding_bytes
 from mrs.storage import Storage
@@ -80,6 +83,7 @@ def _(moe: Moe, shape: ForwardShape, hidden_size: int, storage_of: StorageOf) ->
     route    x in float32 (unless it is), and the scores of all experts three times
     experts  four lists of (token, expert) pairs, the sum, and at worst one expert that gets
              all tokens: a copy of x and its MLP
+    latent   the linear maps before and after the experts, if they work on latent vectors
     shared   the sum and the shared expert; then the sum, two more of its size, and x in
              float32 if the shared expert has a gate
     """
@@ -88,8 +92,18 @@ def _(moe: Moe, shape: ForwardShape, hidden_size: int, storage_of: StorageOf) ->
     wide_x = 4 * shape.tokens * hidden_size if shape.activation.name != "F32" else 0
     scores = wide_x + 3 * 4 * shape.tokens * router.experts
     pairs = 4 * 8 * shape.tokens * router.top_k
-    expert = _mlp_bytes(moe.expert, shape, hidden_size, storage_of, "ffn.experts.0")
-    phases = [scores, pairs + 2 * x + expert]
+    width = moe.latent or hidden_size
+    expert = _mlp_bytes(moe.expert, shape, width, storage_of, "ffn.experts.0")
+    experts = pairs + 2 * shape.size(width) + expert
+    phases = [scores, experts]
+    if moe.latent is not None:
+        into = product_bytes(
+            shape, hidden_size, width, storage_of("ffn.latent_in"), bias=moe.latent_bias
+        )
+        out = product_bytes(
+            shape, width, hidden_size, storage_of("ffn.latent_out"), bias=moe.latent_bias
+        )
+        phases += [pairs + into, shape.size(width) + experts, pairs + shape.size(2 * width) + out]
     if moe.shared is not None:
         shared = _mlp_bytes(moe.shared, shape, hidden_size, storage_of, "ffn.shared")
         phases += [x + shared, 3 * x + (wide_x if moe.shared_gate else 0)]
@@ -111,9 +125,16 @@ def _(both: MlpAndMoe, shape: ForwardShape, hidden_size: int, storage_of: Storag
     return max(mlp, moe, 2 * x + norm)
 
 
+@module_bytes.register(NoMixer)
+@module_bytes.register(NoFeedForward)
+def _(nothing: object, shape: ForwardShape, hidden_size: int, storage_of: StorageOf) -> int:
+    return 0
+
+
 module_bytes.register(Attention, attention_bytes)
 module_bytes.register(LatentAttention, latent_attention_bytes)
 module_bytes.register(CrossAttention, cross_attention_bytes)
+module_bytes.register(Mamba2, mamba2_bytes)
 
 
 @module_bytes.register
