@@ -82,8 +82,8 @@ def _work(
 
 def chosen_share(spec: ModelSpec) -> float:
     """The fraction of all experts that one token uses; the least of all layers."""
-    routers = [layer.feed_forward.routing for layer in spec.layers]
-    return min((router.top_k / router.experts for router in routers if router), default=1.0)
+    routings = [layer.feed_forward.routing for layer in spec.layers]
+    return min((each.top_k / each.experts for each in routings if each), default=1.0)
 
 
 def decoded_share(parameter: Parameter, spec: ModelSpec) -> float:
@@ -96,9 +96,9 @@ def decoded_share(parameter: Parameter, spec: ModelSpec) -> float:
         return 0.0
     if parameter.layer is None:
         return 0.0 if parameter.role == "embedding" and not spec.tied_head else 1.0
-    router = spec.layers[parameter.layer].feed_forward.routing
-    if router is not None and ".ffn.experts." in parameter.name:
-        return router.top_k / router.experts
+    routing = spec.layers[parameter.layer].feed_forward.routing
+    if routing is not None and ".ffn.experts." in parameter.name:
+        return routing.top_k / routing.experts
     return 1.0
 
 

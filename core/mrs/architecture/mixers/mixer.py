@@ -8,13 +8,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from mrs.architecture.norm_rope import Rope
 from mrs.architecture.slots import Slot
-
-if TYPE_CHECKING:
-    from mrs.architecture.mixers.moe_spec import Router
 
 
 class CacheShape(NamedTuple):
@@ -34,6 +31,13 @@ class CacheShape(NamedTuple):
     float32_values: int = 0
 
 
+class Routing(NamedTuple):
+    """A token uses `top_k` of `experts`."""
+
+    top_k: int
+    experts: int
+
+
 class FeedForward(ABC):
     """A module that transforms each token by itself.
 
@@ -43,8 +47,8 @@ class FeedForward(ABC):
     has_own_norm = False
 
     @property
-    def routing(self) -> Router | None:
-        """The router of its experts, if it has any."""
+    def routing(self) -> Routing | None:
+        """How many experts it has and uses, if it has any."""
         return None
 
     @abstractmethod

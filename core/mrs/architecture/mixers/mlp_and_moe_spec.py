@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mrs.architecture.mixers.mixer import FeedForward
+from mrs.architecture.mixers.mixer import FeedForward, Routing
 from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.architecture.mixers.moe_spec import Moe, Router
+from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.slots import Slot, norm_slot
 
@@ -25,8 +25,8 @@ class MlpAndMoe(FeedForward):
     has_own_norm = True
 
     @property
-    def routing(self) -> Router:
-        return self.moe.router
+    def routing(self) -> Routing:
+        return self.moe.routing
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         for name in ("norm", "norm_1", "norm_in", "norm_2"):

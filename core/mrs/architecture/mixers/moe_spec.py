@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from mrs.architecture.mixers.mixer import FeedForward
+from mrs.architecture.mixers.mixer import FeedForward, Routing
 from mrs.architecture.mixers.mlp_spec import Mlp, mlp_slots
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.slots import Slot
@@ -62,8 +62,8 @@ class Moe(FeedForward):
     latent_bias: bool = False
 
     @property
-    def routing(self) -> Router:
-        return self.router
+    def routing(self) -> Routing:
+        return Routing(self.router.top_k, self.router.experts)
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         router = self.router
