@@ -27,6 +27,8 @@ _NEMOTRON: dict[str, Any] = {
     "n_routed_experts": 4,
     "moe_intermediate_size": 24,
     "moe_shared_expert_intermediate_size": 40,
+    # transformers limits steps in prompts, but not in replies.
+    "time_step_min": 1e-6,
 }
 
 MAMBAS: tuple[Case, ...] = (
@@ -51,7 +53,6 @@ MAMBAS: tuple[Case, ...] = (
             "n_group": 2,
             "topk_group": 1,
             "num_experts_per_tok": 1,
-            "time_step_min": 0.2,
             "layer_norm_epsilon": 1e-3,
         },
         None,
@@ -69,7 +70,6 @@ MAMBAS: tuple[Case, ...] = (
             "mamba_d_conv": 3,
             "mamba_conv_bias": False,
             "mamba_proj_bias": True,
-            "time_step_limit": [0.3, 0.9],
             "tie_word_embeddings": True,
             "attention_bias": True,
             "embedding_multiplier": 12.0,
