@@ -17,6 +17,7 @@ from gguf_hybrids import (
     converted_state_tensor,
     hybrid_config,
     regroup_projections,
+    tile_value_heads,
     write_hybrid,
 )
 from gguf_mixtures import split_latent_maps, split_pairs, stack_experts, write_mixture
@@ -26,20 +27,20 @@ from torch import Tensor
 
 _ARCHS = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}
 #: Architectures whose q and k rows are reordered so that rotary pairs are neighbours.
-_PERMUTED = ("llama", "granite", "smollm3")
-_SHIFTED_NORMS = ("gemma", "gemma2", "gemma3", "qwen3next")
+_PERMUTED = ("llama", "granite", "smollm3", "arcee", "mistral3")
+_SHIFTED_NORMS = ("gemma", "gemma2", "gemma3", "qwen3next", "qwen35", "qwen35moe")
 
 
 def write_gguf(truth: Reference, path: Path) -> None:
     arch = truth.case.gguf
     assert arch is not None
-    tensors = load_file(truth.folder / "model.safetensors")
+    tensors = _text_tensors(truth)
     config = hybrid_config(arch, truth.config.to_dict(), tensors)
     writer = gguf.GGUFWriter(path, arch)
     _write_metadata(writer, arch, config)
     names = gguf.get_tensor_name_map(_ARCHS[arch], config["num_hidden_layers"])
     converted = split_latent_maps(split_pairs(stack_experts(tensors)), config)
-    converted = regroup_projections(converted, config)
+    converted = regroup_projections(tile_value_heads(arch, converted, config), config)
     for name, tensor in converted.items():
         known = names.get_name(name, try_suffixes=(".weight", ".bias"))
         mapped = name if name.startswith("blk.") else known
@@ -51,6 +52,12 @@ def write_gguf(truth: Reference, path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _text_tensors(truth: Reference) -> dict[str, Tensor]:
+    """All tensors of the file, under the names that they have in a text model."""
+    tensors = load_file(truth.folder / "model.safetensors")
+    return {name.replace("model.language_model.", "model."): t for name, t in tensors.items()}
 
 
 def _head_dim(config: dict[str, Any]) -> int:
@@ -118,6 +125,18 @@ def _write_special(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -
         writer.add_rope_scaling_orig_ctx_len(config["original_max_position_embeddings"])
         if "long_factor" in _rope(config):
             writer.add_rope_scaling_attn_factors(_longrope_magnitude(config))
+    if arch in ("exaone4", "cohere2"):
+        writer.add_sliding_window(config["sliding_window"] or 0)
+    if arch == "exaone4":
+        kinds = config["layer_types"]
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in kinds])
+    if arch == "cohere2":
+        writer.add_logit_scale(config["logit_scale"])
+    if arch in ("cohere2", "glm4moe", "minimax-m2"):
+        writer.add_rope_dimension_count(int(_head_dim(config) * part))
+    if "llama_4_scaling_beta" in _rope(config):
+        writer.add_attn_temperature_scale(_rope(config)["llama_4_scaling_beta"])
+        writer.add_rope_scaling_yarn_log_mul(_rope(config)["mscale_all_dim"])
     if arch == "granite":
         writer.add_attention_scale(config["attention_multiplier"])
         writer.add_embedding_scale(config["embedding_multiplier"])

@@ -11,21 +11,25 @@ from torch import Tensor
 
 def hybrid_config(arch: str, config: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Any]:
     """The config under the keys that others have, with what is given for each layer."""
-    if arch != "lfm2":
+    if arch not in ("lfm2", "lfm2moe"):
         return config
+    if arch == "lfm2moe":
+        intermediate = config["intermediate_size"]
+    else:
+        intermediate = tensors["model.layers.0.feed_forward.w1.weight"].shape[0]
     heads = config["num_key_value_heads"]
     return {
         **config,
         "rms_norm_eps": config["norm_eps"],
-        "intermediate_size": tensors["model.layers.0.feed_forward.w1.weight"].shape[0],
+        "intermediate_size": intermediate,
         "num_key_value_heads": [heads * (t != "conv") for t in config["layer_types"]],
     }
 
 
 def write_hybrid(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -> None:
-    if arch == "lfm2":
+    if arch in ("lfm2", "lfm2moe"):
         writer.add_shortconv_l_cache(config["conv_L_cache"])
-    if arch == "qwen3next":
+    if arch in ("qwen3next", "qwen35", "qwen35moe"):
         value_heads = config["linear_num_value_heads"]
         writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
         writer.add_ssm_state_size(config["linear_key_head_dim"])
@@ -36,6 +40,35 @@ def write_hybrid(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -> 
         writer.add_rope_dimension_count(
             int(config["head_dim"] * config["rope_parameters"]["partial_rotary_factor"])
         )
+        if arch != "qwen3next":
+            writer.add_rope_dimension_sections([1, 1, 0, 0])
+
+
+def tile_value_heads(
+    arch: str, tensors: dict[str, Tensor], config: dict[str, Any]
+) -> dict[str, Tensor]:
+    """All tensors of Qwen 3.5, value heads in the order in which key heads repeat one by one."""
+    if arch not in ("qwen35", "qwen35moe"):
+        return tensors
+    keys = config["linear_num_key_heads"]
+    repeats = config["linear_num_value_heads"] // keys
+
+    def tiled(tensor: Tensor, dim: int = 0) -> Tensor:
+        heads = tensor.unflatten(dim, (keys, repeats, -1))
+        return heads.transpose(dim, dim + 1).flatten(dim, dim + 2)
+
+    rest = 2 * keys * config["linear_key_head_dim"]
+    found = {}
+    for name, tensor in tensors.items():
+        kind = name.partition("linear_attn.")[2]
+        if kind in ("in_proj_qkv.weight", "conv1d.weight"):
+            tensor = torch.cat((tensor[:rest], tiled(tensor[rest:])))
+        elif kind == "out_proj.weight":
+            tensor = tiled(tensor, 1)
+        elif kind and kind != "norm.weight":
+            tensor = tiled(tensor)
+        found[name] = tensor
+    return found
 
 
 def converted_state_tensor(name: str, tensor: Tensor) -> Tensor:

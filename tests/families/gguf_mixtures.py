@@ -13,12 +13,13 @@ _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
 
 
 def write_mixture(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -> None:
-    keys = ("num_local_experts", "num_experts", "n_routed_experts")
+    keys = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
     experts = next((config[key] for key in keys if config.get(key)), None)
     if experts is None:
         return
     writer.add_expert_count(experts)
-    writer.add_expert_used_count(config["num_experts_per_tok"])
+    chosen = (config.get(key) for key in ("num_experts_per_tok", "moe_topk", "moe_k"))
+    writer.add_expert_used_count(next(count for count in chosen if count))
     if arch == "gpt-oss":
         writer.add_sliding_window(config["sliding_window"])
     if arch == "phimoe":
@@ -31,6 +32,31 @@ def write_mixture(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) ->
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
     if arch == "deepseek2":
         _write_deepseek(writer, config)
+    if arch in ("glm4moe", "dots1"):
+        _write_sigmoid(writer, config)
+    if arch in ("lfm2moe", "minimax-m2"):
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if arch == "lfm2moe":
+        writer.add_leading_dense_block_count(config["num_dense_layers"])
+    if arch == "hunyuan-moe":
+        writer.add_expert_shared_feed_forward_length(config["intermediate_size"])
+    if arch == "ernie4_5-moe":
+        shared = config["moe_num_shared_experts"]
+        writer.add_expert_shared_feed_forward_length(config["moe_intermediate_size"] * shared)
+        writer.add_expert_shared_count(shared)
+        writer.add_interleave_moe_layer_step(config["moe_layer_interval"])
+        writer.add_leading_dense_block_count(config["moe_layer_start_index"])
+
+
+def _write_sigmoid(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    """DeepSeek V3's experts with ordinary attention."""
+    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    writer.add_expert_shared_count(config["n_shared_experts"])
+    writer.add_expert_weights_scale(config["routed_scaling_factor"])
+    writer.add_expert_weights_norm(config["norm_topk_prob"])
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_expert_group_count(config["n_group"])
+    writer.add_expert_group_used_count(config["topk_group"])
 
 
 def _write_deepseek(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
@@ -69,8 +95,16 @@ def stack_experts(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         else:
             stacked[name] = tensor
     for name, of in experts.items():
-        stacked[name] = torch.stack([of[number] for number in range(len(of))])
+        stacked[_spelled(name)] = torch.stack([of[number] for number in range(len(of))])
     return stacked
+
+
+def _spelled(name: str) -> str:
+    """LFM 2's names of experts as gguf-py knows them."""
+    if "feed_forward" in name:
+        for short, long in (("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj")):
+            name = name.replace(f".{short}.", f".{long}.")
+    return name
 
 
 def split_latent_maps(tensors: dict[str, Tensor], config: dict[str, Any]) -> dict[str, Tensor]:
@@ -80,8 +114,14 @@ def split_latent_maps(tensors: dict[str, Tensor], config: dict[str, Any]) -> dic
     """
     split: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
+        if name.endswith("correction_bias"):  # some files have it as one row
+            split[name.replace("correction_bias", "correction.bias")] = tensor.flatten()
+            continue
+        if name.endswith("expert_bias"):
+            split[f"{name}.bias"] = tensor
+            continue
         if not name.endswith("kv_b_proj.weight"):
-            split[name.replace("correction_bias", "correction.bias")] = tensor
+            split[name] = tensor
             continue
         sizes = config["qk_nope_head_dim"], config["v_head_dim"]
         per_head = tensor.view(config["num_attention_heads"], sum(sizes), -1)

@@ -9,8 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from case import WINDOW, Case
+from delta_net_cases import DELTA_NETS
+from dense_cases import DENSE
+from gemma4_cases import GEMMA4
 from hybrid_cases import HYBRIDS
+from mamba_cases import MAMBAS
 from mixture_cases import MIXTURES
+from routed_cases import ROUTED
 
 
 def _rope(kind: str, **values: Any) -> dict[str, Any]:
@@ -234,4 +239,9 @@ CASES: tuple[Case, ...] = (
     ),
     *MIXTURES,
     *HYBRIDS,
+    *DELTA_NETS,
+    *MAMBAS,
+    *DENSE,
+    *GEMMA4,
+    *ROUTED,
 )

@@ -5,16 +5,33 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
 from case import PROMPT_TOKENS, Case
 from torch import Tensor
 
+#: What transformers takes for parts of vision models only.
+OTHER_CLASSES = {"mistral4": transformers.Mistral4ForCausalLM}
+
 REPLY_TOKENS = 16
 SECOND_TURN_TOKENS = 12
 #: Matrices that are never rounded: what experts and decays are chosen by, and convolutions.
-KEPT_EXACT = ("gate.weight", "router.weight", "in_proj_ba.weight", "conv1d.weight", "conv.weight")
+KEPT_EXACT = (
+    "gate.weight",
+    "gate.wg.weight",
+    "router.proj.weight",
+    "router.weight",
+    "correction_bias",
+    "in_proj_ba.weight",
+    "in_proj_b.weight",
+    "in_proj_a.weight",
+    "conv1d.weight",
+    "conv.weight",
+)
+#: What the classes of routers are called.
+ROUTERS = ("Router", "Gate")
 
 
 @dataclass(frozen=True)
@@ -44,7 +61,7 @@ class Reference:
 def make_reference(case: Case, folder: Path) -> Reference:
     torch.manual_seed(sum(map(ord, case.id)))
     config = transformers.AutoConfig.for_model(case.family, **case.config)
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model = _new_model(case, config)
     model = model.float().eval()
     _randomize_vectors(model)
     model.save_pretrained(folder)
@@ -54,7 +71,7 @@ def make_reference(case: Case, folder: Path) -> Reference:
         if parameter.ndim > 1 and not name.endswith(KEPT_EXACT):
             parameter.copy_(parameter.bfloat16())
     prompt = torch.randint(config.vocab_size, (1, PROMPT_TOKENS))
-    if any(type(part).__name__.endswith("Router") for part in model.modules()):
+    if any(type(part).__name__.endswith(ROUTERS) for part in model.modules()):
         prompt = _unambiguous_prompt(rounded)
     prompt_logits = model(prompt).logits[0]
     settings = {
@@ -83,26 +100,32 @@ def make_reference(case: Case, folder: Path) -> Reference:
     )
 
 
+def _new_model(case: Case, config: transformers.PreTrainedConfig) -> Any:
+    if case.family in OTHER_CLASSES:
+        return OTHER_CLASSES[case.family]._from_config(config, attn_implementation="eager")
+    return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+
+
 def _unambiguous_prompt(model: torch.nn.Module) -> Tensor:
     """A prompt (1, 48) whose experts stay the same when what they are chosen by changes a little.
 
     Where two experts are nearly as good for one of its tokens, rounding would swap them.
     """
     prompts = torch.randint(model.config.vocab_size, (64, PROMPT_TOKENS))
-    routers = [part for part in model.modules() if type(part).__name__.endswith("Router")]
-    seen: list[Tensor] = []
+    routers = [part for part in model.modules() if type(part).__name__.endswith(ROUTERS)]
+    seen: list[tuple[Tensor, ...]] = []
     hooks = [
-        router.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        router.register_forward_pre_hook(lambda _, inputs: seen.append(inputs))
         for router in routers
     ]
     model(prompts)
     for hook in hooks:
         hook.remove()
     swaps = torch.zeros(len(prompts))
-    for router, x in zip(routers, seen, strict=True):
-        _, weights, chosen = (result.sort(-1).values for result in router(x))
+    for router, (x, *rest) in zip(routers, seen, strict=True):
+        _, weights, chosen = (result.sort(-1).values for result in router(x, *rest))
         for _ in range(32):
-            changed = router(x * (1 + 0.02 * torch.randn_like(x)))
+            changed = router(x * (1 + 0.02 * torch.randn_like(x)), *rest)
             _, new_weights, new_chosen = (result.sort(-1).values for result in changed)
             moved = (new_chosen != chosen) | ((new_weights - weights).abs() > 0.1)
             swaps += moved.view(len(prompts), -1).sum(-1)
@@ -115,8 +138,10 @@ def _randomize_vectors(model: torch.nn.Module) -> None:
 
     The biases of experts are stacked.
     """
-    corrections = (buffer for name, buffer in model.named_buffers() if "correction" in name)
-    stacked = {p for name, p in model.named_parameters() if name.endswith("proj_bias")}
+    kinds = ("correction_bias", "expert_bias")
+    corrections = (buffer for name, buffer in model.named_buffers() if name.endswith(kinds))
+    endings = ("proj_bias", "correction_bias")
+    stacked = {p for name, p in model.named_parameters() if name.endswith(endings)}
     for parameter in (*model.parameters(), *corrections):
         if parameter.ndim == 1 or parameter in stacked:
             parameter += 0.3 * torch.randn_like(parameter)

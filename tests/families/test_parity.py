@@ -70,7 +70,9 @@ def test_engine(model: Loaded, truth: Reference, kv_cache: bool) -> None:
 def test_bf16(truth: Reference) -> None:
     half = load(ModelSource(str(truth.folder), "safetensors"), dtype="bf16")
     logits = Conversation(half.decoder).feed(truth.prompt)
-    assert difference(logits, truth.rounded_logits) < 2e-2
+    # Gemma 4 does not scale its scores, so that the rounding of cached keys counts for more.
+    tolerance = 0.15 if truth.case.family.startswith("gemma4") else 2e-2
+    assert difference(logits, truth.rounded_logits) < tolerance
 
 
 @pytest.mark.table("planned bytes")
@@ -84,6 +86,8 @@ def test_config_as_transformers_4_spells_it(
     model: Loaded, truth: Reference, tmp_path: Path
 ) -> None:
     config = json.loads((truth.folder / "config.json").read_text())
+    if _kind(config) == "proportional":
+        pytest.skip("transformers 4 has no such rope")
     old = _as_transformers_4(config)
     for key in _follows_from_the_rest(truth, config):
         del old[key]
@@ -113,8 +117,10 @@ def describe_with(folder: Path, config: Mapping[str, Any], copy: Path):
 
 def _as_transformers_4(config: dict[str, Any]) -> dict[str, Any]:
     old = dict(config)
-    rope = old.pop("rope_parameters")
+    rope = old.pop("rope_parameters", None)
     old["torch_dtype"] = old.pop("dtype")
+    if rope is None:
+        return old
     if "full_attention" in rope:
         old["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
         rope = dict(rope["full_attention"])
@@ -122,7 +128,7 @@ def _as_transformers_4(config: dict[str, Any]) -> dict[str, Any]:
     old["rope_theta"] = rope.pop("rope_theta")
     if "partial_rotary_factor" in rope:
         old["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
-    if rope.pop("rope_type") == "default":
+    if rope.pop("rope_type") == "default" and not rope:
         old["rope_scaling"] = None
     else:
         old["rope_scaling"] = {**rope, "type": _kind(config)}
@@ -131,6 +137,8 @@ def _as_transformers_4(config: dict[str, Any]) -> dict[str, Any]:
 
 def _follows_from_the_rest(truth: Reference, config: dict[str, Any]) -> list[str]:
     """Lists by layer that older configs leave to the reader."""
+    if "layer_types" in config and config.get("sliding_window", 1) is None:
+        return []  # EXAONE 4's class cannot derive them
     keys = [key for key in ("layer_types", "no_rope_layers") if key in config]
     stated = {k: v for k, v in truth.case.config.items() if k not in keys}
     derived = transformers.AutoConfig.for_model(truth.case.family, **stated).to_dict()
@@ -138,5 +146,5 @@ def _follows_from_the_rest(truth: Reference, config: dict[str, Any]) -> list[str
 
 
 def _kind(config: dict[str, Any]) -> str:
-    rope = config["rope_parameters"]
+    rope = config.get("rope_parameters") or {"rope_type": None}
     return rope.get("full_attention", rope)["rope_type"]

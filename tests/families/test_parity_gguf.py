@@ -14,6 +14,8 @@ from mrs.request import ModelSource
 
 LLAMA_CPP_TOLERANCE = 1e-3
 UNLIKE_LLAMA_CPP = {
+    "exaone4-default": "it takes only models of 64 layers to have windows",
+    "exaone4-odd": "it takes only models of 64 layers to have windows",
     "qwen3_next-odd": "it takes keys and values of a delta net to be of one size",
     "phimoe-default": "it weighs the chosen experts by plain softmax",
     "phimoe-odd": "it weighs the chosen experts by plain softmax",

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import pytest
 import torch
+from delta_net_cases import DELTA_NETS
 from hybrid_cases import HYBRIDS
+from mamba_cases import MAMBAS
 from mixture_cases import MIXTURES
+from routed_cases import ROUTED
 from running import TOLERANCE, Conversation, difference, load
 
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.request import ModelSource
 
+STATES = [*HYBRIDS, *DELTA_NETS, *MAMBAS]
 
-@pytest.mark.parametrize("case", HYBRIDS, ids=lambda case: case.id)
+
+@pytest.mark.parametrize("case", STATES, ids=lambda case: case.id)
 def test_restored_states_go_on(case, references) -> None:
     truth = references(case)
     model = load(ModelSource(str(truth.folder), "safetensors"))
@@ -29,7 +34,7 @@ def test_restored_states_go_on(case, references) -> None:
     assert torch.equal(again.feed(truth.second_turn), first)
 
 
-@pytest.mark.parametrize("case", [*MIXTURES, *HYBRIDS], ids=lambda case: case.id)
+@pytest.mark.parametrize("case", [*MIXTURES, *ROUTED, *STATES], ids=lambda case: case.id)
 @torch.inference_mode()
 def test_sequences_of_a_batch_do_not_mix(case, references) -> None:
     """One goes on, the other begins, in one pass."""

@@ -24,26 +24,41 @@ _VISION: dict[str, Any] = {
 }
 
 
+_QWEN_VISION: dict[str, Any] = {
+    "depth": 1,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_heads": 2,
+    "out_hidden_size": 64,
+    "num_position_embeddings": 16,
+}
+
+
 def _text_config(case_id: str) -> dict[str, Any]:
     case = next(case for case in CASES if case.id == case_id)
     return {**case.config, "model_type": case.family}
 
 
 @pytest.mark.parametrize(
-    ("config_class", "text", "vision_type"),
+    ("config_class", "text", "vision"),
     [
         (transformers.Gemma3Config, "gemma3_text-odd", "siglip_vision_model"),
         (transformers.Mistral3Config, "mistral-default", "pixtral"),
         (transformers.Idefics3Config, "llama-default", "idefics3_vision"),
         (transformers.SmolVLMConfig, "llama-default", "smolvlm_vision"),
+        (transformers.Qwen3_5Config, "qwen3_5_text-odd", _QWEN_VISION),
+        (transformers.Qwen3_5MoeConfig, "qwen3_5_moe_text-odd", _QWEN_VISION),
     ],
+    ids=lambda value: value if isinstance(value, str) else None,
 )
 @torch.no_grad()
-def test_text_alone(config_class: type[Any], text: str, vision_type: str, tmp_path: Path) -> None:
+def test_text_alone(
+    config_class: type[Any], text: str, vision: str | dict[str, Any], tmp_path: Path
+) -> None:
     torch.manual_seed(3)
     config = config_class(
         text_config=_text_config(text),
-        vision_config={**_VISION, "model_type": vision_type},
+        vision_config={**_VISION, "model_type": vision} if isinstance(vision, str) else vision,
         image_token_index=159,
     )
     model = transformers.AutoModelForImageTextToText.from_config(

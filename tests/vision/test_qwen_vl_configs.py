@@ -148,11 +148,6 @@ def test_published(name: str) -> None:
         ({"rope_scaling": {"mrope_section": [64, 0, 0]}}, NotReadable, "at least 1"),
         ({"rope_scaling": {"type": "mrope"}}, NotReadable, "lacks 'mrope_section'"),
         (
-            {"rope_scaling": {"mrope_section": [16, 24, 24], "mrope_interleaved": True}},
-            Unsupported,
-            "mrope_interleaved",
-        ),
-        (
             {"rope_scaling": {"mrope_section": [16, 24, 24], "type": "dynamic", "factor": 2.0}},
             Unsupported,
             "rope scaling 'dynamic'",

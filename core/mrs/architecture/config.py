@@ -21,6 +21,7 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "quick_gelu": "quick_gelu",
+    "relu2": "relu2",
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from mrs.architecture.binding import Parameter, WeightTransform
@@ -21,6 +21,7 @@ TowerKey = Literal["vision_config", "img_processor"]
 TOWER_KEYS: tuple[TowerKey, ...] = get_args(TowerKey)
 #: Prefix of the language model's tensor names in multimodal checkpoints.
 _LANGUAGE_MODEL = "language_model."
+_MODEL = "model."
 
 
 class _Tensor(Protocol):
@@ -68,15 +69,16 @@ def has_tower(checkpoint: CheckpointHeaders) -> bool:
 def read_safetensors(checkpoint: CheckpointHeaders, arch: str | None) -> ReadModel:
     where = checkpoint.model_id
     values, prefix = text_config(checkpoint.config, checkpoint.tensors)
+    values, rename, others = _inner_model(values, checkpoint.tensors)
     family = family_by_name(arch or model_type(values, where))
     config = Config({**family.defaults, **values}, where)
     full = family.read(config)
     spec = full.without_cross_attention()
-    names = {**SAFETENSORS, **family.safetensors}
+    names = {slot: rename(name) for slot, name in {**SAFETENSORS, **family.safetensors}.items()}
     parameters = text_parameters(checkpoint, family, config, spec, names, prefix)
     removed = set(range(len(full.layers))) - set(spec.file_layer_indices)
     unused = (names["layer"].format(layer=index) for index in sorted(removed))
-    return ReadModel(spec, parameters, prefix, (*family.ignored, *unused))
+    return ReadModel(spec, parameters, prefix, (*family.ignored, *unused, *others))
 
 
 def text_parameters(
@@ -97,6 +99,30 @@ def text_parameters(
         transforms=transforms,
         quantization=read_quantization(config),
     )
+
+
+def _inner_model(
+    config: Mapping[str, Any], tensors: Collection[str]
+) -> tuple[Mapping[str, Any], Callable[[str], str], set[str]]:
+    """(config, new spelling of tensor names, prefixes of other modules) of the language model.
+
+    Files of multimodal models may have it under `model.language_model`, with the head outside.
+    """
+    inside = f"{_MODEL}{_LANGUAGE_MODEL}"
+    if not any(name.startswith(inside) for name in tensors):
+        return config, str, set()
+    modules = {f"{_MODEL}{name.split('.')[1]}." for name in tensors if name.startswith(_MODEL)}
+    text = config.get("text_config")
+    if isinstance(text, Mapping):
+        # Either of the two configs may say whether the head is tied; the tensors are certain.
+        tied = "lm_head.weight" not in tensors
+        quantization = config.get("quantization_config")
+        config = {"quantization_config": quantization, **text, "tie_word_embeddings": tied}
+
+    def rename(name: str) -> str:
+        return inside + name.removeprefix(_MODEL) if name.startswith(_MODEL) else name
+
+    return config, rename, modules - {inside}
 
 
 def model_type(config: Mapping[str, Any], where: str) -> str:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pkgutil
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 
 from mrs.architecture.family import Family
 from mrs.errors import Unsupported
+
+#: How many families an error suggests.
+MOST_NAMED = 5
 
 
 @cache
@@ -48,7 +52,8 @@ def family_by_gguf_arch(arch: str) -> Family:
 
 
 def _unknown(name: str) -> Unsupported:
+    alike = get_close_matches(name.lower().replace("-", "_"), families(), n=MOST_NAMED, cutoff=0)
     return Unsupported(
         f"the architecture {name!r} is not known",
-        hint=f"choose one of {', '.join(families())}",
+        hint=f"the README lists all; the most similar names are {', '.join(alike)}",
     )

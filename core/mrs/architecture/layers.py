@@ -1,7 +1,8 @@
 """A decoder layer as a frozen value.
 
 A layer mixes tokens (attention, convolution, …) and then transforms each token (an MLP or a
-mixture of experts). Layers with the same settings compare equal, so a plan can count them.
+mixture of experts), or does only one of both. Layers with the same settings compare equal, so a
+plan can count them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from mrs.architecture.mixers.mixer import FeedForward, Mixer
+from mrs.architecture.mixers.mixer import FeedForward, Mixer, NoMixer
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.slots import Slot, norm_slot
 
@@ -22,29 +23,57 @@ class Layer:
     style       x becomes
     `pre`       x + mixer(norm(x)), then x + feed_forward(norm(x))
     `sandwich`  as `pre`, with a further norm on what is added
+    `post`      x + norm(mixer(x)), then x + norm(feed_forward(x))
     `gated`     as `pre`, with what is added multiplied by the tanh of a learned scalar
     `parallel`  x + mixer(norm(x)) + feed_forward(norm(x)), with one norm
 
-    `residual_scale` multiplies what is added.
+    `residual_scale` multiplies what is added. With `output_scale` a learned scalar multiplies the
+    layer's output.
     """
 
     mixer: Mixer
     feed_forward: FeedForward
     norm: Norm
-    style: Literal["pre", "sandwich", "gated", "parallel"] = "pre"
+    style: Literal["pre", "sandwich", "post", "gated", "parallel"] = "pre"
     residual_scale: float = 1.0
+    output_scale: bool = False
+
+    @property
+    def has_pre_norms(self) -> bool:
+        """Whether mixer and feed-forward module read the norm of x."""
+        return self.style != "post"
+
+    @property
+    def has_mixer_norm(self) -> bool:
+        """Whether the mixer reads a norm of x."""
+        return self.has_pre_norms and not isinstance(self.mixer, NoMixer)
+
+    @property
+    def has_feed_forward_norm(self) -> bool:
+        """Whether the feed-forward module reads another norm of x than the mixer."""
+        return (
+            self.has_pre_norms and self.style != "parallel" and not self.feed_forward.has_own_norm
+        )
+
+    @property
+    def has_post_norms(self) -> bool:
+        """Whether there are norms on what is added."""
+        return self.style in ("sandwich", "post")
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         """The weights in a model of `hidden_size`."""
-        yield norm_slot("mixer.norm", hidden_size, self.norm)
+        if self.has_mixer_norm:
+            yield norm_slot("mixer.norm", hidden_size, self.norm)
         yield from self.mixer.slots(hidden_size)
-        if self.style == "sandwich":
+        if self.has_post_norms:
             yield norm_slot("mixer.post_norm", hidden_size, self.norm)
         if self.style == "gated":
             yield Slot("mixer.residual_gate", (1,), "vector", suffix="")
             yield Slot("ffn.residual_gate", (1,), "vector", suffix="")
-        if self.style != "parallel":
+        if self.has_feed_forward_norm:
             yield norm_slot("ffn.norm", hidden_size, self.norm)
         yield from self.feed_forward.slots(hidden_size)
-        if self.style == "sandwich":
+        if self.has_post_norms:
             yield norm_slot("ffn.post_norm", hidden_size, self.norm)
+        if self.output_scale:
+            yield Slot("output_scale", (1,), "vector", suffix="")

@@ -24,7 +24,7 @@ class RopeScaling:
     sequences beyond the trained length. Both are empty if a GGUF file has them as tensors.
     """
 
-    kind: Literal["linear", "llama3", "yarn", "dynamic", "longrope", "factors"]
+    kind: Literal["linear", "llama3", "yarn", "dynamic", "longrope", "factors", "proportional"]
     values: tuple[tuple[str, float], ...] = ()
     factors: tuple[float, ...] = ()
     long_factors: tuple[float, ...] = ()
@@ -58,12 +58,22 @@ class RopeScaling:
 
 
 @dataclass(frozen=True)
+class QueryScale:
+    """A factor of the queries: 1 + beta * ln(1 + floor((position + offset) / length))."""
+
+    beta: float
+    length: float
+    offset: int = 0
+
+
+@dataclass(frozen=True)
 class Rope:
     """Rotary position embedding of the first `dim` values of each head.
 
     Pairs are (i, i + dim/2), or (2i, 2i + 1) if `interleaved`. `sections` is set for multimodal
     rope (arXiv 2409.12191): the numbers of pairs that rotate by a token's position in time, by its
-    row and by its column.
+    row and by its column. With `interleaved_sections` pair 3i + 1 rotates by the row and pair
+    3i + 2 by the column, as long as there are pairs of that section; all others rotate by time.
     """
 
     dim: int
@@ -71,3 +81,14 @@ class Rope:
     scaling: RopeScaling | None = None
     interleaved: bool = False
     sections: tuple[int, ...] = ()
+    interleaved_sections: bool = False
+
+    @property
+    def axes(self) -> list[int]:
+        """By which position each pair rotates: 0 time, 1 row, 2 column; [] without sections."""
+        if not self.interleaved_sections:
+            return [axis for axis, pairs in enumerate(self.sections) for _ in range(pairs)]
+        return [
+            axis if pair < 3 * self.sections[axis] else 0
+            for pair, axis in ((pair, pair % 3) for pair in range(sum(self.sections)))
+        ]

@@ -167,20 +167,26 @@ class _Binding:
         return not any(self._has(slot.name, prefix, slot.suffix) for slot in slots)
 
     def _has(self, slot_name: str, prefix: str, suffix: str) -> bool:
-        return prefix + self._tensor(slot_name, suffix)[0].format(expert=0) in self.tensors
+        return self._is_there(prefix + self._tensor(slot_name, prefix, suffix)[0])
 
-    def _tensor(self, slot_name: str, suffix: str) -> tuple[str, bool]:
+    def _is_there(self, name: str) -> bool:
+        return name.format(expert=0) in self.tensors
+
+    def _tensor(self, slot_name: str, prefix: str, suffix: str) -> tuple[str, bool]:
         """(name of the tensor in the file, whether it stores transposed matrices).
 
-        A table may have an entry for the slot with its suffix, which is then the complete name.
+        A table may have an entry for the slot with its suffix, which is then the complete name,
+        unless the file has the tensor of the entry without it.
         """
-        exact = self.names.get(slot_name + suffix)
+        exact, usual = self.names.get(slot_name + suffix), self.names.get(slot_name)
+        if exact is not None and usual is not None and self._is_there(prefix + usual + suffix):
+            exact = None
         module = self.names[slot_name] if exact is None else exact
         name = module.removesuffix(TRANSPOSED) + (suffix if exact is None else "")
         return name, suffix == ".weight" and module.endswith(TRANSPOSED)
 
     def _source(self, slot: Slot, rows: _SlotRows, prefix: str, suffix: str) -> _Source:
-        tensor, transposed = self._tensor(rows.name, suffix)
+        tensor, transposed = self._tensor(rows.name, prefix, suffix)
         return _Source(
             prefix + tensor,
             rows,

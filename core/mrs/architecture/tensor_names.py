@@ -64,6 +64,12 @@ SAFETENSORS: dict[str, str] = {
     "ffn.shared_gate": "mlp.shared_expert_gate",
 }
 
+#: Names of families whose files may have all experts of a layer in two tensors.
+STACKED_EXPERTS: dict[str, str] = {
+    "ffn.experts.{expert}.gate_up.weight": "mlp.experts.gate_up_proj",
+    "ffn.experts.{expert}.down.weight": "mlp.experts.down_proj",
+}
+
 GGUF: dict[str, str] = {
     "embedding": "token_embd",
     "norm": "output_norm",
@@ -124,6 +130,7 @@ FUSED: dict[str, tuple[str, ...]] = {
     "mixer.kv_b": ("mixer.k_b", "mixer.v_b"),
     "ffn.gate_up": ("ffn.gate", "ffn.up"),
     "ffn.experts.{expert}.gate_up": ("ffn.experts.{expert}.gate", "ffn.experts.{expert}.up"),
+    "ffn.shared.gate_up": ("ffn.shared.gate", "ffn.shared.up"),
     "ffn.experts.{expert}.gate_up_pairs": ("ffn.experts.{expert}.gate", "ffn.experts.{expert}.up"),
 }
 

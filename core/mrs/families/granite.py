@@ -26,14 +26,24 @@ def read(config: Config) -> ModelSpec:
         norm,
         residual_scale=config.number("residual_multiplier", 1.0),
     )
-    return decoder(
-        config,
-        "granite",
-        [layer] * layer_count(config),
-        norm,
-        embedding_scale=config.number("embedding_multiplier", 1.0),
-        logit_scale=1 / config.positive_number("logits_scaling", 1.0),
-    )
+    layers = [layer] * layer_count(config)
+    return decoder(config, "granite", layers, norm, **read_multipliers(config))
+
+
+def read_multipliers(config: Config) -> dict[str, float]:
+    """The factors of embeddings and logits."""
+    return {
+        "embedding_scale": config.number("embedding_multiplier", 1.0),
+        "logit_scale": 1 / config.positive_number("logits_scaling", 1.0),
+    }
+
+
+GGUF_KEYS = {
+    "attention_multiplier": "attention.scale",
+    "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale",
+    "logits_scaling": "logit_scale",
+}
 
 
 FAMILY = Family(
@@ -41,11 +51,6 @@ FAMILY = Family(
     read,
     gguf_arch="granite",
     defaults={"attention_multiplier": 1.0},
-    gguf_keys={
-        "attention_multiplier": "attention.scale",
-        "embedding_multiplier": "embedding_scale",
-        "residual_multiplier": "residual_scale",
-        "logits_scaling": "logit_scale",
-    },
+    gguf_keys=GGUF_KEYS,
     gguf_rope_interleaved=True,
 )

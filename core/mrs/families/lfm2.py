@@ -9,6 +9,7 @@ from mrs.architecture.mixers.mixer import Mixer
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_reader import (
     decoder,
     layer_count,
@@ -20,6 +21,15 @@ from mrs.errors import NotReadable
 
 
 def read(config: Config) -> ModelSpec:
+    mixers, norm = read_mixers(config)
+    mlp = Mlp(_intermediate_size(config))
+    layers = [Layer(mixer, mlp, norm) for mixer in mixers]
+    tied = config.flag("tie_embedding", config.flag("tie_word_embeddings", True))
+    return decoder(config, "lfm2", layers, norm, tied_head=tied)
+
+
+def read_mixers(config: Config) -> tuple[list[Mixer], Norm]:
+    """The token mixer of each layer, and the norm."""
     norm = read_norm(config, "norm_eps", default=1e-5)
     config, is_attention = _attention_layers(config)
     convolution = ShortConvolution(
@@ -28,11 +38,7 @@ def read(config: Config) -> ModelSpec:
         bias=config.flag("conv_bias", False),
     )
     attention = read_attention(config, qk_norm=norm)
-    mlp = Mlp(_intermediate_size(config))
-    mixers: list[Mixer] = [attention if each else convolution for each in is_attention]
-    layers = [Layer(mixer, mlp, norm) for mixer in mixers]
-    tied = config.flag("tie_embedding", config.flag("tie_word_embeddings", True))
-    return decoder(config, "lfm2", layers, norm, tied_head=tied)
+    return [attention if each else convolution for each in is_attention], norm
 
 
 def _attention_layers(config: Config) -> tuple[Config, list[bool]]:
@@ -68,6 +74,23 @@ def _intermediate_size(config: Config) -> int:
     return size
 
 
+NAMES = {
+    "norm": "model.embedding_norm",
+    "mixer.norm": "operator_norm",
+    "mixer.o": "self_attn.out_proj",
+    "mixer.q_norm": "self_attn.q_layernorm",
+    "mixer.k_norm": "self_attn.k_layernorm",
+    "ffn.norm": "ffn_norm",
+    "ffn.gate": "feed_forward.w1",
+    "ffn.up": "feed_forward.w3",
+    "ffn.down": "feed_forward.w2",
+}
+GGUF_NAMES = {"norm": "token_embd_norm"}
+GGUF_KEYS = {
+    "norm_eps": "attention.layer_norm_rms_epsilon",
+    "conv_L_cache": "shortconv.l_cache",
+}
+
 FAMILY = Family(
     "lfm2",
     read,
@@ -79,20 +102,7 @@ FAMILY = Family(
         "block_auto_adjust_ff_dim": True,
         "block_ffn_dim_multiplier": 1.0,
     },
-    safetensors={
-        "norm": "model.embedding_norm",
-        "mixer.norm": "operator_norm",
-        "mixer.o": "self_attn.out_proj",
-        "mixer.q_norm": "self_attn.q_layernorm",
-        "mixer.k_norm": "self_attn.k_layernorm",
-        "ffn.norm": "ffn_norm",
-        "ffn.gate": "feed_forward.w1",
-        "ffn.up": "feed_forward.w3",
-        "ffn.down": "feed_forward.w2",
-    },
-    gguf={"norm": "token_embd_norm"},
-    gguf_keys={
-        "norm_eps": "attention.layer_norm_rms_epsilon",
-        "conv_L_cache": "shortconv.l_cache",
-    },
+    safetensors=NAMES,
+    gguf=GGUF_NAMES,
+    gguf_keys=GGUF_KEYS,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
@@ -25,16 +27,17 @@ def read(config: Config) -> ModelSpec:
     norm = read_norm(config)
     bias = config.flag("attention_bias", False)
     attention = read_attention(config, qk_norm=norm, gated=True, qkv_bias=bias, out_bias=bias)
-    delta_net = _read_delta_net(config)
+    delta_net = read_delta_net(config)
     mixers: list[Mixer] = [
-        attention if is_attention else delta_net for is_attention in _attention_layers(config)
+        attention if is_attention else delta_net for is_attention in attention_layers(config)
     ]
     feed_forward = mixed_layers(config, read_moe(config, norm_topk_prob=True), read_mlp(config))
     layers = [Layer(mixer, each, norm) for mixer, each in zip(mixers, feed_forward, strict=True)]
     return decoder(config, "qwen3_next", layers, norm)
 
 
-def _read_delta_net(config: Config) -> GatedDeltaNet:
+def read_delta_net(config: Config, **changes: Any) -> GatedDeltaNet:
+    """The linear attention of Qwen 3 Next and Qwen 3.5; `changes` override its fields."""
     key_heads = config.positive("linear_num_key_heads")
     value_heads = config.positive("linear_num_value_heads")
     if value_heads % key_heads:
@@ -52,10 +55,11 @@ def _read_delta_net(config: Config) -> GatedDeltaNet:
         config.positive("linear_value_head_dim", value_dim),
         config.positive("linear_conv_kernel_dim", 4),
         read_norm(config),
+        **changes,
     )
 
 
-def _attention_layers(config: Config) -> list[bool]:
+def attention_layers(config: Config) -> list[bool]:
     """Whether each layer has softmax attention, by `layer_types` or `full_attention_interval`."""
     if config.has("layer_types"):
         types = layer_types(config, "linear_attention", "full_attention")
@@ -63,6 +67,24 @@ def _attention_layers(config: Config) -> list[bool]:
     interval = config.positive("full_attention_interval", 4)
     return [(layer + 1) % interval == 0 for layer in range(layer_count(config))]
 
+
+NAMES = {
+    "mixer.conv": "linear_attn.conv1d",
+    "mixer.out": "linear_attn.out_proj",
+}
+GGUF_NAMES = {
+    "mixer.conv": "ssm_conv1d",
+    "mixer.out": "ssm_out",
+    "ffn.norm": "post_attention_norm",
+}
+GGUF_KEYS = {
+    "linear_num_key_heads": "ssm.group_count",
+    "linear_num_value_heads": "ssm.time_step_rank",
+    "linear_key_head_dim": "ssm.state_size",
+    "linear_inner_size": "ssm.inner_size",
+    "linear_conv_kernel_dim": "ssm.conv_kernel",
+    "full_attention_interval": "full_attention_interval",
+}
 
 FAMILY = Family(
     "qwen3_next",
@@ -81,23 +103,9 @@ FAMILY = Family(
         "moe_intermediate_size": 512,
         "shared_expert_intermediate_size": 512,
     },
-    safetensors={
-        "mixer.conv": "linear_attn.conv1d",
-        "mixer.out": "linear_attn.out_proj",
-    },
-    gguf={
-        "mixer.conv": "ssm_conv1d",
-        "mixer.out": "ssm_out",
-        "ffn.norm": "post_attention_norm",
-    },
-    gguf_keys={
-        "linear_num_key_heads": "ssm.group_count",
-        "linear_num_value_heads": "ssm.time_step_rank",
-        "linear_key_head_dim": "ssm.state_size",
-        "linear_inner_size": "ssm.inner_size",
-        "linear_conv_kernel_dim": "ssm.conv_kernel",
-        "full_attention_interval": "full_attention_interval",
-    },
+    safetensors=NAMES,
+    gguf=GGUF_NAMES,
+    gguf_keys=GGUF_KEYS,
     norm_plus_one=True,
     # The multi-token prediction layer.
     ignored=("mtp.",),

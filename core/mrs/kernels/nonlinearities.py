@@ -26,6 +26,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "quick_gelu": lambda x: x * F.sigmoid(1.702 * x),
     "sigmoid": F.sigmoid,
+    "relu2": lambda x: F.relu(x).square_(),
 }
 
 

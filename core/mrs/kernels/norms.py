@@ -8,13 +8,13 @@ from torch import Tensor
 from mrs.kernels.cpu import elementwise
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight; x (…, D), weight (D,) float32; in x's dtype."""
-    if library := elementwise.library_for(x):
+def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight; x (…, D), weight (D,) float32 or 1; in x's dtype."""
+    if weight is not None and (library := elementwise.library_for(x)):
         return elementwise.rms_norm(library, x, weight, eps)
     x_float = x.float()
     scaled = x_float * torch.rsqrt(x_float.square().mean(-1, keepdim=True) + eps)
-    return (scaled * weight).to(x.dtype)
+    return (scaled if weight is None else scaled * weight).to(x.dtype)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:

@@ -12,9 +12,11 @@ from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.kernels.attention_backend import AttentionBackend, attention_backend
 from mrs.kernels.nonlinearities import gated
+from mrs.kernels.norms import rms_norm
 from mrs.kernels.paged import PagedKV
 from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights
+from mrs.model.query_scale import scale_queries
 from mrs.model.rope import RopeTable
 
 
@@ -27,7 +29,8 @@ class AttentionModule:
         self._config = config
         self._rope = rope
         self._q, self._k = weights.linear("mixer.q"), weights.linear("mixer.k")
-        self._v, self._o = weights.linear("mixer.v"), weights.linear("mixer.o")
+        self._v = self._k if config.values_are_keys else weights.linear("mixer.v")
+        self._o = weights.linear("mixer.o")
         self._sinks = weights.vector("mixer.sinks") if config.sinks else None
         self._q_norm = self._k_norm = None
         if config.qk_norm is not None:
@@ -41,13 +44,15 @@ class AttentionModule:
         gate = None
         if config.gated:
             q, gate = q.view(-1, config.heads, 2, config.head_dim).unbind(2)
-        if self._q_norm and self._k_norm and config.qk_norm_whole:
-            q, k = self._q_norm(q), self._k_norm(k)
+        if config.qk_norm_whole:
+            q, k = self._normed(q, k)
         q = q.reshape(-1, config.heads, config.head_dim)
         k = k.view(-1, config.kv_heads, config.head_dim)
-        v = self._v(x).view(-1, config.kv_heads, config.head_dim)
-        if self._q_norm and self._k_norm and not config.qk_norm_whole:
-            q, k = self._q_norm(q), self._k_norm(k)
+        v = k if config.values_are_keys else self._v(x).view(k.shape)
+        if config.value_norm is not None:
+            v = rms_norm(v, None, config.value_norm.eps)
+        if not config.qk_norm_whole and not config.qk_norm_after_rope:
+            q, k = self._normed(q, k)
         out = self._attend(q, k, v, batch, cache[0])
         if gate is not None:
             out = gated("sigmoid", gate.flatten(1), out)
@@ -66,6 +71,11 @@ class AttentionModule:
         self._backend = attention_backend(kv)
         builder.add_paged(kv, config.window)
 
+    def _normed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        if self._q_norm is None or self._k_norm is None:
+            return q, k
+        return self._q_norm(q), self._k_norm(k)
+
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch, cache: PagedKVCache
     ) -> Tensor:
@@ -73,6 +83,10 @@ class AttentionModule:
         config, group = self._config, batch.attention[cache.group]
         if self._rope is not None:
             q, k = self._rope.rotate(q, batch), self._rope.rotate(k, batch)
+        if config.qk_norm_after_rope:
+            q, k = self._normed(q, k)
+        if config.query_scale is not None:
+            scale_queries(q, config.query_scale, batch)
         self._backend.write(cache.kv, group, k, v)
         return self._backend.attend(
             q,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
+from mrs.architecture.mixers.mixer import NoFeedForward, NoMixer
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import RopeScaling
 from mrs.cache.cache_space import CacheBuilder, CacheConfig, CacheSpace
@@ -19,7 +20,7 @@ from mrs.model.cross_attention import CrossAttentionLayer
 from mrs.model.fused_blocks import fuse_attention, fuse_feed_forward
 from mrs.model.fused_chain import FusedLayer, find_chains
 from mrs.model.linear import Linear
-from mrs.model.model_weights import ModelWeights
+from mrs.model.model_weights import ModelWeights, NormModule
 from mrs.model.modules import build_feed_forward, build_mixer
 from mrs.model.rope import RopeTable, file_factors
 from mrs.model.vision.vision_module import VisionModule
@@ -27,20 +28,24 @@ from mrs.sizes.blocks import CacheSize
 
 
 class DecoderLayer:
-    """Token mixer and feed-forward block, of style `pre`, `sandwich` or `parallel`."""
+    """Token mixer and feed-forward block, of style `pre`, `sandwich`, `post` or `parallel`."""
 
     def __init__(self, layer: Layer, weights: ModelWeights, rope: RopeTable | None) -> None:
         self._scale = layer.residual_scale
         self._is_parallel = layer.style == "parallel"
         self.mixer = build_mixer(layer.mixer, weights, rope)
         self._feed_forward = build_feed_forward(layer.feed_forward, weights)
-        self._mixer_norm = weights.norm("mixer.norm", layer.norm)
-        self._mixer_post_norm = self._post_norm = None
-        if not self._is_parallel:
+        self._mixer_norm = self._norm = self._mixer_post_norm = self._post_norm = None
+        self._has_mixer = not isinstance(layer.mixer, NoMixer)
+        self._has_feed_forward = not isinstance(layer.feed_forward, NoFeedForward)
+        if layer.has_mixer_norm:
+            self._mixer_norm = weights.norm("mixer.norm", layer.norm)
+        if layer.has_feed_forward_norm:
             self._norm = weights.norm("ffn.norm", layer.norm)
-        if layer.style == "sandwich":
+        if layer.has_post_norms:
             self._mixer_post_norm = weights.norm("mixer.post_norm", layer.norm)
             self._post_norm = weights.norm("ffn.post_norm", layer.norm)
+        self._output_scale = float(weights.vector("output_scale")) if layer.output_scale else None
         self._fused_mixer = fuse_attention(layer, weights, rope)
         self._fused_feed_forward = fuse_feed_forward(layer, weights)
 
@@ -54,25 +59,30 @@ class DecoderLayer:
     def __call__(self, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor:
         """x (N, hidden) to (N, hidden); `cache` has this layer's cache of each sequence."""
         if self._is_parallel:
-            normed = self._mixer_norm(x)
+            normed = _maybe(self._mixer_norm, x)
             return x + self.mixer(normed, batch, cache) + self._feed_forward(normed)
-        return self._transform(self._mix(x, batch, cache))
+        if self._has_mixer:
+            x = self._mix(x, batch, cache)
+        return self._transform(x) if self._has_feed_forward else x
 
     def _mix(self, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor:
         if self._fused_mixer is not None and self._fused_mixer.supports(x):
             return self._fused_mixer(x, batch, cache)
-        out = self.mixer(self._mixer_norm(x), batch, cache)
-        if self._mixer_post_norm is not None:
-            out = self._mixer_post_norm(out)
+        out = self.mixer(_maybe(self._mixer_norm, x), batch, cache)
+        out = _maybe(self._mixer_post_norm, out)
         return x + out * self._scale if self._scale != 1.0 else x + out
 
     def _transform(self, x: Tensor) -> Tensor:
         if self._fused_feed_forward is not None and self._fused_feed_forward.supports(x):
             return self._fused_feed_forward(x)
-        out = self._feed_forward(self._norm(x))
-        if self._post_norm is not None:
-            out = self._post_norm(out)
-        return x + out * self._scale if self._scale != 1.0 else x + out
+        out = self._feed_forward(_maybe(self._norm, x))
+        out = _maybe(self._post_norm, out)
+        x = x + out * self._scale if self._scale != 1.0 else x + out
+        return x if self._output_scale is None else x.mul_(self._output_scale)
+
+
+def _maybe(norm: NormModule | None, x: Tensor) -> Tensor:
+    return x if norm is None else norm(x)
 
 
 class Decoder:

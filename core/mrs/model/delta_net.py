@@ -73,8 +73,11 @@ class DeltaNetModule:
     def _normalized_heads(self, x: Tensor) -> Tensor:
         """(T, KH * D) to (T, VH, D), each of length 1: a key head repeats for VH / KH value heads.
 
-        The repetitions of a head are adjacent.
+        The repetitions of a head are adjacent, unless the heads are tiled.
         """
         config = self._config
         heads = l2_normalize(x.reshape(-1, config.key_heads, config.key_dim))
-        return heads.repeat_interleave(config.value_heads // config.key_heads, dim=1)
+        repeats = config.value_heads // config.key_heads
+        if config.tiled:
+            return heads.repeat(1, repeats, 1)
+        return heads.repeat_interleave(repeats, dim=1)

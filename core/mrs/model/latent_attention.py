@@ -15,6 +15,7 @@ from mrs.kernels.dense_products import multiply_heads
 from mrs.kernels.paged import PagedKV
 from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights
+from mrs.model.query_scale import scale_queries
 from mrs.model.rope import RopeTable
 
 
@@ -51,6 +52,8 @@ class LatentAttentionModule:
         q_nope, q_rope = q[..., : mla.qk_nope_head_dim], q[..., mla.qk_nope_head_dim :]
         k_b = self._k_b.transpose(1, 2)
         queries = self._with_rope(multiply_heads(q_nope, k_b), q_rope, batch)
+        if mla.query_scale is not None:
+            scale_queries(queries, mla.query_scale, batch)
         compressed = self._kv_a(x)
         latent = self._kv_norm(compressed[:, : mla.kv_lora_rank])
         k_rope = compressed[:, mla.kv_lora_rank :]

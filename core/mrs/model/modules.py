@@ -10,8 +10,10 @@ from torch import Tensor
 
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
-from mrs.architecture.mixers.mixer import FeedForward, Mixer
+from mrs.architecture.mixers.mamba2_spec import Mamba2
+from mrs.architecture.mixers.mixer import FeedForward, Mixer, NoFeedForward, NoMixer
 from mrs.architecture.mixers.mla_spec import LatentAttention
+from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
@@ -20,9 +22,12 @@ from mrs.model.attention import AttentionModule
 from mrs.model.batch import ForwardBatch
 from mrs.model.delta_net import DeltaNetModule
 from mrs.model.latent_attention import LatentAttentionModule
+from mrs.model.mamba2 import Mamba2Module
 from mrs.model.mlp import MlpModule
+from mrs.model.mlp_and_moe import MlpAndMoeModule
 from mrs.model.model_weights import ModelWeights
 from mrs.model.moe import MoeModule
+from mrs.model.no_module import NoFeedForwardModule, NoMixerModule
 from mrs.model.rope import RopeTable
 from mrs.model.short_convolution import ShortConvolutionModule
 
@@ -49,10 +54,14 @@ _MIXERS: dict[type, Callable[[Any, ModelWeights, RopeTable | None], TokenMixer]]
     LatentAttention: LatentAttentionModule,
     GatedDeltaNet: DeltaNetModule,
     ShortConvolution: ShortConvolutionModule,
+    Mamba2: Mamba2Module,
+    NoMixer: NoMixerModule,
 }
 _FEED_FORWARDS: dict[type, Callable[[Any, ModelWeights], FeedForwardModule]] = {
     Mlp: MlpModule,
     Moe: MoeModule,
+    MlpAndMoe: MlpAndMoeModule,
+    NoFeedForward: NoFeedForwardModule,
 }
 
 

@@ -9,6 +9,7 @@ from mrs.architecture.mixers.moe_spec import Moe, Router
 from mrs.kernels.dense_products import linear
 from mrs.kernels.expert_routing import choose_experts, sparsemixer_top_k
 from mrs.kernels.nonlinearities import activated
+from mrs.kernels.norms import rms_norm
 from mrs.model.mlp import MlpModule
 from mrs.model.model_weights import ModelWeights
 
@@ -21,10 +22,17 @@ class RouterModule:
         self._weight = weights.vector("ffn.router.weight")
         self._bias = weights.optional_vector("ffn.router.bias")
         self._score_correction_bias = weights.optional_vector("ffn.router.correction")
+        self._expert_scale = weights.optional_vector("ffn.router.expert_scale")
+        self._input_norm = None
+        if router.input_norm is not None:
+            norm = weights.vector("ffn.router.input_norm")
+            self._input_norm = norm * norm.shape[0] ** -0.5
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x (N, hidden) to the weights and the indices of the chosen experts, (N, top_k) both."""
         router = self._router
+        if router.input_norm is not None:
+            x = rms_norm(x.float(), self._input_norm, router.input_norm.eps)
         logits = linear(x, self._weight, self._bias)  # (N, E)
         if router.scoring == "sparsemixer":
             return sparsemixer_top_k(logits, router.top_k, router.jitter)
@@ -40,6 +48,8 @@ class RouterModule:
         weights = scores.gather(-1, indices)
         if router.norm_topk_prob:
             weights = weights / weights.sum(-1, keepdim=True)
+        if self._expert_scale is not None:
+            weights = weights * self._expert_scale[indices]
         return weights * router.scale, indices
 
 
@@ -52,16 +62,23 @@ class MoeModule:
             MlpModule(moe.expert, weights, f"ffn.experts.{expert}")
             for expert in range(moe.router.experts)
         ]
+        self._latent_in = self._latent_out = None
+        if moe.latent is not None:
+            self._latent_in = weights.linear("ffn.latent_in")
+            self._latent_out = weights.linear("ffn.latent_out")
         self._shared = MlpModule(moe.shared, weights, "ffn.shared") if moe.shared else None
         self._shared_gate = None
         if moe.shared_gate:
             self._shared_gate = weights.vector("ffn.shared_gate.weight")[None]  # (1, hidden)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """x (N, hidden) to (N, hidden)."""
-        weights, indices = self._router(x)
+    def __call__(self, x: Tensor, routed_by: Tensor | None = None) -> Tensor:
+        """x (N, hidden) to (N, hidden); experts are chosen by x, or by `routed_by` (N, hidden)."""
+        weights, indices = self._router(x if routed_by is None else routed_by)
         weighted_sum = self._sum_for_one_token if x.shape[0] == 1 else self._sum_by_expert
-        out = weighted_sum(x, weights, indices)
+        if self._latent_in is not None and self._latent_out is not None:
+            out = self._latent_out(weighted_sum(self._latent_in(x), weights, indices))
+        else:
+            out = weighted_sum(x, weights, indices)
         if self._shared is not None:
             shared = self._shared(x)
             if self._shared_gate is not None:

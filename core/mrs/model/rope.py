@@ -41,6 +41,9 @@ def frequencies(
             return _yarn(unscaled, rope, scaling)
         case "longrope":
             return _longrope(unscaled, scaling, total_tokens, file_factors)
+        case "proportional":
+            rotated = torch.arange(len(unscaled)) < scaling.get("rotated_pairs", 0)
+            return unscaled / scaling.get("factor", 1.0) * rotated, 1.0
         case "factors":
             return unscaled / file_factors["rope.factors"], 1.0
 
@@ -125,9 +128,8 @@ class RopeTable:
         self._file_factors = file_factors
         self._is_fixed = rope.scaling is None or not rope.scaling.depends_on_length
         self._cos = self._sin = torch.empty(0, rope.dim // 2, device=device)
-        axes = [axis for axis, pairs in enumerate(rope.sections) for _ in range(pairs)]
-        self._axes = torch.tensor(axes, dtype=torch.long, device=device)
-        self._pairs = torch.arange(len(axes), device=device)
+        self._axes = torch.tensor(rope.axes, dtype=torch.long, device=device)
+        self._pairs = torch.arange(len(rope.axes), device=device)
         self._angles_positions: Tensor | None = None
         self._angles = self._cos, self._sin
 

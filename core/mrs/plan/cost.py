@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from math import prod
 
 from mrs.architecture.binding import Parameter
-from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
 from mrs.storage import Storage
 
@@ -83,10 +82,8 @@ def _work(
 
 def chosen_share(spec: ModelSpec) -> float:
     """The fraction of all experts that one token uses; the least of all layers."""
-    routers = [
-        layer.feed_forward.router for layer in spec.layers if isinstance(layer.feed_forward, Moe)
-    ]
-    return min((router.top_k / router.experts for router in routers), default=1.0)
+    routings = [layer.feed_forward.routing for layer in spec.layers]
+    return min((each.top_k / each.experts for each in routings if each), default=1.0)
 
 
 def decoded_share(parameter: Parameter, spec: ModelSpec) -> float:
@@ -99,9 +96,9 @@ def decoded_share(parameter: Parameter, spec: ModelSpec) -> float:
         return 0.0
     if parameter.layer is None:
         return 0.0 if parameter.role == "embedding" and not spec.tied_head else 1.0
-    feed_forward = spec.layers[parameter.layer].feed_forward
-    if isinstance(feed_forward, Moe) and ".ffn.experts." in parameter.name:
-        return feed_forward.router.top_k / feed_forward.router.experts
+    routing = spec.layers[parameter.layer].feed_forward.routing
+    if routing is not None and ".ffn.experts." in parameter.name:
+        return routing.top_k / routing.experts
     return 1.0
 
 

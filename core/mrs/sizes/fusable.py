@@ -23,6 +23,10 @@ def fusable_attention(layer: Layer) -> Attention | None:
     head_norm = attention.qk_norm or Norm(0.0)
     if attention.qk_norm_whole or head_norm.kind != "rms" or not is_native(attention.head_dim):
         return None
+    if attention.qk_norm_after_rope or attention.query_scale is not None:
+        return None
+    if attention.value_norm is not None or attention.values_are_keys:
+        return None
     return None if attention.sinks or attention.gated or attention.out_bias else attention
 
 
@@ -35,4 +39,6 @@ def fusable_mlp(layer: Layer) -> Mlp | None:
 
 
 def _is_ordinary(layer: Layer) -> bool:
+    if layer.output_scale or layer.feed_forward.has_own_norm:
+        return False
     return layer.style == "pre" and layer.residual_scale == 1.0 and layer.norm.kind == "rms"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mrs.architecture.mixers.mixer import CacheShape, Mixer
-from mrs.architecture.norm_rope import Norm, Rope
+from mrs.architecture.norm_rope import Norm, QueryScale, Rope
 from mrs.architecture.slots import Slot, norm_slot
 
 
@@ -17,8 +17,11 @@ class Attention(Mixer):
     `window` is the sliding window: a query attends to itself and the `window - 1` tokens before it.
     `softcap` caps scores: softcap * tanh(score / softcap). `sinks` adds one learned score per head
     to the denominator of the softmax. `qk_norm` is applied before rope to each head, or with
-    `qk_norm_whole` to the concatenation of all heads. `gated`: q_proj also yields a gate of the
-    same size, and the output is multiplied by sigmoid(gate).
+    `qk_norm_whole` to the concatenation of all heads; with `qk_norm_after_rope` after rope.
+    `value_norm` is an RMS norm of each head of the values, without weights. If `values_are_keys`,
+    values are the projected keys, before their norm and rope.
+    `query_scale` multiplies queries by a factor that depends on their position. `gated`: q_proj
+    also yields a gate of the same size, and the output is multiplied by sigmoid(gate).
     """
 
     heads: int
@@ -30,6 +33,10 @@ class Attention(Mixer):
     softcap: float | None = None
     qk_norm: Norm | None = None
     qk_norm_whole: bool = False
+    qk_norm_after_rope: bool = False
+    value_norm: Norm | None = None
+    values_are_keys: bool = False
+    query_scale: QueryScale | None = None
     qkv_bias: bool = False
     out_bias: bool = False
     sinks: bool = False
@@ -41,7 +48,8 @@ class Attention(Mixer):
         query_rows = 2 * query_size if self.gated else query_size
         yield Slot("mixer.q", (query_rows, hidden_size), bias=self.qkv_bias)
         yield Slot("mixer.k", (key_size, hidden_size), bias=self.qkv_bias)
-        yield Slot("mixer.v", (key_size, hidden_size), bias=self.qkv_bias)
+        if not self.values_are_keys:
+            yield Slot("mixer.v", (key_size, hidden_size), bias=self.qkv_bias)
         yield Slot("mixer.o", (hidden_size, query_size), bias=self.out_bias)
         if self.qk_norm is not None:
             whole = self.qk_norm_whole

@@ -17,7 +17,8 @@ class GatedDeltaNet(Mixer):
     Queries and keys (`key_heads` of `key_dim`) and values (`value_heads` of `value_dim`) go through
     a causal convolution over the last `kernel_tokens` tokens. Each value head has a recurrent state
     of shape (`key_dim`, `value_dim`). `norm` is applied to the output of each head, which is then
-    gated.
+    gated. Value head v reads key head v // (value_heads / key_heads), or v % key_heads if the heads
+    are `tiled`.
     """
 
     key_heads: int
@@ -26,6 +27,7 @@ class GatedDeltaNet(Mixer):
     value_dim: int
     kernel_tokens: int
     norm: Norm
+    tiled: bool = False
     rope: None = None
 
     @property

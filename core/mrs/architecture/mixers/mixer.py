@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from mrs.architecture.norm_rope import Rope
@@ -28,8 +29,25 @@ class CacheShape(NamedTuple):
     state_values: int = 0
 
 
+class Routing(NamedTuple):
+    """A token uses `top_k` of `experts`."""
+
+    top_k: int
+    experts: int
+
+
 class FeedForward(ABC):
-    """A module that transforms each token by itself."""
+    """A module that transforms each token by itself.
+
+    If it `has_own_norm`, it reads x itself instead of the layer's norm of x.
+    """
+
+    has_own_norm = False
+
+    @property
+    def routing(self) -> Routing | None:
+        """How many experts it has and uses, if it has any."""
+        return None
 
     @abstractmethod
     def slots(self, hidden_size: int) -> Iterator[Slot]:
@@ -56,3 +74,27 @@ class Mixer(ABC):
         0 for a state, which is small compared with the weights.
         """
         return 0
+
+
+@dataclass(frozen=True)
+class NoMixer(Mixer):
+    """Nothing: the layer only transforms each token."""
+
+    rope: None = None
+
+    def slots(self, hidden_size: int) -> Iterator[Slot]:
+        return iter(())
+
+    @property
+    def cache_shape(self) -> CacheShape:
+        return CacheShape()
+
+
+@dataclass(frozen=True)
+class NoFeedForward(FeedForward):
+    """Nothing: the layer only mixes tokens."""
+
+    has_own_norm = True
+
+    def slots(self, hidden_size: int) -> Iterator[Slot]:
+        return iter(())

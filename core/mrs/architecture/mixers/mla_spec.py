@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mrs.architecture.mixers.mixer import CacheShape, Mixer
-from mrs.architecture.norm_rope import Norm, Rope
+from mrs.architecture.norm_rope import Norm, QueryScale, Rope
 from mrs.architecture.slots import Slot, norm_slot
 
 
@@ -19,7 +19,7 @@ class LatentAttention(Mixer):
     A head's query and key have `qk_nope_head_dim` further values without rope, its value has
     `v_head_dim`. Queries come from a latent vector of `q_lora_rank` values, or directly from the
     hidden state if that is None. `norm` normalizes both latent vectors; `bias` is that of the maps
-    to them and of the output projection.
+    to them and of the output projection. `query_scale` is as in `Attention`.
     """
 
     heads: int
@@ -31,6 +31,7 @@ class LatentAttention(Mixer):
     rope: Rope
     norm: Norm
     bias: bool = False
+    query_scale: QueryScale | None = None
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         heads, latent = self.heads, self.kv_lora_rank

@@ -9,7 +9,7 @@ from typing import Literal
 from mrs.architecture.mixers.mixer import FeedForward
 from mrs.architecture.slots import Slot
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "clamped_swiglu"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu2", "clamped_swiglu"]
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from mrs.architecture.mixers.mixer import FeedForward
+from mrs.architecture.mixers.mixer import FeedForward, Routing
 from mrs.architecture.mixers.mlp_spec import Mlp, mlp_slots
+from mrs.architecture.norm_rope import Norm
 from mrs.architecture.slots import Slot
 
 
@@ -21,6 +22,9 @@ class Router:
     group_score_experts    the score of a group is the sum of that many of its best scores
     norm_topk_prob         divide the weights of the chosen experts by their sum
     scale                  multiplies the weights
+    input_norm             an RMS norm of the input, whose learned weights are multiplied by
+                           1/sqrt(hidden size) (Gemma 4)
+    expert_scale           a learned factor of each expert's weight
     sparsemixer            (scoring) chooses experts one by one; the weight of each is its softmax
                            among the remaining experts whose scores lie within a
                            relative distance of `2 * jitter` from the best one
@@ -37,6 +41,8 @@ class Router:
     norm_topk_prob: bool = False
     scale: float = 1.0
     jitter: float = 0.0
+    input_norm: Norm | None = None
+    expert_scale: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,20 +50,36 @@ class Moe(FeedForward):
     """Mixture of experts: the weighted sum of the outputs of the experts that the router chose.
 
     The `shared` expert runs for every token; with `shared_gate` its output is multiplied by the
-    sigmoid of a linear map of the token.
+    sigmoid of a linear map of the token. With a `latent` size a linear map before the experts
+    makes vectors of this size, on which they work, and one after them those of the hidden size.
     """
 
     router: Router
     expert: Mlp
     shared: Mlp | None = None
     shared_gate: bool = False
+    latent: int | None = None
+    latent_bias: bool = False
+
+    @property
+    def routing(self) -> Routing:
+        return Routing(self.router.top_k, self.router.experts)
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         router = self.router
         yield Slot("ffn.router", (router.experts, hidden_size), "vector", router.bias)
         if router.score_correction_bias:
             yield Slot("ffn.router.correction", (router.experts,), "vector", suffix="")
-        yield from mlp_slots("ffn.experts.{expert}", self.expert, hidden_size, router.experts)
+        if router.input_norm is not None:
+            yield Slot("ffn.router.input_norm", (hidden_size,), "vector", suffix="")
+        if router.expert_scale:
+            yield Slot("ffn.router.expert_scale", (router.experts,), "vector", suffix="")
+        if self.latent is not None:
+            bias = self.latent_bias
+            yield Slot("ffn.latent_in", (self.latent, hidden_size), bias=bias)
+            yield Slot("ffn.latent_out", (hidden_size, self.latent), bias=bias)
+        width = self.latent or hidden_size
+        yield from mlp_slots("ffn.experts.{expert}", self.expert, width, router.experts)
         if self.shared is not None:
             yield from mlp_slots("ffn.shared", self.shared, hidden_size)
         if self.shared_gate:

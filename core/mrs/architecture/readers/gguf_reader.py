@@ -62,6 +62,7 @@ def config_from_gguf(
         config["vocab_size"] = tensor_shapes["token_embd.weight"][0]
     _head_sizes(config)
     config["tie_word_embeddings"] = "output.weight" not in tensor_shapes
+    config["use_qk_norm"] = "blk.0.attn_q_norm.weight" in tensor_shapes
     config["attention_bias"] = "blk.0.attn_q.bias" in tensor_shapes
     config["mlp_bias"] = "blk.0.ffn_up.bias" in tensor_shapes
     config["lm_head_bias"] = "output.bias" in tensor_shapes

@@ -100,12 +100,12 @@ def windows(config: Config, period: int | None = None) -> list[int | None]:
     return [window if layer >= first else None for layer in range(count)]
 
 
-def layer_types(config: Config, *known: str) -> Sequence[str]:
+def layer_types(config: Config, *known: str, key: str = "layer_types") -> Sequence[str]:
     """The config's type of each layer; Unsupported for a type that is not one of `known`."""
-    types = config.sequence("layer_types")
+    types = config.sequence(key)
     if len(types) < layer_count(config):
         raise NotReadable(
-            f"layer_types has {len(types)} entries for {layer_count(config)} layers",
+            f"{key} has {len(types)} entries for {layer_count(config)} layers",
             where=config.where,
         )
     for kind in types:

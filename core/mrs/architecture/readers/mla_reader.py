@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from mrs.architecture.config import Config
 from mrs.architecture.mixers.mla_spec import LatentAttention
 from mrs.architecture.norm_rope import Norm, Rope
-from mrs.architecture.readers.rope_reader import read_rope
+from mrs.architecture.readers.rope_reader import read_query_scale, read_rope
 from mrs.errors import NotReadable
 
 
@@ -19,7 +18,7 @@ def read_latent_attention(config: Config) -> LatentAttention:
     qk_nope_head_dim = config.integer("qk_nope_head_dim", qk_head_dim - rope_dim)
     if not qk_nope_head_dim:
         raise NotReadable("qk_nope_head_dim is 0", where=config.where)
-    rope = read_rope(config, rope_dim, interleaved=config.flag("rope_interleave", True))
+    rope = read_rope(config, rope_dim, interleaved=config.flag("rope_interleave", True), whole=True)
     return LatentAttention(
         heads,
         qk_nope_head_dim,
@@ -27,9 +26,10 @@ def read_latent_attention(config: Config) -> LatentAttention:
         config.positive("kv_lora_rank"),
         config.positive("q_lora_rank") if config.has("q_lora_rank") else None,
         scale=(qk_nope_head_dim + rope_dim) ** -0.5 * _yarn_scale(rope),
-        rope=_without_magnitude(rope),
+        rope=rope,
         norm=Norm(1e-6),
         bias=config.flag("attention_bias", False),
+        query_scale=read_query_scale(config),
     )
 
 
@@ -40,14 +40,3 @@ def _yarn_scale(rope: Rope) -> float:
     weight = rope.scaling.get("mscale_all_dim", 10 * rope.scaling.get("yarn_log_multiplier", 0))
     factor = rope.scaling.get("factor", 1.0)
     return (0.1 * weight * math.log(factor) + 1) ** 2 if factor > 1 else 1.0
-
-
-def _without_magnitude(rope: Rope) -> Rope:
-    """Rope without YaRN's factor on cos and sin, for GGUF files.
-
-    The factor is mscale / mscale_all_dim, and GGUF files store one number for both.
-    """
-    if rope.scaling is None or rope.scaling.get("yarn_log_multiplier", 0) == 0:
-        return rope
-    values = (*rope.scaling.values, ("attention_factor", 1.0))
-    return replace(rope, scaling=replace(rope.scaling, values=tuple(sorted(values))))

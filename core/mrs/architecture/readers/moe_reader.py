@@ -14,7 +14,8 @@ from mrs.errors import NotReadable
 MOST_EXPERTS = 100_000
 
 #: The first key that is present counts; a family's defaults may add a later one.
-_COUNT_KEYS = ("num_local_experts", "n_routed_experts", "num_experts")
+_COUNT_KEYS = ("num_local_experts", "n_routed_experts", "moe_num_experts", "num_experts")
+_CHOSEN_KEYS = ("moe_k", "moe_topk", "top_k_experts", "num_experts_per_tok")
 
 
 def expert_count(config: Config) -> int:
@@ -29,11 +30,10 @@ def expert_count(config: Config) -> int:
 def read_router(config: Config, **changes: Any) -> Router:
     """The router of a layer; `changes` override its fields."""
     experts = expert_count(config)
-    top_k = config.positive("num_experts_per_tok", 2)
+    key = next((key for key in _CHOSEN_KEYS if config.has(key)), _CHOSEN_KEYS[-1])
+    top_k = config.positive(key, 2)
     if top_k > experts:
-        raise NotReadable(
-            f"num_experts_per_tok = {top_k}, but a layer has {experts} experts", where=config.where
-        )
+        raise NotReadable(f"{key} = {top_k}, but a layer has {experts} experts", where=config.where)
     router = Router(experts, top_k, **changes)
     _check_groups(router, config)
     return router

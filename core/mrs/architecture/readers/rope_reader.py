@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from mrs.architecture.config import Config
-from mrs.architecture.norm_rope import Rope, RopeScaling
+from mrs.architecture.norm_rope import QueryScale, Rope, RopeScaling
 from mrs.errors import NotReadable, Unsupported
 
 
@@ -16,9 +17,11 @@ def read_rope(
     default_base: float = 10000.0,
     layer_type: str | None = None,
     interleaved: bool = False,
+    whole: bool = False,
 ) -> Rope:
-    """The rotary embedding of heads of `head_dim` values.
+    """The rotary embedding of heads of `head_dim` values, of which it may rotate only some.
 
+    With `whole` it rotates them all, as in MLA, whatever the config's share of a larger head.
     transformers 5 stores everything in `rope_parameters`, by `layer_type` if layers differ;
     transformers 4 stores `rope_theta` at the top level and the scaling in `rope_scaling`.
     """
@@ -26,13 +29,40 @@ def read_rope(
     default_base = config.number("rope_theta", default_base)
     base = inner.positive_number("rope_theta", default_base, above=1)
     share = inner.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
+    share = 1.0 if whole else share
     dim = config.integer("rotary_dim", int(head_dim * share))
     if dim % 2 or not 0 < dim <= head_dim:
         raise NotReadable(
             f"rope cannot rotate {dim} of the {head_dim} values of a head", where=config.where
         )
+    if inner.values.get("rope_type") == "proportional":
+        values = (("factor", inner.positive_number("factor", 1.0)), ("rotated_pairs", dim // 2))
+        return Rope(head_dim, base, RopeScaling("proportional", values), interleaved)
+    if inner.has("alpha"):  # Hunyuan's files call it dynamic, although the base is fixed
+        if dim < 4:
+            raise NotReadable("rope with alpha must rotate at least 4 values", where=config.where)
+        base *= inner.positive_number("alpha") ** (dim / (dim - 2))
+        return Rope(dim, base, None, interleaved)
     scaling = _read_scaling(inner, config, dim // 2)
-    return Rope(dim, base, scaling, interleaved, _read_sections(inner, scaling, dim // 2))
+    sections = _read_sections(inner, scaling, dim // 2)
+    interleaved_sections = bool(sections) and inner.flag("mrope_interleaved", False)
+    return Rope(dim, base, scaling, interleaved, sections, interleaved_sections)
+
+
+def read_query_scale(config: Config) -> QueryScale | None:
+    """The factor of queries by position that Mistral's newer models have in their rope."""
+    inner = _rope_config(config, None)
+    beta = inner.number("llama_4_scaling_beta", config.number("llama_4_scaling_beta", 0.0))
+    if not beta:
+        return None
+    return QueryScale(beta, inner.positive_number("original_max_position_embeddings"))
+
+
+def with_default_rope(config: Config, parameters: Mapping[str, Any]) -> Config:
+    """The config with these `rope_parameters`, unless it has any of its own."""
+    if config.has("rope_parameters") or config.has("rope_scaling"):
+        return config
+    return Config({**config.values, "rope_parameters": parameters}, config.where)
 
 
 def _rope_config(config: Config, layer_type: str | None) -> Config:
@@ -86,6 +116,9 @@ def _scaling_parameters(values: Config, config: Config) -> dict[str, float]:
     for name in ("max_position_embeddings", "original_max_position_embeddings"):
         if config.has(name):
             found.setdefault(name, config.positive(name))
+    if found.get("yarn_log_multiplier"):
+        # In GGUF files, which store one number for mscale and mscale_all_dim; their ratio counts.
+        found["attention_factor"] = 1.0
     for name in _LOWER_BOUNDS.keys() & found.keys():
         values.positive_number(name, found[name], above=_LOWER_BOUNDS[name])
     return found
@@ -95,7 +128,6 @@ def _read_sections(values: Config, scaling: RopeScaling | None, pairs: int) -> t
     """`Rope.sections`: the numbers of pairs for time, rows and columns; () for ordinary rope."""
     if not values.has("mrope_section"):
         return ()
-    values.allow_only("mrope_interleaved", False)
     given = values.sequence("mrope_section")
     sections = tuple(
         Config({"mrope_section": count}, values.where).positive("mrope_section") for count in given

@@ -31,9 +31,11 @@ def attention_bytes(
 
     phase       allocated
     project     what is projected so far, and the q, k or v projection
+    value norm  gates + Q + 2 K, and two tensors like the values in float32
     norm        gates + Q + 2 K, and the norm of q; then Q more, and the norm of k
                 (one K less if the norm is over all heads)
     rotate      throughout, the rotated q and then k; or the rope table while it grows
+    norm        the same with rotated q and k, if the norm comes after rope
     attend      throughout, rotated q and k, and the workspace of attention
     gate        throughout + sigmoid(gate), contiguous
     project     throughout + o_proj
@@ -50,9 +52,13 @@ def attention_bytes(
     phases = [
         product("mixer.q", hidden_size, q_rows, attention.qkv_bias),
         shape.size(q_rows) + product("mixer.k", hidden_size, key_size, attention.qkv_bias),
-        gates + queries + keys + product("mixer.v", hidden_size, key_size, attention.qkv_bias),
     ]
-    if attention.qk_norm is not None:
+    if not attention.values_are_keys:
+        values = product("mixer.v", hidden_size, key_size, attention.qkv_bias)
+        phases.append(gates + queries + keys + values)
+    if attention.value_norm is not None:
+        phases.append(gates + queries + 2 * keys + 3 * 4 * shape.tokens * key_size)
+    if attention.qk_norm is not None and not attention.qk_norm_after_rope:
         projected = gates + queries + keys + (0 if attention.qk_norm_whole else keys)
         phases.append(projected + norm_bytes(shape, query_size))
         phases.append(projected + queries + norm_bytes(shape, key_size))
@@ -69,6 +75,9 @@ def attention_bytes(
         )
         rotated += keys
         phases.append(throughout + _table_growth_bytes(one, attention.rope))
+    if attention.qk_norm_after_rope:
+        phases.append(rotated + norm_bytes(shape, query_size))
+        phases.append(rotated + queries + norm_bytes(shape, key_size))
     phases.append(rotated + _attend_bytes(attention, one))
     phases.append(throughout + gates)
     phases.append(throughout + product("mixer.o", query_size, hidden_size, attention.out_bias))

@@ -13,7 +13,10 @@ from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
+from mrs.architecture.mixers.mamba2_spec import Mamba2
+from mrs.architecture.mixers.mixer import NoFeedForward, NoMixer
 from mrs.architecture.mixers.mla_spec import LatentAttention
+from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
@@ -30,6 +33,7 @@ from mrs.plan.memory.fused_activations import (
     fused_layer_bytes,
     fused_mlp_bytes,
 )
+from mrs.plan.memory.mamba2_activations import mamba2_bytes
 from mrs.sizes.delta_rule_workspace import chunk_bytes, native_bytes
 from mrs.sizes.quantization import decoding_bytes
 from mrs.storage import Storage
@@ -79,6 +83,7 @@ def _(moe: Moe, shape: ForwardShape, hidden_size: int, storage_of: StorageOf) ->
     route    x in float32 (unless it is), and the scores of all experts three times
     experts  four lists of (token, expert) pairs, the sum, and at worst one expert that gets
              all tokens: a copy of x and its MLP
+    latent   the linear maps before and after the experts, if they work on latent vectors
     shared   the sum and the shared expert; then the sum, two more of its size, and x in
              float32 if the shared expert has a gate
     """
@@ -87,17 +92,49 @@ def _(moe: Moe, shape: ForwardShape, hidden_size: int, storage_of: StorageOf) ->
     wide_x = 4 * shape.tokens * hidden_size if shape.activation.name != "F32" else 0
     scores = wide_x + 3 * 4 * shape.tokens * router.experts
     pairs = 4 * 8 * shape.tokens * router.top_k
-    expert = _mlp_bytes(moe.expert, shape, hidden_size, storage_of, "ffn.experts.0")
-    phases = [scores, pairs + 2 * x + expert]
+    width = moe.latent or hidden_size
+    expert = _mlp_bytes(moe.expert, shape, width, storage_of, "ffn.experts.0")
+    experts = pairs + 2 * shape.size(width) + expert
+    phases = [scores, experts]
+    if moe.latent is not None:
+        into = product_bytes(
+            shape, hidden_size, width, storage_of("ffn.latent_in"), bias=moe.latent_bias
+        )
+        out = product_bytes(
+            shape, width, hidden_size, storage_of("ffn.latent_out"), bias=moe.latent_bias
+        )
+        phases += [pairs + into, shape.size(width) + experts, pairs + shape.size(2 * width) + out]
     if moe.shared is not None:
         shared = _mlp_bytes(moe.shared, shape, hidden_size, storage_of, "ffn.shared")
         phases += [x + shared, 3 * x + (wide_x if moe.shared_gate else 0)]
     return max(phases)
 
 
+@module_bytes.register
+def _(both: MlpAndMoe, shape: ForwardShape, hidden_size: int, storage_of: StorageOf) -> int:
+    """Peak of these phases. X is the size of x (T, h).
+
+    MLP      its norm and the MLP, then the norm of the result
+    experts  the result of the MLP, a norm and the experts, with x in float32 normalized for the
+             router; then the norm of the result
+    """
+    x, norm = shape.size(hidden_size), norm_bytes(shape, hidden_size)
+    mlp = x + max(norm, module_bytes(both.mlp, shape, hidden_size, storage_of))
+    routed = 3 * 4 * shape.tokens * hidden_size
+    moe = 2 * x + max(module_bytes(both.moe, shape, hidden_size, storage_of) + routed, norm)
+    return max(mlp, moe, 2 * x + norm)
+
+
+@module_bytes.register(NoMixer)
+@module_bytes.register(NoFeedForward)
+def _(nothing: object, shape: ForwardShape, hidden_size: int, storage_of: StorageOf) -> int:
+    return 0
+
+
 module_bytes.register(Attention, attention_bytes)
 module_bytes.register(LatentAttention, latent_attention_bytes)
 module_bytes.register(CrossAttention, cross_attention_bytes)
+module_bytes.register(Mamba2, mamba2_bytes)
 
 
 @module_bytes.register
@@ -208,12 +245,12 @@ def _mixer_block_bytes(
 
     norm   X and the norm
     mixer  2 X and the mixer
-    after  2 X and the norm of the result ("sandwich" only)
+    after  2 X and the norm of the result, in layers with such norms
     add    3 X, or 4 X if the result is scaled
     """
     x = shape.size(hidden_size)
     mixer = x + module_bytes(layer.mixer, shape, hidden_size, storage_of)
-    after = x + norm_bytes(shape, hidden_size) if layer.style == "sandwich" else x
+    after = x + norm_bytes(shape, hidden_size) if layer.has_post_norms else x
     added = 3 * x if _is_scaled(layer) else 2 * x
     return x + max(norm_bytes(shape, hidden_size), mixer, after, added)
 
@@ -224,7 +261,7 @@ def _mlp_block_bytes(
     """Norm, MLP and residual sum, if not fused: like the mixer block, and X for its input."""
     x = shape.size(hidden_size)
     mlp = x + module_bytes(layer.feed_forward, shape, hidden_size, storage_of)
-    after = x + norm_bytes(shape, hidden_size) if layer.style == "sandwich" else x
+    after = x + norm_bytes(shape, hidden_size) if layer.has_post_norms else x
     added = 3 * x if _is_scaled(layer) else 2 * x
     return 2 * x + max(norm_bytes(shape, hidden_size), mlp, after, added)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mrs.architecture.mixers.moe_spec import Moe
 from mrs.devices.device import Device
 from mrs.plan.cost import Work, chosen_share
 from mrs.plan.memory.device_sizes import ModelSizes
@@ -31,7 +30,7 @@ def estimate_speed(
                 sizes.workload.context_tokens, sizes.image_keys
             ),
         )
-        if isinstance(sizes.spec.layers[layer].feed_forward, Moe):
+        if sizes.spec.layers[layer].feed_forward.routing is not None:
             past += Work(tensors=ROUTING_STEPS)
         works[index] += sizes.on(devices[index]).weights.layer_work[layer] + past
     format_name, kind = _weights_kind(sizes, works, devices[first])
@@ -56,7 +55,7 @@ def _weights_kind(sizes: ModelSizes, works: Sequence[Work], device: Device) -> t
     words = [format_name]
     if sum(work.weight_bytes + work.expert_bytes for work in works) < MOST_CACHED_BYTES:
         words.append("cached")
-    if any(isinstance(layer.feed_forward, Moe) for layer in sizes.spec.layers):
+    if any(layer.feed_forward.routing is not None for layer in sizes.spec.layers):
         words.append("mixture")
     if not weights.is_packed:
         words.append("without native kernels")

@@ -1,0 +1,65 @@
+"""A selective state space: Mamba 2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mrs.architecture.mixers.mixer import CacheShape, Mixer
+from mrs.architecture.norm_rope import Norm
+from mrs.architecture.slots import Slot
+
+
+@dataclass(frozen=True)
+class Mamba2(Mixer):
+    """A selective state space with one decay for each head (arXiv 2405.21060).
+
+    The input projection gives a gate, the input of a causal convolution over the last
+    `kernel_tokens` tokens, and a step for each head, between `least_step` and `most_step`. What is
+    convolved are `heads` of `head_dim` values, and `state_dim` input and output weights for each of
+    `groups` of heads. Each head has a recurrent state of shape (`head_dim`, `state_dim`). `norm` is
+    applied to each group of the gated output.
+    """
+
+    heads: int
+    head_dim: int
+    state_dim: int
+    groups: int
+    kernel_tokens: int
+    norm: Norm
+    least_step: float = 0.0
+    most_step: float = float("inf")
+    bias: bool = False
+    convolution_bias: bool = True
+    rope: None = None
+
+    @property
+    def values(self) -> int:
+        """Values of all heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def channels(self) -> int:
+        """Channels of the convolution: values, input weights and output weights."""
+        return self.values + 2 * self.groups * self.state_dim
+
+    @property
+    def projected(self) -> int:
+        """Rows of the input projection: gate, channels and steps."""
+        return self.values + self.channels + self.heads
+
+    def slots(self, hidden_size: int) -> Iterator[Slot]:
+        yield Slot("mixer.in", (self.projected, hidden_size), bias=self.bias)
+        yield Slot(
+            "mixer.conv", (self.channels, self.kernel_tokens), "vector", self.convolution_bias
+        )
+        yield Slot("mixer.step_bias", (self.heads,), "vector", suffix="")
+        yield Slot("mixer.decay", (self.heads,), "vector", suffix="", kind="decay")
+        yield Slot("mixer.skip", (self.heads,), "vector", suffix="")
+        yield Slot("mixer.head_norm", (self.values,), "vector")
+        yield Slot("mixer.out", (hidden_size, self.values), bias=self.bias)
+
+    @property
+    def cache_shape(self) -> CacheShape:
+        recent = self.channels * (self.kernel_tokens - 1)
+        return CacheShape(state_values=recent + self.values * self.state_dim)

@@ -1,0 +1,35 @@
+"""An MLP and a mixture of experts in parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mrs.architecture.mixers.mixer import FeedForward, Routing
+from mrs.architecture.mixers.mlp_spec import Mlp
+from mrs.architecture.mixers.moe_spec import Moe
+from mrs.architecture.norm_rope import Norm
+from mrs.architecture.slots import Slot, norm_slot
+
+
+@dataclass(frozen=True)
+class MlpAndMoe(FeedForward):
+    """norm_1(mlp(norm(x))) + norm_2(experts(norm_in(x))), each norm with its own weights.
+
+    The router reads x itself.
+    """
+
+    mlp: Mlp
+    moe: Moe
+    norm: Norm
+    has_own_norm = True
+
+    @property
+    def routing(self) -> Routing:
+        return self.moe.routing
+
+    def slots(self, hidden_size: int) -> Iterator[Slot]:
+        for name in ("norm", "norm_1", "norm_in", "norm_2"):
+            yield norm_slot(f"ffn.{name}", hidden_size, self.norm)
+        yield from self.mlp.slots(hidden_size)
+        yield from self.moe.slots(hidden_size)

@@ -1,0 +1,37 @@
+"""Arcee's AFM: Llama with an MLP without gate, whose activation is the square of ReLU."""
+
+from __future__ import annotations
+
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import Layer
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_reader import (
+    decoder,
+    layer_count,
+    read_attention,
+    read_mlp,
+    read_norm,
+)
+
+
+def read(config: Config) -> ModelSpec:
+    norm = read_norm(config, default=1e-5)
+    bias = config.flag("attention_bias", False)
+    mlp = read_mlp(
+        config,
+        activation=config.activation("relu2"),
+        gated=False,
+        bias=config.flag("mlp_bias", False),
+    )
+    layer = Layer(read_attention(config, qkv_bias=bias, out_bias=bias), mlp, norm)
+    return decoder(config, "arcee", [layer] * layer_count(config), norm)
+
+
+FAMILY = Family(
+    "arcee",
+    read,
+    gguf_arch="arcee",
+    defaults={"rms_norm_eps": 1e-5},
+    gguf_rope_interleaved=True,
+)

@@ -1,0 +1,53 @@
+"""GLM 4.5 to 4.7: GLM 4 with plain pre-norms, and DeepSeek V3's experts."""
+
+from __future__ import annotations
+
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import Layer
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_reader import (
+    decoder,
+    read_attention,
+    read_mlp,
+    read_norm,
+)
+from mrs.families.deepseek_v2 import GGUF_KEYS, NAMES, dense_layers, read_moe
+
+
+def read(config: Config) -> ModelSpec:
+    norm = read_norm(config, default=1e-5)
+    attention = read_attention(
+        config,
+        qk_norm=norm if config.flag("use_qk_norm", False) else None,
+        qkv_bias=config.flag("attention_bias", False),
+    )
+    dense, moe = read_mlp(config), read_moe(config)
+    layers = [
+        Layer(attention, dense if is_dense else moe, norm) for is_dense in dense_layers(config)
+    ]
+    return decoder(config, "glm4_moe", layers, norm)
+
+
+FAMILY = Family(
+    "glm4_moe",
+    read,
+    gguf_arch="glm4moe",
+    defaults={
+        "rms_norm_eps": 1e-5,
+        "num_key_value_heads": 8,
+        "partial_rotary_factor": 0.5,
+        "scoring_func": "sigmoid",
+        "n_routed_experts": 128,
+        "n_shared_experts": 1,
+        "moe_intermediate_size": 1408,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": True,
+        "first_k_dense_replace": 1,
+    },
+    safetensors=NAMES,
+    gguf={"ffn.norm": "post_attention_norm"},
+    gguf_keys={**GGUF_KEYS, "use_qk_norm": "attention.has_qk_norm"},
+    # The multi-token prediction layer.
+    ignored=("model.layers.{layers}.", "blk.{layers}."),
+)

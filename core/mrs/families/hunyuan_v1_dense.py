@@ -1,0 +1,47 @@
+"""Hunyuan dense: Llama with a norm on every head after rope."""
+
+from __future__ import annotations
+
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_reader import (
+    decoder,
+    layer_count,
+    read_attention,
+    read_mlp,
+    read_norm,
+)
+
+
+def read(config: Config) -> ModelSpec:
+    norm = read_norm(config, default=1e-5)
+    layer = Layer(read_normed_attention(config), read_mlp(config), norm)
+    return decoder(config, "hunyuan_v1_dense", [layer] * layer_count(config), norm)
+
+
+def read_normed_attention(config: Config) -> Attention:
+    bias = config.flag("attention_bias", False)
+    return read_attention(
+        config,
+        qk_norm=read_norm(config, default=1e-5),
+        qk_norm_after_rope=True,
+        qkv_bias=bias,
+        out_bias=bias,
+    )
+
+
+NAMES = {
+    "mixer.q_norm": "self_attn.query_layernorm",
+    "mixer.k_norm": "self_attn.key_layernorm",
+}
+
+FAMILY = Family(
+    "hunyuan_v1_dense",
+    read,
+    gguf_arch="hunyuan-dense",
+    defaults={"rms_norm_eps": 1e-5},
+    safetensors=NAMES,
+)

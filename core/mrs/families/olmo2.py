@@ -1,0 +1,30 @@
+"""OLMo 2: norms only on what layers add, and on all query and key heads at once."""
+
+from __future__ import annotations
+
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import Layer
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_reader import (
+    decoder,
+    layer_count,
+    read_attention,
+    read_mlp,
+    read_norm,
+)
+
+
+def read(config: Config) -> ModelSpec:
+    norm = read_norm(config, default=1e-5)
+    bias = config.flag("attention_bias", False)
+    attention = read_attention(
+        config, qk_norm=norm, qk_norm_whole=True, qkv_bias=bias, out_bias=bias
+    )
+    layer = Layer(attention, read_mlp(config), norm, style="post")
+    return decoder(config, "olmo2", [layer] * layer_count(config), norm)
+
+
+POST_NORM_NAMES = {"ffn.post_norm": "post_feedforward_layernorm"}
+
+FAMILY = Family("olmo2", read, defaults={"rms_norm_eps": 1e-5}, safetensors=POST_NORM_NAMES)

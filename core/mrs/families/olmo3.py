@@ -1,0 +1,52 @@
+"""OLMo 3: OLMo 2 with sliding windows in three of four layers, whose rope is not scaled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import Layer
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_reader import (
+    decoder,
+    read_attention,
+    read_heads,
+    read_mlp,
+    read_norm,
+    windows,
+)
+from mrs.architecture.readers.rope_reader import read_rope
+
+
+def read(config: Config) -> ModelSpec:
+    norm, mlp = read_norm(config, default=1e-5), read_mlp(config)
+    bias = config.flag("attention_bias", False)
+    head_dim = read_heads(config)[2]
+    full = read_rope(config, head_dim, default_base=BASE, layer_type="full_attention")
+    local = replace(full, scaling=None)
+    if "sliding_attention" in config.mapping("rope_parameters"):
+        local = read_rope(config, head_dim, default_base=BASE, layer_type="sliding_attention")
+    attention = {"qk_norm": norm, "qk_norm_whole": True, "qkv_bias": bias, "out_bias": bias}
+    layers = [
+        Layer(
+            read_attention(config, rope=local if window else full, window=window, **attention),
+            mlp,
+            norm,
+            style="post",
+        )
+        for window in windows(config, period=4)
+    ]
+    return decoder(config, "olmo3", layers, norm)
+
+
+#: The base of rope if the config lacks it.
+BASE = 5e5
+
+FAMILY = Family(
+    "olmo3",
+    read,
+    # Files of OLMo 2 have neither window nor scaling.
+    gguf_arch="olmo2",
+    defaults={"rms_norm_eps": 1e-5, "sliding_window": 4096},
+)

@@ -1,0 +1,17 @@
+"""Queries that grow with their position, for contexts beyond the trained length."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from mrs.architecture.norm_rope import QueryScale
+from mrs.model.batch import ForwardBatch
+
+
+def scale_queries(q: Tensor, scale: QueryScale, batch: ForwardBatch) -> None:
+    """Multiply q (N, H, D) by the factor of each token's position, in place."""
+    positions = batch.positions if batch.positions.dim() == 1 else batch.positions[0]
+    steps = ((positions + scale.offset) / scale.length).floor()
+    if bool(steps.any()):
+        factors = 1 + scale.beta * steps.log1p()
+        q.mul_(factors.to(q.device, q.dtype)[:, None, None])

@@ -1,0 +1,42 @@
+"""Tiny models of Gemma 4."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from case import WINDOW, Case
+
+_GEMMA: dict[str, Any] = {"head_dim": 16, "global_head_dim": 32, "sliding_window": WINDOW}
+_PLAIN: dict[str, Any] = {**_GEMMA, "hidden_size_per_layer_input": 0}
+_SWITCHED: dict[str, Any] = {
+    **_GEMMA,
+    "attention_k_eq_v": True,
+    "num_global_key_value_heads": 1,
+    "final_logit_softcapping": 5.0,
+    "attention_bias": True,
+    "tie_word_embeddings": False,
+    "num_hidden_layers": 3,
+    "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
+        "full_attention": {
+            "rope_type": "proportional",
+            "partial_rotary_factor": 0.5,
+            "rope_theta": 5e5,
+        },
+    },
+}
+_EXPERTS: dict[str, Any] = {
+    "enable_moe_block": True,
+    "num_experts": 4,
+    "top_k_experts": 2,
+    "moe_intermediate_size": 24,
+}
+
+GEMMA4: tuple[Case, ...] = (
+    Case("gemma4_text", "default", {**_PLAIN, "num_hidden_layers": 6}, None),
+    Case("gemma4_text", "odd", {**_SWITCHED, "hidden_size_per_layer_input": 0}, None),
+    Case("gemma4_text", "experts", {**_PLAIN, **_EXPERTS}, None),
+    Case("gemma4_unified_text", "default", _GEMMA, None),
+    Case("gemma4_unified_text", "odd", _SWITCHED, None),
+)

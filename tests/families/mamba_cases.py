@@ -1,0 +1,82 @@
+"""Tiny models with Mamba 2 layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from case import Case
+
+_GRANITE: dict[str, Any] = {
+    "num_hidden_layers": 3,
+    "layer_types": ["mamba", "attention", "mamba"],
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "shared_intermediate_size": 48,
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_d_state": 24,
+    "intermediate_size": 32,
+}
+_NEMOTRON: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "head_dim": 16,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 16,
+    "ssm_state_size": 24,
+    "n_groups": 2,
+    "n_routed_experts": 4,
+    "moe_intermediate_size": 24,
+    "moe_shared_expert_intermediate_size": 40,
+    # transformers limits steps in prompts, but not in replies.
+    "time_step_min": 1e-6,
+}
+
+MAMBAS: tuple[Case, ...] = (
+    Case("nemotron_h", "default", _NEMOTRON, None),
+    Case(
+        "nemotron_h",
+        "odd",
+        {
+            **_NEMOTRON,
+            "num_hidden_layers": 5,
+            "layer_types": ["moe", "linear_attention", "linear_attention", "full_attention", "mlp"],
+            "head_dim": 20,
+            "num_key_value_heads": 1,
+            "n_groups": 1,
+            "conv_kernel": 3,
+            "use_conv_bias": False,
+            "use_bias": True,
+            "mlp_bias": True,
+            "moe_latent_size": 32,
+            "routed_scaling_factor": 2.5,
+            "norm_topk_prob": False,
+            "n_group": 2,
+            "topk_group": 1,
+            "num_experts_per_tok": 1,
+            "layer_norm_epsilon": 1e-3,
+        },
+        None,
+    ),
+    Case("granitemoehybrid", "default", _GRANITE, None),
+    Case(
+        "granitemoehybrid",
+        "odd",
+        {
+            **_GRANITE,
+            "layer_types": ["attention", "mamba", "mamba"],
+            "num_local_experts": 0,
+            "position_embedding_type": "rope",
+            "mamba_n_groups": 2,
+            "mamba_d_conv": 3,
+            "mamba_conv_bias": False,
+            "mamba_proj_bias": True,
+            "tie_word_embeddings": True,
+            "attention_bias": True,
+            "embedding_multiplier": 12.0,
+            "logits_scaling": 8.0,
+            "residual_multiplier": 0.22,
+            "attention_multiplier": 0.2,
+        },
+        None,
+    ),
+)

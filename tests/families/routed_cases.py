@@ -1,0 +1,195 @@
+"""Tiny models of newer families with experts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from case import WINDOW, Case
+from dense_cases import MISTRAL_ROPE
+
+_TIED = {"tie_word_embeddings": True}
+_ODD = {"head_dim": 20, "num_key_value_heads": 1}
+_ROUTED: dict[str, Any] = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 1,
+}
+_GROUPS = {"n_group": 4, "topk_group": 2}
+_MLA: dict[str, Any] = {
+    **_ROUTED,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+}
+_CONV = ["conv", "full_attention", "conv"]
+_LFM2: dict[str, Any] = {
+    "num_hidden_layers": 3,
+    "layer_types": _CONV,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "num_dense_layers": 1,
+}
+_ERNIE: dict[str, Any] = {
+    "moe_num_experts": 4,
+    "moe_k": 2,
+    "moe_intermediate_size": 24,
+    "num_hidden_layers": 3,
+}
+
+ROUTED: tuple[Case, ...] = (
+    Case("glm4_moe", "default", {**_ROUTED, "head_dim": 16}, "glm4moe"),
+    Case(
+        "glm4_moe",
+        "odd",
+        {
+            **_ROUTED,
+            **_GROUPS,
+            **_TIED,
+            "head_dim": 24,
+            "num_key_value_heads": 1,
+            "use_qk_norm": True,
+            "attention_bias": True,
+            "n_shared_experts": 2,
+            "routed_scaling_factor": 2.5,
+            "norm_topk_prob": False,
+            "first_k_dense_replace": 0,
+        },
+        None,
+    ),
+    Case("glm4_moe_lite", "default", _MLA, None),
+    Case(
+        "glm4_moe_lite",
+        "odd",
+        {
+            **_MLA,
+            **_GROUPS,
+            **_TIED,
+            "q_lora_rank": None,
+            "v_head_dim": 20,
+            "mlp_layer_types": ["sparse", "dense", "sparse"],
+            "num_hidden_layers": 3,
+            "attention_bias": True,
+            "rope_interleave": False,
+        },
+        None,
+    ),
+    Case("mistral4", "default", {**_MLA, "rope_parameters": {**MISTRAL_ROPE}}, None),
+    Case(
+        "mistral4",
+        "odd",
+        {
+            **_MLA,
+            **_GROUPS,
+            **_TIED,
+            "v_head_dim": 20,
+            "q_lora_rank": None,
+            "first_k_dense_replace": 1,
+            "rope_parameters": {**MISTRAL_ROPE, "factor": 8.0},
+        },
+        None,
+    ),
+    Case(
+        "dots1",
+        "default",
+        {**_ROUTED, "first_k_dense_replace": 1, "head_dim": 16, "num_key_value_heads": 4},
+        "dots1",
+    ),
+    Case(
+        "dots1",
+        "odd",
+        {
+            **_ROUTED,
+            **_ODD,
+            **_TIED,
+            "attention_bias": True,
+            "sliding_window": WINDOW,
+            "max_window_layers": 1,
+            "norm_topk_prob": True,
+            "routed_scaling_factor": 2.5,
+        },
+        None,
+    ),
+    Case("lfm2_moe", "default", _LFM2, "lfm2moe"),
+    Case(
+        "lfm2_moe",
+        "odd",
+        {
+            **_LFM2,
+            "tie_word_embeddings": False,
+            "conv_bias": True,
+            "conv_L_cache": 4,
+            "use_expert_bias": False,
+            "norm_topk_prob": False,
+            "routed_scaling_factor": 2.0,
+            "num_dense_layers": 0,
+            "num_key_value_heads": 1,
+        },
+        None,
+    ),
+    Case(
+        "minimax_m2",
+        "default",
+        {
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "head_dim": 16,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 5e6,
+                "partial_rotary_factor": 0.5,
+            },
+        },
+        "minimax-m2",
+    ),
+    Case(
+        "minimax_m2",
+        "odd",
+        {**_ODD, **_TIED, "num_local_experts": 3, "num_experts_per_tok": 1},
+        None,
+    ),
+    Case("ernie4_5_moe", "default", {**_ERNIE, "head_dim": 16}, "ernie4_5-moe"),
+    Case(
+        "ernie4_5_moe",
+        "odd",
+        {
+            **_ERNIE,
+            "num_key_value_heads": 1,
+            "tie_word_embeddings": False,
+            "use_bias": True,
+            "moe_num_shared_experts": 0,
+            "moe_layer_start_index": 0,
+            "moe_layer_end_index": 1,
+            "moe_layer_interval": 2,
+        },
+        None,
+    ),
+    Case(
+        "hunyuan_v1_moe",
+        "default",
+        {"num_experts": 4, "moe_topk": 2, "head_dim": 16},
+        "hunyuan-moe",
+    ),
+    Case(
+        "hunyuan_v1_moe",
+        "odd",
+        {
+            **_ODD,
+            **_TIED,
+            "num_experts": 3,
+            "moe_topk": 1,
+            "attention_bias": True,
+            "rope_parameters": {
+                "rope_type": "dynamic",
+                "rope_theta": 10000.0,
+                "factor": 1.0,
+                "alpha": 100.0,
+            },
+        },
+        None,
+    ),
+)
