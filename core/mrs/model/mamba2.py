@@ -36,7 +36,7 @@ class Mamba2Module:
     ) -> Tensor:
         """x (N, hidden) to (N, hidden); updates the states of the sequences."""
         config = self._config
-        sizes = (config.values, config.channels, config.heads)
+        sizes = [config.values, config.channels, config.heads]
         gate, inner, step = torch.split(self._in(x), sizes, dim=-1)
         step = F.softplus(step.float() + self._step_bias)
         step = step.clamp_(config.least_step, config.most_step)
@@ -61,7 +61,7 @@ class Mamba2Module:
         recent, state = cache.tensors
         inner = F.silu(causal_convolution(inner, recent, self._convolution, self._convolution_bias))
         weights = config.groups * config.state_dim
-        x, b, c = torch.split(inner, (config.values, weights, weights), dim=-1)
+        x, b, c = torch.split(inner, [config.values, weights, weights], dim=-1)
         x = x.reshape(-1, config.heads, config.head_dim)
         b, c = (part.reshape(-1, config.groups, config.state_dim) for part in (b, c))
         out = scan(StateSpaceInput(x, b, c, step), self._decay, state, first)
