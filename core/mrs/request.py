@@ -191,6 +191,22 @@ class PagedRequest:
 
 
 @dataclass(frozen=True)
+class ClusterRequest:
+    """The processes over which the layers are split, in addition to this one.
+
+    workers        so many, which this process starts on this machine
+    wait_for       or: so many, which join from other machines
+    listen         the address where they join, HOST:PORT
+    wait_limit_s   how long they may take; None is any time
+    """
+
+    workers: int = 0
+    wait_for: int = 0
+    listen: str | None = None
+    wait_limit_s: float | None = None
+
+
+@dataclass(frozen=True)
 class RunRequest:
     """All settings of planning and loading a model.
 
@@ -205,6 +221,7 @@ class RunRequest:
     prefix_cache_n         number of past sequences in the prefix cache
     prefix_cache_dir       folder that stores the prefix cache between runs, if any
     prefix_cache_dir_size  size limit of that folder
+    cluster                set if other processes compute some of the layers
     target_gap_s           the time between two tokens of a reply that the prompts of others should
                            not exceed; None lets a prompt take steps of any length
     """
@@ -234,3 +251,4 @@ class RunRequest:
     vision: VisionRequest | None = None
     paged: PagedRequest = PagedRequest()
     target_gap_s: float | None = None
+    cluster: ClusterRequest | None = None

@@ -18,6 +18,10 @@ Result = TypeVar("Result")
 
 def load_model(environment: Environment, request: RunRequest, *, quiet: bool) -> Model:
     """The loaded model; its summary is printed on standard error."""
+    if "MASTER_ADDR" in environment.variables:
+        from mrs_cli.commands.worker import launched_request
+
+        request = launched_request(environment, request)
     model = with_progress(
         environment,
         f"loading {model_name(request.source.model_id)}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from mrs_cli.parsing.flags.cluster_flags import ClusterFlags
 from mrs_cli.parsing.flags.option import (
     DEFAULTS,
     device_option,
@@ -35,7 +36,7 @@ class PlanGlobalFlags(PagedFlags, PlacementFlags):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class BenchGlobalFlags(PagedFlags, PlacementFlags):
+class BenchGlobalFlags(PagedFlags, PlacementFlags, ClusterFlags):
     """The global flags that `mrs bench` takes; its own `-n` is the length of the reply."""
 
     num_device_layers: Annotated[
@@ -50,7 +51,7 @@ class BenchGlobalFlags(PagedFlags, PlacementFlags):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LoadGlobalFlags(PlanGlobalFlags):
+class LoadGlobalFlags(PlanGlobalFlags, ClusterFlags):
     """The global flags of loading a model and answering with it."""
 
     max_seqs: Annotated[

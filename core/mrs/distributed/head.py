@@ -1,0 +1,214 @@
+"""The head, rank 0: gathers workers, gives each some layers, and watches over them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from queue import Empty
+from typing import TYPE_CHECKING
+
+from mrs.distributed.channel import Channel, Damaged
+from mrs.distributed.failures import SILENCE_S, ClusterRefused, PeerFailed
+from mrs.distributed.link import Link
+from mrs.distributed.local_ranks import LocalRanks
+from mrs.distributed.meeting import Listener
+from mrs.distributed.messages import (
+    Assignment,
+    Attach,
+    Connect,
+    Connected,
+    Failed,
+    Goodbye,
+    Join,
+    LayerCacheInfo,
+    Message,
+    Ready,
+)
+from mrs.errors import ExitCode, MrsError
+
+if TYPE_CHECKING:
+    from mrs.distributed.further_layers import RemoteLayers
+
+_logger = logging.getLogger(__name__)
+_SAY_AGAIN_S = 30.0
+_POLL_S = 0.2
+
+
+@dataclass
+class Member:
+    """A worker that has joined."""
+
+    link: Link
+    join: Join
+    host: str
+    rank: int = 0
+    layers: range = range(0)
+    caches: Sequence[LayerCacheInfo] = ()
+    weight_bytes: int = 0
+    pings: list[float] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.rank} ({self.join.name} at {self.host})"
+
+
+class Head:
+    """The workers of one model. It is closed once; a failure of one worker ends it for all."""
+
+    def __init__(
+        self, listener: Listener, local: LocalRanks | None, wait_limit_s: float | None = None
+    ) -> None:
+        self._listener = listener
+        self._local = local
+        self._wait_limit_s = wait_limit_s
+        self.members: list[Member] = []
+        self._neighbours: list[Channel] = []
+        self._failure: MrsError | None = None
+        self._has_failed = threading.Event()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        #: Called in another thread with the first failure.
+        self.on_failure: Callable[[MrsError], None] = lambda error: None
+
+    def gather(self, count: int) -> None:
+        """Wait for `count` workers, and number them. Raises MrsError."""
+        host, port = self._listener.address
+        since_s = told_s = time.monotonic()
+        while len(self.members) < count:
+            self._check()
+            try:
+                channel = self._listener.arrived.get(timeout=_POLL_S)
+                self.members.append(self._joined(channel))
+            except Empty:
+                pass
+            while not self._listener.refused.empty():
+                _logger.warning("%s", self._listener.refused.get())
+            now_s = time.monotonic()
+            missing = f"{count - len(self.members)} of {count} workers at {host}:{port}"
+            if self._wait_limit_s is not None and now_s - since_s > self._wait_limit_s:
+                raise PeerFailed(
+                    f"{missing} have not come within {self._wait_limit_s:g} s",
+                    hint=f"start: mrs worker --join {host}:{port}",
+                )
+            is_due = now_s - told_s > (_SAY_AGAIN_S if told_s > since_s else 2.0)
+            if is_due and not self._local and len(self.members) < count:
+                told_s = now_s
+                _logger.warning("waiting for %s since %.0f s", missing, now_s - since_s)
+        self._number(count)
+
+    def assign(self, assignments: Sequence[Assignment]) -> None:
+        """Tell each member which layers it loads."""
+        for member, assignment in zip(self.members, assignments, strict=True):
+            member.layers = range(assignment.first, assignment.end)
+            member.link.send(assignment)
+
+    def connect(self, most_bytes: int) -> RemoteLayers:
+        """Wait until all have loaded their layers, and connect neighbours. Raises MrsError."""
+        from mrs.distributed.further_layers import RemoteLayers, RemoteRank
+
+        for member in self.members:
+            ready = member.link.take(Ready)
+            member.caches, member.weight_bytes = ready.caches, ready.weight_bytes
+        for member, right in zip(self.members, [*self.members[1:], None], strict=True):
+            address = None if right is None else (right.host, right.join.port)
+            member.link.send(Connect(address))
+        sides: dict[str, Channel] = {}
+        while len(sides) < 2:
+            self._check()
+            try:
+                channel = self._listener.arrived.get(timeout=_POLL_S)
+            except Empty:
+                continue
+            sides[self._attached(channel)] = channel
+            self._neighbours.append(channel)
+        sides["left"].most_data_bytes = most_bytes
+        for member in self.members:
+            member.link.take(Connected)
+        ranks = [RemoteRank(each.link, each.layers, each.caches) for each in self.members]
+        return RemoteLayers(ranks, sides["right"], sides["left"], self.reason)
+
+    def reason(self, error: Exception) -> MrsError:
+        """Why a step has failed: the failure of a worker, or else the error itself."""
+        if self._has_failed.wait(0 if isinstance(error, MrsError) else SILENCE_S + 1):
+            assert self._failure is not None
+            return self._failure
+        if isinstance(error, MrsError):
+            return error
+        return PeerFailed("the connection to a neighbour has ended", where=str(error))
+
+    def close(self) -> None:
+        """Let all workers go, and end those of this machine."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        self._listener.close()
+        for member in self.members:
+            if self._failure is None:
+                self._tell(member, Goodbye())
+            member.link.close()
+        for channel in self._neighbours:
+            channel.close()
+        if self._local is not None:
+            self._local.end()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._local is not None:
+            self._local.check()
+
+    def _joined(self, channel: Channel) -> Member:
+        link = Link(channel, f"a worker at {channel.peer_host}", self._on_end)
+        join = link.take(Join, timeout_s=SILENCE_S)
+        member = Member(link, join, channel.peer_host, rank=join.rank)
+        link.who = f"the worker {join.name} at {channel.peer_host}"
+        link.doing = "gathering workers"
+        for other in self.members:
+            if join.rank and other.rank == join.rank:
+                text = f"two workers are rank {join.rank}: {other.join.name} and {join.name}"
+                self._tell(member, Failed(text, int(ExitCode.USAGE)))
+                raise ClusterRefused(text, hint="give each worker a rank of its own")
+        return member
+
+    def _number(self, count: int) -> None:
+        """Ranks from 1 on: those that were asked for, and the others in order of arrival."""
+        free = [n for n in range(1, count + 1) if n not in {each.rank for each in self.members}]
+        for member in self.members:
+            if not member.rank:
+                member.rank = free.pop(0)
+            if member.rank > count:
+                raise ClusterRefused(f"{member.name} is beyond the last rank, {count}")
+            member.link.who = member.name
+        self.members.sort(key=lambda each: each.rank)
+
+    def _attached(self, channel: Channel) -> str:
+        attach, _ = channel.receive()
+        if not isinstance(attach, Attach):
+            raise Damaged(f"{channel.peer_host} says {type(attach).__name__}, not Attach")
+        return attach.side
+
+    def _on_end(self, link: Link, error: MrsError) -> None:
+        with self._lock:
+            if self._is_closed or self._failure is not None:
+                return
+            self._failure = error
+        for member in self.members:
+            if member.link is not link:
+                self._tell(member, Failed(str(error), int(error.exit_code)))
+                member.link.fail(error)
+        self._has_failed.set()
+        for channel in self._neighbours:
+            channel.close()
+        self.on_failure(error)
+
+    def _tell(self, member: Member, message: Message) -> None:
+        """Send without waiting long: the member may be the one that hangs."""
+        try:
+            member.link.channel.set_timeout(1.0)
+            member.link.channel.send(message)
+        except OSError:
+            _logger.debug("%s cannot be told", member.name)
