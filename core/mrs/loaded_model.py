@@ -59,7 +59,8 @@ class LoadedModel:
     ) -> None:
         self.plan = plan
         self.summary = plan.summary if cluster is None else f"{plan.summary}: {cluster.summary}"
-        self._cluster = cluster
+        #: The workers that compute some of the layers, if there are any.
+        self.cluster = cluster
         self.has_chat_template = text.template is not None
         self.context_tokens = engine.context_tokens
         #: Sampling settings that the model's files suggest, by name.
@@ -252,8 +253,8 @@ class LoadedModel:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
-            if self._cluster is not None:
-                self._cluster.close()
+            if self.cluster is not None:
+                self.cluster.close()
             else:
                 learn_speed(self.plan, self.pace)
 

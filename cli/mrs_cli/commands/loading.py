@@ -28,6 +28,10 @@ def load_model(environment: Environment, request: RunRequest, *, quiet: bool) ->
         lambda on_progress: environment.load(request, on_progress),
         quiet=quiet,
     )
+    if request.cluster is not None:
+        from mrs_cli.commands.peer_failure import end_with_peers
+
+        end_with_peers(environment, model)
     if not quiet:
         _print_summary(environment, one_line(model.summary))
     return model

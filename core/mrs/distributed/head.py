@@ -6,11 +6,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from queue import Empty
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
-from mrs.distributed.channel import Channel, Damaged
+from mrs.distributed.channel import Channel
 from mrs.distributed.failures import SILENCE_S, ClusterRefused, PeerFailed
 from mrs.distributed.link import Link
 from mrs.distributed.local_ranks import LocalRanks
@@ -66,12 +67,20 @@ class Head:
         self._wait_limit_s = wait_limit_s
         self.members: list[Member] = []
         self._neighbours: list[Channel] = []
+        self._joining: SimpleQueue[tuple[Channel, Join]] = SimpleQueue()
+        self._attaching: SimpleQueue[tuple[Channel, Attach]] = SimpleQueue()
+        self._is_complete = False
         self._failure: MrsError | None = None
         self._has_failed = threading.Event()
         self._lock = threading.Lock()
         self._is_closed = False
         #: Called in another thread with the first failure.
         self.on_failure: Callable[[MrsError], None] = lambda error: None
+        threading.Thread(target=self._sort_arrivals, name="mrs-arrivals", daemon=True).start()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
 
     def gather(self, count: int) -> None:
         """Wait for `count` workers, and number them. Raises MrsError."""
@@ -79,11 +88,8 @@ class Head:
         since_s = told_s = time.monotonic()
         while len(self.members) < count:
             self._check()
-            try:
-                channel = self._listener.arrived.get(timeout=_POLL_S)
-                self.members.append(self._joined(channel))
-            except Empty:
-                pass
+            with suppress(Empty):
+                self.members.append(self._joined(*self._joining.get(timeout=_POLL_S)))
             while not self._listener.refused.empty():
                 _logger.warning("%s", self._listener.refused.get())
             now_s = time.monotonic()
@@ -97,6 +103,9 @@ class Head:
             if is_due and not self._local and len(self.members) < count:
                 told_s = now_s
                 _logger.warning("waiting for %s since %.0f s", missing, now_s - since_s)
+        self._is_complete = True
+        while not self._joining.empty():
+            self._refuse(self._joining.get()[0])
         self._number(count)
 
     def assign(self, assignments: Sequence[Assignment]) -> None:
@@ -115,18 +124,12 @@ class Head:
         for member, right in zip(self.members, [*self.members[1:], None], strict=True):
             address = None if right is None else (right.host, right.join.port)
             member.link.send(Connect(address))
-        sides: dict[str, Channel] = {}
-        while len(sides) < 2:
-            self._check()
-            try:
-                channel = self._listener.arrived.get(timeout=_POLL_S)
-            except Empty:
-                continue
-            sides[self._attached(channel)] = channel
-            self._neighbours.append(channel)
-        sides["left"].most_data_bytes = most_bytes
         for member in self.members:
             member.link.take(Connected)
+        attached = [self._attaching.get(timeout=SILENCE_S) for _ in range(2)]
+        self._neighbours = [channel for channel, _ in attached]
+        sides = {attach.side: channel for channel, attach in attached}
+        sides["left"].most_data_bytes = most_bytes
         ranks = [RemoteRank(each.link, each.layers, each.caches) for each in self.members]
         return RemoteLayers(ranks, sides["right"], sides["left"], self.reason)
 
@@ -161,11 +164,34 @@ class Head:
         if self._local is not None:
             self._local.check()
 
-    def _joined(self, channel: Channel) -> Member:
-        link = Link(channel, f"a worker at {channel.peer_host}", self._on_end)
-        join = link.take(Join, timeout_s=SILENCE_S)
+    def _sort_arrivals(self) -> None:
+        """Read the first message of each peer: it wants to join, or is a neighbour of the head."""
+        while (channel := self._listener.arrived.get()) is not None:
+            try:
+                channel.set_timeout(SILENCE_S)
+                message, _ = channel.receive()
+                channel.set_timeout(None)
+            except (OSError, EOFError, MrsError):
+                channel.close()
+                continue
+            if isinstance(message, Attach):
+                self._attaching.put((channel, message))
+            elif isinstance(message, Join) and not self._is_complete:
+                self._joining.put((channel, message))
+            else:
+                self._refuse(channel)
+
+    def _refuse(self, channel: Channel) -> None:
+        count = len(self.members)
+        text = f"the head has all of its workers ({count})"
+        with suppress(OSError):
+            channel.send(Failed(text, int(ExitCode.USAGE)))
+        channel.close()
+
+    def _joined(self, channel: Channel, join: Join) -> Member:
+        who = f"the worker {join.name} at {channel.peer_host}"
+        link = Link(channel, who, self._on_end)
         member = Member(link, join, channel.peer_host, rank=join.rank)
-        link.who = f"the worker {join.name} at {channel.peer_host}"
         link.doing = "gathering workers"
         for other in self.members:
             if join.rank and other.rank == join.rank:
@@ -184,12 +210,6 @@ class Head:
                 raise ClusterRefused(f"{member.name} is beyond the last rank, {count}")
             member.link.who = member.name
         self.members.sort(key=lambda each: each.rank)
-
-    def _attached(self, channel: Channel) -> str:
-        attach, _ = channel.receive()
-        if not isinstance(attach, Attach):
-            raise Damaged(f"{channel.peer_host} says {type(attach).__name__}, not Attach")
-        return attach.side
 
     def _on_end(self, link: Link, error: MrsError) -> None:
         with self._lock:

@@ -47,7 +47,8 @@ class Listener:
     def __init__(self, address: _Address, secret: bytes) -> None:
         self._socket = _bound(address)
         self._secret = secret
-        self.arrived: queue.SimpleQueue[Channel] = queue.SimpleQueue()
+        #: None is the end of the listener.
+        self.arrived: queue.SimpleQueue[Channel | None] = queue.SimpleQueue()
         self.refused: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=self._accept, name="mrs-listen", daemon=True).start()
 
@@ -66,6 +67,7 @@ class Listener:
             try:
                 connection, _ = self._socket.accept()
             except OSError:
+                self.arrived.put(None)
                 return
             # A stranger who says nothing must not delay the others.
             threading.Thread(target=self._greet, args=(connection,), daemon=True).start()

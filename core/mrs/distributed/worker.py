@@ -67,6 +67,7 @@ def run_worker(settings: WorkerSettings, say: Say, new_planner: NewPlanner) -> N
             if settings.once:
                 raise
             say(f"error: {error}")
+            time.sleep(_DIAL_AGAIN_S)
         finally:
             session.close()
 
@@ -169,7 +170,9 @@ class _Session:
             left = dial(settings.address, settings.secret)
             left.send(Attach(own.rank, "right"))
         else:
-            left = self._listener.arrived.get(timeout=SILENCE_S)
+            found = self._listener.arrived.get(timeout=SILENCE_S)
+            assert found is not None
+            left = found
             attach, _ = left.receive()
             if attach != Attach(own.rank - 1, "left"):
                 raise Damaged(f"{attach} is not from the left neighbour")
