@@ -70,11 +70,6 @@ def test_a_lost_worker_is_named_by_everyone(
     sent: signal.Signals, how: str, model: Path, tmp_path: Path
 ) -> None:
     workers = Workers(tmp_path, 2, once=True)
-    has_token = threading.Event()
-
-    def strike() -> None:
-        has_token.wait()
-        os.kill(victim, sent)
 
     def pid_of_rank_1() -> int:
         number = 0 if "rank 1" in workers.said(0) else 1
@@ -82,7 +77,6 @@ def test_a_lost_worker_is_named_by_everyone(
 
     victim = 0
     try:
-        threading.Thread(target=lambda: (has_token.wait(), strike()), daemon=True)
         with pytest.raises(PeerFailed) as raised:
             with cluster_decoder(request_for(model, workers.port, 2)) as (decoder, _):
                 victim = pid_of_rank_1()

@@ -44,7 +44,7 @@ def test_messages_pass_both_ways_with_their_data(listener: Listener) -> None:
 def test_another_secret_is_refused_on_both_sides(listener: Listener) -> None:
     with pytest.raises(ClusterRefused, match="has another secret"):
         dial(listener.address, OTHER)
-    assert "refuses" in listener.refused.get(timeout=60)
+    assert "the secrets differ" in listener.refused.get(timeout=60)
 
 
 def test_a_dialer_without_the_secret_gets_nowhere(

@@ -38,18 +38,12 @@ class Channel:
         self._lock = threading.Lock()
         self._keys = b"", b""
         self._sent = self._received = 0
+        self.peer_host = str(connection.getpeername()[0])
+        self.own_host = str(connection.getsockname()[0])
         self._most_message_bytes = GREETING_BYTES
         #: The most raw bytes after a message.
         self.most_data_bytes = 0
         _set_options(connection)
-
-    @property
-    def peer_host(self) -> str:
-        return str(self._socket.getpeername()[0])
-
-    @property
-    def own_host(self) -> str:
-        return str(self._socket.getsockname()[0])
 
     def open(self, send_key: bytes, receive_key: bytes) -> None:
         """Seal all further frames with these keys."""

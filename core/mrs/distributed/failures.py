@@ -28,7 +28,7 @@ class HeadLeft(MrsError):
     exit_code = ExitCode.DONE
 
 
-def lost(who: str, how: str, doing: str, heard_s_ago: float) -> PeerFailed:
-    """The error for a lost peer: who it is, what happened, and what was last heard of it."""
-    last = f"last heard {heard_s_ago:.1f} s ago, {doing}" if doing else "nothing was heard of it"
-    return PeerFailed(f"{who} {how}", where=last)
+def lost(who: str, how: str, when: str, heard: str, heard_s_ago: float) -> PeerFailed:
+    """The error for a lost peer: who it is, what happened and when, and what was last heard."""
+    last = f"last heard {heard_s_ago:.1f} s ago"
+    return PeerFailed(f"{who} {how} {when}", where=f"{last}: {heard}" if heard else last)

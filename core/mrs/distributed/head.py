@@ -112,6 +112,7 @@ class Head:
         """Tell each member which layers it loads."""
         for member, assignment in zip(self.members, assignments, strict=True):
             member.layers = range(assignment.first, assignment.end)
+            member.link.doing = "while it loads its layers"
             member.link.send(assignment)
 
     def connect(self, most_bytes: int) -> RemoteLayers:
@@ -130,6 +131,8 @@ class Head:
         self._neighbours = [channel for channel, _ in attached]
         sides = {attach.side: channel for channel, attach in attached}
         sides["left"].most_data_bytes = most_bytes
+        for member in self.members:
+            member.link.doing = "before the first step"
         ranks = [RemoteRank(each.link, each.layers, each.caches) for each in self.members]
         return RemoteLayers(ranks, sides["right"], sides["left"], self.reason)
 
@@ -192,7 +195,7 @@ class Head:
         who = f"the worker {join.name} at {channel.peer_host}"
         link = Link(channel, who, self._on_end)
         member = Member(link, join, channel.peer_host, rank=join.rank)
-        link.doing = "gathering workers"
+        link.doing = "while gathering workers"
         for other in self.members:
             if join.rank and other.rank == join.rank:
                 text = f"two workers are rank {join.rank}: {other.join.name} and {join.name}"

@@ -28,7 +28,7 @@ class Link:
     ) -> None:
         self.channel = channel
         self.who = who
-        self.doing = "starting"
+        self.doing = "at the start"
         self._on_end = on_end
         self._peer_doing = ""
         self._heard_s = time.monotonic()
@@ -106,9 +106,12 @@ class Link:
             self._on_end(self, error)
 
     def _lost(self, how: str, error: OSError | None = None) -> PeerFailed:
-        if error is not None and error.strerror:
-            how += f" ({error.strerror})"
-        return lost(self.who, how, self._peer_doing, time.monotonic() - self._heard_s)
+        if isinstance(error, ConnectionError):
+            how = "has ended"
+        elif error is not None and error.strerror:
+            how += f", {error.strerror.lower()},"
+        heard_s_ago = time.monotonic() - self._heard_s
+        return lost(self.who, how, self.doing, self._peer_doing, heard_s_ago)
 
 
 def _reported(message: Failed) -> MrsError:

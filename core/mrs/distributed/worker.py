@@ -101,14 +101,14 @@ class _Session:
 
     def prepare(self, part: LoadedPart | None, say: Say, new_planner: NewPlanner) -> LoadedPart:
         """Get an assignment, and load its layers unless `part` has just these."""
-        self._link.doing = "waiting for an assignment"
+        self._link.doing = "while waiting for an assignment"
         self._link.send(_join(self._settings, self._listener.address[1]))
         while isinstance(message := self._link.take(Message), Ping):
             self._link.send(message)
         if not isinstance(message, Assignment):
             raise Damaged(f"the head says {type(message).__name__}, not Assignment")
         self._assignment = message
-        self._link.doing = f"loading layers {message.first} to {message.end - 1}"
+        self._link.doing = f"while loading layers {message.first} to {message.end - 1}"
         try:
             if part is None or part.plan_hash != message.plan_hash:
                 part = None  # frees the weights of another model
