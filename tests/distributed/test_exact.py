@@ -13,7 +13,7 @@ from clusters import Workers, cluster_decoder, engine_of, request_for, single_de
 from mrs.engine.engine import Engine
 from mrs.model.decoder import Decoder
 from support.engines import Asked
-from support.model_files import SMALL, write_model
+from support.model_files import DEMO, SMALL, write_model
 from support.tiny_decoders import CONFIGS, GREEDY, WARM, WINDOW
 
 LAYERS = 5
@@ -72,6 +72,16 @@ def test_tokens_and_logits_are_those_of_one_process(
         )
         assert talk(engine_of(decoder)) == expected
         assert torch.equal(logits_of(decoder), logits)
+
+
+def test_a_gguf_file_is_split_as_well(workers: Workers) -> None:
+    """Quantized blocks, with more layers on the last process, as the user says."""
+    file = DEMO / "demo.gguf"
+    expected = talk(engine_of(single_decoder(request_for(file, None, 0))))
+    request = request_for(file, workers.port, 1, layer_map="0:2;1:3")
+    with cluster_decoder(request) as (decoder, cluster):
+        assert cluster.own_layers == range(2)
+        assert talk(engine_of(decoder)) == expected
 
 
 def test_windows_move_on_and_pools_grow(workers: Workers, tmp_path: Path) -> None:

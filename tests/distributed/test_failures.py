@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from clusters import (
 from test_exact import PROMPTS, config_of
 
 from mrs.distributed.failures import PeerFailed
+from mrs.engine.engine import Engine
 from mrs.errors import ExitCode, MrsError
 from support.engines import Asked
 from support.model_files import write_model
@@ -35,29 +35,20 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("model"), config_of("dense"), std=0.2)
 
 
-def reply_forever(request, has_token: threading.Event | None = None) -> None:
+def ask_forever(engine: Engine) -> None:
     """Make replies until an error ends it."""
-    with cluster_decoder(request) as (decoder, _):
-        engine = engine_of(decoder)
-        while True:
-            asked = Asked.of(engine, PROMPTS[1], ENDLESS)
-            while not asked.sequence.is_finished:
-                asked.advance()
-                if has_token is not None:
-                    has_token.set()
+    while True:
+        Asked.of(engine, PROMPTS[1], ENDLESS).finish()
 
 
 def head_process(model: Path, port: int, count: int, log: str) -> None:
-    from threading import Event
-
-    class Marked(Event):
-        def set(self) -> None:
-            if not self.is_set():
-                Path(log).write_text("token")
-            super().set()
-
+    """A head that says in `log` that it has a token, and then why it has ended."""
     try:
-        reply_forever(request_for(model, port, count), Marked())
+        with cluster_decoder(request_for(model, port, count)) as (decoder, _):
+            engine = engine_of(decoder)
+            Asked.of(engine, PROMPTS[1], ENDLESS).advance()
+            Path(log).write_text("token")
+            ask_forever(engine)
     except MrsError as error:
         Path(log).write_text(str(error))
         os._exit(error.exit_code)
@@ -77,16 +68,13 @@ def test_a_lost_worker_is_named_by_everyone(
 
     victim = 0
     try:
-        with pytest.raises(PeerFailed) as raised:
-            with cluster_decoder(request_for(model, workers.port, 2)) as (decoder, _):
-                victim = pid_of_rank_1()
-                engine = engine_of(decoder)
-                asked = Asked.of(engine, PROMPTS[1], ENDLESS)
-                asked.advance()
-                os.kill(victim, sent)
-                while True:
-                    asked = Asked.of(engine, PROMPTS[1], ENDLESS)
-                    asked.finish()
+        with cluster_decoder(request_for(model, workers.port, 2)) as (decoder, _):
+            victim = pid_of_rank_1()
+            engine = engine_of(decoder)
+            Asked.of(engine, PROMPTS[1], ENDLESS).advance()
+            os.kill(victim, sent)
+            with pytest.raises(PeerFailed) as raised:
+                ask_forever(engine)
         text = str(raised.value)
         assert text.startswith("rank 1 (")
         assert how in text
@@ -122,15 +110,13 @@ def test_an_exception_in_a_layer_is_reported(model: Path, tmp_path: Path) -> Non
     """The worker says what went wrong, and the head says it again."""
     workers = Workers(tmp_path, 1, once=True)
     try:
-        with (
-            pytest.raises(PeerFailed, match=r"rank 1 \(.*\), in step 1: .*Damaged|impossible"),
-            cluster_decoder(request_for(model, workers.port, 1)) as (decoder, _),
-        ):
-            further = decoder._further
-            assert further is not None
+        with cluster_decoder(request_for(model, workers.port, 1)) as (decoder, _):
             engine = engine_of(decoder)
-            further._ranks[0].log.clear()  # type: ignore[attr-defined] - so no cache is opened
-            Asked.of(engine, PROMPTS[1], ENDLESS).finish()
+            decoder._further._ranks[0].log.clear()  # so that no cache is opened
+            with pytest.raises(PeerFailed, match=r"rank 1 \(.*\), in step 1: unknown states"):
+                ask_forever(engine)
+        workers.processes[0].join(60)
+        assert "unknown states" in workers.said(0)
     finally:
         workers.end()
 
@@ -152,9 +138,9 @@ def test_a_missing_worker_is_not_waited_for_without_end(model: Path, tmp_path: P
     assert request.cluster is not None
     try:
         limited = replace(request, cluster=replace(request.cluster, wait_limit_s=3.0))
-        with pytest.raises(PeerFailed, match="of 2 workers at 127.0.0.1:.* have not come"):
-            with cluster_decoder(limited):
-                pass
+        meeting = cluster_decoder(limited)
+        with pytest.raises(PeerFailed, match=r"of 2 workers at 127\.0\.0\.1:.* have not come"):
+            meeting.__enter__()
     finally:
         workers.end()
 
@@ -162,9 +148,9 @@ def test_a_missing_worker_is_not_waited_for_without_end(model: Path, tmp_path: P
 def test_two_workers_of_one_rank_are_refused_on_both_sides(model: Path, tmp_path: Path) -> None:
     workers = Workers(tmp_path, 2, once=True, rank=1)
     try:
+        meeting = cluster_decoder(request_for(model, workers.port, 2))
         with pytest.raises(MrsError, match="two workers are rank 1"):
-            with cluster_decoder(request_for(model, workers.port, 2)):
-                pass
+            meeting.__enter__()
         for process in workers.processes:
             process.join(60)
         assert any("two workers are rank 1" in workers.said(n) for n in range(2))
@@ -177,9 +163,9 @@ def test_another_model_is_refused_on_both_sides(model: Path, tmp_path: Path) -> 
     other = write_model(tmp_path / "other", config_of("dense"), std=0.3)
     workers = Workers(tmp_path, 1, once=True, model_id=str(other))
     try:
-        with pytest.raises(MrsError, match="rank 1 .*the weights differs? from the head's") as raised:
-            with cluster_decoder(request_for(model, workers.port, 1)):
-                pass
+        meeting = cluster_decoder(request_for(model, workers.port, 1))
+        with pytest.raises(MrsError, match=r"rank 1 .* differs? from the head's") as raised:
+            meeting.__enter__()
         assert raised.value.exit_code == ExitCode.NOT_READABLE
         workers.processes[0].join(60)
         assert "differs from the head's" in workers.said(0)

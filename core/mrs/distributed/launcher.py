@@ -86,6 +86,8 @@ def launched(variables: Mapping[str, str] = os.environ) -> LaunchedRank | None:
         raise UsageError(f"{', '.join(f'{n}={variables.get(n)}' for n in names)} make no sense")
     if numbers[1] == 1:
         return None
+    if "TORCHELASTIC_RUN_ID" in variables and variables.get("OMP_NUM_THREADS") == "1":
+        os.environ.pop("OMP_NUM_THREADS", None)  # torchrun's default makes CPUs needlessly slow
     is_agents = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     host = variables["MASTER_ADDR"]
     return LaunchedRank(numbers[0], numbers[1], host, numbers[2], is_agents, [])

@@ -133,10 +133,10 @@ class _Session:
                 self._link.doing = f"in step {step.number}"
                 self._compute(part, step, left, right)
                 self._link.doing = f"after step {step.number}"
+        except (HeadLeft, PeerFailed):
+            raise
         except (OSError, EOFError) as error:
             raise self._reason(error) from error
-        except MrsError:
-            raise
         except Exception as error:
             self._report(error)
             raise

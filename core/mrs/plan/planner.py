@@ -31,7 +31,7 @@ class Planner:
         self.description = description
         self.devices = with_bandwidth(devices)
         self.corrections = corrections or {}
-        self._cpu_packs = cpu_packs
+        self.cpu_packs = cpu_packs
         self._files = ModelWeightsInfo(checkpoint, description)
 
     def plan(self, request: RunRequest, placement: Placement | None = None) -> Plan:
@@ -40,7 +40,7 @@ class Planner:
             request,
             self._files,
             self.devices,
-            cpu_packs=self._cpu_packs,
+            cpu_packs=self.cpu_packs,
             corrections=self.corrections if request.calibration else {},
             placement=placement,
         )
