@@ -39,7 +39,7 @@ def test_ranges_of_bytes_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def _part(model_id: str, hub: HubServer) -> tuple[dict[str, torch.Tensor], str, int]:
-    """The last layer's products with ones and its vectors, the sample of its weights, and the bytes that were sent."""
+    """The last layer's products with ones and its vectors, a sample, and the bytes sent."""
     request = RunRequest(ModelSource(model_id, "safetensors"), cpu=True, dtype="f32")
     planner = ModelLoader(request).planner
     before = hub.body_bytes
