@@ -5,7 +5,7 @@ from __future__ import annotations
 from mrs.errors import ExitCode, MrsError
 
 #: A peer from which nothing was heard for this long counts as lost.
-SILENCE_S = 8.0
+SILENCE_S = 6.0
 #: How often each process says that it lives.
 BEAT_S = 1.0
 

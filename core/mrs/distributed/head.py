@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 _SAY_AGAIN_S = 30.0
 _POLL_S = 0.2
+#: So long the workers of this machine may take to end after a failure.
+_FAILED_END_S = 0.5
 
 
 @dataclass
@@ -159,7 +161,10 @@ class Head:
         for channel in self._neighbours:
             channel.close()
         if self._local is not None:
-            self._local.end()
+            if self._failure is None:
+                self._local.end()
+            else:  # the one that has failed may hang
+                self._local.end(_FAILED_END_S)
 
     def _check(self) -> None:
         if self._failure is not None:

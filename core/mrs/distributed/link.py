@@ -19,8 +19,8 @@ _Kind = TypeVar("_Kind", bound=Message)
 class Link:
     """Sends and receives messages, and notices within SILENCE_S that the peer is lost.
 
-    `doing` is what this process tells the peer that it does; `on_end` is called once, in another
-    thread, with the reason why the connection has ended. Messages wait for `take`.
+    `doing` is what this process does, for the peer and for errors; `on_end` is called once, in
+    another thread, with the reason why the connection has ended. Messages wait for `take`.
     """
 
     def __init__(

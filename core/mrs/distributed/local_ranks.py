@@ -54,9 +54,9 @@ class LocalRanks:
                 how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
                 raise PeerFailed(f"the worker with process id {process.pid} has ended {how}")
 
-    def end(self) -> None:
+    def end(self, wait_s: float = _END_S) -> None:
         """Wait until all have ended by themselves; kill those that do not."""
-        until_s = time.monotonic() + _END_S
+        until_s = time.monotonic() + wait_s
         for process in self._processes:
             try:
                 process.wait(max(0.0, until_s - time.monotonic()))
