@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -51,7 +51,6 @@ class Member:
     layers: range = range(0)
     caches: Sequence[LayerCacheInfo] = ()
     weight_bytes: int = 0
-    pings: list[float] = field(default_factory=list)
 
     @property
     def name(self) -> str:

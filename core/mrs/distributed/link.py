@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from mrs.distributed.channel import Channel, Damaged
 from mrs.distributed.failures import BEAT_S, SILENCE_S, HeadLeft, PeerFailed, lost
-from mrs.distributed.messages import Beat, Failed, Goodbye, Message, Ping
+from mrs.distributed.messages import Beat, Failed, Goodbye, Message
 from mrs.errors import MrsError
 
 _Kind = TypeVar("_Kind", bound=Message)
@@ -76,8 +76,6 @@ class Link:
                 self._heard_s = time.monotonic()
                 if isinstance(message, Beat):
                     self._peer_doing = message.doing
-                elif isinstance(message, Ping):
-                    self._messages.put(message)
                 elif isinstance(message, Goodbye):
                     return self._end(HeadLeft(f"{self.who} has left"))
                 elif isinstance(message, Failed):

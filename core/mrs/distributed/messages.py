@@ -119,12 +119,6 @@ class Connected(Message, frozen=True):
     """Both neighbours are connected."""
 
 
-class Ping(Message, frozen=True):
-    """To be answered with the same."""
-
-    payload: bytes = b""
-
-
 class Beat(Message, frozen=True):
     """A sign of life every second, and what the process does."""
 
@@ -249,7 +243,6 @@ Any = (
     | Ready
     | Connect
     | Connected
-    | Ping
     | Beat
     | Failed
     | Goodbye

@@ -24,8 +24,6 @@ from mrs.distributed.messages import (
     DeviceReport,
     Failed,
     Join,
-    Message,
-    Ping,
     Ready,
     Step,
 )
@@ -103,11 +101,7 @@ class _Session:
         """Get an assignment, and load its layers unless `part` has just these."""
         self._link.doing = "while waiting for an assignment"
         self._link.send(_join(self._settings, self._listener.address[1]))
-        while isinstance(message := self._link.take(Message), Ping):
-            self._link.send(message)
-        if not isinstance(message, Assignment):
-            raise Damaged(f"the head says {type(message).__name__}, not Assignment")
-        self._assignment = message
+        self._assignment = message = self._link.take(Assignment)
         self._link.doing = f"while loading layers {message.first} to {message.end - 1}"
         try:
             if part is None or part.plan_hash != message.plan_hash:
