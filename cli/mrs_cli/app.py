@@ -15,6 +15,7 @@ from mrs.request import RunRequest
 from mrs_cli.environment import Environment
 from mrs_cli.exit import exit_code_of, exit_on_sigterm
 from mrs_cli.parsing.command_tree import Commands, flag_command, flag_group, takes
+from mrs_cli.parsing.flags.cluster_flags import WorkerFlags
 from mrs_cli.parsing.flags.command_flags import BenchFlags, CacheFlags, OutputFlags, PlanFlags
 from mrs_cli.parsing.flags.global_flags import (
     BenchGlobalFlags,
@@ -57,6 +58,8 @@ PLAN_HELP = "Show how a model will use memory; without --dry-run, load it and me
 BENCH_HELP = "Measure how fast a model is, and how much of the memory bandwidth it uses."
 
 CACHE_HELP = "Show downloaded models: mrs cache list."
+
+WORKER_HELP = "Compute some layers of a model for mrs --wait-for N on another machine."
 
 LIST_HELP = "List the models in the hub cache that mrs can run, with their sizes."
 
@@ -333,6 +336,17 @@ def _list_cache() -> Any:
     return flag_command("list", LIST_HELP, command)
 
 
+def _worker() -> Any:
+    @takes(WorkerFlags, OutputFlags)
+    def command(ctx: typer.Context, flags: WorkerFlags, output: OutputFlags) -> None:
+        before: Invocation = ctx.obj
+        from mrs_cli.commands.worker import work
+
+        raise typer.Exit(work(before.environment, merged(before.output, output), flags))
+
+    return flag_command("worker", WORKER_HELP, command)
+
+
 def _selector_commands(build: Callable[[Selector], Any]) -> Commands:
     return Commands({each.name: (each.help, partial(build, each)) for each in SELECTORS})
 
@@ -346,6 +360,7 @@ def command_tree() -> Any:
             "serve": (SERVE_HELP, _serve),
             "multi-model": (MODELS_HELP, _multi_model),
             "bench": (BENCH_HELP, _bench),
+            "worker": (WORKER_HELP, _worker),
             "cache": (CACHE_HELP, _cache),
         }
     )

@@ -20,6 +20,7 @@ EXIT_MEANINGS = {
     ExitCode.NOT_READABLE: "model or image not found or not readable",
     ExitCode.DOES_NOT_FIT: "the model does not fit the devices",
     ExitCode.UNSUPPORTED: "model, format or feature not supported",
+    ExitCode.PEER_FAILED: "another process of the model has ended, failed or does not answer",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C or SIGTERM",
 }
 VARIABLES = {
@@ -27,6 +28,10 @@ VARIABLES = {
     "CUDA_VISIBLE_DEVICES": "as CUDA reads it",
     "MRS_LOGICAL_DEVICES": "accelerators simulated on the CPU, such as cpu,cpu or cpu=2GiB",
     "MRS_API_KEY": "a key of the server, in addition to those of --api-key-file",
+    "MRS_CLUSTER_SECRET, MRS_CLUSTER_SECRET_FILE": "the secret of workers on other machines, or "
+    "a file of mode 0600 with it",
+    "RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT": "as torchrun sets them; also SLURM_PROCID and "
+    "SLURM_NTASKS",
     "NO_COLOR": "if set and not empty, no colours are used",
     "TERM": "if dumb, no colours and no cursor movement are used",
 }

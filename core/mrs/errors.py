@@ -14,6 +14,7 @@ class ExitCode(IntEnum):
     NOT_READABLE = 3
     DOES_NOT_FIT = 4
     UNSUPPORTED = 5
+    PEER_FAILED = 6
     INTERRUPTED = 130
 
 

@@ -24,6 +24,7 @@ from mrs.request import Message, RunRequest, Sampling
 from mrs.text.shorten import max_prompt_tokens, newest_tokens, newest_turns
 
 if TYPE_CHECKING:
+    from mrs.distributed.cluster import Cluster
     from mrs.engine.image_input import ImageInput
     from mrs.engine.loop import EngineLoop, Outbox
     from mrs.engine.pooling import PoolingKind
@@ -54,9 +55,12 @@ class LoadedModel:
         engine: EngineLoop,
         image_loader: ImageLoader | None = None,
         suggested_sampling: Mapping[str, float] | None = None,
+        cluster: Cluster | None = None,
     ) -> None:
         self.plan = plan
-        self.summary = plan.summary
+        self.summary = plan.summary if cluster is None else f"{plan.summary}: {cluster.summary}"
+        #: The workers that compute some of the layers, if there are any.
+        self.cluster = cluster
         self.has_chat_template = text.template is not None
         self.context_tokens = engine.context_tokens
         #: Sampling settings that the model's files suggest, by name.
@@ -249,7 +253,10 @@ class LoadedModel:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
-            learn_speed(self.plan, self.pace)
+            if self.cluster is not None:
+                self.cluster.close()
+            else:
+                learn_speed(self.plan, self.pace)
 
     def _cut(self, prompt_ids: list[int], sampling: Sampling, truncate: bool) -> list[int]:
         if not truncate or len(prompt_ids) < self.context_tokens:

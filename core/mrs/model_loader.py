@@ -31,6 +31,7 @@ from mrs.source.suggested_sampling import suggested_sampling
 
 if TYPE_CHECKING:
     from mrs.cache.prefix.disk import DiskPrefixCache
+    from mrs.distributed.cluster import Cluster
     from mrs.engine.engine_builder import DraftConfig
     from mrs.engine.loop import EngineLoop
     from mrs.engine.profile.run import ProfileResult
@@ -97,7 +98,11 @@ class ModelLoader:
         from mrs.loaded_model import LoadedModel
         from mrs.text.template_process import renderer
 
-        self.plan.require_fit()
+        if self.request.cluster is not None:
+            from mrs.distributed.cluster import Cluster
+
+        if self.request.cluster is None:
+            self.plan.require_fit()
         for line in pool_warnings(
             self.request.paged, self.plan.workload, self.plan.devices[0].kind
         ):
@@ -118,12 +123,18 @@ class ModelLoader:
         if request.thinking is not None and not text.knows_thinking:
             _logger.warning("--thinking has no effect: the chat template does not support it")
         image_loader = self._image_loader()
+        suggested = suggested_sampling(self.planner.checkpoint)
+        if request.cluster is not None:
+            cluster = Cluster.gather(request, self.planner, self.plan)
+            engine = self._cluster_engine(cluster)
+            return LoadedModel(
+                request, self.plan, text, engine, image_loader, suggested, cluster=cluster
+            )
         self._plan_again_if_memory_shrank()
         folder = self._prefix_folder()
         decoder = self._load_decoder(report)[0]
         draft = self._load_draft(report)
         engine = _engine(request, self.plan, decoder, folder, draft)
-        suggested = suggested_sampling(self.planner.checkpoint)
         return LoadedModel(request, self.plan, text, engine, image_loader, suggested)
 
     def measure(self, on_progress: OnProgress | None = None) -> Reconciliation:
@@ -209,6 +220,10 @@ class ModelLoader:
                 from mrs.plan.report.replay import replay
 
                 return replay(planner, self.request, expanded(self.request.plan_file))
+            if self.request.cluster is not None:
+                from mrs.distributed.model_part import one_device_plan
+
+                return one_device_plan(planner, self.request)
             return planner.plan(self.request)
 
     def _fetch(self, report: OnProgress) -> None:
@@ -304,6 +319,28 @@ class ModelLoader:
             TORCH_DTYPES[plan.cache_format.name],
         )
         return decoder, weights
+
+    def _cluster_engine(self, cluster: Cluster) -> EngineLoop:
+        """The engine of a model whose last layers are in other processes."""
+        import torch
+
+        from mrs.load.tensor_reader import TORCH_DTYPES
+        from mrs.model.decoder import Decoder
+
+        plan = self.plan
+        try:
+            decoder = Decoder(
+                self.planner.description.spec,
+                cluster.load_own(),
+                [torch.device(plan.devices[0].torch_device)] * len(cluster.own_layers),
+                TORCH_DTYPES[plan.dense.name],
+                TORCH_DTYPES[plan.cache_format.name],
+                cluster.connect(),
+            )
+            return _engine(self.request, plan, decoder, None, None)
+        except BaseException:
+            cluster.close()
+            raise
 
     def _prefix_folder(self) -> DiskPrefixCache | None:
         """The prefix cache of this model on disk, if the request names a folder."""

@@ -192,6 +192,22 @@ class PagedRequest:
 
 
 @dataclass(frozen=True)
+class ClusterRequest:
+    """The processes over which the layers are split, in addition to this one.
+
+    workers        so many, which this process starts on this machine
+    wait_for       or: so many, which join from other machines
+    listen         the address where they join, HOST:PORT
+    wait_limit_s   how long they may take; None is any time
+    """
+
+    workers: int = 0
+    wait_for: int = 0
+    listen: str | None = None
+    wait_limit_s: float | None = None
+
+
+@dataclass(frozen=True)
 class RunRequest:
     """All settings of planning and loading a model.
 
@@ -206,6 +222,7 @@ class RunRequest:
     prefix_cache_n         number of past sequences in the prefix cache
     prefix_cache_dir       folder that stores the prefix cache between runs, if any
     prefix_cache_dir_size  size limit of that folder
+    cluster                set if other processes compute some of the layers
     target_gap_s           the time between two tokens of a reply that the prompts of others should
                            not exceed; None lets a prompt take steps of any length
     speculate              where drafts of the next tokens come from; replies are the same without
@@ -244,3 +261,4 @@ class RunRequest:
     target_gap_s: float | None = None
     reserved_bytes: tuple[tuple[str, int], ...] = ()
     max_models: int = 1
+    cluster: ClusterRequest | None = None

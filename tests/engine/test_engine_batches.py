@@ -169,7 +169,7 @@ class Interrupting:
         if not self.armed:
             return self._decoder.forward(*given)
         self.armed = False
-        layers = self._decoder._layers
+        layers = self._decoder.stack.layers
         original = layers[self._layer]
 
         def interrupted(*values):

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(not is_available(), reason="the native kernels w
 
 
 def runs_of(decoder: Decoder) -> list[range]:
-    return [chain.layer_indices for chain in decoder._chains.values()]
+    return [chain.layer_indices for chain in decoder.stack.chains.values()]
 
 
 def test_layers_that_are_not_ordinary_end_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,8 +47,8 @@ def test_every_logit_is_the_same(kind: str, offset: int) -> None:
     """While caches grow and windows move on, and whatever was before."""
     chooser = random.Random(5)
     fast, slow = packed_decoder(kind), packed_decoder(kind)
-    slow._chains = {}
-    for layer in slow._layers:
+    slow.stack.chains = {}
+    for layer in slow.stack.layers:
         assert isinstance(layer, DecoderLayer)
         layer._fused_mixer = layer._fused_feed_forward = None
     caches = [each.new_cache(24, chunk_tokens=10) for each in (fast, slow)]

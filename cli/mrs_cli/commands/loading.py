@@ -18,12 +18,20 @@ Result = TypeVar("Result")
 
 def load_model(environment: Environment, request: RunRequest, *, quiet: bool) -> Model:
     """The loaded model; its summary is printed on standard error."""
+    if "MASTER_ADDR" in environment.variables:
+        from mrs_cli.commands.worker import launched_request
+
+        request = launched_request(environment, request)
     model = with_progress(
         environment,
         f"loading {model_name(request.source.model_id)}",
         lambda on_progress: environment.load(request, on_progress),
         quiet=quiet,
     )
+    if request.cluster is not None:
+        from mrs_cli.commands.peer_failure import end_with_peers
+
+        end_with_peers(environment, model)
     if not quiet:
         _print_summary(environment, one_line(model.summary))
     return model

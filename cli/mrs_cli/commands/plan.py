@@ -25,6 +25,9 @@ from mrs_cli.render.log_lines import log_to_stderr
 from mrs_cli.render.plan.plan_lines import render_plan
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mrs.plan.planner import Planner
     from mrs.plan.report.reconcile import Reconciliation
 
 DEMO = "demo"
@@ -83,6 +86,8 @@ def _show_plan(
         learn_host_bandwidth()
     loader = ModelLoader(request)
     planner = loader.planner
+    if planned.machine:
+        return _show_machines(environment, output, planned.machine, planner, request)
     solution = None
     if planned.solve:
         from mrs.plan.report.solve import solve
@@ -110,9 +115,34 @@ def _show_plan(
     return ExitCode.DONE if made.fits else ExitCode.DOES_NOT_FIT
 
 
+def _show_machines(
+    environment: Environment,
+    output: OutputFlags,
+    texts: Sequence[str],
+    planner: Planner,
+    request: RunRequest,
+) -> ExitCode:
+    import json
+
+    from mrs.devices.machine import parse_machines
+    from mrs.plan.machines import plan_machines
+    from mrs_cli.render.plan.machines_table import machines_document, machines_lines
+
+    made = plan_machines(planner, request, parse_machines(texts))
+    document = json.dumps(machines_document(made), indent=2, ensure_ascii=False)
+    text = document if output.json else "\n".join(machines_lines(made))
+    environment.stdout.write(text + "\n")
+    return ExitCode.DONE if made.stages else ExitCode.DOES_NOT_FIT
+
+
 def _check(planned: PlanFlags, request: RunRequest) -> None:
     if request.devices and not planned.dry_run:
         raise UsageError("--device needs --dry-run", hint="this machine may lack the device")
+    if planned.machine and (not planned.dry_run or request.devices or planned.solve):
+        raise UsageError(
+            "--machine needs --dry-run, and neither --device nor --solve",
+            hint="the machines may not be there",
+        )
     if request.plan_file is not None and planned.solve:
         raise UsageError("--solve and --plan are both given", hint="give one of the two")
 

@@ -7,7 +7,15 @@ from pathlib import PurePath
 from typing import Any
 
 from mrs.errors import UsageError
-from mrs.request import ModelSource, PagedRequest, RunRequest, Sampling, VisionRequest
+from mrs.request import (
+    ClusterRequest,
+    ModelSource,
+    PagedRequest,
+    RunRequest,
+    Sampling,
+    VisionRequest,
+)
+from mrs_cli.parsing.flags.cluster_flags import ClusterFlags
 from mrs_cli.parsing.flags.global_flags import GlobalFlags
 from mrs_cli.parsing.flags.model_flags import GgufFlags, PlainFlags, VisionFlags
 from mrs_cli.parsing.flags.paged_flags import PagedFlags
@@ -87,8 +95,18 @@ def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
         "cpu_spill": not flags.no_cpu_spill,
         "calibration": not flags.no_calibration,
         "paged": paged_request(flags),
+        "cluster": cluster_request(flags),
         **{name: value for name, value in given.items() if value is not None},
     }
+
+
+def cluster_request(flags: ClusterFlags) -> ClusterRequest | None:
+    """The processes that the flags ask for; None for this one alone. Raises UsageError."""
+    if flags.workers and flags.wait_for:
+        raise UsageError("--workers and --wait-for exclude each other", hint="give one of them")
+    if not flags.workers and not flags.wait_for:
+        return None
+    return ClusterRequest(flags.workers or 0, flags.wait_for or 0, flags.listen, flags.wait_limit)
 
 
 def paged_request(flags: PagedFlags) -> PagedRequest:

@@ -37,12 +37,13 @@ class CacheBuilder:
         self._layers: list[_NewLayer] = []
         self._own: list[int] = []
 
-    def add_paged(self, kv: PagedKV, window: int | None = None) -> None:
-        """Add a layer whose keys and values are in blocks."""
+    def add_paged(self, kv: PagedKV, window: int | None = None) -> int:
+        """Add a layer whose keys and values are in blocks; returns its group of block tables."""
         window = self.config.size.window_of(window)
         self._groups.setdefault(window, []).append(kv)
         group = list(self._groups).index(window)
         self._layers.append(lambda tables: PagedKVCache(kv, tables[group], group))
+        return group
 
     def add(self, new: Callable[[], OwnLayer]) -> None:
         """Add a layer that has a cache without blocks for each sequence."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mrs.cache.block_table import BlockTable
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.kernels.paged import AttentionBatch, Queries
 
@@ -64,6 +63,16 @@ class ForwardBatch:
         return any(group.attention_ends is not None for group in self.attention)
 
 
+class Blocks(Protocol):
+    """What a batch needs of a block table."""
+
+    def row(self) -> list[int]:
+        """The indices of the blocks, in the order of their tokens."""
+
+    def slots(self, start: int, end: int) -> list[int]:
+        """Where in the pool the tokens `start` to `end` are written."""
+
+
 class SequenceInput(NamedTuple):
     """The next T tokens of the sequence in `cache`.
 
@@ -96,24 +105,32 @@ def forward_batch(inputs: Sequence[SequenceInput]) -> ForwardBatch:
     spans = [each.span for each in inputs]
     starts = [0, *itertools.accumulate(map(len, spans))]
     lengths = [span.stop for span in spans]
-    query_start, context_lens = _ints(starts, np.int32), _ints(lengths, np.int32)
-    ends = _attention_ends(inputs)
     first_rows = list(zip(inputs, starts, strict=False))
     return ForwardBatch(
         _ints([token for each in inputs for token in each.token_ids]),
         _positions(inputs),
         list(map(Queries, itertools.starmap(slice, itertools.pairwise(starts)), lengths)),
         [max(each.length, length) for each, length in zip(inputs, lengths, strict=True)],
-        tuple(
-            AttentionBatch(query_start, context_lens, *_blocks(tables, spans), ends)
-            for tables in zip(*(each.cache.tables for each in inputs), strict=True)
-        ),
+        attention_batches([each.cache.tables for each in inputs], spans, _attention_ends(inputs)),
         [first + row for each, first in first_rows for row in each.logits_rows],
         tuple(
             ImageFeatures(image.rows + first, image.features)
             for each, first in first_rows
             for image in each.images
         ),
+    )
+
+
+def attention_batches(
+    tables: Sequence[Sequence[Blocks]], spans: Sequence[range], ends: Tensor | None
+) -> tuple[AttentionBatch, ...]:
+    """One batch for each group of block tables; `tables` has those of each sequence."""
+    starts = [0, *itertools.accumulate(map(len, spans))]
+    query_start = _ints(starts, np.int32)
+    context_lens = _ints([span.stop for span in spans], np.int32)
+    return tuple(
+        AttentionBatch(query_start, context_lens, *_blocks(group, spans), ends)
+        for group in zip(*tables, strict=True)
     )
 
 
@@ -148,7 +165,7 @@ def _attention_ends(inputs: Sequence[SequenceInput]) -> Tensor | None:
     return torch.cat(ends)
 
 
-def _blocks(tables: Sequence[BlockTable], spans: Sequence[range]) -> tuple[Tensor, Tensor]:
+def _blocks(tables: Sequence[Blocks], spans: Sequence[range]) -> tuple[Tensor, Tensor]:
     """Block tables (B, P), padded with zeros, and slots (N) of the sequences in one pool."""
     rows = [table.row() for table in tables]
     longest = max(map(len, rows))

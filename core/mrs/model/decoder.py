@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from mrs.architecture.mixers.mixer import NoFeedForward, NoMixer
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import RopeScaling
 from mrs.cache.cache_space import CacheBuilder, CacheConfig, CacheSpace
+from mrs.cache.layer_cache import LayerCache
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.model.batch import ForwardBatch
 from mrs.model.cross_attention import CrossAttentionLayer
@@ -85,11 +86,93 @@ def _maybe(norm: NormModule | None, x: Tensor) -> Tensor:
     return x if norm is None else norm(x)
 
 
+class LayerStack:
+    """Consecutive layers of a model from index `first` on, each on its device.
+
+    Activations are float32 on a CPU, whose kernels accumulate in float32 anyway, and of `dtype` on
+    other devices.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: ModelWeights,
+        devices: Sequence[torch.device],
+        dtype: torch.dtype,
+        first: int = 0,
+    ) -> None:
+        self.indices = range(first, first + len(devices))
+        self._devices = devices
+        self._dtype = dtype
+        self.layers = _build_layers(spec, weights, self.indices, devices)
+        self.chains = find_chains(
+            [layer.fused if isinstance(layer, DecoderLayer) else None for layer in self.layers]
+        )
+
+    def add_caches(self, builder: CacheBuilder) -> None:
+        """Declare the cache of each layer."""
+        for layer, device in zip(self.layers, self._devices, strict=True):
+            layer.mixer.add_cache(builder, device)
+
+    def __call__(
+        self,
+        x: Tensor,
+        batch: ForwardBatch,
+        caches: Sequence[Sequence[LayerCache]],
+        check: Callable[[], None],
+    ) -> Tensor:
+        """x (N, hidden) to (N, hidden), on the last layer's device.
+
+        `caches` has for each sequence the caches of these layers. Activations move between devices
+        only if the next layer is on another one. `check` is called before each layer.
+        """
+        by_layer: Sequence[Any] = list(zip(*caches, strict=True))
+        index = 0
+        while index < len(self.layers):
+            check()
+            device = self._devices[index]
+            if x.device != device:
+                x = x.to(device, activation_dtype(device, self._dtype))
+            batch = batch.on(device)
+            chain = self.chains.get(index)
+            if chain is not None and chain.supports(x, batch):
+                x = chain(x, batch, by_layer)
+                index = chain.layer_indices.stop
+            else:
+                x = self.layers[index](x, batch, by_layer[index])
+                index += 1
+        return x
+
+
+class FurtherLayers(Protocol):
+    """The layers of a model after those of this process, which other processes compute."""
+
+    def add_caches(self, builder: CacheBuilder) -> None:
+        """Declare the cache of each layer."""
+
+    def __call__(
+        self,
+        x: Tensor,
+        batch: ForwardBatch,
+        caches: Sequence[SequenceCache],
+        rows: Sequence[int],
+    ) -> Tensor:
+        """x (N, hidden) to the wanted rows (R, hidden) of the last layer's output.
+
+        The caches of these layers take up the new tokens. Without wanted rows it returns before
+        they are computed.
+        """
+
+
+def activation_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if device.type == "cpu" else dtype
+
+
 class Decoder:
     """A model whose layers are on `layer_devices`; all else is on the embedding's device.
 
-    `cache_dtype` is the type of cached keys and values, by default `dtype`. Activations are float32
-    on a CPU, whose kernels accumulate in float32 anyway, and of `dtype` on other devices.
+    `cache_dtype` is the type of cached keys and values, by default `dtype`. `further` computes the
+    layers after those of `layer_devices`, if there are any.
     """
 
     def __init__(
@@ -99,9 +182,9 @@ class Decoder:
         layer_devices: Sequence[torch.device],
         dtype: torch.dtype,
         cache_dtype: torch.dtype | None = None,
+        further: FurtherLayers | None = None,
     ) -> None:
         self.spec = spec
-        self._layer_devices = layer_devices
         self._dtype = dtype
         self._cache_dtype = cache_dtype or dtype
         self._embedding = weights.matrix("embedding")
@@ -115,10 +198,8 @@ class Decoder:
             self.vision = VisionModule(
                 spec.vision, weights.under("vision."), self.primary_device, activation_dtype
             )
-        self._layers = _build_layers(spec, weights, layer_devices)
-        self._chains = find_chains(
-            [layer.fused if isinstance(layer, DecoderLayer) else None for layer in self._layers]
-        )
+        self.stack = LayerStack(spec, weights, layer_devices, dtype)
+        self._further = further
 
     @property
     def primary_device(self) -> torch.device:
@@ -128,8 +209,9 @@ class Decoder:
     def new_space(self, size: CacheSize) -> CacheSpace:
         """Memory for the caches of all sequences."""
         builder = CacheBuilder(CacheConfig(size, self._cache_dtype))
-        for layer, device in zip(self._layers, self._layer_devices, strict=True):
-            layer.mixer.add_cache(builder, device)
+        self.stack.add_caches(builder)
+        if self._further is not None:
+            self._further.add_caches(builder)
         return builder.build()
 
     def new_cache(self, capacity_tokens: int, chunk_tokens: int) -> SequenceCache:
@@ -170,13 +252,17 @@ class Decoder:
         each layer, and may raise to abort the forward pass. `observe` gets the hidden states
         (N, hidden) of all tokens after the final norm.
         """
-        x = self._hidden_states(batch, caches, check)
-        for cache, (rows, _) in zip(caches, batch.queries, strict=True):
-            cache.advance(rows.stop - rows.start)
+        rows: Sequence[int] = batch.logits_rows
+        own = len(self.stack.layers)
+        x = self.stack(self._embed(batch), batch, [each.layers[:own] for each in caches], check)
+        if self._further is not None:
+            x = self._further(x, batch, caches, rows if observe is None else range(x.shape[0]))
+        for cache, (span, _) in zip(caches, batch.queries, strict=True):
+            cache.advance(span.stop - span.start)
         if observe is not None:
             observe(self._normed(x))
-        if len(batch.logits_rows) < x.shape[0]:
-            x = x[batch.logits_rows]
+        if len(rows) < x.shape[0]:
+            x = x[rows]
         return self._logits(self._normed(x))
 
     def _normed(self, x: Tensor) -> Tensor:
@@ -184,29 +270,6 @@ class Decoder:
         if x.device != self.primary_device:
             x = x.to(self.primary_device, self._activation_dtype(self.primary_device))
         return self._norm(x)
-
-    def _hidden_states(
-        self, batch: ForwardBatch, caches: Sequence[SequenceCache], check: Callable[[], None]
-    ) -> Tensor:
-        """The output (N, hidden) of the last layer, on its device."""
-        by_layer = list(zip(*(cache.layers for cache in caches), strict=True))
-        # No other reference to x exists, so a layer's input is freed once its output is there.
-        x, index = self._embed(batch), 0
-        here = batch
-        while index < len(self._layers):
-            check()
-            device = self._layer_devices[index]
-            if x.device != device:
-                x = x.to(device, self._activation_dtype(device))
-            here = here.on(device)
-            chain = self._chains.get(index)
-            if chain is not None and chain.supports(x, here):
-                x = chain(x, here, by_layer)
-                index = chain.layer_indices.stop
-            else:
-                x = self._layers[index](x, here, by_layer[index])
-                index += 1
-        return x
 
     def _embed(self, batch: ForwardBatch) -> Tensor:
         """(N, hidden) on the primary device, with image features in place of image tokens."""
@@ -230,17 +293,18 @@ class Decoder:
         return logits
 
     def _activation_dtype(self, device: torch.device) -> torch.dtype:
-        return torch.float32 if device.type == "cpu" else self._dtype
+        return activation_dtype(device, self._dtype)
 
 
 def _build_layers(
-    spec: ModelSpec, weights: ModelWeights, devices: Sequence[torch.device]
+    spec: ModelSpec, weights: ModelWeights, indices: range, devices: Sequence[torch.device]
 ) -> list[DecoderLayer | CrossAttentionLayer]:
-    """All layers; those with the same rope on the same device share a table of cos and sin."""
+    """The layers `indices`; those with the same rope and device share a table of cos and sin."""
     layers: list[DecoderLayer | CrossAttentionLayer] = []
     tables: dict[object, RopeTable] = {}
     factors = file_factors(weights)
-    for index, (layer, device) in enumerate(zip(spec.layers, devices, strict=True)):
+    for index, device in zip(indices, devices, strict=True):
+        layer = spec.layers[index]
         if isinstance(layer.mixer, CrossAttention):
             layers.append(CrossAttentionLayer(layer, weights.layer(index)))
             continue

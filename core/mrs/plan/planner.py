@@ -34,7 +34,7 @@ class Planner:
         self.devices = with_bandwidth(devices)
         self.corrections = corrections or {}
         self.draft = draft
-        self._cpu_packs = cpu_packs
+        self.cpu_packs = cpu_packs
         self._files = ModelWeightsInfo(checkpoint, description)
 
     def plan(self, request: RunRequest, placement: Placement | None = None) -> Plan:
@@ -43,7 +43,7 @@ class Planner:
             request,
             self._files,
             self.devices,
-            cpu_packs=self._cpu_packs,
+            cpu_packs=self.cpu_packs,
             corrections=self.corrections if request.calibration else {},
             placement=placement,
             draft=self.draft.plan_as_draft(request) if self.draft else None,

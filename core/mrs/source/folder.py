@@ -41,6 +41,9 @@ class Folder(Protocol):
 
     def open(self, name: str) -> ByteReader: ...
 
+    def open_weights(self, name: str) -> ByteReader:
+        """A file of which no byte that was read is stored."""
+
     def keep_headers(self) -> None:
         """Cache on disk what was read from the hub."""
 
@@ -78,6 +81,8 @@ class LocalFolder:
 
     def open(self, name: str) -> ByteReader:
         return LocalFile(self.path / name)
+
+    open_weights = open
 
     def keep_headers(self) -> None:
         pass

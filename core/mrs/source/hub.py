@@ -56,6 +56,9 @@ class Repository:
     def open(self, name: str) -> HubFile:
         return HubFile(self, name)
 
+    def open_weights(self, name: str) -> HubFile:
+        return HubFile(self, name, is_stored=False)
+
     def keep_headers(self) -> None:
         self.known.save()
 
@@ -81,9 +84,10 @@ class Repository:
 class HubFile:
     """A file of a repository: a `ByteReader` that requests byte ranges."""
 
-    def __init__(self, repository: Repository, name: str) -> None:
+    def __init__(self, repository: Repository, name: str, *, is_stored: bool = True) -> None:
         self.repository = repository
         self.name = name
+        self._is_stored = is_stored
         self.size_bytes = repository.sizes[name]
         base = f"{repository.settings.endpoint}/{repository.model_id}/resolve"
         self.address = f"{base}/{repository.commit}/{quote(name)}"
@@ -94,7 +98,8 @@ class HubFile:
         data = known.get(self.name, offset, length)
         if data is None:
             data = self._fetch(offset, length)
-            known.put(self.name, data, offset)
+            if self._is_stored:
+                known.put(self.name, data, offset)
         return data
 
     def _fetch(self, offset: int, length: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Reads the weights of a local model: the bytes of its tensors."""
+"""Reads the weights of a model, on this machine or on the hub: the bytes of its tensors."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import final
 
 from mrs.errors import NotReadable
 from mrs.source.checkpoint import Checkpoint, TensorInfo
-from mrs.source.reader import unreadable
+from mrs.source.reader import ByteReader, unreadable
 
 
 @final
 class Weights:
     """The files of a checkpoint, each opened at its first read; a context manager.
+
+    A file that is not on this machine is read by ranges of bytes from the hub.
 
     Reading copies into the caller's memory. Mapping the file would avoid the copy, but its pages
     would count as memory of this process, and page faults cost more than the copy.
@@ -23,6 +25,7 @@ class Weights:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
         self._files: dict[str, FileIO] = {}
+        self._readers: dict[str, ByteReader] = {}
         self._sizes = {file.name: file.size_bytes for file in checkpoint.files}
 
     def read_into(self, target: memoryview, info: TensorInfo, start_bytes: int = 0) -> None:
@@ -33,6 +36,9 @@ class Weights:
         """
         if start_bytes < 0 or start_bytes + len(target) > info.size_bytes:
             raise ValueError(f"{info.name} has no bytes {start_bytes} to +{len(target)}")
+        if self.checkpoint.folder.path is None:
+            target[:] = self._remote(info.file).read(info.offset_bytes + start_bytes, len(target))
+            return
         file = self._opened(info.file)
         path = self.checkpoint.local_path(info.file)
         try:
@@ -69,6 +75,11 @@ class Weights:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _remote(self, name: str) -> ByteReader:
+        if name not in self._readers:
+            self._readers[name] = self.checkpoint.folder.open_weights(name)
+        return self._readers[name]
 
     def _opened(self, name: str) -> FileIO:
         if name not in self._files:

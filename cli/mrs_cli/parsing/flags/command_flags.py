@@ -53,6 +53,15 @@ class PlanFlags:
             '("cuda:0=RTX 4090" or "metal:0=M4 Max 64GB"). May be given several times.',
         ),
     ] = None
+    machine: Annotated[
+        list[str] | None,
+        planning_option(
+            "--machine",
+            metavar="MACHINE",
+            help="Plan over machines, of which the first is the head: NAME=cuda:0=24GiB,cpu=64GiB,"
+            "link=10Gbit/s. May be given several times; needs --dry-run.",
+        ),
+    ] = None
     solve: Annotated[
         SolveGoal | None,
         planning_option(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, get_args
 
 from mrs.request import Speculation
+from mrs_cli.parsing.flags.cluster_flags import ClusterFlags
 from mrs_cli.parsing.flags.option import (
     DEFAULTS,
     device_option,
@@ -46,7 +47,7 @@ class PlanGlobalFlags(PagedFlags, PlacementFlags):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class BenchGlobalFlags(PagedFlags, PlacementFlags):
+class BenchGlobalFlags(PagedFlags, PlacementFlags, ClusterFlags):
     """The global flags that `mrs bench` takes; its own `-n` is the length of the reply."""
 
     num_device_layers: Annotated[
@@ -61,7 +62,7 @@ class BenchGlobalFlags(PagedFlags, PlacementFlags):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LoadGlobalFlags(PlanGlobalFlags):
+class LoadGlobalFlags(PlanGlobalFlags, ClusterFlags):
     """The global flags of loading a model and answering with it."""
 
     max_seqs: Annotated[

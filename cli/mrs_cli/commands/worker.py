@@ -1,0 +1,72 @@
+"""`mrs worker`: compute some layers of a model for a head on this or another machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mrs.errors import ExitCode, UsageError
+from mrs.request import ClusterRequest, RunRequest
+from mrs_cli.environment import Environment
+from mrs_cli.parsing.flags.cluster_flags import WorkerFlags
+from mrs_cli.parsing.flags.command_flags import OutputFlags
+from mrs_cli.render.error_lines import say
+from mrs_cli.render.log_lines import log_to_stderr
+
+if TYPE_CHECKING:
+    from mrs.distributed.worker import WorkerSettings
+    from mrs.plan.planner import Planner
+
+
+def work(environment: Environment, output: OutputFlags, flags: WorkerFlags) -> ExitCode:
+    """Joins the head of `--join` and serves it until it leaves, or until Ctrl-C."""
+    from mrs.distributed.meeting import parse_address
+    from mrs.distributed.secret import find_secret
+    from mrs.distributed.worker import WorkerSettings
+
+    if flags.join is None:
+        raise UsageError("no head is given", hint="add --join HOST:PORT")
+    address = parse_address(flags.join, "--join")
+    secret = find_secret(address[0], environment.variables)
+    settings = WorkerSettings(address, secret, flags.once, flags.rank or 0, flags.model_id)
+    return _serve(environment, output, settings)
+
+
+def launched_request(environment: Environment, request: RunRequest) -> RunRequest:
+    """The request of a process that torchrun or Slurm has started.
+
+    Rank 0 is the head; any other rank works for it, and this ends the process with SystemExit.
+    """
+    variables = environment.variables
+    if request.cluster is not None:
+        return request
+    from mrs.distributed.launcher import launched
+
+    rank = launched(variables)
+    if rank is None:
+        return request
+    if rank.rank == 0:
+        return replace(request, cluster=ClusterRequest())
+    from mrs.distributed.worker import WorkerSettings
+
+    address, secret = rank.find_head()
+    settings = WorkerSettings(address, secret, once=True, rank=rank.rank)
+    raise SystemExit(_serve(environment, OutputFlags(quiet=True), settings))
+
+
+def _serve(environment: Environment, output: OutputFlags, settings: WorkerSettings) -> ExitCode:
+    from mrs.distributed.worker import run_worker
+
+    def tell(text: str) -> None:
+        if not output.quiet or text.startswith("error: "):
+            say(environment, text)
+
+    with log_to_stderr(environment, quiet=output.quiet, verbose=output.verbose):
+        run_worker(settings, tell, _planner)
+    return ExitCode.DONE
+
+
+def _planner(request: RunRequest) -> Planner:
+    from mrs.model_loader import ModelLoader
+
+    return ModelLoader(request).planner

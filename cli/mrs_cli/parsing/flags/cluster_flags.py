@@ -1,0 +1,91 @@
+"""Flags for models whose layers are split over several processes or machines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from mrs_cli.parsing.flags.option import cluster_option, model_option
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ClusterFlags:
+    """Which other processes compute some of the layers."""
+
+    workers: Annotated[
+        int | None,
+        cluster_option(
+            "--workers",
+            metavar="N",
+            min=0,
+            help="Split the layers over this process and N more on this machine.",
+        ),
+    ] = None
+    wait_for: Annotated[
+        int | None,
+        cluster_option(
+            "--wait-for",
+            metavar="N",
+            min=1,
+            help="Split the layers over this process and N that join from other machines: "
+            "mrs worker --join HOST:PORT.",
+        ),
+    ] = None
+    listen: Annotated[
+        str | None,
+        cluster_option(
+            "--listen",
+            metavar="HOST:PORT",
+            help="Address where workers join. An address of a network needs a secret of at least "
+            "16 characters, in a file that MRS_CLUSTER_SECRET_FILE names, or in the variable "
+            "MRS_CLUSTER_SECRET.",
+            show_default="127.0.0.1, any free port",
+        ),
+    ] = None
+    wait_limit: Annotated[
+        float | None,
+        cluster_option(
+            "--wait-limit",
+            metavar="SECONDS",
+            min=0,
+            help="Give up if not all workers have joined by then.",
+            show_default="no limit",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WorkerFlags:
+    """Flags of `mrs worker`."""
+
+    join: Annotated[
+        str | None,
+        cluster_option(
+            "--join", metavar="HOST:PORT", help="Address of the head, which may start later."
+        ),
+    ] = None
+    once: Annotated[
+        bool,
+        cluster_option(
+            "--once", help="End when the head leaves, instead of waiting for the next one."
+        ),
+    ] = False
+    rank: Annotated[
+        int | None,
+        cluster_option(
+            "--rank",
+            metavar="N",
+            min=1,
+            help="Position among all processes; the head is 0.",
+            show_default="order of arrival",
+        ),
+    ] = None
+    model_id: Annotated[
+        str | None,
+        model_option(
+            "-m",
+            "--model-id",
+            metavar="ID",
+            help="This machine's copy of the model, if it has another name than the head's.",
+        ),
+    ] = None

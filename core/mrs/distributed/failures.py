@@ -1,0 +1,34 @@
+"""Failures of other processes, in words for a person."""
+
+from __future__ import annotations
+
+from mrs.errors import ExitCode, MrsError
+
+#: A peer from which nothing was heard for this long counts as lost.
+SILENCE_S = 6.0
+#: How often each process says that it lives.
+BEAT_S = 1.0
+
+
+class PeerFailed(MrsError):
+    """Another process of the cluster has ended, has failed, or does not answer."""
+
+    exit_code = ExitCode.PEER_FAILED
+
+
+class ClusterRefused(MrsError):
+    """The two sides of a connection do not belong together; nobody is lost."""
+
+    exit_code = ExitCode.USAGE
+
+
+class HeadLeft(MrsError):
+    """The head has ended its work in order."""
+
+    exit_code = ExitCode.DONE
+
+
+def lost(who: str, how: str, when: str, heard: str, heard_s_ago: float) -> PeerFailed:
+    """The error for a lost peer: who it is, what happened and when, and what was last heard."""
+    last = f"last heard {heard_s_ago:.1f} s ago"
+    return PeerFailed(f"{who} {how} {when}", where=f"{last}: {heard}" if heard else last)

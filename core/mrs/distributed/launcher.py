@@ -1,0 +1,93 @@
+"""Ranks that torchrun, Slurm or another launcher has started, by the usual variables."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from mrs.distributed.local_ranks import new_secret
+from mrs.errors import UsageError
+
+#: How long the ranks wait for each other.
+_MEETING_S = 600
+_KEY = "mrs/head"
+
+
+class LaunchedRank(NamedTuple):
+    """This process among `world`, which meet in torch's store at `host`:`port`."""
+
+    rank: int
+    world: int
+    host: str
+    port: int
+    is_agents_store: bool
+    secret: list[bytes]
+
+    def new_secret(self) -> bytes:
+        """A secret that the others get from the store."""
+        self.secret[:] = [new_secret()]
+        return self.secret[0]
+
+    def publish(self, address: tuple[str, int]) -> None:
+        """Tell the others where the head listens."""
+        text = f"{address[0]} {address[1]} {self.secret[0].decode()}"
+        store = self._store()
+        store.set(_KEY, text)
+        self.secret.append(b"")
+        _stores.append(store)
+
+    def find_head(self) -> tuple[tuple[str, int], bytes]:
+        """Where the head listens, and its secret."""
+        host, port, secret = self._store().get(_KEY).decode().split(" ")
+        return (host, int(port)), secret.encode()
+
+    def _store(self) -> Any:
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+        is_server = self.rank == 0 and not self.is_agents_store
+        listener = None
+        if is_server:  # torch itself would listen on all addresses
+            listener = socket.create_server((self.host, self.port))
+        return TCPStore(
+            self.host,
+            self.port,
+            is_master=is_server,
+            timeout=timedelta(seconds=_MEETING_S),
+            wait_for_workers=False,
+            master_listen_fd=None if listener is None else listener.detach(),
+        )
+
+
+#: The head's store lives as long as the process.
+_stores: list[Any] = []
+
+
+def launched(variables: Mapping[str, str] = os.environ) -> LaunchedRank | None:
+    """What torchrun's variables say, or Slurm's with MASTER_ADDR and MASTER_PORT; None for none.
+
+    Raises UsageError for values that make no sense.
+    """
+    for rank, world in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
+        if rank in variables and world in variables and "MASTER_ADDR" in variables:
+            break
+    else:
+        return None
+    names = (rank, world, "MASTER_PORT")
+    try:
+        numbers = [int(variables.get(name, "29500")) for name in names]
+    except ValueError:
+        raise UsageError(
+            f"{', '.join(names)} are not numbers", hint="unset them, or start with torchrun"
+        ) from None
+    if not 0 <= numbers[0] < numbers[1] or not 0 < numbers[2] < 65536:
+        raise UsageError(f"{', '.join(f'{n}={variables.get(n)}' for n in names)} make no sense")
+    if numbers[1] == 1:
+        return None
+    if "TORCHELASTIC_RUN_ID" in variables and variables.get("OMP_NUM_THREADS") == "1":
+        os.environ.pop("OMP_NUM_THREADS", None)  # torchrun's default makes CPUs needlessly slow
+    is_agents = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    host = variables["MASTER_ADDR"]
+    return LaunchedRank(numbers[0], numbers[1], host, numbers[2], is_agents, [])

@@ -1,0 +1,176 @@
+"""How two processes meet: one listens, one dials, both prove that they know the secret."""
+
+from __future__ import annotations
+
+import errno
+import queue
+import socket
+import threading
+from contextlib import suppress
+from typing import TypeVar
+
+from mrs.distributed.channel import Channel, Damaged
+from mrs.distributed.failures import ClusterRefused
+from mrs.distributed.messages import PROTOCOL, Challenge, Hello, Message, Proof, Refused
+from mrs.distributed.secret import is_proof, new_nonce, proof
+from mrs.errors import UsageError
+
+#: A peer has to prove the secret within this time.
+GREETING_S = 8.0
+_Address = tuple[str, int]
+_Kind = TypeVar("_Kind", bound=Message)
+
+
+def program_version() -> str:
+    from importlib.metadata import version
+
+    return version("mrs")
+
+
+def parse_address(text: str, flag: str) -> _Address:
+    """HOST:PORT, or [HOST]:PORT for IPv6. Raises UsageError."""
+    host, _, port = text.strip().rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise UsageError(
+            f"{text!r} is not an address", where=flag, hint="expected such as 192.168.1.10:9000"
+        )
+    return host, int(port)
+
+
+class Listener:
+    """Accepts peers at an address; each one that knows the secret is put into `arrived`.
+
+    A peer that is refused gets the reason, and the reason is put into `refused`.
+    """
+
+    def __init__(self, address: _Address, secret: bytes) -> None:
+        self._socket = _bound(address)
+        self._secret = secret
+        #: None is the end of the listener.
+        self.arrived: queue.SimpleQueue[Channel | None] = queue.SimpleQueue()
+        self.refused: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=self._accept, name="mrs-listen", daemon=True).start()
+
+    @property
+    def address(self) -> _Address:
+        host, port = self._socket.getsockname()[:2]
+        return host, port
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                self.arrived.put(None)
+                return
+            # A stranger who says nothing must not delay the others.
+            threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
+
+    def _greet(self, connection: socket.socket) -> None:
+        try:
+            channel = Channel(connection)
+            self.arrived.put(welcome(channel, self._secret))
+        except ClusterRefused as error:
+            self.refused.put(str(error))
+            connection.close()
+        except (OSError, EOFError, Damaged):
+            connection.close()
+
+
+def welcome(channel: Channel, secret: bytes) -> Channel:
+    """The listener's part of the greeting. Raises ClusterRefused, OSError, EOFError, Damaged."""
+    channel.set_timeout(GREETING_S)
+    hello = _expect(channel, Hello)
+    own = program_version()
+    if (reason := _mismatch(hello.protocol, hello.program, own)) is not None:
+        channel.send(Refused(reason))
+        raise ClusterRefused(f"{channel.peer_host} was refused", where=reason)
+    nonce = new_nonce()
+    transcript = b"".join((hello.nonce, nonce, hello.program.encode()))
+    channel.send(Challenge(PROTOCOL, own, nonce, proof(secret, b"listens", transcript)))
+    answer, _ = channel.receive()
+    if not isinstance(answer, Proof) or not is_proof(answer.proof, secret, b"dials", transcript):
+        with suppress(OSError):
+            channel.send(Refused("the secrets differ"))
+        raise ClusterRefused(f"{channel.peer_host} was refused", where="the secrets differ")
+    channel.send(Proof(proof(secret, b"accepted", transcript)))
+    keys = (proof(secret, b"to dialer", transcript), proof(secret, b"to listener", transcript))
+    channel.open(*keys)
+    channel.set_timeout(None)
+    return channel
+
+
+def dial(address: _Address, secret: bytes) -> Channel:
+    """A connection to a listener. Raises OSError if nobody listens, and ClusterRefused."""
+    connection = socket.create_connection(address, timeout=GREETING_S)
+    channel = Channel(connection)
+    try:
+        return _introduced(channel, f"{address[0]}:{address[1]}", secret)
+    except (EOFError, Damaged) as error:
+        channel.close()
+        where = f"{address[0]}:{address[1]}"
+        raise ClusterRefused(f"{where} is no head of this program") from error
+    except BaseException:
+        channel.close()
+        raise
+
+
+def _introduced(channel: Channel, where: str, secret: bytes) -> Channel:
+    own, nonce = program_version(), new_nonce()
+    channel.send(Hello(PROTOCOL, own, nonce))
+    challenge = _expect(channel, Challenge, where)
+    transcript = b"".join((nonce, challenge.nonce, own.encode()))
+    if not is_proof(challenge.proof, secret, b"listens", transcript):
+        channel.send(Refused("the secrets differ"))
+        raise ClusterRefused(
+            f"the head at {where} has another secret",
+            hint="give both sides the same MRS_CLUSTER_SECRET or MRS_CLUSTER_SECRET_FILE",
+        )
+    channel.send(Proof(proof(secret, b"dials", transcript)))
+    accepted = _expect(channel, Proof, where)
+    if not is_proof(accepted.proof, secret, b"accepted", transcript):
+        raise Damaged("a wrong proof")
+    keys = (proof(secret, b"to listener", transcript), proof(secret, b"to dialer", transcript))
+    channel.open(*keys)
+    channel.set_timeout(None)
+    return channel
+
+
+def _expect(channel: Channel, kind: type[_Kind], where: str = "the other side") -> _Kind:
+    message, _ = channel.receive()
+    if isinstance(message, Refused):
+        raise ClusterRefused(f"{where} refuses", where=message.reason)
+    if not isinstance(message, kind):
+        raise Damaged(f"{type(message).__name__} instead of {kind.__name__}")
+    return message
+
+
+def _mismatch(protocol: int, program: str, own: str) -> str | None:
+    """Why two versions cannot work together, in words for both sides."""
+    if (protocol, program) == (PROTOCOL, own):
+        return None
+    return (
+        f"the head runs mrs {own} (protocol {PROTOCOL}) and the worker mrs {program} "
+        f"(protocol {protocol}): install the same version on both"
+    )
+
+
+def _bound(address: _Address) -> socket.socket:
+    host, port = address
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server(address, family=family, backlog=64)
+    except (OSError, OverflowError, UnicodeError) as error:
+        in_use = getattr(error, "errno", None) == errno.EADDRINUSE
+        hint = "another program uses the port: choose another one with --listen"
+        raise UsageError(
+            f"cannot listen on {host}, port {port}",
+            where=getattr(error, "strerror", None) or str(error),
+            hint=hint if in_use else "give --listen an address of this machine",
+        ) from error

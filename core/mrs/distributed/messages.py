@@ -1,0 +1,251 @@
+"""What processes of a cluster say to each other: plain values, which are sent as MessagePack."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+#: Raised whenever a message changes its meaning.
+PROTOCOL = 1
+
+
+class Message(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
+    """The base of all messages; the name of the class is the tag."""
+
+
+class Hello(Message, frozen=True):
+    """The first message of who dials."""
+
+    protocol: int
+    program: str
+    nonce: bytes
+
+
+class Challenge(Message, frozen=True):
+    """The reply of who listens, with the proof of the secret."""
+
+    protocol: int
+    program: str
+    nonce: bytes
+    proof: bytes
+
+
+class Proof(Message, frozen=True):
+    """The proof of who dials."""
+
+    proof: bytes
+
+
+class Refused(Message, frozen=True):
+    """The connection ends, for this reason."""
+
+    reason: str
+
+
+class DeviceReport(Message, frozen=True):
+    """A device of a rank, with the free memory that a rank may use."""
+
+    label: str
+    name: str
+    free_bytes: int
+    bytes_per_s: float
+
+
+class Join(Message, frozen=True):
+    """A worker asks for a place. `rank` is 0 if the head chooses; `port` takes a left neighbour."""
+
+    name: str
+    cpu_path: str
+    device: DeviceReport
+    port: int
+    rank: int = 0
+    pid: int = 0
+
+
+class Attach(Message, frozen=True):
+    """A further connection of a rank, for hidden states from or to its neighbour."""
+
+    rank: int
+    side: Literal["left", "right"]
+
+
+class Assignment(Message, frozen=True):
+    """The layers `first` to `end` of a model for a rank.
+
+    `request` is the head's request as JSON. `fingerprint` is the hash of the model's tensors,
+    `sample` that of bytes of the layers' weights, `plan_hash` that of everything decided here.
+    """
+
+    rank: int
+    world: int
+    request: bytes
+    first: int
+    end: int
+    dense: str
+    cache_format: str
+    tokens: int
+    sequences: int
+    chunk_tokens: int
+    block_tokens: int
+    pool_blocks: int | None
+    fingerprint: str
+    sample: str
+    plan_hash: str
+
+
+class LayerCacheInfo(Message, frozen=True):
+    """The cache of a layer: in blocks of `size_bytes`, or a recurrent state of as many."""
+
+    kind: Literal["blocks", "state"]
+    size_bytes: int
+    window: int | None = None
+
+
+class Ready(Message, frozen=True):
+    """All weights of a rank are loaded."""
+
+    weight_bytes: int
+    caches: list[LayerCacheInfo]
+
+
+class Connect(Message, frozen=True):
+    """Dial the right neighbour, and attach to the head what is the head's."""
+
+    right: tuple[str, int] | None
+
+
+class Connected(Message, frozen=True):
+    """Both neighbours are connected."""
+
+
+class Beat(Message, frozen=True):
+    """A sign of life every second, and what the process does."""
+
+    doing: str
+
+
+class Failed(Message, frozen=True):
+    """The sender cannot go on."""
+
+    text: str
+    exit_code: int
+
+
+class Goodbye(Message, frozen=True):
+    """The sender leaves in order."""
+
+
+class OpenSpace(Message, frozen=True):
+    """New caches for all sequences; `groups` has each layer's group of block tables, -1 for none.
+
+    The caches before are dropped.
+    """
+
+    groups: list[int]
+
+
+class Resize(Message, frozen=True):
+    """The blocks of a layer become so many."""
+
+    layer: int
+    blocks: int
+
+
+class CopyBlock(Message, frozen=True):
+    layer: int
+    source: int
+    target: int
+
+
+class NewState(Message, frozen=True):
+    """A recurrent state of zeros for a layer of a sequence."""
+
+    layer: int
+    id: int
+
+
+class ShareState(Message, frozen=True):
+    """The present contents of a state get an id of their own."""
+
+    id: int
+    copy: int
+
+
+class AdoptState(Message, frozen=True):
+    """An empty state becomes the copy of a state after `length` tokens."""
+
+    id: int
+    length: int
+    copy: int
+
+
+class ResetState(Message, frozen=True):
+    """A state becomes zeros."""
+
+    id: int
+
+
+class Drop(Message, frozen=True):
+    """A state, or a copy of one, is not needed any more."""
+
+    id: int
+
+
+CacheCommand = (
+    OpenSpace | Resize | CopyBlock | NewState | ShareState | AdoptState | ResetState | Drop
+)
+
+
+class SequenceStep(Message, frozen=True):
+    """The next `count` tokens of a sequence of which `start` are in its cache.
+
+    `tables` are its block tables (int32), one for each group, and `states` the ids of its states.
+    """
+
+    start: int
+    count: int
+    rope_length: int
+    tables: list[bytes]
+    states: list[int]
+
+
+class Step(Message, frozen=True):
+    """A forward pass, after commands to the caches.
+
+    `positions` is (N) or (3, N) int64, `attention_ends` (N) int64. Of the last layer's output only
+    the rows `wanted` go back.
+    """
+
+    number: int
+    commands: list[CacheCommand]
+    sequences: list[SequenceStep]
+    positions: bytes
+    attention_ends: bytes | None
+    wanted: list[int]
+
+
+class Hidden(Message, frozen=True):
+    """Hidden states of a step: `rows` rows of float32, which follow as bytes."""
+
+    number: int
+    rows: int
+
+
+Any = (
+    Hello
+    | Challenge
+    | Proof
+    | Refused
+    | Join
+    | Attach
+    | Assignment
+    | Ready
+    | Connect
+    | Connected
+    | Beat
+    | Failed
+    | Goodbye
+    | Step
+    | Hidden
+)

@@ -1,0 +1,113 @@
+"""A rank's part of a model: which parameters it loads, and how both sides compare the model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mrs.architecture.binding import Parameter
+from mrs.architecture.describe import Description
+from mrs.architecture.mixers.cross_attention_spec import CrossAttention
+from mrs.architecture.model_spec import ModelSpec
+from mrs.errors import NotReadable, Unsupported
+from mrs.plan.placement.placement import Placement
+from mrs.plan.plan import Plan
+from mrs.plan.planner import Planner
+from mrs.request import RunRequest
+from mrs.source.checkpoint import Checkpoint
+from mrs.source.weights import Weights
+
+if TYPE_CHECKING:
+    from mrs.model.model_weights import ModelWeights
+
+#: How many bytes of each tensor are compared.
+_SAMPLE_BYTES = 1024
+
+
+def request_json(request: RunRequest) -> bytes:
+    """The request for a worker: without what only the head needs, and without secrets."""
+    source = replace(request.source, token_source="cache", cache_path=None)
+    return msgspec.json.encode(
+        replace(request, source=source, cluster=None, layer_map=None, prefix_cache_dir=None)
+    )
+
+
+def read_request(data: bytes) -> RunRequest:
+    """Raises NotReadable."""
+    try:
+        return msgspec.json.decode(data, type=RunRequest)
+    except msgspec.MsgspecError as error:
+        raise NotReadable("the head's request cannot be read", where=str(error)) from error
+
+
+def one_device_plan(planner: Planner, request: RunRequest) -> Plan:
+    """A plan with all layers on the first device: a rank has one device."""
+    layers = len(planner.description.spec.layers)
+    return planner.plan(replace(request, layer_map=None), Placement([(0, layers)]))
+
+
+def require_splittable(spec: ModelSpec) -> None:
+    """Raises Unsupported."""
+    if any(isinstance(layer.mixer, CrossAttention) for layer in spec.layers):
+        raise Unsupported(
+            "layers that attend to images cannot be in several processes",
+            hint="leave out --workers and --wait-for",
+        )
+
+
+def own_parameters(description: Description, layers: range, *, is_head: bool) -> list[Parameter]:
+    """The parameters of some layers; for the head also those of no layer."""
+    return [
+        each
+        for each in description.parameters
+        if each.layer in layers
+        or (each.layer is None and (is_head or each.name.startswith("rope.")))
+    ]
+
+
+def load_part(planner: Planner, plan: Plan, parameters: list[Parameter]) -> ModelWeights:
+    """These parameters of the model on the plan's first device; nothing else is read."""
+    import torch
+
+    from mrs.kernels.cpu.heap import keep_freed_memory, use_one_heap
+    from mrs.load.load import load_weights
+
+    use_one_heap()
+    device = torch.device(plan.devices[0].torch_device)
+    devices = {each.name: device for each in parameters}
+    weights = load_weights(
+        planner.checkpoint, parameters, plan.storage, devices, lambda name, size_bytes: None
+    )
+    keep_freed_memory()
+    return weights
+
+
+def fingerprint(plan: Plan, spec: ModelSpec) -> str:
+    """A hash of the model's architecture and of its tensors' names, formats and shapes."""
+    return _hash([repr(spec), plan.model.fingerprint])
+
+
+def weights_sample(checkpoint: Checkpoint, parameters: Iterable[Parameter]) -> str:
+    """A hash of some bytes of each tensor: fine-tuned models differ in nothing but weights."""
+    digest = hashlib.sha256()
+    names = sorted({piece.tensor for each in parameters for piece in each.pieces})
+    with Weights(checkpoint) as weights:
+        for name in names:
+            info = checkpoint.tensors[name]
+            sample = bytearray(min(_SAMPLE_BYTES, info.size_bytes))
+            weights.read_into(memoryview(sample), info, (info.size_bytes - len(sample)) // 2)
+            digest.update(sample)
+    return digest.hexdigest()
+
+
+def plan_hash(facts: dict[str, object]) -> str:
+    return _hash([json.dumps(facts, sort_keys=True)])
+
+
+def _hash(texts: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()

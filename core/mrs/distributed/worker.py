@@ -1,0 +1,226 @@
+"""A worker: joins a head, loads its layers, and computes them until the head leaves."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from mrs.devices.device import Device
+from mrs.distributed.channel import Channel, Damaged
+from mrs.distributed.failures import SILENCE_S, HeadLeft, PeerFailed
+from mrs.distributed.hidden_states import receive_hidden, send_hidden
+from mrs.distributed.link import Link
+from mrs.distributed.loaded_part import LoadedPart, NewPlanner, load_assigned
+from mrs.distributed.meeting import Listener, dial
+from mrs.distributed.messages import (
+    Assignment,
+    Attach,
+    Connect,
+    Connected,
+    DeviceReport,
+    Failed,
+    Join,
+    Ready,
+    Step,
+)
+from mrs.errors import ExitCode, MrsError
+
+_DIAL_AGAIN_S = 0.3
+#: After the head is lost, a step that does not end is not waited for any longer.
+_LAST_STEP_S = 1.5
+Say = Callable[[str], None]
+
+
+class WorkerSettings(NamedTuple):
+    """How to join: `rank` 0 lets the head choose, `model_id` is this machine's copy of the model.
+
+    With `once` the worker ends when the head leaves; otherwise it keeps its weights for the next.
+    """
+
+    address: tuple[str, int]
+    secret: bytes
+    once: bool = False
+    rank: int = 0
+    model_id: str | None = None
+    name: str = ""
+
+
+def run_worker(settings: WorkerSettings, say: Say, new_planner: NewPlanner) -> None:
+    """Serve heads one after another. Raises MrsError; PeerFailed with `once` if one is lost."""
+    part: LoadedPart | None = None
+    while True:
+        session = _Session(settings, _dialed(settings, say))
+        try:
+            part = session.prepare(part, say, new_planner)
+            session.serve(part)
+        except HeadLeft:
+            if settings.once:
+                return
+            say("the head has left; the weights stay loaded for the next one")
+        except PeerFailed as error:
+            if settings.once:
+                raise
+            say(f"error: {error}")
+            time.sleep(_DIAL_AGAIN_S)
+        finally:
+            session.close()
+
+
+def _dialed(settings: WorkerSettings, say: Say) -> Channel:
+    """A connection to the head, which may start later."""
+    host, port = settings.address
+    is_told, since_s = False, time.monotonic()
+    while True:
+        try:
+            return dial(settings.address, settings.secret)
+        except OSError as error:
+            if not is_told and time.monotonic() - since_s > 2 * _DIAL_AGAIN_S:
+                reason = error.strerror or str(error)
+                say(f"waiting for a head at {host}:{port} ({reason})")
+                is_told = True
+            time.sleep(_DIAL_AGAIN_S)
+
+
+class _Session:
+    """One head's use of this worker."""
+
+    def __init__(self, settings: WorkerSettings, channel: Channel) -> None:
+        self._settings = settings
+        self._listener = Listener((channel.own_host, 0), settings.secret)
+        self._neighbours: list[Channel] = []
+        self._is_closed = threading.Event()
+        host, port = settings.address
+        self._link = Link(channel, f"the head at {host}:{port} (rank 0)", self._on_end)
+        self._assignment: Assignment | None = None
+
+    def prepare(self, part: LoadedPart | None, say: Say, new_planner: NewPlanner) -> LoadedPart:
+        """Get an assignment, and load its layers unless `part` has just these."""
+        self._link.doing = "while waiting for an assignment"
+        self._link.send(_join(self._settings, self._listener.address[1]))
+        self._assignment = message = self._link.take(Assignment)
+        self._link.doing = f"while loading layers {message.first} to {message.end - 1}"
+        try:
+            if part is None or part.plan_hash != message.plan_hash:
+                part = None  # frees the weights of another model
+                part = load_assigned(message, self._settings.model_id, new_planner)
+        except Exception as error:
+            self._report(error)
+            raise
+        self._link.send(Ready(part.weight_bytes, part.stage.cache_infos))
+        say(f"rank {message.rank} has layers {message.first} to {message.end - 1}")
+        return part
+
+    def serve(self, part: LoadedPart) -> None:
+        """Compute steps until the link ends. Raises HeadLeft, PeerFailed or another MrsError."""
+        assert self._assignment is not None
+        try:
+            left, right = self._connected(self._assignment)
+            most_bytes = 4 * part.stage.hidden_size * part.most_tokens
+            left.most_data_bytes = most_bytes
+            self._link.send(Connected())
+            while True:
+                step = self._link.take(Step)
+                self._link.doing = f"in step {step.number}"
+                self._compute(part, step, left, right)
+                self._link.doing = f"after step {step.number}"
+        except (HeadLeft, PeerFailed):
+            raise
+        except (OSError, EOFError) as error:
+            raise self._reason(error) from error
+        except Exception as error:
+            self._report(error)
+            raise
+
+    def close(self) -> None:
+        self._is_closed.set()
+        self._link.close()
+        self._listener.close()
+        for channel in self._neighbours:
+            channel.close()
+
+    def _compute(self, part: LoadedPart, step: Step, left: Channel, right: Channel) -> None:
+        assert self._assignment is not None
+        for command in step.commands:
+            part.stage.run(command)
+        rows = sum(each.count for each in step.sequences)
+        x = receive_hidden(left, step.number, (rows, part.stage.hidden_size))
+        out = part.stage.compute(step, x)
+        if self._assignment.rank < self._assignment.world - 1:
+            send_hidden(right, step.number, out)
+        elif step.wanted:
+            send_hidden(right, step.number, out[step.wanted])
+
+    def _connected(self, own: Assignment) -> tuple[Channel, Channel]:
+        """The connections to both neighbours. The head is the neighbour of the first and last."""
+        settings, connect = self._settings, self._link.take(Connect)
+        right = dial(connect.right or settings.address, settings.secret)
+        self._neighbours.append(right)
+        right.send(Attach(own.rank, "left"))
+        if own.rank == 1:
+            left = dial(settings.address, settings.secret)
+            left.send(Attach(own.rank, "right"))
+        else:
+            found = self._listener.arrived.get(timeout=SILENCE_S)
+            assert found is not None
+            left = found
+            attach, _ = left.receive()
+            if attach != Attach(own.rank - 1, "left"):
+                raise Damaged(f"{attach} is not from the left neighbour")
+        self._neighbours.append(left)
+        return left, right
+
+    def _reason(self, error: Exception) -> MrsError:
+        """Why a neighbour's connection has ended: what the head says, or else the error."""
+        try:
+            self._link.take(Connected, timeout_s=SILENCE_S + 1)
+        except MrsError as reason:
+            return reason
+        except TimeoutError:
+            pass
+        return PeerFailed("the connection to a neighbour has ended", where=str(error))
+
+    def _report(self, error: Exception) -> None:
+        """Tell the head why this worker cannot go on."""
+        rank = self._assignment.rank if self._assignment else 0
+        where = f"rank {rank} ({self._settings.name or socket.gethostname()})"
+        text = str(error) if isinstance(error, MrsError) else f"{type(error).__name__}: {error}"
+        code = error.exit_code if isinstance(error, MrsError) else ExitCode.PEER_FAILED
+        try:
+            self._link.channel.send(Failed(f"{where}, {self._link.doing}: {text}", int(code)))
+        except OSError:
+            return
+
+    def _on_end(self, link: Link, error: MrsError) -> None:
+        """The head has gone: wake up whoever waits for a neighbour, and end a step that hangs."""
+        for channel in self._neighbours:
+            channel.close()
+        if not self._settings.once:
+            return
+        if not self._is_closed.wait(_LAST_STEP_S):
+            import sys
+
+            if not isinstance(error, HeadLeft):
+                sys.stderr.write(f"mrs: error: {error}\n")
+                sys.stderr.flush()
+            os._exit(error.exit_code)
+
+
+def _join(settings: WorkerSettings, port: int) -> Join:
+    from mrs.devices.cpu_path import cpu_path
+    from mrs.devices.probe import probe_devices
+
+    device = own_device(probe_devices())
+    name = settings.name or socket.gethostname()
+    return Join(name, cpu_path(), device, port, settings.rank, os.getpid())
+
+
+def own_device(devices: Sequence[Device]) -> DeviceReport:
+    """The report of the device that a rank uses, the first."""
+    from mrs.devices.bandwidth import bandwidth_of, with_bandwidth
+
+    first = with_bandwidth(devices)[0]
+    return DeviceReport(first.label, first.name, first.available_bytes, bandwidth_of(first))

@@ -1,0 +1,88 @@
+"""Under torchrun or Slurm the same command needs no flags."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from clusters import free_port
+
+from mrs.distributed.launcher import launched
+from mrs.errors import UsageError
+
+ROOT = Path(__file__).parents[2]
+ASK = [
+    "plain",
+    "-m",
+    "demo",
+    "-P",
+    "What is a KV cache?",
+    "--temperature",
+    "0",
+    "--max-tokens",
+    "5",
+]
+TORCH = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29501"}
+SLURM = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "MASTER_ADDR": "127.0.0.1"}
+
+
+def environment(**changes: str) -> dict[str, str]:
+    folders = f"{ROOT / 'core'}:{ROOT / 'cli'}"
+    return {**os.environ, "PYTHONPATH": folders, "OMP_NUM_THREADS": "1", **changes}
+
+
+def test_torchrun_starts_the_head_and_its_worker() -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command += ["--master-port", str(free_port()), "-m", "mrs_cli", *ASK]
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("The **KV cache")
+    assert "rank 1 (" in done.stderr
+
+
+def test_slurms_variables_do_the_same() -> None:
+    """Without an agent, rank 0 is the meeting point itself."""
+    port = str(free_port())
+    shared = {"SLURM_NTASKS": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "mrs_cli", *ASK],
+            env=environment(SLURM_PROCID=str(rank), **shared),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (1, 0)
+    ]
+    try:
+        (nothing, _), (reply, errors) = (each.communicate(timeout=300) for each in ranks)
+    finally:
+        for each in ranks:
+            each.kill()
+    assert [each.returncode for each in ranks] == [0, 0], errors
+    assert reply.startswith("The **KV cache")
+    assert nothing == ""
+
+
+@pytest.mark.parametrize("variables", [TORCH, SLURM])
+def test_variables_say_the_rank(variables: dict[str, str]) -> None:
+    found = launched(variables)
+    assert found is not None
+    assert (found.rank, found.world, found.host) == (1, 2, "127.0.0.1")
+
+
+def test_one_process_is_no_cluster() -> None:
+    assert launched({}) is None
+    assert launched({**TORCH, "RANK": "0", "WORLD_SIZE": "1"}) is None
+
+
+@pytest.mark.parametrize("change", [{"RANK": "x"}, {"RANK": "2"}, {"MASTER_PORT": "0"}])
+def test_variables_that_make_no_sense_are_one_line(change: dict[str, str]) -> None:
+    with pytest.raises(UsageError):
+        launched({**TORCH, **change})
