@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from mrs.errors import ExitCode, UsageError
+from mrs.request import RunRequest
 from mrs_cli.environment import Environment
 from mrs_cli.exit import exit_code_of, exit_on_sigterm
 from mrs_cli.parsing.command_tree import Commands, flag_command, flag_group, takes
@@ -22,20 +23,23 @@ from mrs_cli.parsing.flags.global_flags import (
     PlanGlobalFlags,
 )
 from mrs_cli.parsing.flags.merge import merged
+from mrs_cli.parsing.flags.model_flags import AnyModelFlags
+from mrs_cli.parsing.flags.no_effect_flags import without_effect
 from mrs_cli.parsing.flags.option import general_option
 from mrs_cli.parsing.flags.planning_flags import PlanningFlags
 from mrs_cli.parsing.flags.prompt_flags import StdinFlags
 from mrs_cli.parsing.flags.sampling_flags import AskFlags
-from mrs_cli.parsing.flags.server_flags import ServeFlags, ServerFlags
-from mrs_cli.parsing.selectors import SELECTORS, Invocation, Selector
+from mrs_cli.parsing.flags.server_flags import ServerFlags
+from mrs_cli.parsing.selectors import ANY, SELECTORS, Invocation, Selector
+from mrs_cli.render.error_lines import say
 
 EXAMPLES = """\b
 Examples:
-  mrs -i plain -m demo
-  mrs plain -m demo -P "What is a KV cache?"
+  mrs -i -m demo
+  mrs -m demo -P "What is a KV cache?"
   mrs -i --isq q4k plain -m meta-llama/Llama-3.3-70B-Instruct
   mrs -n "0:16;1:16" gguf -m FOLDER -f MODEL.gguf < prompts.txt
-  mrs --port 1234 plain -m demo
+  mrs --port 1234 -m demo
   mrs plan --dry-run -m meta-llama/Llama-3.3-70B-Instruct
 """
 
@@ -81,191 +85,145 @@ class RootFlags:
     version: Annotated[
         bool,
         general_option(
-            "--version", help="Show the version and exit.", is_eager=True, callback=_show_version
+            "-V",
+            "--version",
+            help="Show the version and exit.",
+            is_eager=True,
+            callback=_show_version,
         ),
     ] = False
 
 
-@takes(GlobalFlags, AskFlags, OutputFlags, ServerFlags, RootFlags)
-def root(
-    ctx: typer.Context,
-    flags: GlobalFlags,
-    asked: AskFlags,
-    output: OutputFlags,
-    server: ServerFlags,
-    _: RootFlags,
-) -> None:
-    """Plan, load and run large language models on whatever devices you have."""
-    if ctx.invoked_subcommand is None:
-        from mrs_cli.parsing.usage_errors import either
+@dataclass(frozen=True)
+class Action:
+    """What is done with a model, and which flags that has, by the fields of `Invocation`.
 
-        names = either([selector.name for selector in SELECTORS])
-        raise UsageError("no model is given", hint=f"add {names}, such as: mrs -i plain -m demo")
-    ctx.obj = Invocation(ctx.obj, flags, asked, output, server=server)
+    Flags of `before` go before the selector, those of `after` go after it. `mrs run`, and every
+    other command that finds out the kind of the model, has both anywhere.
+    """
+
+    start: Callable[[Invocation, RunRequest], int]
+    before: Mapping[str, type]
+    after: Mapping[str, type]
+
+    def commands(self) -> Commands:
+        """A command for each selector."""
+        builders = {each.name: (each.help, partial(self._command, each)) for each in SELECTORS}
+        return Commands(builders)
+
+    def _command(self, selector: Selector) -> Any:
+        groups = {**(self.before if selector is ANY else {}), **self.after}
+
+        @takes(selector.flags, *groups.values())
+        def command(ctx: typer.Context, model: Any, *given: Any) -> None:
+            now = _with_given(ctx.obj, groups, given)
+            if now.stdin.source not in (None, "-"):
+                _refuse_argument(now.stdin.source, selector)
+            raise typer.Exit(self._started(now, selector, model))
+
+        return flag_command(selector.name, selector.help, command)
+
+    def _started(self, now: Invocation, selector: Selector, model: Any) -> int:
+        for line in () if now.output.quiet else without_effect(now.flags):
+            say(now.environment, line)
+        return self.start(now, selector.request(now.flags, model, now.planning))
+
+    def group(self, *, default: str | None = None, **settings: Any) -> Any:
+        """The command, with a command for each selector; without one, `default` is the model."""
+
+        @takes(*self.before.values())
+        def callback(ctx: typer.Context, *given: Any) -> None:
+            ctx.obj = _with_given(ctx.obj, self.before, given)
+            if ctx.invoked_subcommand is not None:
+                return
+            if default is None:
+                example = f"mrs {settings['name']} -m demo"
+                raise UsageError("no model is given", hint=f"add -m ID, such as: {example}")
+            raise typer.Exit(self._started(ctx.obj, ANY, AnyModelFlags(default)))
+
+        return flag_group(
+            callback,
+            self.commands(),
+            invoke_without_command=True,
+            subcommand_metavar="[SELECTOR] [FLAGS]",
+            **settings,
+        )
 
 
-def _run_command(selector: Selector) -> Any:
-    @takes(selector.flags, PlanningFlags, AskFlags, OutputFlags, StdinFlags)
-    def command(
-        ctx: typer.Context,
-        model: Any,
-        planning: PlanningFlags,
-        asked: AskFlags,
-        output: OutputFlags,
-        stdin: StdinFlags,
-    ) -> None:
-        before: Invocation = ctx.obj
-        if stdin.source not in (None, "-"):
-            raise UsageError(
-                f"unexpected argument {stdin.source!r} after {selector.name}",
-                hint='ask with --prompt "TEXT", or use - to read prompts from standard input',
-            )
-        request = selector.request(before.flags, model, planning)
-        asked, output = merged(before.ask, asked), merged(before.output, output)
-        is_stdin = stdin.source == "-"
-        if before.server.port is not None:
-            from mrs_cli.commands.serve import refuse_prompts, run_server
-
-            refuse_prompts(before.flags, asked, is_stdin=is_stdin)
-            raise typer.Exit(run_server(before.environment, output, before.server, request))
-        from mrs_cli.commands.run import run
-        from mrs_cli.commands.run_task import run_task
-        from mrs_cli.parsing.flags.server_flags import refuse_without_port
-
-        refuse_without_port(before.server)
-        task = run_task(before.flags, asked, output, request, stdin=is_stdin)
-        raise typer.Exit(run(before.environment, task))
-
-    return flag_command(selector.name, selector.help, command)
-
-
-def _plan() -> Any:
-    @takes(PlanFlags, PlanGlobalFlags, PlanningFlags, OutputFlags)
-    def plan(
-        ctx: typer.Context,
-        planned: PlanFlags,
-        given: PlanGlobalFlags,
-        planning: PlanningFlags,
-        output: OutputFlags,
-    ) -> None:
-        before: Invocation = ctx.obj
-        flags, output = merged(before.flags, given), merged(before.output, output)
-        if ctx.invoked_subcommand is not None:
-            ctx.obj = replace(before, flags=flags, output=output, plan=planned, planning=planning)
-            return
-        from mrs_cli.commands.plan import find_request, show_plan
-
-        request = find_request(flags, planned, planning)
-        raise typer.Exit(show_plan(before.environment, output, planned, request))
-
-    return flag_group(
-        plan,
-        _selector_commands(_plan_command),
-        name="plan",
-        help=PLAN_HELP,
-        epilog=PLAN_EXAMPLES,
-        invoke_without_command=True,
-        subcommand_metavar="[SELECTOR [FLAGS]]",
+def _with_given(before: Invocation, groups: Mapping[str, type], given: Sequence[Any]) -> Invocation:
+    """`before` with the flags that were given later."""
+    return replace(
+        before,
+        **{
+            name: merged(getattr(before, name), flags)
+            for name, flags in zip(groups, given, strict=True)
+        },
     )
 
 
-def _plan_command(selector: Selector) -> Any:
-    @takes(selector.flags, PlanningFlags, OutputFlags)
-    def command(
-        ctx: typer.Context, model: Any, planning: PlanningFlags, output: OutputFlags
-    ) -> None:
-        before: Invocation = ctx.obj
-        from mrs_cli.commands.plan import refuse_shorthand, show_plan
-
-        refuse_shorthand(before.plan, selector.name)
-        request = selector.request(before.flags, model, merged(before.planning, planning))
-        output = merged(before.output, output)
-        raise typer.Exit(show_plan(before.environment, output, before.plan, request))
-
-    return flag_command(selector.name, selector.help, command)
-
-
-def _serve() -> Any:
-    @takes(ServeFlags, LoadGlobalFlags, PlanningFlags, OutputFlags)
-    def serve(
-        ctx: typer.Context,
-        served: ServeFlags,
-        given: LoadGlobalFlags,
-        planning: PlanningFlags,
-        output: OutputFlags,
-    ) -> None:
-        before: Invocation = ctx.obj
-        flags, output = merged(before.flags, given), merged(before.output, output)
-        server = merged(ServeFlags(**vars(before.server)), served)
-        if ctx.invoked_subcommand is not None:
-            ctx.obj = replace(before, flags=flags, output=output, server=server, planning=planning)
-            return
-        from mrs_cli.commands.plan import find_request
-        from mrs_cli.commands.serve import refuse_prompts, require_model, run_server
-
-        require_model(server)
-        refuse_prompts(flags, before.ask)
-        request = find_request(flags, server, planning)
-        raise typer.Exit(run_server(before.environment, output, server, request))
-
-    return flag_group(
-        serve,
-        _selector_commands(_serve_command),
-        name="serve",
-        help=SERVE_HELP,
-        epilog=SERVE_EXAMPLES,
-        invoke_without_command=True,
-        subcommand_metavar="[SELECTOR [FLAGS]]",
+def _refuse_argument(argument: str, selector: Selector) -> None:
+    what = f"unexpected argument {argument!r} after {selector.name}"
+    if argument in Commands.ALIASES or any(argument == each.name for each in SELECTORS):
+        raise UsageError(f"-m is before {argument}", hint=f"put it after {argument}")
+    raise UsageError(
+        what,
+        hint='ask with --prompt "TEXT" (-i is the chat), or use - to read prompts from standard '
+        "input",
     )
 
 
-def _serve_command(selector: Selector) -> Any:
-    @takes(selector.flags, PlanningFlags, OutputFlags)
-    def command(
-        ctx: typer.Context, model: Any, planning: PlanningFlags, output: OutputFlags
-    ) -> None:
-        before: Invocation = ctx.obj
-        from mrs_cli.commands.plan import refuse_shorthand
+def _run(now: Invocation, request: RunRequest) -> int:
+    is_stdin = now.stdin.source == "-"
+    if now.server.port is not None:
         from mrs_cli.commands.serve import refuse_prompts, run_server
 
-        assert isinstance(before.server, ServeFlags)
-        refuse_shorthand(before.server, selector.name)
-        refuse_prompts(before.flags, before.ask)
-        request = selector.request(before.flags, model, merged(before.planning, planning))
-        output = merged(before.output, output)
-        raise typer.Exit(run_server(before.environment, output, before.server, request))
+        refuse_prompts(now.flags, now.ask, is_stdin=is_stdin)
+        return run_server(now.environment, now.output, now.server, request)
+    from mrs_cli.commands.run import run
+    from mrs_cli.commands.run_task import run_task
+    from mrs_cli.parsing.flags.server_flags import refuse_without_port
 
-    return flag_command(selector.name, selector.help, command)
-
-
-def _bench() -> Any:
-    @takes(BenchFlags, BenchGlobalFlags, OutputFlags)
-    def bench(
-        ctx: typer.Context, bench: BenchFlags, given: BenchGlobalFlags, output: OutputFlags
-    ) -> None:
-        before: Invocation = ctx.obj
-        flags, output = merged(before.flags, given), merged(before.output, output)
-        ctx.obj = replace(before, flags=flags, output=output, bench=bench)
-
-    commands = _selector_commands(_bench_command)
-    return flag_group(
-        bench, commands, name="bench", help=BENCH_HELP, subcommand_metavar="SELECTOR [FLAGS]"
-    )
+    refuse_without_port(now.server)
+    task = run_task(now.flags, now.ask, now.output, request, stdin=is_stdin)
+    return run(now.environment, task)
 
 
-def _bench_command(selector: Selector) -> Any:
-    @takes(selector.flags, PlanningFlags, OutputFlags)
-    def command(
-        ctx: typer.Context, model: Any, planning: PlanningFlags, output: OutputFlags
-    ) -> None:
-        before: Invocation = ctx.obj
-        from mrs_cli.commands.bench import run_bench
+def _plan(now: Invocation, request: RunRequest) -> int:
+    from mrs_cli.commands.plan import show_plan
 
-        request = selector.request(before.flags, model, planning)
-        output = merged(before.output, output)
-        raise typer.Exit(run_bench(before.environment, output, before.bench, request))
+    return show_plan(now.environment, now.output, now.plan, request)
 
-    return flag_command(selector.name, selector.help, command)
+
+def _serve(now: Invocation, request: RunRequest) -> int:
+    from mrs_cli.commands.serve import refuse_prompts, run_server
+
+    refuse_prompts(now.flags, now.ask)
+    return run_server(now.environment, now.output, now.server, request)
+
+
+def _bench(now: Invocation, request: RunRequest) -> int:
+    from mrs_cli.commands.bench import run_bench
+
+    return run_bench(now.environment, now.output, now.bench, request)
+
+
+_PLANNED = {"planning": PlanningFlags, "output": OutputFlags}
+RUN = Action(
+    _run,
+    {"flags": GlobalFlags, "ask": AskFlags, "output": OutputFlags, "server": ServerFlags},
+    {**_PLANNED, "ask": AskFlags, "stdin": StdinFlags},
+)
+PLAN = Action(_plan, {"plan": PlanFlags, "flags": PlanGlobalFlags, **_PLANNED}, _PLANNED)
+SERVE = Action(_serve, {"server": ServerFlags, "flags": LoadGlobalFlags, **_PLANNED}, _PLANNED)
+BENCH = Action(_bench, {"bench": BenchFlags, "flags": BenchGlobalFlags, **_PLANNED}, _PLANNED)
+
+
+@takes(*RUN.before.values(), RootFlags)
+def root(ctx: typer.Context, *given: Any) -> None:
+    """Plan, load and run large language models on whatever devices you have."""
+    ctx.obj = _with_given(Invocation(ctx.obj), RUN.before, given[:-1])
+    if ctx.invoked_subcommand is None:
+        raise UsageError("no model is given", hint="add -m ID, such as: mrs -i -m demo")
 
 
 def _cache() -> Any:
@@ -287,18 +245,17 @@ def _list_cache() -> Any:
     return flag_command("list", LIST_HELP, command)
 
 
-def _selector_commands(build: Callable[[Selector], Any]) -> Commands:
-    return Commands({each.name: (each.help, partial(build, each)) for each in SELECTORS})
-
-
 def command_tree() -> Any:
     """All commands, as the object that parses, helps and documents."""
+    plan = partial(PLAN.group, name="plan", help=PLAN_HELP, epilog=PLAN_EXAMPLES, default="demo")
+    serve = partial(SERVE.group, name="serve", help=SERVE_HELP, epilog=SERVE_EXAMPLES)
+    bench = partial(BENCH.group, name="bench", help=BENCH_HELP)
     commands = Commands(
         {
-            **_selector_commands(_run_command).builders,
-            "plan": (PLAN_HELP, _plan),
-            "serve": (SERVE_HELP, _serve),
-            "bench": (BENCH_HELP, _bench),
+            **RUN.commands().builders,
+            "plan": (PLAN_HELP, plan),
+            "serve": (SERVE_HELP, serve),
+            "bench": (BENCH_HELP, bench),
             "cache": (CACHE_HELP, _cache),
         }
     )

@@ -12,6 +12,7 @@ from mrs.errors import ExitCode
 from mrs_cli.app import command_tree
 from mrs_cli.chat.command_table import COMMANDS
 from mrs_cli.parsing.command_tree import names_and_help, panels
+from mrs_cli.parsing.flags.no_effect_flags import NO_EFFECT
 
 EXIT_MEANINGS = {
     ExitCode.DONE: "done, also if the reader of a pipe closes it early",
@@ -76,6 +77,7 @@ def man_page() -> str:
         _section("CHAT COMMANDS", _definitions(chat)),
         _section("EXIT STATUS", _definitions(codes)),
         _section("ENVIRONMENT", _definitions(VARIABLES)),
+        _section("FLAGS WITHOUT EFFECT", _definitions(NO_EFFECT)),
         _section("FILES", _definitions(FILES)),
         _section("EXAMPLES", ".nf\n" + "\n".join(map(_escaped, examples)) + "\n.fi"),
     ]
@@ -92,11 +94,13 @@ def _commands(tree: Any) -> Iterator[tuple[str, Any]]:
 
 def _description() -> str:
     return (
-        "Global flags go before the selector (plain for text models in safetensors format, "
-        "vision-plain for vision models, gguf for GGUF models), and the selector's flags after "
-        "it. Flags about prompts, sampling and output may go before or after it. Replies go to "
-        "standard output, everything else to standard error. Without --prompt, each line of "
-        "standard input is a prompt; with -i, the lines are a conversation."
+        "mrs -m ID finds out the kind of a model, and takes all flags in any order. Or a selector "
+        "names the kind: plain for text models in safetensors format, vision-plain (also "
+        "multimodal-plain) for vision models, gguf for GGUF models. Then global flags go before "
+        "the selector, and the selector's flags after it; flags about prompts, sampling and "
+        "output may go before or after it. Replies go to standard output, everything else to "
+        "standard error. Without --prompt, each line of standard input is a prompt; with -i, the "
+        "lines are a conversation."
     )
 
 

@@ -99,8 +99,11 @@ class ModelLoader:
 
             text = self._text_processor()
         request = self.request
-        if request.thinking is not None and not text.knows_thinking:
-            _logger.warning("--thinking has no effect: the chat template does not support it")
+        effort = request.reasoning_effort
+        flag = "--thinking" if effort is None else "--reasoning-effort"
+        knows = text.knows_thinking or (effort is not None and text.knows_effort)
+        if request.thinking is not None and not knows:
+            _logger.warning("%s has no effect: the chat template does not support it", flag)
         image_loader = self._image_loader()
         self._plan_again_if_memory_shrank()
         folder = self._prefix_folder()

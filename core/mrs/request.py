@@ -15,6 +15,8 @@ Strategy = Literal["fill", "spread", "fastest"]
 CacheType = Literal["auto", "f16", "bf16", "f32"]
 CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
 GrammarKind = Literal["regex", "json_schema", "lark", "llguidance", "json_object", "tool_calls"]
+#: How long a model thinks before it answers, for chat templates that know it.
+Effort = Literal["none", "off", "minimal", "low", "medium", "high", "xhigh"]
 #: What `mrs plan --solve` looks for.
 SolveGoal = Literal["max-seq-len", "max-batch-size", "isq"]
 
@@ -205,6 +207,7 @@ class RunRequest:
     prefix_cache_n         number of past sequences in the prefix cache
     prefix_cache_dir       folder that stores the prefix cache between runs, if any
     prefix_cache_dir_size  size limit of that folder
+    reasoning_effort       how long the model thinks, for templates that know it
     target_gap_s           the time between two tokens of a reply that the prompts of others should
                            not exceed; None lets a prompt take steps of any length
     """
@@ -226,6 +229,7 @@ class RunRequest:
     chat_template: str | None = None
     jinja_explicit: str | None = None
     thinking: bool | None = None
+    reasoning_effort: Effort | None = None
     devices: tuple[str, ...] = ()
     strategy: Strategy = "fill"
     cpu_spill: bool = True

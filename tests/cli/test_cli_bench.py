@@ -8,7 +8,7 @@ import pytest
 
 from mrs_cli.app import main
 
-WORK = ["-p", "24", "-n", "6", "-r", "2"]
+WORK = ["-p", "24", "-g", "6", "-r", "2"]
 FIGURES = (
     "prompt, 24 tokens",
     "reply, 6 tokens",
@@ -39,12 +39,12 @@ def test_json_is_consistent(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_more_than_the_context_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "-p", "4000", "plain", "-m", "demo"]) == 2
-    assert "lower -p or -n" in capsys.readouterr().err
+    assert "lower -p or -g" in capsys.readouterr().err
 
 
 def test_more_than_the_pool_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--pa-ctxt-len", "64"]
-    assert main([*flags, "bench", "-p", "60", "-n", "6", "plain", "-m", "demo"]) == 2
+    assert main([*flags, "bench", "-p", "60", "-g", "6", "plain", "-m", "demo"]) == 2
     assert "more than the 64 that a sequence can have: lower -p" in capsys.readouterr().err
 
 

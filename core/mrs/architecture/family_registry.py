@@ -6,7 +6,7 @@ import pkgutil
 from functools import cache
 from importlib import import_module
 
-from mrs.architecture.family import Family
+from mrs.architecture.family import Family, squeezed
 from mrs.errors import Unsupported
 
 
@@ -30,11 +30,12 @@ def _family_in(module: str) -> Family:
 
 def family_by_name(name: str) -> Family:
     """The family of a `model_type` or `--arch` name; Unsupported if there is none."""
-    wanted = name.lower().replace("-", "_")
-    if wanted in _modules():  # most families are alone in a module of their name
-        return _family_in(wanted)
+    wanted = squeezed(name)
+    for module in _modules():  # most families are alone in a module of their name
+        if squeezed(module) == wanted:
+            return _family_in(module)
     for family in families().values():
-        if wanted in (family.name, *family.aliases):
+        if wanted in map(squeezed, (family.name, *family.aliases)):
             return family
     raise _unknown(name)
 

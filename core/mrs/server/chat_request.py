@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from msgspec import Meta
 
-from mrs.request import Message, Sampling
+from mrs.request import Effort, Message, Sampling
 from mrs.server.chat_message import ChatMessage, conversation
 from mrs.server.errors import ApiError, errors_of
 from mrs.server.sampling_fields import Positive
 from mrs.server.structure import StructureFields
 from mrs.tools.tool_request import ToolRequest, read_tools
-
-Effort = Literal["none", "off", "minimal", "low", "medium", "high", "xhigh"]
 
 
 class ChatRequest(StructureFields, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from mrs_cli.parsing.flags.no_effect_flags import NoEffectFlags
 from mrs_cli.parsing.flags.option import (
     DEFAULTS,
     device_option,
@@ -36,21 +37,11 @@ class PlanGlobalFlags(PagedFlags, PlacementFlags):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BenchGlobalFlags(PagedFlags, PlacementFlags):
-    """The global flags that `mrs bench` takes; its own `-n` is the length of the reply."""
-
-    num_device_layers: Annotated[
-        str | None,
-        device_option(
-            "--num-device-layers",
-            metavar="LAYERS",
-            help="Number of layers on each accelerator (before bench: -n).",
-            show_default="automatic",
-        ),
-    ] = None
+    """The global flags that `mrs bench` takes."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LoadGlobalFlags(PlanGlobalFlags):
+class LoadGlobalFlags(PlanGlobalFlags, NoEffectFlags):
     """The global flags of loading a model and answering with it."""
 
     max_seqs: Annotated[

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mrs.errors import UsageError
-from mrs_cli.parsing import shell_completion
 from mrs_cli.parsing.flags.option import server_option
 
 #: The port of `mrs serve`; without `serve`, the port has to be given.
@@ -130,23 +129,3 @@ def refuse_without_port(flags: ServerFlags) -> None:
         if value:
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(f"{flag} is for a server", hint="add --port 1234, or leave it out")
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class ServeFlags(ServerFlags):
-    """Flags of `mrs serve`."""
-
-    model_id: Annotated[
-        str | None,
-        server_option(
-            "-m",
-            "--model-id",
-            metavar="ID",
-            autocompletion=shell_completion.all_models,
-            help="Model to serve without a selector: hub id, local folder, .gguf file, or demo.",
-        ),
-    ] = None
-    filename: Annotated[
-        str | None,
-        server_option("-f", "--filename", metavar="FILE", help="GGUF file of this model."),
-    ] = None
