@@ -215,7 +215,9 @@ def _measure_round(
     for reply in replies:
         next(reply)
     first = time.perf_counter()
-    left = sum(new_tokens - reply.sequence.num_new_tokens for reply in replies)
+    left = new_tokens - 1
+    if len(replies) > 1:  # the first ones go on while later prompts are computed
+        left = sum(new_tokens - reply.sequence.num_new_tokens for reply in replies)
     for reply in replies:
         list(reply)
     return first - start, time.perf_counter() - first, left

@@ -8,6 +8,7 @@ from typing import Literal, TypedDict, get_args
 
 from mrs.errors import Unsupported, UsageError
 from mrs.sizes.blocks import BLOCK_SIZES, BLOCK_TOKENS
+from mrs.topology import Topology
 
 Container = Literal["safetensors", "gguf"]
 Dtype = Literal["auto", "bf16", "f16", "f32"]
@@ -197,6 +198,7 @@ class RunRequest:
     """All settings of planning and loading a model.
 
     layer_map, isq         as the user wrote them, so that errors can quote them
+    topology               quantization and devices of single layers, and of experts
     max_seq_len            planned length of a sequence, a hint and not a limit; by default
                            `DEFAULT_SEQ_TOKENS`, or the model's context if that is shorter
     max_batch_size         planned number of sequences, a hint and not a limit
@@ -217,6 +219,7 @@ class RunRequest:
     dtype: Dtype = "auto"
     isq: str | None = None
     layer_map: str | None = None
+    topology: Topology | None = None
     cpu: bool = False
     seed: int | None = None
     kv_cache: bool = True

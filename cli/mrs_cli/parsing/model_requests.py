@@ -8,6 +8,7 @@ from typing import Any
 
 from mrs.errors import Unsupported, UsageError
 from mrs.request import ModelSource, PagedRequest, RunRequest, Sampling, VisionRequest
+from mrs.topology import Topology, experts_on_cpu, read_topology
 from mrs_cli.parsing.flags.global_flags import GlobalFlags
 from mrs_cli.parsing.flags.model_flags import (
     AnyModelFlags,
@@ -148,6 +149,7 @@ def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
         "thinking": _thinking(flags),
         "reasoning_effort": flags.reasoning_effort,
         "dtype": planning.dtype,
+        "topology": _topology(planning),
         "max_seq_len": planning.max_seq_len,
         "max_batch_size": planning.max_batch_size,
     }
@@ -215,6 +217,15 @@ def _template(flag: str, path: str | None, *suffixes: str) -> str | None:
     if path is not None and PurePath(path).suffix.lower() not in suffixes:
         raise UsageError(f"{flag} {path} is not a {' or '.join(suffixes)} file")
     return path
+
+
+def _topology(planning: PlanningFlags) -> Topology | None:
+    """The rules of --topology, and after them those of --n-cpu-moe and --cpu-moe."""
+    found = read_topology(planning.topology) if planning.topology is not None else Topology()
+    if planning.cpu_moe or planning.n_cpu_moe:
+        rule = experts_on_cpu(None if planning.cpu_moe else planning.n_cpu_moe)
+        found = Topology((*found.rules, rule), found.where)
+    return found if found.rules else None
 
 
 def _level(isq: str | None) -> str | None:

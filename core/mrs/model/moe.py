@@ -50,6 +50,9 @@ class MoeModule:
             MlpModule(moe.expert, weights, f"ffn.experts.{expert}")
             for expert in range(moe.router.experts)
         ]
+        # Experts may be on another device than the router; activations on a CPU are float32.
+        self._device = weights.matrix("ffn.experts.0.up").device
+        self._dtype = torch.float32 if self._device.type == "cpu" else None
         self._shared = MlpModule(moe.shared, weights, "ffn.shared") if moe.shared else None
         self._shared_gate = weights.vector("ffn.shared_gate.weight") if moe.shared_gate else None
 
@@ -57,7 +60,11 @@ class MoeModule:
         """x (N, hidden) to (N, hidden)."""
         weights, indices = self._router(x)
         weighted_sum = self._sum_for_one_token if x.shape[0] == 1 else self._sum_by_expert
-        out = weighted_sum(x, weights, indices)
+        if x.device == self._device:
+            out = weighted_sum(x, weights, indices)
+        else:
+            there = x.to(self._device, self._dtype or x.dtype)
+            out = weighted_sum(there, weights.to(self._device), indices.to(self._device)).to(x)
         if self._shared is not None:
             shared = self._shared(x)
             if self._shared_gate is not None:

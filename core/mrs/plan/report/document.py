@@ -69,6 +69,7 @@ def to_document(
             "isq": plan.isq,
             "strategy": plan.strategy,
             "conversations_at_once": at_once or None,
+            **({"topology": plan.topology.to_json()} if plan.topology else {}),
         },
         "fits": plan.fits,
         "missing_bytes": plan.missing_bytes,
@@ -80,9 +81,14 @@ def to_document(
         "home": plan.devices[plan.primary_device].label,
         "vision": None if plan.vision is None else asdict(plan.vision),
         "layers": [
-            {"device": plan.devices[index].label, "weight_bytes": weights, "kv_bytes": kv}
-            for index, weights, kv in zip(
-                plan.layer_devices, plan.layer_bytes, plan.kv_bytes, strict=True
+            {
+                "device": plan.devices[index].label,
+                "weight_bytes": weights,
+                "kv_bytes": kv,
+                **_experts(plan, layer),
+            }
+            for layer, (index, weights, kv) in enumerate(
+                zip(plan.layer_devices, plan.layer_bytes, plan.kv_bytes, strict=True)
             )
         ],
         "binding": {**asdict(bound), "text": bound.text},
@@ -114,6 +120,12 @@ def _kv_cache(plan: Plan) -> dict[str, Any]:
         "tokens": size.total_tokens,
         "grows": not size.is_pool,
     }
+
+
+def _experts(plan: Plan, layer: int) -> dict[str, str]:
+    """The device of a layer's experts, if it is not that of the layer."""
+    index = plan.expert_devices.get(layer)
+    return {} if index is None else {"experts_device": plan.devices[index].label}
 
 
 def _device(device: Device, breakdown: MemoryBreakdown, prefix_bytes: int) -> dict[str, Any]:

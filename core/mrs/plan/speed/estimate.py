@@ -33,7 +33,9 @@ def estimate_speed(
         )
         if isinstance(sizes.spec.layers[layer].feed_forward, Moe):
             past += Work(tensors=ROUTING_STEPS)
-        works[index] += sizes.on(devices[index]).weights.layer_work[layer] + past
+        own, experts = index, placement.experts.get(layer, index)
+        works[own] += sizes.on(devices[own]).weights.layer_work[layer].without_experts + past
+        works[experts] += sizes.on(devices[experts]).weights.layer_work[layer].of_experts
     format_name, kind = _weights_kind(sizes, works, devices[first])
     return SpeedEstimate(
         work=tuple(works),
