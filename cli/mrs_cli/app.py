@@ -15,7 +15,14 @@ from mrs.request import RunRequest
 from mrs_cli.environment import Environment
 from mrs_cli.exit import exit_code_of, exit_on_sigterm
 from mrs_cli.parsing.command_tree import Commands, flag_command, flag_group, takes
-from mrs_cli.parsing.flags.command_flags import BenchFlags, CacheFlags, OutputFlags, PlanFlags
+from mrs_cli.parsing.flags.command_flags import (
+    BenchFlags,
+    CacheFlags,
+    DeleteFlags,
+    OutputFlags,
+    PlanFlags,
+    ShellFlags,
+)
 from mrs_cli.parsing.flags.global_flags import (
     BenchGlobalFlags,
     GlobalFlags,
@@ -56,7 +63,15 @@ PLAN_HELP = "Show how a model will use memory; without --dry-run, load it and me
 
 BENCH_HELP = "Measure how fast a model is, and how much of the memory bandwidth it uses."
 
-CACHE_HELP = "Show downloaded models: mrs cache list."
+CACHE_HELP = "Show and delete downloaded models."
+
+DELETE_HELP = "Delete a model from the hub cache: mrs cache delete -m ID."
+
+TUNE_HELP = "Find the best quantization that fits this machine: mrs tune -m ID."
+
+DOCTOR_HELP = "Show what of the program works on this machine, and what to do about the rest."
+
+COMPLETIONS_HELP = "Print the script with which a shell completes mrs: bash, zsh or fish."
 
 LIST_HELP = "List the models in the hub cache that mrs can run, with their sizes."
 
@@ -194,6 +209,11 @@ def _plan(now: Invocation, request: RunRequest) -> int:
     return show_plan(now.environment, now.output, now.plan, request)
 
 
+def _tune(now: Invocation, request: RunRequest) -> int:
+    planned = replace(now.plan, dry_run=True, solve=now.plan.solve or "isq")
+    return _plan(replace(now, plan=planned), request)
+
+
 def _serve(now: Invocation, request: RunRequest) -> int:
     from mrs_cli.commands.serve import refuse_prompts, run_server
 
@@ -214,6 +234,7 @@ RUN = Action(
     {**_PLANNED, "ask": AskFlags, "stdin": StdinFlags},
 )
 PLAN = Action(_plan, {"plan": PlanFlags, "flags": PlanGlobalFlags, **_PLANNED}, _PLANNED)
+TUNE = Action(_tune, PLAN.before, PLAN.after)
 SERVE = Action(_serve, {"server": ServerFlags, "flags": LoadGlobalFlags, **_PLANNED}, _PLANNED)
 BENCH = Action(_bench, {"bench": BenchFlags, "flags": BenchGlobalFlags, **_PLANNED}, _PLANNED)
 
@@ -227,10 +248,43 @@ def root(ctx: typer.Context, *given: Any) -> None:
 
 
 def _cache() -> Any:
-    commands = Commands({"list": (LIST_HELP, _list_cache)})
+    commands = Commands({"list": (LIST_HELP, _list_cache), "delete": (DELETE_HELP, _delete_model)})
+    metavar = "list|delete [FLAGS]"
     return flag_group(
-        lambda: None, commands, name="cache", help=CACHE_HELP, subcommand_metavar="list [FLAGS]"
+        lambda: None, commands, name="cache", help=CACHE_HELP, subcommand_metavar=metavar
     )
+
+
+def _delete_model() -> Any:
+    @takes(CacheFlags, DeleteFlags)
+    def command(ctx: typer.Context, flags: CacheFlags, model: DeleteFlags) -> None:
+        from mrs_cli.commands.cache import delete_model
+
+        found = delete_model(ctx.obj.environment, flags, model.model_id, is_sure=model.yes)
+        raise typer.Exit(found)
+
+    return flag_command("delete", DELETE_HELP, command)
+
+
+def _doctor() -> Any:
+    @takes(OutputFlags)
+    def command(ctx: typer.Context, output: OutputFlags) -> None:
+        from mrs_cli.commands.doctor import run_doctor
+
+        before: Invocation = ctx.obj
+        raise typer.Exit(run_doctor(before.environment, merged(before.output, output)))
+
+    return flag_command("doctor", DOCTOR_HELP, command)
+
+
+def _completions() -> Any:
+    @takes(ShellFlags)
+    def command(ctx: typer.Context, flags: ShellFlags) -> None:
+        from mrs_cli.commands.completions import completion
+
+        ctx.obj.environment.stdout.write(completion(flags.shell))
+
+    return flag_command("completions", COMPLETIONS_HELP, command)
 
 
 def _list_cache() -> Any:
@@ -249,6 +303,7 @@ def command_tree() -> Any:
     """All commands, as the object that parses, helps and documents."""
     plan = partial(PLAN.group, name="plan", help=PLAN_HELP, epilog=PLAN_EXAMPLES, default="demo")
     serve = partial(SERVE.group, name="serve", help=SERVE_HELP, epilog=SERVE_EXAMPLES)
+    tune = partial(TUNE.group, name="tune", help=TUNE_HELP)
     bench = partial(BENCH.group, name="bench", help=BENCH_HELP)
     commands = Commands(
         {
@@ -256,7 +311,10 @@ def command_tree() -> Any:
             "plan": (PLAN_HELP, plan),
             "serve": (SERVE_HELP, serve),
             "bench": (BENCH_HELP, bench),
+            "tune": (TUNE_HELP, tune),
             "cache": (CACHE_HELP, _cache),
+            "doctor": (DOCTOR_HELP, _doctor),
+            "completions": (COMPLETIONS_HELP, _completions),
         }
     )
     return flag_group(

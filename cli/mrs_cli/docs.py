@@ -11,6 +11,7 @@ from typing import Any
 from mrs.errors import ExitCode
 from mrs_cli.app import command_tree
 from mrs_cli.chat.command_table import COMMANDS
+from mrs_cli.commands.completions import completion
 from mrs_cli.parsing.command_tree import names_and_help, panels
 from mrs_cli.parsing.flags.no_effect_flags import NO_EFFECT
 
@@ -37,22 +38,12 @@ FILES = {
     "~/.local/state/mrs/chats/": "the last chats, for --continue; readable by their owner only",
 }
 COMPLETIONS = {"bash": "mrs.bash", "zsh": "_mrs", "fish": "mrs.fish"}
-_ZSH_FIRST_USE = '[[ $funcstack[1] == _mrs ]] && _mrs_completion "$@"\n'
 
 
 def documents() -> dict[str, str]:
     """Every generated file by its path in the repository."""
     scripts = {f"completions/{name}": completion(shell) for shell, name in COMPLETIONS.items()}
     return {"man/mrs.1": man_page(), **scripts}
-
-
-def completion(shell: str) -> str:
-    """The script with which `shell` asks `mrs` itself for completions."""
-    from typer.completion import get_completion_script  # type: ignore[attr-defined]
-
-    script = get_completion_script(prog_name="mrs", complete_var="_MRS_COMPLETE", shell=shell)
-    # zsh loads the file as a function at its first use, which must complete, too.
-    return f"{script}\n{_ZSH_FIRST_USE if shell == 'zsh' else ''}"
 
 
 def man_page() -> str:

@@ -140,8 +140,21 @@ def test_experts_are_apart_from_their_layers(mixture: Path, layers: int | None) 
     file_bytes = sum(together.storage[name].size_bytes for name in moved)
     gpu_bytes = together.breakdowns[0].weight_bytes - apart.breakdowns[0].weight_bytes
     assert gpu_bytes == file_bytes
-    assert apart.speed.decode.middle < together.speed.decode.middle
     assert f"cpu (experts of {count} layers)" in apart.summary
+
+
+def test_experts_on_the_cpu_are_slower_than_on_the_gpu_and_faster_than_whole_layers(
+    tmp_path: Path,
+) -> None:
+    large = {"hidden_size": 4096, "intermediate_size": 14336, "num_local_experts": 8}
+    large |= {"num_attention_heads": 32, "num_key_value_heads": 8}
+    folder = write_headers(tmp_path / "large", {**MIXTURE, **large})
+    devices = ("cuda:0=80GiB", "cpu=128GiB")
+    gpu, apart, cpu = (
+        ModelLoader(request(folder, found, *devices, layer_map=layers)).plan.speed.decode.middle
+        for found, layers in ((None, "3"), (Topology((experts_on_cpu(None),)), "3"), (None, "0"))
+    )
+    assert gpu > apart > 1.05 * cpu
 
 
 def test_experts_on_the_cpu_make_room_for_layers(tmp_path: Path, mixture: Path) -> None:

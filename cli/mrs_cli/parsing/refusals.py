@@ -37,6 +37,8 @@ FLAGS = {
     **dict.fromkeys(("-o", "--organization", "--isq-organization"), _TOPOLOGY),
     **dict.fromkeys(("--imatrix", "--calibration-file"), "use a GGUF file that was made with it"),
     "--truncate-sequence": "the Python API has truncate_sequence=True",
+    "--profile": "mrs tune finds the best quality that fits; --strategy fastest is for speed",
+    "--emit-config": "mrs tune --json > plan.json, and then mrs --plan plan.json",
     "--dac-model-id": _MEDIA,
     "--gen-model": _MEDIA,
 }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, get_args
+from typing import Annotated, Literal, get_args
+
+from typer import Argument
 
 from mrs.request import SolveGoal
 from mrs_cli.parsing.flags.model_flags import HUB_CACHE_DEFAULT
@@ -83,6 +85,26 @@ class CacheFlags:
             "--prefix-cache-dir", metavar="FOLDER", help="Prefix cache.", show_default="none"
         ),
     ] = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DeleteFlags:
+    """Flags of `mrs cache delete`."""
+
+    model_id: Annotated[
+        str, general_option("-m", "--model-id", metavar="ID", help="Hub id of the model.")
+    ]
+    yes: Annotated[bool, general_option("-y", "--yes", help="Delete without asking.")] = False
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ShellFlags:
+    """The shell of `mrs completions`."""
+
+    shell: Annotated[
+        Literal["bash", "zsh", "fish"],
+        Argument(rich_help_panel="General", metavar="bash|zsh|fish", help="Shell."),
+    ]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -43,6 +43,7 @@ def estimate_speed(
         chunk_tokens=sizes.workload.chunk_tokens,
         context_tokens=sizes.workload.context_tokens,
         chosen_share=chosen_share(sizes.spec),
+        expert_hops=2 * len(placement.experts),
         weights_kind=kind,
     )
 
