@@ -67,6 +67,9 @@ class Commands(Mapping[str, Any]):
             self._built[name] = build()
         return self._built[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.builders or name in self.ALIASES  # builds nothing
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.builders)
 

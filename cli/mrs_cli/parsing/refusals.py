@@ -31,7 +31,7 @@ FLAGS = {
     **dict.fromkeys(("-x", "--xlora", "--xlora-order", "--xlora-model-id"), _XLORA),
     "--tgt-non-granular-index": _XLORA,
     **dict.fromkeys(("--matformer-config-path", "--matformer-slice-name"), _SLICE),
-    **dict.fromkeys(("-g", "--gqa"), _GGML),
+    "--gqa": _GGML,
     **dict.fromkeys(("--mtp", "--mtp-model", "--mtp-n-predict"), _DRAFT),
     **dict.fromkeys(("-w", "--write-uqff", "--from-uqff"), _UQFF),
     **dict.fromkeys(("-o", "--organization", "--isq-organization"), _TOPOLOGY),
