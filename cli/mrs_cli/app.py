@@ -154,7 +154,7 @@ class Action:
             if default is None:
                 example = f"mrs {settings['name']} -m demo"
                 raise UsageError("no model is given", hint=f"add -m ID, such as: {example}")
-            raise typer.Exit(self._started(ctx.obj, ANY, AnyModelFlags(default)))
+            raise typer.Exit(self._started(ctx.obj, ANY, AnyModelFlags(model_id=default)))
 
         return flag_group(
             callback,

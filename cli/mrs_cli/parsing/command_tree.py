@@ -55,7 +55,7 @@ class Commands(Mapping[str, Any]):
     #: Further names of commands.
     ALIASES: ClassVar = {"multimodal-plain": "vision-plain"}
 
-    def __init__(self, builders: dict[str, tuple[str, Callable[[], Any]]]) -> None:
+    def __init__(self, builders: Mapping[str, tuple[str, Callable[[], Any]]]) -> None:
         #: The help and the builder of each command.
         self.builders = builders
         self._built: dict[str, Any] = {}
