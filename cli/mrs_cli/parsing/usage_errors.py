@@ -31,7 +31,7 @@ def usage_error(error: Any, tree: Any) -> MrsError:
     unknown = re.search(r"o such command '([\w-]+)'", what)
     if unknown and (instead := way_out(unknown[1])):
         return Unsupported(f"{unknown[1]} is not supported", hint=instead)
-    extra = re.search(r"extra arguments? \(([\w-]+)", what)
+    extra = re.search(r"extra argument\S* \(([\w-]+)", what)
     if extra and extra[1] in tree.commands:
         hint = f"put -m after {extra[1]}"
     return UsageError(what[:1].lower() + what[1:], hint=hint)
