@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
@@ -16,7 +16,14 @@ from mrs_cli.environment import Environment
 from mrs_cli.exit import exit_code_of, exit_on_sigterm
 from mrs_cli.parsing.command_tree import Commands, flag_command, flag_group, takes
 from mrs_cli.parsing.flags.cluster_flags import WorkerFlags
-from mrs_cli.parsing.flags.command_flags import BenchFlags, CacheFlags, OutputFlags, PlanFlags
+from mrs_cli.parsing.flags.command_flags import (
+    BenchFlags,
+    CacheFlags,
+    DeleteFlags,
+    OutputFlags,
+    PlanFlags,
+    ShellFlags,
+)
 from mrs_cli.parsing.flags.global_flags import (
     BenchGlobalFlags,
     GlobalFlags,
@@ -24,53 +31,31 @@ from mrs_cli.parsing.flags.global_flags import (
     PlanGlobalFlags,
 )
 from mrs_cli.parsing.flags.merge import merged
+from mrs_cli.parsing.flags.model_flags import AnyModelFlags
+from mrs_cli.parsing.flags.no_effect_flags import without_effect
 from mrs_cli.parsing.flags.option import general_option
 from mrs_cli.parsing.flags.planning_flags import PlanningFlags
 from mrs_cli.parsing.flags.prompt_flags import StdinFlags
 from mrs_cli.parsing.flags.sampling_flags import AskFlags
-from mrs_cli.parsing.flags.server_flags import ModelsFlags, ServeFlags, ServerFlags
-from mrs_cli.parsing.selectors import SELECTORS, Invocation, Selector
-
-EXAMPLES = """\b
-Examples:
-  mrs -i plain -m demo
-  mrs plain -m demo -P "What is a KV cache?"
-  mrs -i --isq q4k plain -m meta-llama/Llama-3.3-70B-Instruct
-  mrs -n "0:16;1:16" gguf -m FOLDER -f MODEL.gguf < prompts.txt
-  mrs --port 1234 plain -m demo
-  mrs plan --dry-run -m meta-llama/Llama-3.3-70B-Instruct
-"""
-
-SERVE_HELP = "Serve a model with the HTTP interface of OpenAI: mrs serve -m ID."
-
-MODELS_HELP = "Serve several models, which are loaded when they are asked for."
-
-SERVE_EXAMPLES = """\b
-Examples:
-  mrs serve -m demo
-  mrs serve -p 8080 --isq q4k -m meta-llama/Llama-3.3-70B-Instruct
-  mrs serve --serve-ip 0.0.0.0 --api-key-file KEYS gguf -m FOLDER -f FILE.gguf
-  mrs serve --keep-alive 5m multi-model --config models.json
-"""
-
-PLAN_HELP = "Show how a model will use memory; without --dry-run, load it and measure."
-
-BENCH_HELP = "Measure how fast a model is, and how much of the memory bandwidth it uses."
-
-CACHE_HELP = "Show downloaded models: mrs cache list."
-
-WORKER_HELP = "Compute some layers of a model for mrs --wait-for N on another machine."
-
-LIST_HELP = "List the models in the hub cache that mrs can run, with their sizes."
-
-PLAN_EXAMPLES = """\b
-Examples:
-  mrs plan --dry-run
-  mrs plan --dry-run -m ID --device cuda:0=24GiB --device cpu=64GiB
-  mrs --isq q4k plan --dry-run --solve max-seq-len plain -m ID
-  mrs plan --dry-run --json plain -m ID > plan.json
-  mrs --plan plan.json -i plain -m ID
-"""
+from mrs_cli.parsing.flags.server_flags import ModelsFlags, ServerFlags
+from mrs_cli.parsing.help_texts import (
+    BENCH_HELP,
+    CACHE_HELP,
+    COMPLETIONS_HELP,
+    DELETE_HELP,
+    DOCTOR_HELP,
+    EXAMPLES,
+    LIST_HELP,
+    MODELS_HELP,
+    PLAN_EXAMPLES,
+    PLAN_HELP,
+    SERVE_EXAMPLES,
+    SERVE_HELP,
+    TUNE_HELP,
+    WORKER_HELP,
+)
+from mrs_cli.parsing.selectors import ANY, SELECTORS, Invocation, Selector
+from mrs_cli.render.error_lines import say
 
 
 def _show_version(given: bool) -> None:
@@ -88,240 +73,221 @@ class RootFlags:
     version: Annotated[
         bool,
         general_option(
-            "--version", help="Show the version and exit.", is_eager=True, callback=_show_version
+            "-V",
+            "--version",
+            help="Show the version and exit.",
+            is_eager=True,
+            callback=_show_version,
         ),
     ] = False
 
 
-@takes(GlobalFlags, AskFlags, OutputFlags, ServerFlags, RootFlags)
-def root(
-    ctx: typer.Context,
-    flags: GlobalFlags,
-    asked: AskFlags,
-    output: OutputFlags,
-    server: ServerFlags,
-    _: RootFlags,
-) -> None:
-    """Plan, load and run large language models on whatever devices you have."""
-    if ctx.invoked_subcommand is None:
-        from mrs_cli.parsing.usage_errors import either
+@dataclass(frozen=True)
+class Action:
+    """What is done with a model, and which flags that has, by the fields of `Invocation`.
 
-        names = either([selector.name for selector in SELECTORS])
-        raise UsageError("no model is given", hint=f"add {names}, such as: mrs -i plain -m demo")
-    ctx.obj = Invocation(ctx.obj, flags, asked, output, server=server)
+    Flags of `before` go before the selector, those of `after` go after it. `mrs run`, and every
+    other command that finds out the kind of the model, has both anywhere.
+    """
+
+    start: Callable[[Invocation, RunRequest], int]
+    before: Mapping[str, type]
+    after: Mapping[str, type]
+
+    def commands(self) -> Commands:
+        """A command for each selector."""
+        builders = {each.name: (each.help, partial(self._command, each)) for each in SELECTORS}
+        return Commands(builders)
+
+    def _command(self, selector: Selector) -> Any:
+        groups = {**(self.before if selector is ANY else {}), **self.after}
+
+        @takes(selector.flags, *groups.values())
+        def command(ctx: typer.Context, model: Any, *given: Any) -> None:
+            now = _with_given(ctx.obj, groups, given)
+            if now.stdin.source not in (None, "-"):
+                _refuse_argument(now.stdin.source, selector)
+            raise typer.Exit(self._started(now, selector, model))
+
+        return flag_command(selector.name, selector.help, command)
+
+    def _started(self, now: Invocation, selector: Selector, model: Any) -> int:
+        for line in () if now.output.quiet else without_effect(now.flags):
+            say(now.environment, line)
+        return self.start(now, selector.request(now.flags, model, now.planning))
+
+    def group(
+        self,
+        *,
+        default: str | None = None,
+        more: Mapping[str, tuple[str, Callable[[], Any]]] | None = None,
+        **settings: Any,
+    ) -> Any:
+        """The command, with a command for each selector and those of `more`.
+
+        Without any of them, `default` is the model.
+        """
+
+        @takes(*self.before.values())
+        def callback(ctx: typer.Context, *given: Any) -> None:
+            ctx.obj = _with_given(ctx.obj, self.before, given)
+            if ctx.invoked_subcommand is not None:
+                return
+            if default is None:
+                example = f"mrs {settings['name']} -m demo"
+                raise UsageError("no model is given", hint=f"add -m ID, such as: {example}")
+            raise typer.Exit(self._started(ctx.obj, ANY, AnyModelFlags(model_id=default)))
+
+        return flag_group(
+            callback,
+            Commands({**self.commands().builders, **(more or {})}),
+            invoke_without_command=True,
+            subcommand_metavar="[SELECTOR] [FLAGS]",
+            **settings,
+        )
 
 
-def _run_command(selector: Selector) -> Any:
-    @takes(selector.flags, PlanningFlags, AskFlags, OutputFlags, StdinFlags)
-    def command(
-        ctx: typer.Context,
-        model: Any,
-        planning: PlanningFlags,
-        asked: AskFlags,
-        output: OutputFlags,
-        stdin: StdinFlags,
-    ) -> None:
-        before: Invocation = ctx.obj
-        if stdin.source not in (None, "-"):
-            raise UsageError(
-                f"unexpected argument {stdin.source!r} after {selector.name}",
-                hint='ask with --prompt "TEXT", or use - to read prompts from standard input',
-            )
-        request = selector.request(before.flags, model, planning)
-        asked, output = merged(before.ask, asked), merged(before.output, output)
-        is_stdin = stdin.source == "-"
-        if before.server.port is not None:
-            from mrs_cli.commands.serve import refuse_prompts, run_server
-
-            refuse_prompts(before.flags, asked, is_stdin=is_stdin)
-            find = _finder(before.flags, planning)
-            raise typer.Exit(run_server(before.environment, output, before.server, request, find))
-        from mrs_cli.commands.run import run
-        from mrs_cli.commands.run_task import run_task
-        from mrs_cli.parsing.flags.server_flags import refuse_without_port
-
-        refuse_without_port(before.server)
-        task = run_task(before.flags, asked, output, request, stdin=is_stdin)
-        raise typer.Exit(run(before.environment, task))
-
-    return flag_command(selector.name, selector.help, command)
-
-
-def _plan() -> Any:
-    @takes(PlanFlags, PlanGlobalFlags, PlanningFlags, OutputFlags)
-    def plan(
-        ctx: typer.Context,
-        planned: PlanFlags,
-        given: PlanGlobalFlags,
-        planning: PlanningFlags,
-        output: OutputFlags,
-    ) -> None:
-        before: Invocation = ctx.obj
-        flags, output = merged(before.flags, given), merged(before.output, output)
-        if ctx.invoked_subcommand is not None:
-            ctx.obj = replace(before, flags=flags, output=output, plan=planned, planning=planning)
-            return
-        from mrs_cli.commands.plan import find_request, show_plan
-
-        request = find_request(flags, planned, planning)
-        raise typer.Exit(show_plan(before.environment, output, planned, request))
-
-    return flag_group(
-        plan,
-        _selector_commands(_plan_command),
-        name="plan",
-        help=PLAN_HELP,
-        epilog=PLAN_EXAMPLES,
-        invoke_without_command=True,
-        subcommand_metavar="[SELECTOR [FLAGS]]",
+def _with_given(before: Invocation, groups: Mapping[str, type], given: Sequence[Any]) -> Invocation:
+    """`before` with the flags that were given later."""
+    return replace(
+        before,
+        **{
+            name: merged(getattr(before, name), flags)
+            for name, flags in zip(groups, given, strict=True)
+        },
     )
 
 
-def _plan_command(selector: Selector) -> Any:
-    @takes(selector.flags, PlanningFlags, OutputFlags)
-    def command(
-        ctx: typer.Context, model: Any, planning: PlanningFlags, output: OutputFlags
-    ) -> None:
-        before: Invocation = ctx.obj
-        from mrs_cli.commands.plan import refuse_shorthand, show_plan
-
-        refuse_shorthand(before.plan, selector.name)
-        request = selector.request(before.flags, model, merged(before.planning, planning))
-        output = merged(before.output, output)
-        raise typer.Exit(show_plan(before.environment, output, before.plan, request))
-
-    return flag_command(selector.name, selector.help, command)
-
-
-def _serve() -> Any:
-    @takes(ServeFlags, LoadGlobalFlags, PlanningFlags, OutputFlags)
-    def serve(
-        ctx: typer.Context,
-        served: ServeFlags,
-        given: LoadGlobalFlags,
-        planning: PlanningFlags,
-        output: OutputFlags,
-    ) -> None:
-        before: Invocation = ctx.obj
-        flags, output = merged(before.flags, given), merged(before.output, output)
-        server = merged(ServeFlags(**vars(before.server)), served)
-        if ctx.invoked_subcommand is not None:
-            ctx.obj = replace(before, flags=flags, output=output, server=server, planning=planning)
-            return
-        from mrs_cli.commands.plan import find_request
-        from mrs_cli.commands.serve import refuse_prompts, require_model, run_server
-
-        require_model(server)
-        refuse_prompts(flags, before.ask)
-        request = find_request(flags, server, planning)
-        find = _finder(flags, planning)
-        raise typer.Exit(run_server(before.environment, output, server, request, find))
-
-    return flag_group(
-        serve,
-        Commands(
-            {
-                **_selector_commands(_serve_command).builders,
-                "multi-model": (MODELS_HELP, _multi_model),
-            }
-        ),
-        name="serve",
-        help=SERVE_HELP,
-        epilog=SERVE_EXAMPLES,
-        invoke_without_command=True,
-        subcommand_metavar="[SELECTOR [FLAGS]]",
+def _refuse_argument(argument: str, selector: Selector) -> None:
+    what = f"unexpected argument {argument!r} after {selector.name}"
+    if argument in Commands.ALIASES or any(argument == each.name for each in SELECTORS):
+        raise UsageError(f"-m is before {argument}", hint=f"put it after {argument}")
+    raise UsageError(
+        what,
+        hint='ask with --prompt "TEXT" (-i is the chat), or use - to read prompts from standard '
+        "input",
     )
 
 
-def _serve_command(selector: Selector) -> Any:
-    @takes(selector.flags, PlanningFlags, OutputFlags)
-    def command(
-        ctx: typer.Context, model: Any, planning: PlanningFlags, output: OutputFlags
-    ) -> None:
-        before: Invocation = ctx.obj
-        from mrs_cli.commands.plan import refuse_shorthand
+def _run(now: Invocation, request: RunRequest) -> int:
+    is_stdin = now.stdin.source == "-"
+    if now.server.port is not None:
         from mrs_cli.commands.serve import refuse_prompts, run_server
 
-        assert isinstance(before.server, ServeFlags)
-        refuse_shorthand(before.server, selector.name)
-        refuse_prompts(before.flags, before.ask)
-        planning = merged(before.planning, planning)
-        request = selector.request(before.flags, model, planning)
-        output = merged(before.output, output)
-        find = _finder(before.flags, planning)
-        raise typer.Exit(run_server(before.environment, output, before.server, request, find))
+        refuse_prompts(now.flags, now.ask, is_stdin=is_stdin)
+        return run_server(now.environment, now.output, now.server, request, _finder(now))
+    from mrs_cli.commands.run import run
+    from mrs_cli.commands.run_task import run_task
+    from mrs_cli.parsing.flags.server_flags import refuse_without_port
 
-    return flag_command(selector.name, selector.help, command)
+    refuse_without_port(now.server)
+    task = run_task(now.flags, now.ask, now.output, request, stdin=is_stdin)
+    return run(now.environment, task)
+
+
+def _plan(now: Invocation, request: RunRequest) -> int:
+    from mrs_cli.commands.plan import show_plan
+
+    return show_plan(now.environment, now.output, now.plan, request)
+
+
+def _tune(now: Invocation, request: RunRequest) -> int:
+    planned = replace(now.plan, dry_run=True, solve=now.plan.solve or "isq")
+    return _plan(replace(now, plan=planned), request)
+
+
+def _serve(now: Invocation, request: RunRequest) -> int:
+    from mrs_cli.commands.serve import refuse_prompts, run_server
+
+    refuse_prompts(now.flags, now.ask)
+    return run_server(now.environment, now.output, now.server, request, _finder(now))
+
+
+def _finder(now: Invocation) -> Callable[[str], RunRequest]:
+    """Makes the request of a model that a client of the server names."""
+    return lambda model_id: ANY.request(now.flags, AnyModelFlags(model_id=model_id), now.planning)
 
 
 def _multi_model() -> Any:
-    @takes(ModelsFlags, PlanningFlags, OutputFlags)
-    def command(
-        ctx: typer.Context, models: ModelsFlags, planning: PlanningFlags, output: OutputFlags
-    ) -> None:
-        before: Invocation = ctx.obj
-        from mrs_cli.commands.plan import refuse_shorthand
+    @takes(ModelsFlags, *_PLANNED.values())
+    def command(ctx: typer.Context, models: ModelsFlags, *given: Any) -> None:
+        now = _with_given(ctx.obj, _PLANNED, given)
         from mrs_cli.commands.serve import refuse_prompts, run_server
         from mrs_cli.parsing.models_file import read_models
 
-        refuse_prompts(before.flags, before.ask)
-        if isinstance(before.server, ServeFlags):
-            refuse_shorthand(before.server, "multi-model")
-        planning = merged(before.planning, planning)
-        requests = read_models(models.config, before.flags, planning, models.default_model_id)
-        output = merged(before.output, output)
-        find = _finder(before.flags, planning)
-        raise typer.Exit(run_server(before.environment, output, before.server, requests, find))
+        refuse_prompts(now.flags, now.ask)
+        requests = read_models(models.config, now.flags, now.planning, models.default_model_id)
+        raise typer.Exit(
+            run_server(now.environment, now.output, now.server, requests, _finder(now))
+        )
 
     return flag_command("multi-model", MODELS_HELP, command)
 
 
-def _finder(flags: GlobalFlags, planning: PlanningFlags) -> Callable[[str], RunRequest]:
-    """Makes the request of a model that a client of the server names."""
+def _bench(now: Invocation, request: RunRequest) -> int:
+    from mrs_cli.commands.bench import run_bench
 
-    def find(model_id: str) -> RunRequest:
-        from mrs_cli.commands.plan import find_request
-
-        return find_request(flags, ServeFlags(model_id=model_id), planning)
-
-    return find
+    return run_bench(now.environment, now.output, now.bench, request)
 
 
-def _bench() -> Any:
-    @takes(BenchFlags, BenchGlobalFlags, OutputFlags)
-    def bench(
-        ctx: typer.Context, bench: BenchFlags, given: BenchGlobalFlags, output: OutputFlags
-    ) -> None:
-        before: Invocation = ctx.obj
-        flags, output = merged(before.flags, given), merged(before.output, output)
-        ctx.obj = replace(before, flags=flags, output=output, bench=bench)
-
-    commands = _selector_commands(_bench_command)
-    return flag_group(
-        bench, commands, name="bench", help=BENCH_HELP, subcommand_metavar="SELECTOR [FLAGS]"
-    )
+_PLANNED = {"planning": PlanningFlags, "output": OutputFlags}
+RUN = Action(
+    _run,
+    {"flags": GlobalFlags, "ask": AskFlags, "output": OutputFlags, "server": ServerFlags},
+    {**_PLANNED, "ask": AskFlags, "stdin": StdinFlags},
+)
+PLAN = Action(_plan, {"plan": PlanFlags, "flags": PlanGlobalFlags, **_PLANNED}, _PLANNED)
+TUNE = Action(_tune, PLAN.before, PLAN.after)
+SERVE = Action(_serve, {"server": ServerFlags, "flags": LoadGlobalFlags, **_PLANNED}, _PLANNED)
+BENCH = Action(_bench, {"bench": BenchFlags, "flags": BenchGlobalFlags, **_PLANNED}, _PLANNED)
 
 
-def _bench_command(selector: Selector) -> Any:
-    @takes(selector.flags, PlanningFlags, OutputFlags)
-    def command(
-        ctx: typer.Context, model: Any, planning: PlanningFlags, output: OutputFlags
-    ) -> None:
-        before: Invocation = ctx.obj
-        from mrs_cli.commands.bench import run_bench
-
-        request = selector.request(before.flags, model, planning)
-        output = merged(before.output, output)
-        raise typer.Exit(run_bench(before.environment, output, before.bench, request))
-
-    return flag_command(selector.name, selector.help, command)
+@takes(*RUN.before.values(), RootFlags)
+def root(ctx: typer.Context, *given: Any) -> None:
+    """Plan, load and run large language models on whatever devices you have."""
+    ctx.obj = _with_given(Invocation(ctx.obj), RUN.before, given[:-1])
+    if ctx.invoked_subcommand is None:
+        raise UsageError("no model is given", hint="add -m ID, such as: mrs -i -m demo")
 
 
 def _cache() -> Any:
-    commands = Commands({"list": (LIST_HELP, _list_cache)})
+    commands = Commands({"list": (LIST_HELP, _list_cache), "delete": (DELETE_HELP, _delete_model)})
+    metavar = "list|delete [FLAGS]"
     return flag_group(
-        lambda: None, commands, name="cache", help=CACHE_HELP, subcommand_metavar="list [FLAGS]"
+        lambda: None, commands, name="cache", help=CACHE_HELP, subcommand_metavar=metavar
     )
+
+
+def _delete_model() -> Any:
+    @takes(CacheFlags, DeleteFlags)
+    def command(ctx: typer.Context, flags: CacheFlags, model: DeleteFlags) -> None:
+        from mrs_cli.commands.cache import delete_model
+
+        found = delete_model(ctx.obj.environment, flags, model.model_id, is_sure=model.yes)
+        raise typer.Exit(found)
+
+    return flag_command("delete", DELETE_HELP, command)
+
+
+def _doctor() -> Any:
+    @takes(OutputFlags)
+    def command(ctx: typer.Context, output: OutputFlags) -> None:
+        from mrs_cli.commands.doctor import run_doctor
+
+        before: Invocation = ctx.obj
+        raise typer.Exit(run_doctor(before.environment, merged(before.output, output)))
+
+    return flag_command("doctor", DOCTOR_HELP, command)
+
+
+def _completions() -> Any:
+    @takes(ShellFlags)
+    def command(ctx: typer.Context, flags: ShellFlags) -> None:
+        from mrs_cli.commands.completions import completion
+
+        ctx.obj.environment.stdout.write(completion(flags.shell))
+
+    return flag_command("completions", COMPLETIONS_HELP, command)
 
 
 def _list_cache() -> Any:
@@ -347,21 +313,25 @@ def _worker() -> Any:
     return flag_command("worker", WORKER_HELP, command)
 
 
-def _selector_commands(build: Callable[[Selector], Any]) -> Commands:
-    return Commands({each.name: (each.help, partial(build, each)) for each in SELECTORS})
-
-
 def command_tree() -> Any:
     """All commands, as the object that parses, helps and documents."""
+    plan = partial(PLAN.group, name="plan", help=PLAN_HELP, epilog=PLAN_EXAMPLES, default="demo")
+    models = {"multi-model": (MODELS_HELP, _multi_model)}
+    serve = partial(SERVE.group, name="serve", help=SERVE_HELP, epilog=SERVE_EXAMPLES, more=models)
+    tune = partial(TUNE.group, name="tune", help=TUNE_HELP)
+    bench = partial(BENCH.group, name="bench", help=BENCH_HELP)
     commands = Commands(
         {
-            **_selector_commands(_run_command).builders,
-            "plan": (PLAN_HELP, _plan),
-            "serve": (SERVE_HELP, _serve),
-            "multi-model": (MODELS_HELP, _multi_model),
-            "bench": (BENCH_HELP, _bench),
+            **RUN.commands().builders,
+            "plan": (PLAN_HELP, plan),
+            "serve": (SERVE_HELP, serve),
+            **models,
             "worker": (WORKER_HELP, _worker),
+            "bench": (BENCH_HELP, bench),
+            "tune": (TUNE_HELP, tune),
             "cache": (CACHE_HELP, _cache),
+            "doctor": (DOCTOR_HELP, _doctor),
+            "completions": (COMPLETIONS_HELP, _completions),
         }
     )
     return flag_group(

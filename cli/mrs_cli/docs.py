@@ -11,7 +11,9 @@ from typing import Any
 from mrs.errors import ExitCode
 from mrs_cli.app import command_tree
 from mrs_cli.chat.command_table import COMMANDS
+from mrs_cli.commands.completions import completion
 from mrs_cli.parsing.command_tree import names_and_help, panels
+from mrs_cli.parsing.flags.no_effect_flags import NO_EFFECT
 
 EXIT_MEANINGS = {
     ExitCode.DONE: "done, also if the reader of a pipe closes it early",
@@ -41,22 +43,12 @@ FILES = {
     "~/.local/state/mrs/chats/": "the last chats, for --continue; readable by their owner only",
 }
 COMPLETIONS = {"bash": "mrs.bash", "zsh": "_mrs", "fish": "mrs.fish"}
-_ZSH_FIRST_USE = '[[ $funcstack[1] == _mrs ]] && _mrs_completion "$@"\n'
 
 
 def documents() -> dict[str, str]:
     """Every generated file by its path in the repository."""
     scripts = {f"completions/{name}": completion(shell) for shell, name in COMPLETIONS.items()}
     return {"man/mrs.1": man_page(), **scripts}
-
-
-def completion(shell: str) -> str:
-    """The script with which `shell` asks `mrs` itself for completions."""
-    from typer.completion import get_completion_script  # type: ignore[attr-defined]
-
-    script = get_completion_script(prog_name="mrs", complete_var="_MRS_COMPLETE", shell=shell)
-    # zsh loads the file as a function at its first use, which must complete, too.
-    return f"{script}\n{_ZSH_FIRST_USE if shell == 'zsh' else ''}"
 
 
 def man_page() -> str:
@@ -81,6 +73,7 @@ def man_page() -> str:
         _section("CHAT COMMANDS", _definitions(chat)),
         _section("EXIT STATUS", _definitions(codes)),
         _section("ENVIRONMENT", _definitions(VARIABLES)),
+        _section("FLAGS WITHOUT EFFECT", _definitions(NO_EFFECT)),
         _section("FILES", _definitions(FILES)),
         _section("EXAMPLES", ".nf\n" + "\n".join(map(_escaped, examples)) + "\n.fi"),
     ]
@@ -97,11 +90,13 @@ def _commands(tree: Any) -> Iterator[tuple[str, Any]]:
 
 def _description() -> str:
     return (
-        "Global flags go before the selector (plain for text models in safetensors format, "
-        "vision-plain for vision models, gguf for GGUF models), and the selector's flags after "
-        "it. Flags about prompts, sampling and output may go before or after it. Replies go to "
-        "standard output, everything else to standard error. Without --prompt, each line of "
-        "standard input is a prompt; with -i, the lines are a conversation."
+        "mrs -m ID finds out the kind of a model, and takes all flags in any order. Or a selector "
+        "names the kind: plain for text models in safetensors format, vision-plain (also "
+        "multimodal-plain) for vision models, gguf for GGUF models. Then global flags go before "
+        "the selector, and the selector's flags after it; flags about prompts, sampling and "
+        "output may go before or after it. Replies go to standard output, everything else to "
+        "standard error. Without --prompt, each line of standard input is a prompt; with -i, the "
+        "lines are a conversation."
     )
 
 

@@ -26,11 +26,24 @@ GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0)
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """The prompt length and the number of generated tokens of a round; how many rounds count."""
+    """What a round does, and how many rounds count after those for warming up.
+
+    A round computes `concurrency` prompts at the same time, each of `prompt_tokens` after `depth`
+    tokens that are not measured, and generates `new_tokens` after each. A rate is the sum over all
+    sequences.
+    """
 
     prompt_tokens: int = 512
     new_tokens: int = 64
     rounds: int = 3
+    warmup: int = 1
+    depth: int = 0
+    concurrency: int = 1
+
+    @property
+    def prompts_tokens(self) -> int:
+        """The measured tokens of all prompts of a round."""
+        return self.concurrency * self.prompt_tokens
 
 
 @dataclass(frozen=True)
@@ -75,6 +88,7 @@ class Report:
 class _Round:
     prompt_s: float
     decode_s: float
+    decoded_tokens: int
     read_bytes_per_s: float | None
 
 
@@ -84,13 +98,20 @@ def bench(
     on_progress: OnProgress | None = None,
     on_round: Callable[[int], None] = lambda number: None,
 ) -> Report:
-    """Load the model and measure `work.rounds` rounds, after one more for warming up.
+    """Load the model and measure `work.rounds` rounds, after those for warming up.
 
-    `on_round` is called at the start of each round with its number, 0 for the warm-up. Raises
-    MrsError.
+    `on_round` is called at the start of each round with its number; the last one for warming up is
+    0. Raises MrsError.
     """
-    # A random prompt says nothing of how well drafts do, and steps of one token are measured.
-    loader = ModelLoader(replace(request, speculate="off", draft_model=None))
+    request = replace(
+        request,
+        max_batch_size=max(request.max_batch_size, work.concurrency),
+        max_seqs=max(request.max_seqs, work.concurrency),
+        # A random prompt says nothing of how well drafts do, and steps of one token are measured.
+        speculate="off",
+        draft_model=None,
+    )
+    loader = ModelLoader(request)
     _require_context(work, loader.plan.longest_tokens)
     started = time.perf_counter()
     model = loader.load(on_progress)
@@ -115,8 +136,9 @@ def _report(
     kernels: str,
 ) -> Report:
     reads = _read_speeds(rounds)
-    decode = [(work.new_tokens - 1) / r.decode_s for r in rounds]
-    traffic = [rate * token_bytes for rate in decode]
+    decode = [r.decoded_tokens / r.decode_s for r in rounds]
+    # A step of several sequences reads the weights once.
+    traffic = [rate * token_bytes / work.concurrency for rate in decode]
     shares = [used / read for used, read in zip(traffic, reads, strict=False)]
     return Report(
         summary=model.summary,
@@ -125,7 +147,7 @@ def _report(
         load_s=load_s,
         peak_bytes=_peak_resident_bytes(),
         token_bytes=token_bytes,
-        prompt_tokens_per_s=Spread.of([work.prompt_tokens / r.prompt_s for r in rounds]),
+        prompt_tokens_per_s=Spread.of([work.prompts_tokens / r.prompt_s for r in rounds]),
         decode_tokens_per_s=Spread.of(decode),
         decode_bytes_per_s=Spread.of(traffic),
         read_bytes_per_s=Spread.of(reads) if reads else None,
@@ -142,18 +164,19 @@ def _remember(model: LoadedModel, work: BenchSettings, rounds: list[_Round]) -> 
     if reads := _read_speeds(rounds):
         remember_host_bandwidth(max(reads))
     for each in rounds:
-        model.pace.add_prompt(work.prompt_tokens, each.prompt_s)
-        if work.new_tokens > 1:
-            model.pace.add_step(each.decode_s / (work.new_tokens - 1))
+        model.pace.add_prompt(work.prompts_tokens, each.prompt_s)
+        if work.new_tokens > 1 and work.concurrency == 1:
+            model.pace.add_step(each.decode_s / each.decoded_tokens)
     model.close()
 
 
 def _require_context(work: BenchSettings, context_tokens: int) -> None:
-    if work.prompt_tokens + work.new_tokens > context_tokens:
+    parts = [work.depth, work.prompt_tokens, work.new_tokens]
+    if sum(parts) > context_tokens:
         raise UsageError(
-            f"{work.prompt_tokens} + {work.new_tokens} tokens are more than the "
+            f"{' + '.join(str(part) for part in parts if part)} tokens are more than the "
             f"{context_tokens} that a sequence can have",
-            hint="lower -p or -n",
+            hint="lower -p or -g" + (" or --depth" if work.depth else ""),
         )
 
 
@@ -170,25 +193,37 @@ def _measure_rounds(
 
     generator = torch.Generator().manual_seed(SEED)
     rounds = []
-    for number in range(work.rounds + 1):
+    shape = work.concurrency, work.depth + work.prompt_tokens
+    for number in range(1 - work.warmup, work.rounds + 1):
         on_round(number)
-        ids = torch.randint(0, vocab_size, (work.prompt_tokens,), generator=generator).tolist()
-        prompt_s, decode_s = _measure_round(engine, ids, work.new_tokens)
-        read = read_bandwidth() if on_cpu else None
-        rounds.append(_Round(prompt_s, decode_s, read))
-    return rounds[1:]
+        prompts = torch.randint(0, vocab_size, shape, generator=generator).tolist()
+        if work.depth:  # the prefix cache keeps what is computed here
+            for prompt in prompts:
+                list(engine.generate(prompt[: work.depth], replace(GREEDY, max_tokens=1)))
+        measured = _measure_round(engine, prompts, work.new_tokens)
+        rounds.append(_Round(*measured, read_bandwidth() if on_cpu else None))
+    return rounds[work.warmup :]
 
 
-def _measure_round(engine: EngineLoop, ids: list[int], new_tokens: int) -> tuple[float, float]:
-    """Seconds to the first token, and from the first to the last."""
+def _measure_round(
+    engine: EngineLoop, prompts: Sequence[list[int]], new_tokens: int
+) -> tuple[float, float, int]:
+    """Seconds until each prompt has its first token, seconds for all other tokens, their number."""
+    from mrs.engine.sequence import SequenceRequest
+
     # Exactly `new_tokens`: a further token would be computed while the next round is measured.
-    tokens = engine.generate(ids, replace(GREEDY, max_tokens=new_tokens))
+    sampling = replace(GREEDY, max_tokens=new_tokens)
     start = time.perf_counter()
-    next(tokens)
+    replies = [engine.submit(SequenceRequest(ids, sampling)) for ids in prompts]
+    for reply in replies:
+        next(reply)
     first = time.perf_counter()
-    for _ in range(new_tokens - 1):
-        next(tokens)
-    return first - start, time.perf_counter() - first
+    left = new_tokens - 1
+    if len(replies) > 1:  # the first ones go on while later prompts are computed
+        left = sum(new_tokens - reply.sequence.num_new_tokens for reply in replies)
+    for reply in replies:
+        list(reply)
+    return first - start, time.perf_counter() - first, left
 
 
 def _peak_resident_bytes() -> int:

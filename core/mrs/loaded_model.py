@@ -66,6 +66,7 @@ class LoadedModel:
         #: Sampling settings that the model's files suggest, by name.
         self.suggested_sampling = suggested_sampling or {}
         self._thinking = request.thinking
+        self._effort = request.reasoning_effort
         self._text = text
         self._image_loader = image_loader
         self._engine: EngineLoop | None = engine
@@ -283,6 +284,8 @@ class LoadedModel:
                 hint="if it is a vision model, load it with vision-plain",
             )
         texts = [image.shape.text for image in images]
+        if self._effort is not None and thinking:
+            variables = {"reasoning_effort": self._effort, **(variables or {})}
         prompt_ids = self._text.prompt_ids(
             messages, thinking=thinking, image_texts=texts, variables=variables, tools=tools
         )

@@ -120,8 +120,11 @@ class ModelLoader:
             text = self._text_processor()
         self._check_draft_tokens(text)
         request = self.request
-        if request.thinking is not None and not text.knows_thinking:
-            _logger.warning("--thinking has no effect: the chat template does not support it")
+        effort = request.reasoning_effort
+        flag = "--thinking" if effort is None else "--reasoning-effort"
+        knows = text.knows_thinking or (effort is not None and text.knows_effort)
+        if request.thinking is not None and not knows:
+            _logger.warning("%s has no effect: the chat template does not support it", flag)
         image_loader = self._image_loader()
         suggested = suggested_sampling(self.planner.checkpoint)
         if request.cluster is not None:

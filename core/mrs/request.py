@@ -8,6 +8,7 @@ from typing import Literal, TypedDict, get_args
 
 from mrs.errors import Unsupported, UsageError
 from mrs.sizes.blocks import BLOCK_SIZES, BLOCK_TOKENS
+from mrs.topology import Topology
 
 Container = Literal["safetensors", "gguf"]
 Dtype = Literal["auto", "bf16", "f16", "f32"]
@@ -16,6 +17,8 @@ Speculation = Literal["ngram", "off"]
 CacheType = Literal["auto", "f16", "bf16", "f32"]
 CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
 GrammarKind = Literal["regex", "json_schema", "lark", "llguidance", "json_object", "tool_calls"]
+#: How long a model thinks before it answers, for chat templates that know it.
+Effort = Literal["none", "off", "minimal", "low", "medium", "high", "xhigh"]
 #: What `mrs plan --solve` looks for.
 SolveGoal = Literal["max-seq-len", "max-batch-size", "isq"]
 
@@ -212,6 +215,7 @@ class RunRequest:
     """All settings of planning and loading a model.
 
     layer_map, isq         as the user wrote them, so that errors can quote them
+    topology               quantization and devices of single layers, and of experts
     max_seq_len            planned length of a sequence, a hint and not a limit; by default
                            `DEFAULT_SEQ_TOKENS`, or the model's context if that is shorter
     max_batch_size         planned number of sequences, a hint and not a limit
@@ -223,6 +227,7 @@ class RunRequest:
     prefix_cache_dir       folder that stores the prefix cache between runs, if any
     prefix_cache_dir_size  size limit of that folder
     cluster                set if other processes compute some of the layers
+    reasoning_effort       how long the model thinks, for templates that know it
     target_gap_s           the time between two tokens of a reply that the prompts of others should
                            not exceed; None lets a prompt take steps of any length
     speculate              where drafts of the next tokens come from; replies are the same without
@@ -237,6 +242,7 @@ class RunRequest:
     dtype: Dtype = "auto"
     isq: str | None = None
     layer_map: str | None = None
+    topology: Topology | None = None
     cpu: bool = False
     seed: int | None = None
     kv_cache: bool = True
@@ -249,6 +255,7 @@ class RunRequest:
     chat_template: str | None = None
     jinja_explicit: str | None = None
     thinking: bool | None = None
+    reasoning_effort: Effort | None = None
     devices: tuple[str, ...] = ()
     speculate: Speculation = "ngram"
     draft_model: str | None = None

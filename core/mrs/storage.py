@@ -8,11 +8,12 @@ from functools import lru_cache
 from typing import Literal
 
 from mrs.architecture.binding import Parameter, Role
-from mrs.errors import NotReadable
+from mrs.errors import MrsError, NotReadable
 from mrs.formats import FORMATS, Format
-from mrs.isq import isq_format
+from mrs.isq import isq_format, parse_isq
 from mrs.request import Dtype
 from mrs.sizes.packed_layout import PACKED_FORMATS, packed_bytes
+from mrs.topology import Topology
 
 _DTYPE_FORMATS = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
 #: How `--dtype` spells the dense formats.
@@ -51,13 +52,34 @@ def resolve_dtype(wanted: str, stored: Mapping[Format, int]) -> Format:
 class StorageRules:
     """How a device stores parameters.
 
-    `dense` is the format of unquantized weights, `level` that of `--isq`. `packs` is True on a CPU
-    that runs the native kernels.
+    `dense` is the format of unquantized weights, `level` that of `--isq`, which a `topology`
+    overrides for single parameters. `packs` is True on a CPU that runs the native kernels.
     """
 
     dense: Format
     level: Format | None = None
     packs: bool = False
+    topology: Topology | None = None
+
+    def of(self, parameter: Parameter) -> StorageRules:
+        """The rules for one parameter, without a topology."""
+        if self.topology is None:
+            return self
+        names = [parameter.name, *(piece.tensor for piece in parameter.pieces)]
+        isq = self.topology.isq(parameter.layer, names)
+        return StorageRules(self.dense, parse_isq(isq) if isq else self.level, self.packs)
+
+
+def isq_rules(topology: Topology | None) -> Topology | None:
+    """The rules of a topology that quantize, if any. Raises UsageError and Unsupported."""
+    found = topology and topology.of_isq
+    for rule in found.rules if found else ():
+        try:
+            parse_isq(rule.isq or "")
+        except MrsError as error:
+            where = f"{topology.where}, {rule.selector}" if topology else ""
+            raise type(error)(error.what, where=where, hint=error.hint) from error
+    return found
 
 
 def store(parameter: Parameter, stored: Sequence[Format], rules: StorageRules) -> Storage:

@@ -35,7 +35,7 @@ def mrs(weights: str) -> Callable[[Path, int], list[Rates]]:
             model = ["--isq", weights.removeprefix("isq "), "plain", "-m", str(folder)]
         else:
             model = ["gguf", "-m", str(folder), "-f", f"model.{weights}.gguf"]
-        flags = ["-q", "--json", "-p", str(PROMPT_TOKENS), "-n", str(NEW_TOKENS), "-r", str(rounds)]
+        flags = ["-q", "--json", "-p", str(PROMPT_TOKENS), "-g", str(NEW_TOKENS), "-r", str(rounds)]
         command = [sys.executable, "-m", "mrs_cli", "bench", *flags, *model]
         report = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
         share = report["read_share"]

@@ -8,7 +8,7 @@ import pytest
 
 from mrs_cli.app import main
 
-WORK = ["-p", "24", "-n", "6", "-r", "2"]
+WORK = ["-p", "24", "-g", "6", "-r", "2"]
 FIGURES = (
     "prompt, 24 tokens",
     "reply, 6 tokens",
@@ -29,7 +29,8 @@ def test_the_table_names_every_figure(capsys: pytest.CaptureFixture[str]) -> Non
 def test_json_is_consistent(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "-q", "--json", *WORK, "--isq", "q8_0", "plain", "-m", "demo"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["work"] == {"prompt_tokens": 24, "new_tokens": 6, "rounds": 2}
+    work = report["work"]
+    assert (work["prompt_tokens"], work["new_tokens"], work["rounds"]) == (24, 6, 2)
     decode, traffic = report["decode_tokens_per_s"], report["decode_bytes_per_s"]
     assert decode["low"] <= decode["median"] <= decode["high"]
     assert traffic["median"] == pytest.approx(decode["median"] * report["token_bytes"])
@@ -39,12 +40,12 @@ def test_json_is_consistent(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_more_than_the_context_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "-p", "4000", "plain", "-m", "demo"]) == 2
-    assert "lower -p or -n" in capsys.readouterr().err
+    assert "lower -p or -g" in capsys.readouterr().err
 
 
 def test_more_than_the_pool_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--pa-ctxt-len", "64"]
-    assert main([*flags, "bench", "-p", "60", "-n", "6", "plain", "-m", "demo"]) == 2
+    assert main([*flags, "bench", "-p", "60", "-g", "6", "plain", "-m", "demo"]) == 2
     assert "more than the 64 that a sequence can have: lower -p" in capsys.readouterr().err
 
 
@@ -54,3 +55,14 @@ def test_layers_can_be_mapped_before_bench(
     monkeypatch.setenv("MRS_LOGICAL_DEVICES", "cpu")
     assert main(["-n", "0:2", "bench", *WORK, "--json", "-q", "plain", "-m", "demo"]) == 0
     assert "cuda:0 (2 layers)" in json.loads(capsys.readouterr().out)["summary"]
+
+
+def test_several_sequences_after_a_depth(capsys: pytest.CaptureFixture[str]) -> None:
+    shape = ["-c", "3", "--depth", "64", "--warmup", "0", "-r", "1"]
+    assert main(["bench", "-q", "--json", *WORK[:4], *shape, "-m", "demo"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    work = report["work"]
+    assert (work["concurrency"], work["depth"], work["warmup"]) == (3, 64, 0)
+    assert report["prompt_tokens_per_s"]["median"] > 0
+    assert main(["bench", "--depth", "4000", "-m", "demo"]) == 2
+    assert "4000 + 512 + 64 tokens" in capsys.readouterr().err

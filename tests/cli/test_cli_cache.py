@@ -89,3 +89,22 @@ def test_a_folder_of_past_sequences_is_counted(cache, tmp_path_factory, capsys):
 def test_a_cache_that_is_not_there(tmp_path, capsys):
     missing = tmp_path / "none"
     assert listed(capsys, "--hf-cache-path", str(missing)) == f"no models in {missing}\n"
+
+
+def test_a_model_is_deleted(cache: Path, run_mrs) -> None:
+    ran = run_mrs("cache", "delete", "-m", "org/demo")
+    assert (ran.code, (cache / "models--org--demo").exists()) == (2, True)
+    assert "add --yes" in ran.err
+    ran = run_mrs("cache", "delete", "-m", "org/demo", "--yes")
+    assert (ran.code, (cache / "models--org--demo").exists()) == (0, False)
+    assert ran.out.startswith("deleted org/demo, ")
+    assert (cache / "models--org--demo-GGUF").exists()
+
+
+@pytest.mark.parametrize("name", ["org/none", "..", "../org", "/", "datasets--org--data"])
+def test_nothing_else_is_deleted(cache: Path, run_mrs, name: str) -> None:
+    before = sorted(cache.rglob("*"))
+    ran = run_mrs("cache", "delete", "-m", name, "--yes")
+    assert ran.code == 3
+    assert "is not in the hub cache" in ran.err
+    assert sorted(cache.rglob("*")) == before

@@ -137,8 +137,8 @@ def test_what_does_not_fit(run_mrs, big: str) -> None:
     [
         ("plan --device cpu=4GiB plain -m x", "--device needs --dry-run"),
         ("plan --dry-run --device gpu=4GiB -m {}", "'gpu=4GiB' is not a device"),
-        ("plan --dry-run -m x plain -m {}", "-m x is before plain"),
-        ("plan --dry-run -f x.gguf", "-f x.gguf needs a model"),
+        ("plan --dry-run -m x plain -m {}", "put -m after plain"),
+        ("plan --dry-run -f a.gguf -f b.gguf", "no model is given: add -m ID"),
         ("plan --dry-run --solve speed -m {}", "max-batch-size"),
         ("plan --dry-run --plan x.json --solve isq -m {}", "--solve and --plan are both given"),
         ("plan --dry-run --strategy random -m {}", "fastest"),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 WRONG = [
-    ("-i", "no model is given: add plain, vision-plain or gguf"),
+    ("-i", "no model is given: add -m ID, such as: mrs -i -m demo"),
     ("--bogus", "no flag --bogus: see mrs --help"),
     ("--isqq q4k plain -m x", "no flag --isqq: did you mean --isq?"),
-    ("-m x", "no flag -m: it is a flag of plain, vision-plain, gguf, plan or serve"),
+    ("-m demo plain -m x", "-m is before plain: put it after plain"),
+    ("run -i hello -m demo", "unexpected argument 'hello' after run: ask with --prompt"),
     ("plain", "missing flag '-m' / '--model-id'"),
     ("plain -m", "flag '-m' requires an argument"),
     ("--isq q4k bench plain -m x --isq q4k", "no flag --isq: it is a global flag, put it before"),

@@ -281,7 +281,7 @@ def test_plans_and_timings(reference: Reference) -> None:
     )
     more = planned("vision-plain", "-m", folder, "--max-num-images", "9")
     assert more["devices"] != sees["devices"]
-    bench = ["bench", "-p", "20", "-n", "3", "-r", "1"]
+    bench = ["bench", "-p", "20", "-g", "3", "-r", "1"]
     code, out, err = mrs("--cpu", *bench, "--json", "vision-plain", "-m", folder)
     assert code == 0, err
     assert json.loads(out)

@@ -18,7 +18,7 @@ def run_bench(
     """Measures the model of `request` and prints a table, or one JSON object."""
     from mrs.bench import BenchSettings, bench
 
-    work = BenchSettings(flags.prompt_tokens, flags.new_tokens, flags.rounds)
+    work = BenchSettings(**vars(flags))
     report = with_progress(
         environment,
         f"measuring {model_name(request.source.model_id)}",

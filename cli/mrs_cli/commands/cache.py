@@ -1,11 +1,14 @@
-"""`mrs cache list`: the downloaded models, and the size of the prefix cache."""
+"""`mrs cache`: lists and deletes downloaded models, and shows the size of the prefix cache."""
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from mrs.errors import ExitCode, UsageError
+from mrs.errors import ExitCode, NotReadable, UsageError
+from mrs.request import ModelSource
+from mrs.source.address import is_path_like, parse_address
 from mrs.source.cached import CachedModel, cached_models, runnable
 from mrs.source.hub_settings import default_cache_path
 from mrs.units import human_bytes
@@ -30,6 +33,29 @@ def list_cache(environment: Environment, output: OutputFlags, flags: CacheFlags)
     prefixes = _prefix_files(flags.prefix_cache_dir) if flags.prefix_cache_dir else None
     text = _json(path, models, prefixes) if output.json else _text(path, models, prefixes)
     environment.stdout.write(text + "\n")
+    return ExitCode.DONE
+
+
+def delete_model(
+    environment: Environment, flags: CacheFlags, model_id: str, *, is_sure: bool
+) -> ExitCode:
+    """Deletes all revisions of a model from the hub cache; asks unless `is_sure`."""
+    cache = Path(flags.hf_cache_path or default_cache_path()).expanduser()
+    name = parse_address(ModelSource(model_id, "safetensors")).model_id
+    folder = cache / f"models--{name.replace('/', '--')}"
+    if is_path_like(name) or folder.is_symlink() or not folder.is_dir():
+        hint = "mrs cache list shows the models"
+        raise NotReadable(f"{model_id} is not in the hub cache", where=str(cache), hint=hint)
+    size = human_bytes(sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file()))
+    if not is_sure:
+        if not environment.stdin.isatty():
+            raise UsageError(f"nobody can be asked whether to delete {name}", hint="add --yes")
+        environment.stderr.write(printable(f"delete {name}, {size}? [y/N] "))
+        environment.stderr.flush()
+        if environment.stdin.readline().strip().lower() not in ("y", "yes"):
+            return ExitCode.DONE
+    shutil.rmtree(folder)
+    environment.stdout.write(printable(f"deleted {name}, {size}") + "\n")
     return ExitCode.DONE
 
 

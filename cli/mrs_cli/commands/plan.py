@@ -12,15 +12,9 @@ from mrs.model_loader import ModelLoader
 from mrs.plan.report.conversations import conversations_at_once
 from mrs.plan.report.suggestions import nearest_changes
 from mrs.request import RunRequest
-from mrs.source.find import find_selector
 from mrs_cli.commands.loading import with_progress
 from mrs_cli.environment import Environment
 from mrs_cli.parsing.flags.command_flags import OutputFlags, PlanFlags
-from mrs_cli.parsing.flags.global_flags import GlobalFlags
-from mrs_cli.parsing.flags.model_flags import GgufFlags, PlainFlags, VisionFlags
-from mrs_cli.parsing.flags.planning_flags import PlanningFlags
-from mrs_cli.parsing.flags.server_flags import ServeFlags
-from mrs_cli.parsing.model_requests import gguf_request, plain_request, vision_request
 from mrs_cli.render.log_lines import log_to_stderr
 from mrs_cli.render.plan.plan_lines import render_plan
 
@@ -29,37 +23,6 @@ if TYPE_CHECKING:
 
     from mrs.plan.planner import Planner
     from mrs.plan.report.reconcile import Reconciliation
-
-DEMO = "demo"
-
-
-def find_request(
-    flags: GlobalFlags, planned: PlanFlags | ServeFlags, planning: PlanningFlags
-) -> RunRequest:
-    """The request of `-m ID [-f FILE]` without a selector; the model's files tell the selector."""
-    model_id, filename = planned.model_id or DEMO, planned.filename
-    if filename is not None and planned.model_id is None:
-        raise UsageError(f"-f {filename} needs a model", hint="add -m ID")
-    plain = plain_request(flags, PlainFlags(model_id), planning)
-    names = tuple((filename or "").split())
-    selector = find_selector(replace(plain.source, filenames=names))
-    if selector == "plain":
-        return plain
-    if selector == "vision-plain":
-        return vision_request(flags, VisionFlags(model_id), planning)
-    source = replace(plain.source, container="gguf", filenames=names)
-    if filename is None:
-        return replace(plain, source=source)
-    return gguf_request(flags, GgufFlags(model_id, [filename]), planning)
-
-
-def refuse_shorthand(planned: PlanFlags | ServeFlags, selector: str) -> None:
-    """With a selector, -m and -f come after it."""
-    for flag, value in (("-m", planned.model_id), ("-f", planned.filename)):
-        if value is not None:
-            raise UsageError(
-                f"{flag} {value} is before {selector}", hint=f"put it after {selector}"
-            )
 
 
 def show_plan(

@@ -17,12 +17,7 @@ from mrs_cli.environment import Environment
 from mrs_cli.parsing.flags.command_flags import OutputFlags
 from mrs_cli.parsing.flags.global_flags import GlobalFlags
 from mrs_cli.parsing.flags.sampling_flags import AskFlags
-from mrs_cli.parsing.flags.server_flags import (
-    DEFAULT_PORT,
-    ServeFlags,
-    ServerFlags,
-    duration_s,
-)
+from mrs_cli.parsing.flags.server_flags import DEFAULT_PORT, ServerFlags, duration_s
 from mrs_cli.render.error_lines import say
 from mrs_cli.render.log_lines import log_to_stderr
 from mrs_cli.render.safe_text import one_line
@@ -99,11 +94,6 @@ def refuse_prompts(flags: GlobalFlags, ask: AskFlags, *, is_stdin: bool = False)
                 f"{flag} and a server exclude each other",
                 hint=f"leave out {flag}: each request brings its own prompt and settings",
             )
-
-
-def require_model(flags: ServeFlags) -> None:
-    if flags.model_id is None:
-        raise UsageError("no model is given", hint="add -m ID, such as: mrs serve -m demo")
 
 
 def server_settings(environment: Environment, flags: ServerFlags) -> ServerSettings:

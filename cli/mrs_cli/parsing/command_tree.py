@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields
-from itertools import zip_longest
-from typing import Any
+from typing import Any, ClassVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from mrs_cli.parsing.spellings import rewritten, with_default_command
 
 
 def takes(*groups: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -51,16 +52,23 @@ def _parameters(group: type) -> list[inspect.Parameter]:
 class Commands(Mapping[str, Any]):
     """Commands by name, each built at its first look-up: a process uses one or two of them."""
 
-    def __init__(self, builders: dict[str, tuple[str, Callable[[], Any]]]) -> None:
+    #: Further names of commands.
+    ALIASES: ClassVar = {"multimodal-plain": "vision-plain"}
+
+    def __init__(self, builders: Mapping[str, tuple[str, Callable[[], Any]]]) -> None:
         #: The help and the builder of each command.
         self.builders = builders
         self._built: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
+        name = self.ALIASES.get(name, name)
         if name not in self._built:
             _, build = self.builders[name]
             self._built[name] = build()
         return self._built[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.builders or name in self.ALIASES  # builds nothing
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.builders)
@@ -137,9 +145,12 @@ class FlagCommand(TyperCommand):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [self.options_metavar or ""]  # the help lists arguments with the flags
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, rewritten(args))
+
 
 class FlagGroup(TyperGroup):
-    """Several commands; the help lists them first, and `--thinking` needs no value."""
+    """Several commands; the help lists them first, and `run` may be left out."""
 
     commands: Any  # `Commands`
 
@@ -155,14 +166,5 @@ class FlagGroup(TyperGroup):
         return [*(["[FLAGS]"] if self.params else []), self.subcommand_metavar]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, _with_thinking_value(args, self.commands.builders))
-
-
-def _with_thinking_value(args: list[str], commands: Collection[str]) -> list[str]:
-    """`args` with a value for each `--thinking` that precedes a flag, a command or the end."""
-    return [
-        "--thinking=true"
-        if word == "--thinking" and (after is None or after in commands or after.startswith("-"))
-        else word
-        for word, after in zip_longest(args, args[1:])
-    ]
+        args = rewritten(args, self.commands)
+        return super().parse_args(ctx, with_default_command(args, self))

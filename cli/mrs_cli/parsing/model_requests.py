@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from pathlib import PurePath
 from typing import Any
 
-from mrs.errors import UsageError
+from mrs.errors import Unsupported, UsageError
 from mrs.request import (
     ClusterRequest,
     ModelSource,
@@ -15,14 +15,86 @@ from mrs.request import (
     Sampling,
     VisionRequest,
 )
+from mrs.topology import Topology, experts_on_cpu, read_topology
 from mrs_cli.parsing.flags.cluster_flags import ClusterFlags
 from mrs_cli.parsing.flags.global_flags import GlobalFlags
-from mrs_cli.parsing.flags.model_flags import GgufFlags, PlainFlags, VisionFlags
+from mrs_cli.parsing.flags.model_flags import (
+    AnyModelFlags,
+    GgufFlags,
+    PlainFlags,
+    VisionFlags,
+)
 from mrs_cli.parsing.flags.paged_flags import PagedFlags
 from mrs_cli.parsing.flags.planning_flags import ImageFlags, PlanningFlags
 from mrs_cli.parsing.flags.sampling_flags import SamplingFlags
 from mrs_cli.parsing.grammar_flags import read_grammar
 from mrs_cli.parsing.setting_kinds import BiasesSetting
+
+
+def any_request(flags: GlobalFlags, model: AnyModelFlags, planning: PlanningFlags) -> RunRequest:
+    """The request of a model whose files tell its kind. Raises MrsError."""
+    names = tuple(" ".join(model.filename or ()).replace(";", " ").split())
+    model_id = model.model_id
+    if model_id is None:
+        if len(names) != 1:
+            raise UsageError("no model is given", hint="add -m ID, such as: mrs -i -m demo")
+        model_id, names = names[0], ()
+    images = {name: getattr(model, name) for name in _IMAGE_FLAGS}
+    plain = VisionFlags(
+        model_id=model_id,
+        arch=model.arch,
+        tokenizer_json=model.tokenizer_json,
+        hf_cache_path=model.hf_cache_path,
+        **images,
+    )
+    request = plain_request(flags, plain, planning)
+    kind = _kind(replace(request.source, filenames=names), model.format)
+    _refuse_foreign(kind, model)
+    if kind == "vision-plain":
+        return replace(request, vision=_vision(plain))
+    if kind == "plain":
+        return request
+    gguf = GgufFlags(
+        quantized_model_id=model_id,
+        quantized_filename=list(names),
+        tok_model_id=model.tok_model_id,
+        mmproj=model.mmproj,
+        **images,
+    )
+    request = gguf_request(flags, gguf, planning)
+    return replace(request, source=replace(request.source, cache_path=model.hf_cache_path))
+
+
+def _kind(source: ModelSource, format: str | None) -> str:
+    """The selector that a model needs, by its files or by `--format`."""
+    if format == "gguf":
+        return "gguf"
+    from mrs.source.find import find_selector
+
+    found = find_selector(source)
+    if format == "plain" and found == "gguf":
+        raise UsageError(
+            f"{source.model_id} has GGUF files only", where="--format", hint="leave it out"
+        )
+    return found
+
+
+_IMAGE_FLAGS = [each.name for each in fields(ImageFlags)]
+#: Flags that models of a kind do not have.
+_FOREIGN = {
+    "plain": ["tok_model_id", "mmproj", *_IMAGE_FLAGS],
+    "vision-plain": ["tok_model_id", "mmproj"],
+    "gguf": ["arch", "tokenizer_json"],
+}
+
+
+def _refuse_foreign(kind: str, model: AnyModelFlags) -> None:
+    for name in _FOREIGN[kind]:
+        if getattr(model, name) is not None:
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"{flag} is not for this model, whose kind is {kind}", hint="leave it out"
+            )
 
 
 def plain_request(flags: GlobalFlags, model: PlainFlags, planning: PlanningFlags) -> RunRequest:
@@ -72,7 +144,7 @@ def _vision(flags: ImageFlags) -> VisionRequest:
 def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
     """The fields of a request that do not depend on the selector, without those not given."""
     given = {
-        "isq": flags.isq,
+        "isq": _level(flags.isq),
         "layer_map": flags.num_device_layers,
         "max_seqs": flags.max_seqs,
         "prefix_cache_n": flags.prefix_cache_n,
@@ -84,8 +156,10 @@ def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
         "plan_file": flags.plan_file,
         "chat_template": _template("--chat-template", flags.chat_template, ".jinja", ".json"),
         "jinja_explicit": _template("--jinja-explicit", flags.jinja_explicit, ".jinja"),
-        "thinking": _thinking(flags.thinking),
+        "thinking": _thinking(flags),
+        "reasoning_effort": flags.reasoning_effort,
         "dtype": planning.dtype,
+        "topology": _topology(planning),
         "max_seq_len": planning.max_seq_len,
         "max_batch_size": planning.max_batch_size,
     }
@@ -165,9 +239,28 @@ def _template(flag: str, path: str | None, *suffixes: str) -> str | None:
     return path
 
 
-def _thinking(text: str | None) -> bool | None:
+def _topology(planning: PlanningFlags) -> Topology | None:
+    """The rules of --topology, and after them those of --n-cpu-moe and --cpu-moe."""
+    found = read_topology(planning.topology) if planning.topology is not None else Topology()
+    if planning.cpu_moe or planning.n_cpu_moe:
+        rule = experts_on_cpu(None if planning.cpu_moe else planning.n_cpu_moe)
+        found = Topology((*found.rules, rule), found.where)
+    return found if found.rules else None
+
+
+def _level(isq: str | None) -> str | None:
+    if isq is not None and isq.lower() == "auto":
+        raise Unsupported(
+            "--quant auto is not supported",
+            hint="mrs tune finds a level for this machine; give it with --isq",
+        )
+    return isq
+
+
+def _thinking(flags: GlobalFlags) -> bool | None:
+    text, effort = flags.thinking, flags.reasoning_effort
     if text is None:
-        return None
+        return None if effort is None else effort not in ("none", "off")
     if text.lower() not in ("true", "false"):
         raise UsageError(
             f"--thinking {text} is not valid", hint="give true or false; without a value it is true"

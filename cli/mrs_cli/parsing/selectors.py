@@ -1,4 +1,4 @@
-"""The selectors, which name a model: `plain`, `vision-plain` and `gguf`."""
+"""The selectors, which name a model: `run`, `plain`, `vision-plain` and `gguf`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ from mrs.request import RunRequest
 from mrs_cli.environment import Environment
 from mrs_cli.parsing.flags.command_flags import BenchFlags, OutputFlags, PlanFlags
 from mrs_cli.parsing.flags.global_flags import GlobalFlags
-from mrs_cli.parsing.flags.model_flags import GgufFlags, PlainFlags, VisionFlags
+from mrs_cli.parsing.flags.model_flags import AnyModelFlags, GgufFlags, PlainFlags, VisionFlags
 from mrs_cli.parsing.flags.planning_flags import PlanningFlags
+from mrs_cli.parsing.flags.prompt_flags import StdinFlags
 from mrs_cli.parsing.flags.sampling_flags import AskFlags
 from mrs_cli.parsing.flags.server_flags import ServerFlags
-from mrs_cli.parsing.model_requests import gguf_request, plain_request, vision_request
+from mrs_cli.parsing.model_requests import (
+    any_request,
+    gguf_request,
+    plain_request,
+    vision_request,
+)
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,13 @@ class Selector:
     request: Callable[[GlobalFlags, Any, PlanningFlags], RunRequest]
 
 
+#: The selector that may be left out: every command takes its flags as its own.
+ANY = Selector(
+    "run", "A model of any kind, which its files tell: mrs -m ID.", AnyModelFlags, any_request
+)
+
 SELECTORS = (
+    ANY,
     Selector("plain", "A text model in safetensors format.", PlainFlags, plain_request),
     Selector("vision-plain", "A vision model in safetensors format.", VisionFlags, vision_request),
     Selector("gguf", "A model in GGUF format.", GgufFlags, gguf_request),
@@ -36,12 +48,13 @@ SELECTORS = (
 
 @dataclass(frozen=True)
 class Invocation:
-    """The environment and the flags before the selector; it is the parser context's `obj`."""
+    """The environment and the flags given so far; it is the parser context's `obj`."""
 
     environment: Environment
-    flags: GlobalFlags
-    ask: AskFlags
-    output: OutputFlags
+    flags: GlobalFlags = field(default_factory=GlobalFlags)
+    ask: AskFlags = field(default_factory=AskFlags)
+    output: OutputFlags = field(default_factory=OutputFlags)
+    stdin: StdinFlags = field(default_factory=StdinFlags)
     plan: PlanFlags = field(default_factory=PlanFlags)
     planning: PlanningFlags = field(default_factory=PlanningFlags)
     bench: BenchFlags = field(default_factory=BenchFlags)

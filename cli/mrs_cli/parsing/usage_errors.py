@@ -7,21 +7,33 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from mrs.errors import UsageError
+from mrs.errors import MrsError, Unsupported, UsageError
+from mrs_cli.parsing.refusals import way_out
+from mrs_cli.parsing.spellings import DEFAULT_COMMAND
 
 
-def usage_error(error: Any, tree: Any) -> UsageError:
-    """What the parser reports, as an error of ours."""
+def usage_error(error: Any, tree: Any) -> MrsError:
+    """What the parser reports, as an error of ours; Unsupported for what only mistral.rs has."""
     context = getattr(error, "ctx", None)
     path = _command_path(context) if context else [tree]
     command = " ".join(["mrs", *(command.name for command in path[1:])])
     see = f"see {command} --help"
     if hasattr(error, "possibilities"):  # the parser's error for an unknown flag
         flag = error.option_name
-        return UsageError(f"{command} has no flag {flag}", hint=_hint_for(flag, path) or see)
+        hint = _place_of(flag, path)
+        if hint is None and (instead := way_out(flag)):
+            return Unsupported(f"{flag} is not supported", hint=instead)
+        hint = _similar_flag(flag, path) if hint is None else hint
+        return UsageError(f"{command} has no flag {flag}", hint=hint or see)
     what = re.sub(r"\b[oO]ption '", "flag '", error.format_message().rstrip("."))
     what, question, suggestion = what.partition(". Did you mean ")
     hint = f"did you mean {suggestion}" if question else see
+    unknown = re.search(r"o such command '([\w-]+)'", what)
+    if unknown and (instead := way_out(unknown[1])):
+        return Unsupported(f"{unknown[1]} is not supported", hint=instead)
+    extra = re.search(r"extra argument\S* \(([\w-]+)", what)
+    if extra and extra[1] in tree.commands:
+        hint = f"put -m after {extra[1]}"
     return UsageError(what[:1].lower() + what[1:], hint=hint)
 
 
@@ -39,8 +51,8 @@ def _command_path(context: Any) -> list[Any]:
     return path
 
 
-def _hint_for(flag: str, path: list[Any]) -> str:
-    """Where `flag` belongs, which the last command of `path` lacks, or a similar flag, if known."""
+def _place_of(flag: str, path: list[Any]) -> str | None:
+    """Where `flag` belongs, which the last command of `path` lacks; None if nowhere."""
     for outer, inner in reversed(list(pairwise(path))):
         if flag in _flag_names(outer):
             if hasattr(inner, "commands"):
@@ -49,8 +61,9 @@ def _hint_for(flag: str, path: list[Any]) -> str:
     for group in reversed(path):
         commands = getattr(group, "commands", {})
         if owners := [name for name, sub in commands.items() if flag in _flag_names(sub)]:
-            return f"it is a flag of {either(owners)}"
-    return _similar_flag(flag, path)
+            selectors = [name for name in owners if name != DEFAULT_COMMAND]
+            return f"it is a flag of {either(selectors or owners)}"
+    return None
 
 
 def _similar_flag(flag: str, path: list[Any]) -> str:

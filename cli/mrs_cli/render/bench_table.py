@@ -14,7 +14,10 @@ def bench_lines(report: Report) -> Iterator[str]:
     work = report.work
     yield one_line(report.summary)
     rounds = "1 round" if work.rounds == 1 else f"{work.rounds} rounds"
-    yield f"{report.kernels} kernels · {rounds} after a warm-up"
+    warmup = "a warm-up" if work.warmup == 1 else f"{work.warmup} for warming up"
+    shape = [f"{work.concurrency} sequences"] if work.concurrency > 1 else []
+    shape += [f"after {work.depth} tokens"] if work.depth else []
+    yield " · ".join([f"{report.kernels} kernels", f"{rounds} after {warmup}", *shape])
     yield ""
     rows = [
         (f"prompt, {work.prompt_tokens} tokens", *_rate(report.prompt_tokens_per_s), "tokens/s"),

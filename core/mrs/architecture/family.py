@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,11 @@ from mrs.architecture.config import Config
 from mrs.architecture.model_spec import ModelSpec
 
 Names = Mapping[str, str]
+
+
+def squeezed(name: str) -> str:
+    """A name for comparisons, without case and punctuation: `qwen3moe` for `qwen3_moe`."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 
-from mrs.architecture.family import Family
+from mrs.architecture.family import Family, squeezed
 from mrs.errors import Unsupported
 
 #: How many families an error suggests.
@@ -34,11 +34,12 @@ def _family_in(module: str) -> Family:
 
 def family_by_name(name: str) -> Family:
     """The family of a `model_type` or `--arch` name; Unsupported if there is none."""
-    wanted = name.lower().replace("-", "_")
-    if wanted in _modules():  # most families are alone in a module of their name
-        return _family_in(wanted)
+    wanted = squeezed(name)
+    for module in _modules():  # most families are alone in a module of their name
+        if squeezed(module) == wanted:
+            return _family_in(module)
     for family in families().values():
-        if wanted in (family.name, *family.aliases):
+        if wanted in map(squeezed, (family.name, *family.aliases)):
             return family
     raise _unknown(name)
 

@@ -36,6 +36,7 @@ FAMILY = Family(
     "phimoe",
     read,
     gguf_arch="phimoe",
+    aliases=("phi3.5moe",),
     defaults={
         "num_local_experts": 16,
         "num_key_value_heads": 8,

@@ -66,6 +66,9 @@ class MoeModule:
         if moe.latent is not None:
             self._latent_in = weights.linear("ffn.latent_in")
             self._latent_out = weights.linear("ffn.latent_out")
+        # Experts may be on another device than the router; activations on a CPU are float32.
+        self._device = weights.matrix("ffn.experts.0.up").device
+        self._dtype = torch.float32 if self._device.type == "cpu" else None
         self._shared = MlpModule(moe.shared, weights, "ffn.shared") if moe.shared else None
         self._shared_gate = None
         if moe.shared_gate:
@@ -75,10 +78,14 @@ class MoeModule:
         """x (N, hidden) to (N, hidden); experts are chosen by x, or by `routed_by` (N, hidden)."""
         weights, indices = self._router(x if routed_by is None else routed_by)
         weighted_sum = self._sum_for_one_token if x.shape[0] == 1 else self._sum_by_expert
-        if self._latent_in is not None and self._latent_out is not None:
-            out = self._latent_out(weighted_sum(self._latent_in(x), weights, indices))
+        inner = x if self._latent_in is None else self._latent_in(x)
+        if x.device == self._device:
+            out = weighted_sum(inner, weights, indices)
         else:
-            out = weighted_sum(x, weights, indices)
+            there = inner.to(self._device, self._dtype or x.dtype)
+            out = weighted_sum(there, weights.to(self._device), indices.to(self._device)).to(inner)
+        if self._latent_out is not None:
+            out = self._latent_out(out)
         if self._shared is not None:
             shared = self._shared(x)
             if self._shared_gate is not None:

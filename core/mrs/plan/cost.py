@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 from mrs.architecture.binding import Parameter
 from mrs.architecture.model_spec import ModelSpec
 from mrs.storage import Storage
+from mrs.topology import is_expert
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,19 @@ class Work:
     expert_weights: int = 0
     past_multiplications: int = 0
     head_weights: int = 0
+
+    @property
+    def of_experts(self) -> Work:
+        """The part of the weights' work that its experts do."""
+        return Work(
+            expert_bytes=self.expert_bytes,
+            expert_tensors=self.expert_tensors,
+            expert_weights=self.expert_weights,
+        )
+
+    @property
+    def without_experts(self) -> Work:
+        return replace(self, expert_bytes=0, expert_tensors=0, expert_weights=0)
 
     def __add__(self, other: Work) -> Work:
         return Work(
@@ -97,18 +111,22 @@ def decoded_share(parameter: Parameter, spec: ModelSpec) -> float:
     if parameter.layer is None:
         return 0.0 if parameter.role == "embedding" and not spec.tied_head else 1.0
     routing = spec.layers[parameter.layer].feed_forward.routing
-    if routing is not None and ".ffn.experts." in parameter.name:
+    if routing is not None and is_expert(parameter.name):
         return routing.top_k / routing.experts
     return 1.0
 
 
 def decoded_layer_bytes(
-    parameters: Sequence[Parameter], spec: ModelSpec, storage: Mapping[str, Storage]
+    parameters: Sequence[Parameter],
+    spec: ModelSpec,
+    storage: Mapping[str, Storage],
+    without_experts: Collection[int] = (),
 ) -> list[int]:
-    """Bytes of weights that one decoded token reads in each layer."""
+    """Bytes of weights that one decoded token reads in each layer, in some without experts."""
     totals = [0.0] * len(spec.layers)
     for parameter in parameters:
-        if parameter.layer is not None:
+        is_elsewhere = parameter.layer in without_experts and is_expert(parameter.name)
+        if parameter.layer is not None and not is_elsewhere:
             share = decoded_share(parameter, spec)
             totals[parameter.layer] += share * storage[parameter.name].size_bytes
     return [round(total) for total in totals]

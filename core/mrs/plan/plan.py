@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -29,6 +29,7 @@ from mrs.plan.warnings import plan_warnings
 from mrs.request import DEFAULT_SEQ_TOKENS, RunRequest, Strategy
 from mrs.source.address import model_name
 from mrs.storage import Storage
+from mrs.topology import Topology, is_expert
 from mrs.units import human_bytes
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class Plan:
     kv_bytes_per_token            the average over the planned length
     kv_bytes_per_further_token    the bytes that one more token needs
     breakdowns, prefix_bytes      memory of each device; and how much its prefix cache may use
+    expert_devices                devices of experts that are not on that of their layer, by layer
+    topology                      what quantizes single layers and tensors, if anything does
     vision                        tower and projector; part of the primary device's breakdown
     draft                         the draft model's plan: on the first device, in its breakdown
     corrected                     whether measurements of this machine were used
@@ -74,6 +77,8 @@ class Plan:
     vision: VisionSizes | None = None
     draft: Plan | None = None
     corrected: bool = False
+    expert_devices: Mapping[int, int] = field(default_factory=dict)
+    topology: Topology | None = None
 
     @property
     def objects(self) -> Estimate:
@@ -132,10 +137,19 @@ class Plan:
     @cached_property
     def parameter_devices(self) -> Mapping[str, int]:
         """The index into `devices` of each parameter's, by its name."""
-        return {
-            p.name: self.primary_device if p.layer is None else self.layer_devices[p.layer]
-            for p in self.parameters
-        }
+        return {p.name: self._device_of(p) for p in self.parameters}
+
+    def _device_of(self, parameter: Parameter) -> int:
+        layer = parameter.layer
+        if layer is None:
+            return self.primary_device
+        device = self.layer_devices[layer]
+        return self.expert_devices.get(layer, device) if is_expert(parameter.name) else device
+
+    @property
+    def placement(self) -> Placement:
+        """The devices of layers and experts, to plan again with."""
+        return Placement(self.runs, experts=self.expert_devices)
 
     @cached_property
     def storage(self) -> Mapping[str, Storage]:
@@ -171,6 +185,8 @@ class Plan:
         """One line: the model, its weights and the devices of its layers."""
         total = human_bytes(sum(breakdown.weight_bytes for breakdown in self.breakdowns))
         runs = ", ".join(f"{self.devices[i].label} ({count} layers)" for i, count in self.runs)
+        experts = Counter(self.devices[index].label for index in self.expert_devices.values())
+        runs += "".join(f", {label} (experts of {n} layers)" for label, n in experts.items())
         name = model_name(self.model.model_id)
         return f"{name}: {self.model.family}, {self.weights_format}, {total} on {runs}"
 
@@ -223,7 +239,14 @@ def make_plan(
 
         images = planned_images(spec, request.vision)
     sizes = ModelSizes(
-        files, workload, dense, level, cpu_packs=cpu_packs, cache=cache_format, images=images
+        files,
+        workload,
+        dense,
+        level,
+        cpu_packs=cpu_packs,
+        cache=cache_format,
+        images=images,
+        topology=request.topology,
     )
     used_corrections = corrections or {}
     free_devices, added = devices, None
@@ -233,7 +256,9 @@ def make_plan(
     sizes, placement = place_with_pool(request, sizes, free_devices, used_corrections, placement)
     layer_devices, primary_device = tuple(placement.layer_devices), placement.first_device
     on = [sizes.on(device) for device in devices]
-    breakdowns = memory_breakdowns(sizes, devices, layer_devices, primary_device, used_corrections)
+    breakdowns = memory_breakdowns(
+        sizes, devices, layer_devices, primary_device, used_corrections, placement.experts
+    )
     breakdowns = (replace(breakdowns[0], draft=added), *breakdowns[1:])
     vision = on[primary_device].vision
     return Plan(
@@ -249,7 +274,10 @@ def make_plan(
         stored=files.file_storage,
         parameters=sizes.parameters,
         stored_weights=tuple(each.weights for each in on),
-        layer_bytes=tuple(on[i].layer_bytes[n] for n, i in enumerate(layer_devices)),
+        layer_bytes=tuple(
+            on[i].layer_bytes_on(n, on[placement.experts.get(n, i)])
+            for n, i in enumerate(layer_devices)
+        ),
         kv_bytes=sizes.kv_bytes,
         kv_bytes_per_token=sizes.kv_bytes_per_token,
         kv_bytes_per_further_token=sizes.kv_bytes_per_further_token,
@@ -261,5 +289,7 @@ def make_plan(
         ),
         vision=vision,
         draft=draft,
+        expert_devices=placement.experts,
+        topology=request.topology and request.topology.of_isq,
         corrected=any(device.label in used_corrections for device in devices),
     )

@@ -72,6 +72,11 @@ class TextProcessor:
         """Whether the chat template has a variable that switches thinking on or off."""
         return self.template is not None and "thinking" in self.template.source
 
+    @property
+    def knows_effort(self) -> bool:
+        """Whether the chat template has a variable that says how long to think."""
+        return self.template is not None and "reasoning_effort" in self.template.source
+
     def prompt_ids(
         self,
         messages: Sequence[Message],

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, get_args
+from typing import Annotated, Literal, get_args
+
+from typer import Argument
 
 from mrs.request import SolveGoal
-from mrs_cli.parsing import shell_completion
 from mrs_cli.parsing.flags.model_flags import HUB_CACHE_DEFAULT
 from mrs_cli.parsing.flags.option import general_option, planning_option, timing_option
 
@@ -71,21 +72,6 @@ class PlanFlags:
             "isq looks for a level without layers on the CPU; if there is none, for the fastest.",
         ),
     ] = None
-    model_id: Annotated[
-        str | None,
-        planning_option(
-            "-m",
-            "--model-id",
-            metavar="ID",
-            autocompletion=shell_completion.all_models,
-            help="Model to plan without a selector: hub id, local folder, .gguf file, or demo.",
-            show_default="demo",
-        ),
-    ] = None
-    filename: Annotated[
-        str | None,
-        planning_option("-f", "--filename", metavar="FILE", help="GGUF file of this model."),
-    ] = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -95,7 +81,11 @@ class CacheFlags:
     hf_cache_path: Annotated[
         str | None,
         general_option(
-            "--hf-cache-path", metavar="FOLDER", help="Hub cache.", show_default=HUB_CACHE_DEFAULT
+            "--hf-cache-path",
+            "--hf-cache",
+            metavar="FOLDER",
+            help="Hub cache.",
+            show_default=HUB_CACHE_DEFAULT,
         ),
     ] = None
     prefix_cache_dir: Annotated[
@@ -107,20 +97,84 @@ class CacheFlags:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class DeleteFlags:
+    """Flags of `mrs cache delete`."""
+
+    model_id: Annotated[
+        str, general_option("-m", "--model-id", metavar="ID", help="Hub id of the model.")
+    ]
+    yes: Annotated[bool, general_option("-y", "--yes", help="Delete without asking.")] = False
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ShellFlags:
+    """The shell of `mrs completions`."""
+
+    shell: Annotated[
+        Literal["bash", "zsh", "fish"],
+        Argument(rich_help_panel="General", metavar="bash|zsh|fish", help="Shell."),
+    ]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class BenchFlags:
     """Flags of `mrs bench`."""
 
     prompt_tokens: Annotated[
         int,
-        timing_option("-p", "--prompt-tokens", metavar="N", min=1, help="Tokens of the prompt."),
+        timing_option(
+            "-p",
+            "--prompt-tokens",
+            "--n-prompt",
+            "--prompt-len",
+            metavar="N",
+            min=1,
+            help="Tokens of the prompt.",
+        ),
     ] = 512
     new_tokens: Annotated[
         int,
-        timing_option("-n", "--new-tokens", metavar="N", min=2, help="Tokens of the reply."),
+        timing_option(
+            "-g",
+            "--new-tokens",
+            "--n-gen",
+            "--gen-len",
+            metavar="N",
+            min=2,
+            help="Tokens of the reply (-n is for layers).",
+        ),
     ] = 64
     rounds: Annotated[
         int,
         timing_option(
-            "-r", "--rounds", metavar="N", min=1, help="Number of rounds after a warm-up."
+            "-r",
+            "--rounds",
+            "--repetitions",
+            "--iterations",
+            metavar="N",
+            min=1,
+            help="Number of rounds that count.",
         ),
     ] = 3
+    warmup: Annotated[
+        int, timing_option("--warmup", metavar="N", min=0, help="Rounds before those that count.")
+    ] = 1
+    depth: Annotated[
+        int,
+        timing_option(
+            "--depth",
+            metavar="N",
+            min=0,
+            help="Tokens that precede the prompt and are not measured.",
+        ),
+    ] = 0
+    concurrency: Annotated[
+        int,
+        timing_option(
+            "-c",
+            "--concurrency",
+            metavar="N",
+            min=1,
+            help="Sequences at the same time; speeds are those of all together.",
+        ),
+    ] = 1

@@ -7,6 +7,7 @@ from typing import Annotated, get_args
 
 from mrs.request import Speculation
 from mrs_cli.parsing.flags.cluster_flags import ClusterFlags
+from mrs_cli.parsing.flags.no_effect_flags import NoEffectFlags
 from mrs_cli.parsing.flags.option import (
     DEFAULTS,
     device_option,
@@ -48,21 +49,11 @@ class PlanGlobalFlags(PagedFlags, PlacementFlags):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BenchGlobalFlags(PagedFlags, PlacementFlags, ClusterFlags):
-    """The global flags that `mrs bench` takes; its own `-n` is the length of the reply."""
-
-    num_device_layers: Annotated[
-        str | None,
-        device_option(
-            "--num-device-layers",
-            metavar="LAYERS",
-            help="Number of layers on each accelerator (before bench: -n).",
-            show_default="automatic",
-        ),
-    ] = None
+    """The global flags that `mrs bench` takes."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LoadGlobalFlags(PlanGlobalFlags, ClusterFlags):
+class LoadGlobalFlags(PlanGlobalFlags, ClusterFlags, NoEffectFlags):
     """The global flags of loading a model and answering with it."""
 
     max_seqs: Annotated[

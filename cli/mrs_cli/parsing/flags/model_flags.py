@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 from mrs_cli.parsing import shell_completion
 from mrs_cli.parsing.flags.option import model_option
 from mrs_cli.parsing.flags.planning_flags import ImageFlags
 
 HUB_CACHE_DEFAULT = "from HF_HUB_CACHE or HF_HOME"
+Format = Literal["plain", "gguf"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -42,6 +43,7 @@ class PlainFlags:
         model_option(
             "-t",
             "--tokenizer-json",
+            "--tokenizer",
             metavar="FILE",
             help="Use this tokenizer.json instead of the model's.",
         ),
@@ -50,6 +52,7 @@ class PlainFlags:
         str | None,
         model_option(
             "--hf-cache-path",
+            "--hf-cache",
             metavar="FOLDER",
             help="Hub cache.",
             show_default=HUB_CACHE_DEFAULT,
@@ -109,5 +112,90 @@ class GgufFlags(ImageFlags, GgufModelFlags):
             metavar="FILE",
             help="Projector file (mmproj), which makes this a vision model.",
             show_default="none, text only",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AnyModelFlags(ImageFlags):
+    """A model whose kind its files tell."""
+
+    model_id: Annotated[
+        str | None,
+        model_option(
+            "-m",
+            "--model-id",
+            metavar="ID",
+            autocompletion=shell_completion.all_models,
+            help="Model: hub id or its web address, local folder, .gguf file, or demo.",
+        ),
+    ] = None
+    filename: Annotated[
+        list[str] | None,
+        model_option(
+            "-f",
+            "--filename",
+            "--quantized-file",
+            metavar="FILE",
+            help="GGUF file of the model; if it is split, the first file is enough. Without -m, "
+            "the path of a file.",
+            show_default="the only model there",
+        ),
+    ] = None
+    arch: Annotated[
+        str | None,
+        model_option(
+            "-a",
+            "--arch",
+            metavar="NAME",
+            autocompletion=shell_completion.architectures,
+            help="Architecture of a model in safetensors format.",
+            show_default="from config.json",
+        ),
+    ] = None
+    tokenizer_json: Annotated[
+        str | None,
+        model_option(
+            "-t",
+            "--tokenizer",
+            "--tokenizer-json",
+            metavar="FILE",
+            help="Use this tokenizer.json instead of that of a model in safetensors format.",
+        ),
+    ] = None
+    tok_model_id: Annotated[
+        str | None,
+        model_option(
+            "--tok-model-id",
+            metavar="ID",
+            help="Take the tokenizer and the chat template of a GGUF model from this model.",
+        ),
+    ] = None
+    mmproj: Annotated[
+        str | None,
+        model_option(
+            "--mmproj",
+            metavar="FILE",
+            help="Projector file (mmproj), which makes a GGUF model a vision model.",
+        ),
+    ] = None
+    format: Annotated[
+        Format | None,
+        model_option(
+            "--format",
+            metavar="|".join(get_args(Format)),
+            case_sensitive=False,
+            help="Format of the model's files: safetensors (plain) or GGUF.",
+            show_default="by the files",
+        ),
+    ] = None
+    hf_cache_path: Annotated[
+        str | None,
+        model_option(
+            "--hf-cache-path",
+            "--hf-cache",
+            metavar="FOLDER",
+            help="Hub cache.",
+            show_default=HUB_CACHE_DEFAULT,
         ),
     ] = None

@@ -41,6 +41,7 @@ class PagedFlags:
         int | None,
         _option(
             "--pa-ctxt-len",
+            "--pa-context-len",
             metavar="TOKENS",
             parser=_TOKENS.from_flag,
             help="Size of the pool in tokens; overrides the other two sizes.",
@@ -50,6 +51,7 @@ class PagedFlags:
         float | None,
         _option(
             "--pa-gpu-mem-usage",
+            "--pa-memory-fraction",
             metavar="X",
             parser=_FRACTION.from_flag,
             help="Share of a CUDA GPU's memory for weights, activations and pool together, up to "
@@ -61,6 +63,7 @@ class PagedFlags:
         int | None,
         _option(
             "--pa-gpu-mem",
+            "--pa-memory-mb",
             metavar="MIB",
             parser=_MIB.from_flag,
             help="Maximum size of the pool in MiB, on all devices together.",
@@ -70,6 +73,7 @@ class PagedFlags:
         int | None,
         _option(
             "--pa-blk-size",
+            "--pa-block-size",
             metavar="8|16|32|64",
             parser=_BLOCK.from_flag,
             help="Tokens per block.",

@@ -19,6 +19,7 @@ class PlacementFlags:
         device_option(
             "-n",
             "--num-device-layers",
+            "--device-layers",
             metavar="LAYERS",
             help="Number of layers on each accelerator; the rest go to the CPU. "
             '"16": on the first accelerator; "0:16;1:16": on accelerators 0 and 1.',
@@ -29,6 +30,7 @@ class PlacementFlags:
         str | None,
         device_option(
             "--isq",
+            "--quant",
             metavar="LEVEL",
             autocompletion=shell_completion.isq_levels,
             help="Quantize the weights while loading: q4_0 q4_1 q5_0 q5_1 q8_0 q2k q3k q4k q5k "

@@ -27,6 +27,27 @@ class PlanningFlags:
             show_default=DEFAULTS["dtype"],
         ),
     ] = None
+    topology: Annotated[
+        str | None,
+        device_option(
+            "--topology",
+            metavar="FILE",
+            help="YAML file with the quantization (isq) and the device of layers, such as 0-8, and "
+            "of tensors by regular expressions, such as /experts/.",
+        ),
+    ] = None
+    n_cpu_moe: Annotated[
+        int | None,
+        device_option(
+            "--n-cpu-moe",
+            metavar="N",
+            min=0,
+            help="Put the experts of the first N layers on the CPU.",
+        ),
+    ] = None
+    cpu_moe: Annotated[
+        bool, device_option("--cpu-moe", help="Put the experts of all layers on the CPU.")
+    ] = False
     max_seq_len: Annotated[
         int | None,
         _number(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, get_args
 
 from typer import Argument
 
+from mrs.request import Effort
 from mrs_cli.parsing import shell_completion
 from mrs_cli.parsing.flags.option import prompt_option
 
@@ -25,9 +26,20 @@ class ChatFlags:
         str | None,
         prompt_option(
             "--thinking",
+            "--enable-thinking",
             metavar="[true|false]",
             autocompletion=shell_completion.truths,
             help="Turn thinking on or off, if the chat template supports it.",
+            show_default="the template decides",
+        ),
+    ] = None
+    reasoning_effort: Annotated[
+        Effort | None,
+        prompt_option(
+            "--reasoning-effort",
+            metavar="|".join(get_args(Effort)),
+            case_sensitive=False,
+            help="How long to think, if the chat template supports it; off is --thinking false.",
             show_default="the template decides",
         ),
     ] = None
@@ -42,6 +54,7 @@ class PromptFlags:
         prompt_option(
             "-P",
             "--prompt",
+            "--input",
             metavar="TEXT",
             help="Answer TEXT and exit; with -i, ask it first, then chat.",
         ),

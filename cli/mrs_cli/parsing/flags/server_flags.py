@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mrs.errors import UsageError
-from mrs_cli.parsing import shell_completion
 from mrs_cli.parsing.flags.option import server_option
 
 #: The port of `mrs serve`; without `serve`, the port has to be given.
@@ -199,24 +198,4 @@ class ModelsFlags:
             help="Model that is loaded first, and answers requests that name none.",
             show_default="the first one",
         ),
-    ] = None
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class ServeFlags(ServerFlags):
-    """Flags of `mrs serve`."""
-
-    model_id: Annotated[
-        str | None,
-        server_option(
-            "-m",
-            "--model-id",
-            metavar="ID",
-            autocompletion=shell_completion.all_models,
-            help="Model to serve without a selector: hub id, local folder, .gguf file, or demo.",
-        ),
-    ] = None
-    filename: Annotated[
-        str | None,
-        server_option("-f", "--filename", metavar="FILE", help="GGUF file of this model."),
     ] = None

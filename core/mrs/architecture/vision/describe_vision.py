@@ -18,7 +18,7 @@ from mrs.architecture.describe_safetensors import (
     text_config,
     text_parameters,
 )
-from mrs.architecture.family import Family, Names
+from mrs.architecture.family import Family, Names, squeezed
 from mrs.architecture.family_registry import family_by_name
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.parameters import list_vision_parameters
@@ -44,9 +44,8 @@ def vision_families() -> dict[str, VisionFamily]:
 
 def find_vision_family(name: str) -> VisionFamily | None:
     """The vision family of a `model_type` or `--arch` name, if there is one."""
-    wanted = name.lower().replace("-", "_")
-    families = vision_families().values()
-    return next((f for f in families if wanted in (f.name, *f.aliases)), None)
+    wanted, families = squeezed(name), vision_families().values()
+    return next((f for f in families if wanted in map(squeezed, (f.name, *f.aliases))), None)
 
 
 def vision_family(name: str, where: str) -> VisionFamily:

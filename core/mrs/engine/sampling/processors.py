@@ -134,15 +134,18 @@ class DryPenalty:
 def processors_of(
     sampling: Sampling, prompt_ids: Sequence[int], vocab_size: int, breakers: frozenset[int]
 ) -> list[LogitsProcessor]:
-    """The processors of some settings, in the order in which they apply. Raises UsageError."""
+    """The processors of some settings, in the order of mistral.rs. Raises UsageError.
+
+    The order matters where the repetition penalty divides what others added before it.
+    """
     found: list[LogitsProcessor] = []
-    if sampling.logit_bias:
-        found.append(LogitBias(sampling.logit_bias, vocab_size))
-    if sampling.repetition_penalty != 1.0:
-        found.append(RepetitionPenalty(sampling.repetition_penalty, prompt_ids, vocab_size))
+    if sampling.dry_multiplier:
+        found.append(DryPenalty(sampling, prompt_ids, breakers))
     frequency, presence = sampling.frequency_penalty, sampling.presence_penalty
     if frequency or presence:
         found.append(FrequencyPenalty(frequency, presence))
-    if sampling.dry_multiplier:
-        found.append(DryPenalty(sampling, prompt_ids, breakers))
+    if sampling.repetition_penalty != 1.0:
+        found.append(RepetitionPenalty(sampling.repetition_penalty, prompt_ids, vocab_size))
+    if sampling.logit_bias:
+        found.append(LogitBias(sampling.logit_bias, vocab_size))
     return found

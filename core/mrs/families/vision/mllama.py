@@ -58,6 +58,7 @@ def _read_edge(configs: VisionConfigs, tower: TilesTower) -> int:
 FAMILY = VisionFamily(
     "mllama",
     read,
+    aliases=("vllama",),
     names={
         "patches": f"{TOWER}patch_embedding",
         "class": f"{TOWER}class_embedding",

@@ -98,12 +98,18 @@ def memory_breakdowns(
     layer_devices: Sequence[int],
     primary_device: int,
     corrections: Mapping[str, Correction],
+    expert_devices: Mapping[int, int] | None = None,
 ) -> tuple[MemoryBreakdown, ...]:
-    """The breakdown of every device; zeros if unused, but the host always has the program."""
-    indices = range(len(devices))
+    """The breakdown of every device; zeros if unused, but the host always has the program.
+
+    `expert_devices` has the device of experts that are not on the device of their layer.
+    """
+    indices, apart = range(len(devices)), expert_devices or {}
     layers = [[n for n, device in enumerate(layer_devices) if device == index] for index in indices]
+    guests = [[n for n, device in apart.items() if device == index] for index in indices]
     bounds = [
-        _activation_bound(sizes.on(devices[i]), layers[i], i == primary_device) for i in indices
+        _activation_bound(sizes.on(devices[i]), layers[i] + guests[i], i == primary_device)
+        for i in indices
     ]
     on_cpu = [i for i in indices if devices[i].torch_device == "cpu"]
     in_heap = max((bounds[i] for i in on_cpu), default=0)
@@ -111,7 +117,7 @@ def memory_breakdowns(
     host = host_index(devices)
     found = []
     for index, device in enumerate(devices):
-        if not layers[index] and index not in (primary_device, host):
+        if not layers[index] and not guests[index] and index not in (primary_device, host):
             found.append(_empty(device))
             continue
         correction = corrections.get(device.label)
@@ -125,6 +131,7 @@ def memory_breakdowns(
                 sizes.on(device),
                 device,
                 layers[index],
+                _expert_bytes(sizes.on(device), layers[index], guests[index], apart),
                 index == primary_device,
                 _activations(bounds[index], correction),
                 runtime,
@@ -155,17 +162,26 @@ def _activation_bound(sizes: DeviceSizes, layers: Sequence[int], is_primary: boo
     return largest + sizes.persistent_bytes
 
 
+def _expert_bytes(
+    sizes: DeviceSizes, layers: Sequence[int], guests: Sequence[int], apart: Mapping[int, int]
+) -> int:
+    """Weights of experts of other devices' layers, less those of own layers that are elsewhere."""
+    experts = sizes.weights.expert_bytes
+    return sum(experts[n] for n in guests) - sum(experts[n] for n in layers if n in apart)
+
+
 def _breakdown(
     sizes: DeviceSizes,
     device: Device,
     layers: Sequence[int],
+    more_bytes: int,
     is_primary: bool,
     activations: Estimate,
     runtime: Estimate,
     allocator: Estimate,
 ) -> MemoryBreakdown:
     is_cpu = device.kind == "cpu"
-    weights = sum(sizes.layer_bytes[layer] for layer in layers)
+    weights = sum(sizes.layer_bytes[layer] for layer in layers) + more_bytes
     weights += sizes.non_mapped_bytes if is_primary else 0
     reserve = device.available_bytes - device.memory.usable_bytes
     scratch = sizes.weights.load_scratch_bytes if weights else 0

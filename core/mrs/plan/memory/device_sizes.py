@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -24,7 +24,8 @@ from mrs.plan.memory.stored_weights import ModelWeightsInfo, StoredWeights
 from mrs.request import PREFILL_CHUNK_TOKENS
 from mrs.sizes.blocks import BLOCK_TOKENS, CacheSize
 from mrs.sizes.draft_rows import MAX_DRAFT_ROWS
-from mrs.storage import Storage, StorageRules
+from mrs.storage import Storage, StorageRules, isq_rules
+from mrs.topology import Topology
 
 if TYPE_CHECKING:
     from mrs.plan.memory.vision_sizes import PlannedImages, VisionSizes
@@ -56,6 +57,20 @@ class DeviceSizes:
     def layer_bytes(self) -> Sequence[int]:
         """Weights of each layer."""
         return self.weights.layer_bytes
+
+    def layer_bytes_on(self, layer: int, experts: DeviceSizes) -> int:
+        """Weights of a layer on this device and of its experts on a device of other sizes."""
+        own = self.weights.layer_bytes[layer] - self.weights.expert_bytes[layer]
+        return own + experts.weights.expert_bytes[layer]
+
+    def without(self, layers: Collection[int], experts: Collection[int]) -> DeviceSizes:
+        """The sizes without the weights and caches of some layers, and without some experts."""
+        weights = [
+            0 if n in layers else size - (self.weights.expert_bytes[n] if n in experts else 0)
+            for n, size in enumerate(self.weights.layer_bytes)
+        ]
+        caches = [0 if n in layers else size for n, size in enumerate(self.kv_bytes)]
+        return replace(self, weights=replace(self.weights, layer_bytes=weights), kv_bytes=caches)
 
     @property
     def non_mapped_bytes(self) -> int:
@@ -149,6 +164,7 @@ class ModelSizes:
         cpu_packs: bool,
         cache: Format | None = None,
         images: PlannedImages | None = None,
+        topology: Topology | None = None,
     ) -> None:
         self.spec = files.spec
         self.parameters = files.parameters
@@ -157,6 +173,7 @@ class ModelSizes:
         self.cache = cache or dense
         self._files = files
         self._level = level
+        self._topology = isq_rules(topology)
         self._cpu_packs = cpu_packs
         self._images = images
         self.image_keys = images.keys if images else 0
@@ -194,7 +211,8 @@ class ModelSizes:
         return self._sizes[is_cpu]
 
     def _make(self, is_cpu: bool) -> DeviceSizes:
-        rules = StorageRules(self.dense, self._level, is_cpu and self._cpu_packs)
+        packs = is_cpu and self._cpu_packs
+        rules = StorageRules(self.dense, self._level, packs, self._topology)
         weights = self._files.on_device(rules, is_cpu=is_cpu)
         storage = weights.storage
         shapes = self.workload.forward_shapes(

@@ -19,6 +19,7 @@ from mrs.plan.memory.model_facts import ModelFacts, model_facts, weights_format
 from mrs.sizes.quantization import CODED_WEIGHTS, SCALED_CHUNK_WEIGHTS, load_chunk_weights
 from mrs.source.checkpoint import Checkpoint
 from mrs.storage import Storage, StorageRules, resolve_dtype, store
+from mrs.topology import is_expert
 from mrs.units import MIB
 
 #: Temporary bytes per weight that is decoded or encoded; in addition if its tensor has separate
@@ -36,6 +37,8 @@ LayerKind = tuple[Layer, tuple[tuple[str, Storage], ...]]
 class StoredWeights:
     """All parameters as one kind of device stores them; `layer_...` have one entry per layer.
 
+    `expert_bytes` are the part of each layer's bytes that is its routed experts.
+
     `layer_kinds` are indices into `kinds`: layers are of one kind if they have the same spec and
     the matrices of their slots (`mixer.q`) are stored alike. `load_scratch_bytes` is temporary
     memory of the device while weights are loaded. The works are those of a forward pass.
@@ -43,6 +46,7 @@ class StoredWeights:
 
     storage: Mapping[str, Storage]
     layer_bytes: Sequence[int]
+    expert_bytes: Sequence[int]
     non_mapped_bytes: int
     layer_kinds: Sequence[int]
     kinds: Sequence[LayerKind]
@@ -121,11 +125,12 @@ class ModelWeightsInfo:
         storage: dict[str, Storage] = {}
         load_scratch_bytes = 0
         for kind, parameters in self._kinds:
-            stored = store(parameters[0], kind.formats, rules)
-            storage.update(dict.fromkeys((p.name for p in parameters), stored))
-            scratch_bytes = kind.load_scratch_bytes(stored, is_cpu=is_cpu)
-            load_scratch_bytes = max(load_scratch_bytes, scratch_bytes)
-        layer_bytes = [0] * len(self.spec.layers)
+            for own_rules, group in _by_rules(parameters, rules).items():
+                stored = store(group[0], kind.formats, own_rules)
+                storage.update(dict.fromkeys((p.name for p in group), stored))
+                scratch_bytes = kind.load_scratch_bytes(stored, is_cpu=is_cpu)
+                load_scratch_bytes = max(load_scratch_bytes, scratch_bytes)
+        layer_bytes, expert_bytes = [0] * len(self.spec.layers), [0] * len(self.spec.layers)
         slots: list[list[tuple[str, Storage]]] = [[] for _ in self.spec.layers]
         non_mapped_bytes = 0
         for parameter in self.parameters:
@@ -134,6 +139,8 @@ class ModelWeightsInfo:
                 non_mapped_bytes += stored.size_bytes
                 continue
             layer_bytes[layer] += stored.size_bytes
+            if is_expert(parameter.name):
+                expert_bytes[layer] += stored.size_bytes
             if parameter.role == "matrix":
                 slot = parameter.name.split(".", 2)[2].removesuffix(".weight")
                 slots[layer].append((slot, stored))
@@ -143,6 +150,7 @@ class ModelWeightsInfo:
         return StoredWeights(
             storage=storage,
             layer_bytes=layer_bytes,
+            expert_bytes=expert_bytes,
             non_mapped_bytes=non_mapped_bytes,
             layer_kinds=[kinds[layer] for layer in layers],
             kinds=list(kinds),
@@ -150,6 +158,18 @@ class ModelWeightsInfo:
             layer_work=works,
             non_mapped_work=non_mapped_work,
         )
+
+
+def _by_rules(
+    parameters: Sequence[Parameter], rules: StorageRules
+) -> dict[StorageRules, Sequence[Parameter]]:
+    """The parameters of each set of rules; only a topology makes several."""
+    if rules.topology is None:
+        return {rules: parameters}
+    found: dict[StorageRules, list[Parameter]] = {}
+    for parameter in parameters:
+        found.setdefault(rules.of(parameter), []).append(parameter)
+    return dict(found)
 
 
 class _ParameterKind(NamedTuple):

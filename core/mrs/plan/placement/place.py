@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from mrs.devices.bandwidth import bandwidth_of
 from mrs.devices.device import Device, DeviceMemory, placement_devices
-from mrs.errors import DoesNotFit
+from mrs.errors import DoesNotFit, UsageError
 from mrs.plan.cost import decoded_layer_bytes
 from mrs.plan.memory.breakdown import Correction, host_bytes, host_index
 from mrs.plan.memory.device_sizes import DeviceSizes, ModelSizes
 from mrs.plan.placement.fill import fill
 from mrs.plan.placement.layer_map import manual_placement, parse_layer_map
+from mrs.plan.placement.pins import Pins, find_pins
 from mrs.plan.placement.placement import Demand, Placement
 from mrs.request import RunRequest
 
@@ -35,19 +36,52 @@ def place(
     breakdown shows the missing bytes. UsageError for an impossible layer map.
     """
     count = len(sizes.spec.layers)
+    pins = find_pins(request.topology, sizes.parameters, count, devices)
     if request.layer_map is not None:
+        if pins.layers:
+            raise UsageError(
+                "the topology and -n both give devices to layers",
+                hint="give devices in one of them",
+            )
         memories = [device.memory for device in devices]
-        return manual_placement(parse_layer_map(request.layer_map), count, memories)
+        manual = manual_placement(parse_layer_map(request.layer_map), count, memories)
+        return pins.applied(manual, devices)
+    if len(pins.layers) == count:
+        return pins.applied(Placement([(0, count)]), devices)
     candidates = _memories(sizes, devices)
+    if pins:
+        candidates = _without_pinned(sizes, devices, candidates, pins)
     if not request.cpu_spill and candidates[0].kind != "cpu":
         candidates = [memory for memory in candidates if memory.kind != "cpu"]
     considered = devices[: len(candidates)]
     try:
-        return _placed(request, sizes, considered, candidates, corrections)
+        placement = _placed(request, sizes, considered, candidates, corrections, pins)
     except DoesNotFit:
         last = replace(candidates[-1], available_bytes=_UNLIMITED_BYTES)
         request = replace(request, strategy="fill")
-        return _placed(request, sizes, considered, [*candidates[:-1], last], corrections)
+        memories = [*candidates[:-1], last]
+        placement = _placed(request, sizes, considered, memories, corrections, pins)
+    return pins.applied(placement, devices)
+
+
+def _without_pinned(
+    sizes: ModelSizes, devices: Sequence[Device], memories: Sequence[DeviceMemory], pins: Pins
+) -> list[DeviceMemory]:
+    """The memories minus what a topology puts there, weights and caches."""
+    pinned_bytes = [0] * len(devices)
+    for layer, index in pins.layers.items():
+        on = sizes.on(devices[index])
+        experts = sizes.on(devices[pins.experts.get(layer, index)])
+        pinned_bytes[index] += on.layer_bytes[layer] - on.weights.expert_bytes[layer]
+        pinned_bytes[index] += on.kv_bytes[layer]
+        pinned_bytes[pins.experts.get(layer, index)] += experts.weights.expert_bytes[layer]
+    for layer, index in pins.experts.items():
+        if layer not in pins.layers:
+            pinned_bytes[index] += sizes.on(devices[index]).weights.expert_bytes[layer]
+    return [
+        replace(memory, available_bytes=max(0, memory.available_bytes - size_bytes))
+        for memory, size_bytes in zip(memories, pinned_bytes, strict=False)
+    ]
 
 
 def charged_memory(
@@ -78,17 +112,18 @@ def _placed(
     devices: Sequence[Device],
     memories: Sequence[DeviceMemory],
     corrections: Mapping[str, Correction],
+    pins: Pins,
 ) -> Placement:
     """The strategy's placement; repeated without the first devices if they got no layer.
 
     A strategy charges embedding and head only to the first device of the list. If that device gets
     no layer, they are stored on the next one, which must then be charged.
     """
-    placement = _strategy(request, sizes, devices, memories, corrections)
+    placement = _strategy(request, sizes, devices, memories, corrections, pins)
     first = placement.first_device
     if first == 0 or request.strategy == "fastest":
         return placement
-    rest = _placed(request, sizes, devices[first:], memories[first:], corrections)
+    rest = _placed(request, sizes, devices[first:], memories[first:], corrections, pins)
     layers = [(index + first, layers) for index, layers in rest.layers]
     return Placement(layers, placement.warnings[:first] + rest.warnings)
 
@@ -99,10 +134,22 @@ def _strategy(
     devices: Sequence[Device],
     memories: Sequence[DeviceMemory],
     corrections: Mapping[str, Correction],
+    pins: Pins,
 ) -> Placement:
-    sizes = model.on(devices[0])
+    reduced: dict[int, DeviceSizes] = {}
+
+    def on(device: Device) -> DeviceSizes:
+        """The sizes of what is not pinned; the same object for devices with the same sizes."""
+        found = model.on(device)
+        if not pins:
+            return found
+        if id(found) not in reduced:
+            reduced[id(found)] = found.without(pins.layers, pins.experts)
+        return reduced[id(found)]
+
+    sizes = on(devices[0])
     charged = [
-        _charged(sizes, model.on(device), memory, corrections.get(device.label))
+        _charged(sizes, on(device), memory, corrections.get(device.label))
         for device, memory in zip(devices, memories, strict=True)
     ]
     demand = Demand(
@@ -120,16 +167,16 @@ def _strategy(
         from mrs.plan.placement.fastest import fastest
 
         bandwidths = [bandwidth_of(device) for device in devices]
-        return fastest(demand, charged, bandwidths, token_reads(model, sizes))
+        return fastest(demand, charged, bandwidths, token_reads(model, sizes, pins))
     return fill(demand, charged)
 
 
-def token_reads(model: ModelSizes, sizes: DeviceSizes) -> TokenReads:
+def token_reads(model: ModelSizes, sizes: DeviceSizes, pins: Pins) -> TokenReads:
     """Bytes that one token reads: weights, the cache of one sequence, and the head."""
     from mrs.plan.placement.token_time import TokenReads
 
     head = sizes.storage["embedding.weight" if model.spec.tied_head else "head.weight"]
-    weights = decoded_layer_bytes(model.parameters, model.spec, sizes.storage)
+    weights = decoded_layer_bytes(model.parameters, model.spec, sizes.storage, pins.experts)
     layers = [w + kv for w, kv in zip(weights, model.sequence_kv_bytes, strict=True)]
     return TokenReads(layers, head.size_bytes)
 

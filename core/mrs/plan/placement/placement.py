@@ -7,7 +7,7 @@ on the first device that has layers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mrs.devices.device import DeviceMemory
@@ -19,11 +19,13 @@ class Placement:
     """Consecutive layers on devices.
 
     `layers` has `(device_index, layer_count)` in the order of the layers; the index is into the
-    strategy's list of devices. `warnings` are lines for the user.
+    strategy's list of devices. `warnings` are lines for the user. `experts` has the device index
+    of the experts of each layer that are on another device than their layer.
     """
 
     layers: list[tuple[int, int]]
     warnings: list[str] = field(default_factory=list)
+    experts: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def layer_devices(self) -> list[int]:

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from mrs.isq import isq_name
 from mrs.plan.largest import largest
-from mrs.plan.placement.placement import Placement
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
 from mrs.plan.report.search import MOST_SEQUENCES
@@ -32,7 +31,7 @@ def conversations_at_once(planner: Planner, request: RunRequest, plan: Plan) -> 
     )
 
     def with_batch(count: int) -> Plan:
-        return planner.plan(replace(settled, max_batch_size=count), Placement(plan.runs))
+        return planner.plan(replace(settled, max_batch_size=count), plan.placement)
 
     planned = plan.workload.batch
     most = max(planned, min(_bound(plan), MOST_SEQUENCES))

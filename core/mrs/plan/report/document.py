@@ -69,6 +69,7 @@ def to_document(
             "isq": plan.isq,
             "strategy": plan.strategy,
             "conversations_at_once": at_once or None,
+            **({"topology": plan.topology.to_json()} if plan.topology else {}),
         },
         "fits": plan.fits,
         "missing_bytes": plan.missing_bytes,
@@ -81,9 +82,14 @@ def to_document(
         "vision": None if plan.vision is None else asdict(plan.vision),
         "draft_model": None if plan.draft is None else _draft(plan.draft),
         "layers": [
-            {"device": plan.devices[index].label, "weight_bytes": weights, "kv_bytes": kv}
-            for index, weights, kv in zip(
-                plan.layer_devices, plan.layer_bytes, plan.kv_bytes, strict=True
+            {
+                "device": plan.devices[index].label,
+                "weight_bytes": weights,
+                "kv_bytes": kv,
+                **_experts(plan, layer),
+            }
+            for layer, (index, weights, kv) in enumerate(
+                zip(plan.layer_devices, plan.layer_bytes, plan.kv_bytes, strict=True)
             )
         ],
         "binding": {**asdict(bound), "text": bound.text},
@@ -123,6 +129,12 @@ def _draft(plan: Plan) -> dict[str, Any]:
         "weights_format": plan.weights_format,
         "context_tokens": plan.workload.context_tokens,
     }
+
+
+def _experts(plan: Plan, layer: int) -> dict[str, str]:
+    """The device of a layer's experts, if it is not that of the layer."""
+    index = plan.expert_devices.get(layer)
+    return {} if index is None else {"experts_device": plan.devices[index].label}
 
 
 def _device(device: Device, breakdown: MemoryBreakdown, prefix_bytes: int) -> dict[str, Any]:

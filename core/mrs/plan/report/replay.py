@@ -21,6 +21,7 @@ from mrs.plan.planner import Planner
 from mrs.plan.report.document import VERSION
 from mrs.request import PagedRequest, RunRequest
 from mrs.storage import DTYPE_NAMES
+from mrs.topology import Topology, topology_of
 from mrs.units import human_bytes
 
 _logger = logging.getLogger(__name__)
@@ -56,17 +57,31 @@ def _replay(planner: Planner, request: RunRequest, saved: Mapping[str, Any], whe
         strategy=planned["strategy"],
         paged=_paged(planned["kv_cache"]),
         layer_map=None,
+        topology=_topology(planned.get("topology"), where),
     )
     indices = _devices(planner.devices, saved, where)
-    labels = [layer["device"] for layer in saved["layers"]]
+    layers = saved["layers"]
+    labels = [layer["device"] for layer in layers]
     if len(labels) != len(planner.description.spec.layers):
         raise ValueError(f"{len(labels)} layers")
     runs = [(indices[label], len(list(group))) for label, group in groupby(labels)]
-    plan = planner.plan(settled, Placement(runs))
+    experts = {
+        n: indices[layer["experts_device"]]
+        for n, layer in enumerate(layers)
+        if "experts_device" in layer
+    }
+    plan = planner.plan(settled, Placement(runs, experts=experts))
     _check_bytes(plan, saved, where)
     for flag, value in contradictions(request, plan):
         _logger.warning("%s is ignored: the plan in %s has %s", flag, where, value)
     return plan
+
+
+def _topology(saved: Sequence[Mapping[str, str]] | None, where: str) -> Topology | None:
+    """What quantized single layers and tensors."""
+    if not saved:
+        return None
+    return topology_of({rule["selector"]: {"isq": rule["isq"]} for rule in saved}, where)
 
 
 def _paged(saved: Mapping[str, Any]) -> PagedRequest:
@@ -174,6 +189,7 @@ def _devices(devices: Sequence[Device], saved: Mapping[str, Any], where: str) ->
     """The index of each device that the plan uses; UsageError if one is missing."""
     here = {device.label: index for index, device in enumerate(devices)}
     used = {layer["device"] for layer in saved["layers"]} | {saved["home"]}
+    used |= {layer["experts_device"] for layer in saved["layers"] if "experts_device" in layer}
     for wanted in saved["devices"]:
         label = wanted["label"]
         if label not in used:

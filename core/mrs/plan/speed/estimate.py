@@ -32,7 +32,9 @@ def estimate_speed(
         )
         if sizes.spec.layers[layer].feed_forward.routing is not None:
             past += Work(tensors=ROUTING_STEPS)
-        works[index] += sizes.on(devices[index]).weights.layer_work[layer] + past
+        own, experts = index, placement.experts.get(layer, index)
+        works[own] += sizes.on(devices[own]).weights.layer_work[layer].without_experts + past
+        works[experts] += sizes.on(devices[experts]).weights.layer_work[layer].of_experts
     format_name, kind = _weights_kind(sizes, works, devices[first])
     return SpeedEstimate(
         work=tuple(works),
@@ -40,6 +42,7 @@ def estimate_speed(
         chunk_tokens=sizes.workload.chunk_tokens,
         context_tokens=sizes.workload.context_tokens,
         chosen_share=chosen_share(sizes.spec),
+        expert_hops=2 * len(placement.experts),
         weights_kind=kind,
     )
 

@@ -63,7 +63,8 @@ class SpeedEstimate:
 
     The low end of a range assumes slow rates, and a full cache of `context_tokens` for decoding.
     The high end assumes fast rates, and an empty cache. A prompt begins with an empty cache. A
-    token is routed to the share `chosen_share` of all experts. `weights_kind` is the key of
+    token is routed to the share `chosen_share` of all experts. `expert_hops` are copies to experts
+    that are not on the device of their layer, and back. `weights_kind` is the key of
     measured rates.
     """
 
@@ -73,6 +74,7 @@ class SpeedEstimate:
     context_tokens: int = 1
     chosen_share: float = 1.0
     hop_seconds: float = HOP_SECONDS
+    expert_hops: int = 0
     weights_kind: str = ""
 
     @property
@@ -91,8 +93,13 @@ class SpeedEstimate:
     @property
     def only_device(self) -> int | None:
         """The device, if only one device computes."""
-        working = [index for index, work in enumerate(self.work) if work.tensors]
-        return working[0] if len(working) == 1 else None
+        return self._used[0] if len(self._used) == 1 else None
+
+    @property
+    def _used(self) -> list[int]:
+        """The devices that compute."""
+        works = enumerate(self.work)
+        return [index for index, work in works if work.tensors or work.expert_tensors]
 
     def read_bytes(self, index: int, tokens: int = 1) -> float:
         """Bytes of weights that a pass of `tokens` reads on a device."""
@@ -140,9 +147,10 @@ class SpeedEstimate:
         return seconds
 
     def _pass_seconds(self, tokens: int, end: int, past_share: float) -> float:
-        used = [index for index, work in enumerate(self.work) if work.tensors]
+        used = self._used
         seconds = sum(self._device_seconds(index, tokens, end, past_share) for index in used)
-        return seconds + (len(used) * self.hop_seconds if len(used) > 1 else 0.0)
+        hops = self.expert_hops + (len(used) if len(used) > 1 else 0)
+        return seconds + hops * self.hop_seconds
 
     def _device_seconds(self, index: int, tokens: int, end: int, past_share: float) -> float:
         work, device = self.work[index], self.devices[index]

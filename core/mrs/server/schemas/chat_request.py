@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from msgspec import Meta
 
-from mrs.request import Message, Sampling
+from mrs.request import Effort, Message, Sampling
 from mrs.server.http.errors import ApiError, errors_of
 from mrs.server.schemas.chat_message import ChatMessage, conversation, with_schema
 from mrs.server.schemas.sampling import Positive
 from mrs.server.schemas.structure import StructureFields
 from mrs.tools.tool_request import ToolRequest, read_tools
-
-Effort = Literal["none", "off", "minimal", "low", "medium", "high", "xhigh"]
 
 
 class ChatRequest(StructureFields, kw_only=True):

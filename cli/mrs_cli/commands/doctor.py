@@ -1,0 +1,28 @@
+"""`mrs doctor`: what of the program works on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from mrs.doctor import Check, examine
+from mrs.errors import ExitCode
+from mrs_cli.environment import Environment
+from mrs_cli.parsing.flags.command_flags import OutputFlags
+from mrs_cli.render.safe_text import json_text, printable
+
+
+def run_doctor(environment: Environment, output: OutputFlags) -> ExitCode:
+    """Prints each check as it ends, or all of them as JSON."""
+    if output.json:
+        document = {"checks": [asdict(check) for check in examine()]}
+        environment.stdout.write(json_text(document) + "\n")
+        return ExitCode.DONE
+    for check in examine():
+        environment.stdout.write(printable(_line(check)) + "\n")
+        environment.stdout.flush()
+    return ExitCode.DONE
+
+
+def _line(check: Check) -> str:
+    cure = f"; {check.cure}" if check.cure else ""
+    return f"{check.state:<5}{check.name:<17}{check.found}{cure}"

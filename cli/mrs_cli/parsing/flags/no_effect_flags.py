@@ -1,0 +1,45 @@
+"""Flags of mistral.rs that are accepted, so that its scripts run, and that change nothing here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Annotated
+
+from typer import Option
+
+_ignored = partial(Option, hidden=True)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NoEffectFlags:
+    """Flags without effect; `NO_EFFECT` has the reason of each."""
+
+    max_num_batched_tokens: Annotated[int | None, _ignored("--max-num-batched-tokens")] = None
+    max_decode_steps_before_prefill: Annotated[
+        int | None, _ignored("--max-decode-steps-before-prefill")
+    ] = None
+    prompt_batchsize: Annotated[int | None, _ignored("--prompt-batchsize")] = None
+    throughput: Annotated[bool, _ignored("--throughput")] = False
+    no_ui: Annotated[bool, _ignored("--no-ui")] = False
+
+
+#: Why each of these flags has no effect.
+NO_EFFECT = {
+    "--max-num-batched-tokens": "a forward pass computes at most 512 tokens of prompts",
+    "--max-decode-steps-before-prefill": "every step decodes all replies and computes a part of a "
+    "prompt; see --target-inter-token-ms",
+    "--prompt-batchsize": "prompts are computed in chunks of at most 512 tokens",
+    "--throughput": "-v prints the speed of each reply",
+    "--no-ui": "the page at / is part of the server, and needs the key as any client does",
+}
+
+
+def without_effect(flags: NoEffectFlags) -> list[str]:
+    """One line for each flag that was given and has no effect."""
+    names = {f"--{each.name.replace('_', '-')}": each for each in fields(NoEffectFlags)}
+    return [
+        f"{flag} has no effect: {NO_EFFECT[flag]}"
+        for flag, each in names.items()
+        if getattr(flags, each.name) != each.default
+    ]

@@ -1,0 +1,65 @@
+"""What mistral.rs has and `mrs` has not: refused by name, with the way out."""
+
+from __future__ import annotations
+
+_TOOLS = "give tools in the requests to the server; the client runs them"
+_GGML = "convert the file to GGUF with llama.cpp's convert_llama_ggml_to_gguf.py"
+_ADAPTER = "merge the adapter with peft's merge_and_unload(), and load the merged model"
+_XLORA = "load the base model alone, or a model with the adapter merged into it"
+_SLICE = "load a checkpoint of that size"
+_SEARCH = "let the client search, and put what it found into the messages"
+_TOML = "give its settings as flags: mrs -m ID --isq q4k"
+_UQFF = "use --isq, or a GGUF file"
+_DRAFT = "leave it out: the reply is the same"
+_TOPOLOGY = "leave it out, or give each layer its --topology"
+_MEDIA = "use a text or a vision model"
+
+#: Flags, and what to do instead.
+FLAGS = {
+    **dict.fromkeys(("--video", "--audio"), "give images of it with --image"),
+    **dict.fromkeys(
+        ("--enable-search", "--search-embedding-model", "--search-bert-model"), _SEARCH
+    ),
+    **dict.fromkeys(("--mcp-port", "--mcp-config", "--max-tool-rounds"), _TOOLS),
+    **dict.fromkeys(
+        ("--agent", "--enable-code-execution", "--enable-shell", "--skills-dir"), _TOOLS
+    ),
+    **dict.fromkeys(("--agent-permission", "--sandbox"), _TOOLS),
+    **dict.fromkeys(("--lora", "--enable-lora", "--adapter", "--adapter-model-id"), _ADAPTER),
+    **dict.fromkeys(("--lora-max-adapters", "--lora-max-rank", "--lora-max-bytes"), _ADAPTER),
+    **dict.fromkeys(("--legacy-lora", "--legacy-lora-order", "--order"), _ADAPTER),
+    **dict.fromkeys(("-x", "--xlora", "--xlora-order", "--xlora-model-id"), _XLORA),
+    "--tgt-non-granular-index": _XLORA,
+    **dict.fromkeys(("--matformer-config-path", "--matformer-slice-name"), _SLICE),
+    "--gqa": _GGML,
+    **dict.fromkeys(("--mtp", "--mtp-model", "--mtp-n-predict"), _DRAFT),
+    **dict.fromkeys(("-w", "--write-uqff", "--from-uqff"), _UQFF),
+    **dict.fromkeys(("-o", "--organization", "--isq-organization"), _TOPOLOGY),
+    **dict.fromkeys(("--imatrix", "--calibration-file"), "use a GGUF file that was made with it"),
+    "--truncate-sequence": "the Python API has truncate_sequence=True",
+    "--profile": "mrs tune finds the best quality that fits; --strategy fastest is for speed",
+    "--emit-config": "mrs tune --json > plan.json, and then mrs --plan plan.json",
+    "--dac-model-id": _MEDIA,
+    "--gen-model": _MEDIA,
+}
+
+#: Commands and selectors, and what to do instead.
+COMMANDS = {
+    **dict.fromkeys(("lora", "lora-gguf"), _ADAPTER),
+    **dict.fromkeys(("x-lora", "x-lora-gguf"), _XLORA),
+    **dict.fromkeys(("ggml", "lora-ggml", "x-lora-ggml"), _GGML),
+    **dict.fromkeys(("toml", "from-config"), _TOML),
+    **dict.fromkeys(("diffusion", "speech"), _MEDIA),
+    **dict.fromkeys(("quantize", "uqff"), "use --isq, which quantizes while loading"),
+    "embedding": "serve a text model: mrs serve -m ID answers /v1/embeddings",
+    "login": "hf auth login, or the variable HF_TOKEN",
+    "update": "pip install --upgrade, as the program was installed",
+    "uninstall": "pip uninstall mrs",
+}
+
+
+def way_out(name: str) -> str | None:
+    """What to do instead of a flag or a command that only mistral.rs has."""
+    if name.startswith("--sandbox"):
+        name = "--sandbox"
+    return FLAGS.get(name) or COMMANDS.get(name)

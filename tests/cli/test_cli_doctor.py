@@ -1,0 +1,59 @@
+"""`mrs doctor` and `mrs completions`: each check has a state and a cure."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mrs import doctor
+from mrs_cli.commands.completions import completion
+
+
+@pytest.fixture(autouse=True)
+def _no_measuring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("mrs.devices.bandwidth.measure_host_bandwidth", lambda: 2e10)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+
+
+def test_every_check_that_is_not_well_has_a_cure(run_mrs) -> None:
+    ran = run_mrs("doctor", "--json")
+    checks = json.loads(ran.out)["checks"]
+    assert ran.code == 0
+    assert all(check["cure"] for check in checks if check["state"] != "ok")
+    names = {check["name"] for check in checks}
+    assert {"processor", "native library", "compiler", "memory", "hub", "disk"} <= names
+    hub = next(check for check in checks if check["name"] == "hub")
+    assert hub["state"] == "bad"
+    assert "127.0.0.1" in hub["found"]
+
+
+def test_a_line_for_each_check(run_mrs) -> None:
+    ran = run_mrs("doctor")
+    assert ran.out.count("\n") == len(list(doctor.examine()))
+    assert "20.0 GB/s" in ran.out
+
+
+def test_offline_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    hub = next(check for check in doctor.examine() if check.name == "hub")
+    assert (hub.state, hub.found) == ("note", "offline by HF_HUB_OFFLINE")
+
+
+def test_a_bad_variable_is_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "nonsense")
+    hub = next(check for check in doctor.examine() if check.name == "hub")
+    assert (hub.state, hub.found) == ("bad", "HF_ENDPOINT is not a web address")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell(run_mrs, shell: str) -> None:
+    assert run_mrs("completions", shell).out == completion(shell)
+
+
+def test_tune_is_the_search_of_the_plan(run_mrs) -> None:
+    ran = run_mrs("tune", "-m", "demo", "--json")
+    assert ran.code == 0
+    assert json.loads(ran.out)["solved"]["goal"] == "isq"
