@@ -22,6 +22,8 @@ _HALVES: dict[str, tuple[int, ...]] = {
 }
 
 FLOAT_DTYPES = {"F16": torch.float16, "BF16": torch.bfloat16}
+#: Formats of this project, without codes that are not a number.
+_GROUPED = tuple(GROUPED_DECODERS)
 
 
 def random_blocks(name: str, rows: int, columns: int, seed: int = 0, scale: float = 1e-3) -> Tensor:
