@@ -188,7 +188,7 @@ def test_searched_levels_and_their_speed(run_mrs, big: str) -> None:
     assert re.fullmatch(r"tried: --isq q8_0: .* tokens/s, fits \u2190", rows[1])
 
 
-def test_weights_that_are_widened_and_kv_that_stops_growing(run_mrs, tmp_path: Path) -> None:
+def test_weights_of_few_bits_and_kv_that_stops_growing(run_mrs, tmp_path: Path) -> None:
     folder = write_few_bits(tmp_path / "gpt-oss", GPT_OSS)
     command = ("plan", "--dry-run", "--device", "cpu=64GiB", "-m", str(folder))
     lines = run_mrs(*command).out.splitlines()

@@ -75,6 +75,10 @@ class WeightScheme:
         """The layout of a weight of so many columns; Misfit if its headers are inconsistent."""
         raise NotImplementedError
 
+    def label(self, bits: int) -> str:
+        """What a plan calls the scheme: `GPTQ 4-bit`, or `FP8`."""
+        return self.name if self.name[-1].isdigit() else f"{self.name} {bits}-bit"
+
     def tensor(self, role: str, weight: str) -> str:
         suffix = self.suffixes[role]
         base = weight.removesuffix(".weight") if suffix.startswith(".") else weight

@@ -174,7 +174,7 @@ class _ParameterKind(NamedTuple):
             else:
                 layout = piece.packed.layout(tensors, parameter.columns)
                 format = layout.format
-                scheme = f"{piece.packed.scheme.name} {layout.bits}-bit"
+                scheme = piece.packed.scheme.label(layout.bits)
                 file_bytes += piece.packed.file_bytes(tensors) * rows // layout.rows
                 is_permuted |= layout.is_permuted
             formats.append(format)

@@ -44,7 +44,7 @@ def conversions(plan: Plan) -> list[Conversion]:
     for name, kept in plan.storage.items():
         stored = plan.stored[name]
         is_same = stored.format.name == kept.format.name
-        if stored.scheme or not is_same:
+        if not is_same or stored.scheme not in ("", kept.format.name):
             key = stored.scheme or stored.format.name, kept.format.name, is_same
             file_bytes, kept_bytes = sums.get(key, (0, 0))
             sums[key] = file_bytes + stored.size_bytes, kept_bytes + kept.size_bytes
