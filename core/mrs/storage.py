@@ -28,15 +28,19 @@ Form = Literal["plain", "packed", "blocks"]
 class Storage:
     """The format, exact size and layout of one parameter in memory.
 
-    If `is_permuted`, columns are sorted by group, and an index of 4 bytes for each says which is
-    which. `scheme` is set for what a file stores in several tensors.
+    `order_bytes` is the part for the indices of columns that are sorted by group. `scheme` is set
+    for what a file stores in several tensors.
     """
 
     format: Format
     size_bytes: int
     form: Form = "plain"
-    is_permuted: bool = False
+    order_bytes: int = 0
     scheme: str = ""
+
+    @property
+    def is_permuted(self) -> bool:
+        return self.order_bytes > 0
 
 
 def resolve_dtype(wanted: str, stored: Mapping[Format, int]) -> Format:
@@ -88,7 +92,8 @@ def store(
     found = _store(parameter.role, parameter.shape, frozenset(stored), rules)
     if not is_permuted or found.form == "plain":
         return found
-    return replace(found, size_bytes=found.size_bytes + 4 * parameter.columns, is_permuted=True)
+    order_bytes = 4 * parameter.columns
+    return replace(found, size_bytes=found.size_bytes + order_bytes, order_bytes=order_bytes)
 
 
 @lru_cache(maxsize=1024)

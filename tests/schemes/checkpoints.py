@@ -1,4 +1,4 @@
-"""Tiny models whose projections are quantized, and the same with the values that these stand for."""
+"""Tiny models whose projections are quantized, and the same with the values that these mean."""
 
 from __future__ import annotations
 

@@ -85,19 +85,36 @@ SCHEMES = (
     _packed("4-order", 4, 32, order=True),
     _packed("8", 8, -1),
     _tensors("int8", "int-quantized", plain_ints, "compressed-tensors 8-bit", num_bits=8),
-    _tensors("fp8", "float-quantized", float8(".weight_scale", "row", torch.bfloat16), "FP8", **_FLOAT8),
+    _tensors(
+        "fp8", "float-quantized", float8(".weight_scale", "row", torch.bfloat16), "FP8", **_FLOAT8,
+    ),
     _tensors(
         "fp8-block", "float-quantized", float8(".weight_scale", "tile"), "FP8",
         **_FLOAT8, strategy="block", block_structure=[128, 128],
     ),
     _tensors("nvfp4", "nvfp4-pack-quantized", nvfp4, "NVFP4", num_bits=4, type="float"),
     _tensors("mxfp4", "mxfp4-pack-quantized", mxfp4, "MXFP4", num_bits=4, type="float"),
-    Scheme("fp8-tensor", {**_FP8, "weight_block_size": None}, float8(".weight_scale_inv", "tensor", torch.bfloat16), "FP8"),
-    Scheme("fp8-tile", {**_FP8, "weight_block_size": [128, 128]}, float8(".weight_scale_inv", "tile"), "FP8"),
+    Scheme(
+        "fp8-tensor", {**_FP8, "weight_block_size": None},
+        float8(".weight_scale_inv", "tensor", torch.bfloat16), "FP8",
+    ),
+    Scheme(
+        "fp8-tile", {**_FP8, "weight_block_size": [128, 128]},
+        float8(".weight_scale_inv", "tile"), "FP8",
+    ),
     Scheme("fbgemm", {"quant_method": "fbgemm_fp8"}, float8(".weight_scale", "row"), "FP8"),
-    Scheme("modelopt", {"quant_method": "modelopt", "quant_algo": "FP8"}, float8(".weight_scale", "tensor"), "FP8"),
-    Scheme("bnb-nf4", {**_BNB, "load_in_4bit": True}, table4(is_nested=False), "bitsandbytes 4-bit"),
-    Scheme("bnb-nested", {**_BNB, "load_in_4bit": True}, table4(is_nested=True), "bitsandbytes 4-bit"),
+    Scheme(
+        "modelopt", {"quant_method": "modelopt", "quant_algo": "FP8"},
+        float8(".weight_scale", "tensor"), "FP8",
+    ),
+    Scheme(
+        "bnb-nf4", {**_BNB, "load_in_4bit": True},
+        table4(is_nested=False), "bitsandbytes 4-bit",
+    ),
+    Scheme(
+        "bnb-nested", {**_BNB, "load_in_4bit": True},
+        table4(is_nested=True), "bitsandbytes 4-bit",
+    ),
     Scheme("bnb-int8", {**_BNB, "load_in_8bit": True}, row_ints, "bitsandbytes 8-bit"),
     _hqq(4, 64),
     _hqq(8, 128),

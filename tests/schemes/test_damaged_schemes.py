@@ -28,7 +28,7 @@ def refused(folder: Path, exit_code: ExitCode, *words: str) -> None:
 
 
 def changed(made: Path, folder: Path, tensors: dict[str, Any], **config: Any) -> Path:
-    """A copy with other tensors (None: without it) and other values of the quantization's config."""
+    """A copy with other tensors, without those that are None, and with another config."""
     values = json.loads((made / "config.json").read_text())
     key = "quantization_config" if "quantization_config" in values else "quantization"
     values[key] = {**values[key], **config}

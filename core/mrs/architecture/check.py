@@ -13,6 +13,8 @@ from mrs.architecture.weight_scheme import PackedWeight, TensorHeader
 from mrs.errors import NotReadable, Unsupported
 
 Tensors = Mapping[str, TensorHeader]
+#: Formats of GGUF that are no weights.
+_INTEGERS = ("I8", "I16", "I32", "I64")
 
 
 def check_tensors(
@@ -76,7 +78,13 @@ def _check(read: _Read, tensor: str, tensors: Tensors, where: str) -> None:
             where=where,
             hint="the file is incomplete or belongs to another architecture",
         )
-    found = tensors[tensor].shape
+    found, format = tensors[tensor].shape, tensors[tensor].format
+    if format.ggml_type is None or format.name in _INTEGERS:
+        raise NotReadable(
+            f"the tensor {tensor!r} has values of type {format.name} without scales",
+            where=where,
+            hint="the file is incomplete, or its config lacks the quantization",
+        )
     if not _is_readable(found, expected, piece.transposed):
         raise _wrong_shape(tensor, found, expected, where)
 

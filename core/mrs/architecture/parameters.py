@@ -61,7 +61,7 @@ def list_vision_parameters(
     """
     from mrs.architecture.vision_slots import vision_slots
 
-    bind = _Binding(names, tensors, transforms)
+    bind = _Binding(names, tensors, transforms, Quantization())
     modules = (vision.tower, vision.projector)
     slots = [slot for module in modules for slot in vision_slots(module, hidden_size)]
     parameters = list(bind.slots(slots, "vision.", "", None))
@@ -125,7 +125,7 @@ class _Binding:
     names: Mapping[str, str]
     tensors: Collection[str]
     transforms: Mapping[WeightKind, WeightTransform]
-    quantization: Quantization = Quantization()
+    quantization: Quantization
 
     def slots(
         self, slots: Sequence[Slot], own_prefix: str, file_prefix: str, layer: int | None

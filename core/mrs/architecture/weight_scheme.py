@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import prod
 from typing import ClassVar, NamedTuple, Protocol
 
 from mrs.errors import NotReadable
@@ -155,10 +156,7 @@ def matrix_shape(parts: Parts, role: str) -> tuple[int, int]:
     shape = parts[role].shape
     if len(shape) < 2 or 0 in shape:
         raise Misfit(role, f"has shape {list(shape)}, which is no matrix")
-    rows = 1
-    for size in shape[:-1]:
-        rows *= size
-    return rows, shape[-1]
+    return prod(shape[:-1]), shape[-1]
 
 
 @dataclass(frozen=True)

@@ -130,12 +130,13 @@ class Plan:
 
     @cached_property
     def weights_format(self) -> str:
-        """The formats of most weights in memory, and the scheme of most weights in the files."""
+        """The formats of most weights in memory, and the scheme of most that had one in files."""
         schemes = Counter[str]()
         for each in self.stored.values():
-            schemes[each.scheme] += each.size_bytes
-        (scheme, _), *_ = schemes.most_common(1) or [("", 0)]
-        return weights_format(self.storage) + (f" from {scheme}" if scheme else "")
+            if each.scheme:
+                schemes[each.scheme] += each.size_bytes
+        names = [f" from {scheme}" for scheme, _ in schemes.most_common(1)]
+        return weights_format(self.storage) + "".join(names)
 
     def weight_bytes(self) -> dict[int, int]:
         """Bytes of weights by device index, for the devices that hold any."""

@@ -1,4 +1,4 @@
-"""Groups of weights with float32 scales: integer codes with a minimum (INT), and 8-bit floats (FP8).
+"""Groups of weights with float32 scales: integers with a minimum (INT), and 8-bit floats (FP8).
 
 | format   | block                                             | value                  |
 | -------- | ------------------------------------------------- | ---------------------- |

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 from mrs.architecture.config import Config
@@ -29,22 +30,19 @@ class TableCodes(WeightScheme):
     optional = ("outer largest", "outer table")
     unused = ("state nf4", "state fp4")
     suffixes: ClassVar[Mapping[str, str]] = {
-        "codes": "",
-        "largest": ".absmax",
-        "table": ".quant_map",
-        "outer largest": ".nested_absmax",
-        "outer table": ".nested_quant_map",
-        "state nf4": ".quant_state.bitsandbytes__nf4",
-        "state fp4": ".quant_state.bitsandbytes__fp4",
+        "codes": ".weight",
+        "largest": ".weight.absmax",
+        "table": ".weight.quant_map",
+        "outer largest": ".weight.nested_absmax",
+        "outer table": ".weight.nested_quant_map",
+        "state nf4": ".weight.quant_state.bitsandbytes__nf4",
+        "state fp4": ".weight.quant_state.bitsandbytes__fp4",
     }
 
     def layout(self, parts: Parts, columns: int) -> Layout:
-        size = 1
-        for count in parts["codes"].shape:
-            size *= count
-        values = 2 * size * parts["codes"].format.block_bytes
+        values = 2 * prod(parts["codes"].shape) * parts["codes"].format.block_bytes
         rows, rest = divmod(values, columns)
-        (blocks,) = parts["largest"].shape or (1,)
+        blocks = prod(parts["largest"].shape)
         if rest or not blocks or values % blocks:
             raise Misfit("codes", f"has {values} values in {blocks} blocks, not rows of {columns}")
         require(parts, "codes", ("U8", "BF16", "F16", "F32"))

@@ -27,7 +27,10 @@ _BITS = (4, 8, 2)
 
 @dataclass(frozen=True)
 class PackedInts(WeightScheme):
-    """Codes of 32-bit words along the inputs. A weight is scale * (code - zero)."""
+    """Codes in words of 32 bits along the inputs. A weight is scale * (code - zero).
+
+    `bits` is None if they differ between weights.
+    """
 
     name = "compressed-tensors"
     suffixes: ClassVar[Mapping[str, str]] = {
@@ -42,7 +45,7 @@ class PackedInts(WeightScheme):
     optional = ("zeros", "order")
     unused = ("shape", "input")
 
-    bits: int
+    bits: int | None
 
     def layout(self, parts: Parts, columns: int) -> Layout:
         rows, words = matrix_shape(parts, "codes")
@@ -107,12 +110,14 @@ def read_compressed_tensors(config: Config) -> Quantization:
             "compressed-tensors with rotated or sparse weights are not supported",
             where=config.where,
         )
-    schemes = []
+    schemes: list[WeightScheme] = []
     for name, values in config.mapping("config_groups").items():
         if not isinstance(values, dict):
             raise NotReadable(f"{name} = {values!r} is not an object", where=config.where)
         group = Config(values, config.where)
         schemes.append(_scheme(group, group.text("format", config.text("format", ""))))
+    if len({scheme for scheme in schemes if isinstance(scheme, PackedInts)}) > 1:
+        schemes = [PackedInts(None) if isinstance(each, PackedInts) else each for each in schemes]
     return Quantization(tuple(dict.fromkeys(schemes)))
 
 

@@ -1,4 +1,4 @@
-"""4-bit floats (e2m1) in small groups: MXFP4 as gpt-oss ships it, and as llm-compressor writes it."""
+"""4-bit floats (e2m1) in small groups: MXFP4 of gpt-oss, MXFP4 and NVFP4 of llm-compressor."""
 
 from __future__ import annotations
 

@@ -26,10 +26,8 @@ class Conversion:
 
     @property
     def verb(self) -> str:
-        if self.is_exact:
-            return "repacked"
         if FORMATS[self.kept].is_quantized:
-            return "quantized"
+            return "repacked" if self.is_exact else "quantized"
         return "widened" if self.memory_bytes > self.file_bytes else "narrowed"
 
 
