@@ -67,6 +67,7 @@ def same_bytes(name: str, rows: int, columns: int, codes: int, half: int) -> Ten
         split[..., place : place + 2] = np.array([half], np.uint16).view(np.uint8)
     for place in _float_places(name):
         value = np.array([half], np.uint16).view(np.float16).astype("<f4")
+        value *= 0.5 if place else 1  # a minimum that makes no weight zero
         split[..., place : place + 4] = value.view(np.uint8)
     if name == "MXFP4":
         split[..., 0] = {0x0001: 2, 0x03FF: 100, 0x7BFF: 140}[half]
