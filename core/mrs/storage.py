@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -27,11 +27,21 @@ Form = Literal["plain", "packed", "blocks"]
 
 @dataclass(frozen=True)
 class Storage:
-    """The format, exact size and layout of one parameter in memory."""
+    """The format, exact size and layout of one parameter in memory.
+
+    `order_bytes` is the part for the indices of columns that are sorted by group. `scheme` is set
+    for what a file stores in several tensors.
+    """
 
     format: Format
     size_bytes: int
     form: Form = "plain"
+    order_bytes: int = 0
+    scheme: str = ""
+
+    @property
+    def is_permuted(self) -> bool:
+        return self.order_bytes > 0
 
 
 def resolve_dtype(wanted: str, stored: Mapping[Format, int]) -> Format:
@@ -82,19 +92,30 @@ def isq_rules(topology: Topology | None) -> Topology | None:
     return found
 
 
-def store(parameter: Parameter, stored: Sequence[Format], rules: StorageRules) -> Storage:
+def store(
+    parameter: Parameter,
+    stored: Sequence[Format],
+    rules: StorageRules,
+    *,
+    is_permuted: bool = False,
+) -> Storage:
     """How a parameter is stored whose pieces have the formats `stored` in the file.
 
     Vectors are float32. A matrix gets the format of `--isq` or of the file if that is the same for
     all of its pieces, else the dense format. On a CPU with native kernels, formats that these
     kernels do not support become dense too, because decoding them for every token would take most
-    of the time. Raises NotReadable for a quantized vector.
+    of the time. `is_permuted` says whether the file quantizes groups of columns that are not
+    adjacent. Raises NotReadable for a quantized vector.
     """
     if parameter.role == "vector" and any(format.is_quantized for format in stored):
         raise NotReadable(
             f"the vector {parameter.pieces[0].tensor!r} is quantized, which is not supported"
         )
-    return _store(parameter.role, parameter.shape, frozenset(stored), rules)
+    found = _store(parameter.role, parameter.shape, frozenset(stored), rules)
+    if not is_permuted or found.form == "plain":
+        return found
+    order_bytes = 4 * parameter.columns
+    return replace(found, size_bytes=found.size_bytes + order_bytes, order_bytes=order_bytes)
 
 
 @lru_cache(maxsize=1024)

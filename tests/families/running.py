@@ -47,13 +47,18 @@ def load(
     dtype: Dtype = "f32",
     devices: Sequence[torch.device] = (CPU,),
     isq: str | None = None,
+    packs: bool | None = None,
 ) -> Loaded:
-    """The layers are spread over `devices` in equal runs; the rest sits on the first."""
+    """The layers are spread over `devices` in equal runs; the rest sits on the first.
+
+    `packs` says whether quantized weights are packed for the native kernels, if there are any; by
+    default, only those that are quantized while loading.
+    """
     checkpoint = open_checkpoint(source)
     description = describe(checkpoint)
     request = RunRequest(source, dtype=dtype, isq=isq, cpu=True, max_seq_len=PLANNED_TOKENS)
     host = probe_devices(what_if=(), cpu_only=True)
-    packs = isq is not None and is_available()
+    packs = is_available() and (isq is not None if packs is None else packs)
     made = make_plan(request, ModelWeightsInfo(checkpoint, description), host, cpu_packs=packs)
     weights, decoder = planned_decoder(checkpoint, description, made, devices)
     return Loaded(description, made, weights, decoder)

@@ -135,10 +135,9 @@ def test_fp4_blocks(tmp_path: Path, references) -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"weight_block_size": None}, "weight_block_size"),
-        ({"weight_block_size": [64, 128]}, "weight_block_size"),
         ({"fmt": "e5m2"}, "e5m2"),
-        ({"quant_method": "awq"}, "awq"),
+        ({"scale_fmt": "ue8m0"}, "ue8m0"),
+        ({"quant_method": "eetq"}, "eetq"),
     ],
 )
 def test_other_quantizations_are_refused(

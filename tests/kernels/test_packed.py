@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from packed_blocks import FLOAT_DTYPES, random_blocks, reference_values, same_bytes
+from packed_blocks import EXACT, FLOAT_DTYPES, random_blocks, reference_values, same_bytes
 from torch import Tensor
 
 from mrs.formats import FORMATS
@@ -42,7 +42,7 @@ class TestPackedMatrix:
         blocks = random_blocks(name, ROWS, COLUMNS)
         x = torch.randn(tokens, COLUMNS, generator=torch.Generator().manual_seed(tokens))
         expected = x.double() @ reference_values(name, blocks).double().T
-        limit = 2e-3 if name in FLOAT_DTYPES else 1e-2
+        limit = 2e-3 if name in EXACT else 1e-2
         assert relative_error(packed(name, blocks).matmul(x), expected) < limit
 
     def test_multiplies_decoded_tiles(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ class TestPackedMatrix:
         expected = x.double() @ reference_values(name, blocks).double().T
         result = packed(name, blocks).matmul(x)
         assert result.dtype == torch.bfloat16
-        limit = 2e-3 if name in FLOAT_DTYPES else 1e-2
+        limit = 2e-3 if name in EXACT else 1e-2
         assert relative_error(result, expected) < limit
 
     def test_threads_change_nothing(self, name: str) -> None:

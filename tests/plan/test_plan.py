@@ -212,24 +212,27 @@ def test_every_plan_is_consistent(
         assert planned(growth).fits, "more memory must not be worse"
 
 
-def test_mxfp4_and_fp8_are_widened(tmp_path: Path, planner_of) -> None:
-    """File bytes are those of the folder; in memory every matrix takes two bytes a value."""
+def test_mxfp4_and_fp8_keep_their_bits(tmp_path: Path, planner_of) -> None:
+    """File bytes are those of the folder; in memory, FP8 has a scale for each 128 columns."""
     fp8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
-    for stored, config in (
-        ("MXFP4", GPT_OSS),
-        ("F8_E4M3", {**SMALL_LLAMA, "quantization_config": fp8}),
+    for stored, config, growth in (
+        ("MXFP4", GPT_OSS, 0),
+        ("FP8", {**SMALL_LLAMA, "quantization_config": fp8}, 4 / 128),
     ):
         folder = write_few_bits(tmp_path / stored, config)
         planner, request = planner_of(folder, "cpu=64GiB")
         plan = planner.plan(request)
         check(plan)
-        (conversion,) = conversions(plan)
-        assert (conversion.stored, conversion.kept, conversion.verb) == (stored, "BF16", "widened")
         on_disk = (folder / "model.safetensors").stat().st_size
         assert plan.model.file_bytes == pytest.approx(on_disk, rel=1e-4)
-        grown = conversion.memory_bytes - conversion.file_bytes
-        assert memory_bytes(plan) - on_disk == pytest.approx(grown, rel=1e-3)
-        assert "is widened to BF16" in conversion_text(plan)
+        assert plan.weights_format.endswith(f" from {stored}")
+        grown = sum(each.memory_bytes - each.file_bytes for each in conversions(plan))
+        assert memory_bytes(plan) - on_disk == pytest.approx(grown, rel=1e-3, abs=1e-3 * on_disk)
+        for each in conversions(plan):
+            assert (each.stored, each.kept, each.verb) == ("FP8", "FP8_128", "repacked")
+            assert each.memory_bytes == pytest.approx((1 + growth) * each.file_bytes, rel=1e-3)
+            assert "FP8 is repacked to FP8_128" in conversion_text(plan)
+        assert bool(conversions(plan)) == bool(growth)
 
 
 def test_unchanged_weights_have_no_conversion_text(llama_70b: Path, planner_of) -> None:

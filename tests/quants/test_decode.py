@@ -11,7 +11,7 @@ from weight_samples import sample_weights
 
 from mrs.errors import Unsupported
 from mrs.formats import FORMATS
-from mrs.quants import decode, encode, requantize
+from mrs.quants import decode, encode, grouped, requantize
 from mrs.quants.codec import DECODERS
 
 #: Where the half-precision scales of a block lie (IQ1_M scatters its one over four words).
@@ -41,7 +41,7 @@ EDGE_HALVES = [
     0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x83FF, 0x0400, 0x3C00, 0xBC00, 0x7BFF, 0xFBFF,
     0x7C00, 0xFC00, 0x7E00, 0xFE01,
 ]  # fmt: skip
-BLOCK_TYPES = sorted(set(DECODERS) - {"Q8_K"})
+BLOCK_TYPES = sorted(set(DECODERS) - {"Q8_K", *grouped.DECODERS})
 
 
 def reference(blocks: np.ndarray, name: str) -> np.ndarray:

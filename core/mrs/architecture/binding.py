@@ -5,30 +5,13 @@ from __future__ import annotations
 from math import prod
 from typing import Literal, NamedTuple
 
+from mrs.architecture.weight_scheme import PackedWeight
+
 #: How stored values become the values that the model uses: `plus_one` is w + 1 (norm weights that
 #: are stored as offsets from one), `negative_exp` is -exp(w) (decay rates stored as logarithms).
 WeightTransform = Literal["plus_one", "negative_exp"]
 
 Role = Literal["matrix", "embedding", "head", "tower", "dense", "vector"]
-
-
-class Scales(NamedTuple):
-    """The scales of a quantized tensor: one for each `tile` (rows, columns) of its values."""
-
-    tensor: str
-    tile: tuple[int, int]
-
-
-class Quantization(NamedTuple):
-    """How the names of a checkpoint's quantized tensors are formed.
-
-    A quantized weight `name` is stored as the tensors `name + values_suffix` and
-    `name + scales_suffix`, with one scale for each `tile` (rows, columns) of values.
-    """
-
-    values_suffix: str
-    scales_suffix: str
-    tile: tuple[int, int]
 
 
 class Piece(NamedTuple):
@@ -37,14 +20,14 @@ class Piece(NamedTuple):
     A tensor is read as a matrix (rows, columns): all dimensions but the last one are flattened
     into rows. A vector has one column. `rows` is None for the whole tensor. `transform` is applied
     to the stored values. If `transposed`, the last two dimensions are swapped before rows are
-    counted. `scales` is set if the tensor is quantized and its scales are a tensor of their own.
+    counted. If `packed` is set, `tensor` is the name of a weight that several tensors store.
     """
 
     tensor: str
     rows: range | None = None
     transform: WeightTransform | None = None
     transposed: bool = False
-    scales: Scales | None = None
+    packed: PackedWeight | None = None
 
 
 class Parameter(NamedTuple):

@@ -65,12 +65,10 @@ def _read(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: bool)
 
 
 def _check_tensors(found: ReadModel, checkpoint: CheckpointHeaders) -> None:
-    shapes = {
-        name: tensor.shape
-        for name, tensor in checkpoint.tensors.items()
-        if name.startswith(found.prefix)
+    tensors = {
+        name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith(found.prefix)
     }
     ignored = [
         found.prefix + prefix.format(layers=len(found.spec.layers)) for prefix in found.ignored
     ]
-    check_tensors(found.parameters, shapes, ignored, checkpoint.model_id)
+    check_tensors(found.parameters, tensors, ignored, checkpoint.model_id)

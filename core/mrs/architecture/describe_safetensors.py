@@ -11,9 +11,10 @@ from mrs.architecture.family import Family
 from mrs.architecture.family_registry import family_by_name
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.parameters import list_parameters
-from mrs.architecture.readers.quantization_reader import read_quantization
+from mrs.architecture.schemes.registry import read_quantization
 from mrs.architecture.slots import WeightKind
 from mrs.architecture.tensor_names import SAFETENSORS
+from mrs.architecture.weight_scheme import TensorHeader
 from mrs.errors import NotReadable
 
 TowerKey = Literal["vision_config", "img_processor"]
@@ -22,11 +23,6 @@ TOWER_KEYS: tuple[TowerKey, ...] = get_args(TowerKey)
 #: Prefix of the language model's tensor names in multimodal checkpoints.
 _LANGUAGE_MODEL = "language_model."
 _MODEL = "model."
-
-
-class _Tensor(Protocol):
-    @property
-    def shape(self) -> tuple[int, ...]: ...
 
 
 class CheckpointHeaders(Protocol):
@@ -41,7 +37,7 @@ class CheckpointHeaders(Protocol):
     @property
     def image_config(self) -> Mapping[str, Any]: ...
     @property
-    def tensors(self) -> Mapping[str, _Tensor]: ...
+    def tensors(self) -> Mapping[str, TensorHeader]: ...
 
 
 class ReadModel(NamedTuple):
@@ -145,6 +141,6 @@ def text_config(
     if not isinstance(text, Mapping) or not any(name.startswith(prefix) for name in tensors):
         return config, ""
     # Either of the two configs may say whether the head is tied; the tensors are certain.
-    tied = f"{prefix}lm_head.weight" not in tensors
-    quantization = config.get("quantization_config")
-    return {"quantization_config": quantization, **text, "tie_word_embeddings": tied}, prefix
+    tied = not any(name.startswith(f"{prefix}lm_head.") for name in tensors)
+    quantization = {key: config.get(key) for key in ("quantization_config", "quantization")}
+    return {**quantization, **text, "tie_word_embeddings": tied}, prefix

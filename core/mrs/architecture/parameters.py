@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mrs.architecture.binding import Parameter, Piece, Quantization, Role, Scales, WeightTransform
+from mrs.architecture.binding import Parameter, Piece, Role, WeightTransform
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.slots import Slot, WeightKind
 from mrs.architecture.tensor_names import FUSED, INTERLEAVED, TRANSPOSED
+from mrs.architecture.weight_scheme import Quantization
 
 if TYPE_CHECKING:
     from mrs.architecture.vision_spec import Vision
@@ -30,9 +31,11 @@ def list_parameters(
     `names` is a table as in `tensor_names.py`, with the family's names merged in. `tensors` are the
     tensor names of the file; they show which weights are fused into one tensor. All names in the
     file start with `tensor_prefix`. `transforms` are those that the file's weights need, by kind.
-    With a `quantization`, a tensor has scales if the file has them.
+    `quantization` says which weights are stored in several tensors.
     """
-    bind = _Binding(names, tensors, transforms or {}, quantization)
+    quantization = quantization or Quantization()
+    known = {*tensors, *quantization.weights(tensors)}
+    bind = _Binding(names, known, transforms or {}, quantization)
     parameters = list(bind.slots(list(spec.slots()), "", tensor_prefix, None))
     for index, (file_index, layer) in enumerate(
         zip(spec.file_layer_indices, spec.layers, strict=True)
@@ -58,7 +61,7 @@ def list_vision_parameters(
     """
     from mrs.architecture.vision_slots import vision_slots
 
-    bind = _Binding(names, tensors, transforms)
+    bind = _Binding(names, tensors, transforms, Quantization())
     modules = (vision.tower, vision.projector)
     slots = [slot for module in modules for slot in vision_slots(module, hidden_size)]
     parameters = list(bind.slots(slots, "vision.", "", None))
@@ -109,14 +112,10 @@ class _Source:
         return not self.stacked and self.rows.row_ranges == (range(self.rows.total_rows),)
 
     def _piece(self, tensor: str, rows: range | None) -> Piece:
-        quantization = self.binding.quantization
-        if quantization is not None:
-            scales = tensor + quantization.scales_suffix
-            if scales in self.binding.tensors:
-                # Quantized tensors are never transposed: their blocks lie along the columns.
-                values = tensor + quantization.values_suffix
-                return Piece(values, rows, self.transform, False, Scales(scales, quantization.tile))
-        return Piece(tensor, rows, self.transform, self.transposed)
+        packed = self.binding.quantization.bind(tensor, self.binding.tensors)
+        # Quantized weights are never transposed: a scheme knows how its matrices lie.
+        is_transposed = self.transposed and packed is None
+        return Piece(tensor, rows, self.transform, is_transposed, packed)
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ class _Binding:
     names: Mapping[str, str]
     tensors: Collection[str]
     transforms: Mapping[WeightKind, WeightTransform]
-    quantization: Quantization | None = None
+    quantization: Quantization
 
     def slots(
         self, slots: Sequence[Slot], own_prefix: str, file_prefix: str, layer: int | None

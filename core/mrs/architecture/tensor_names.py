@@ -139,6 +139,10 @@ INTERLEAVED = frozenset(
     {"mixer.kv_b", "mixer.qkvz", "mixer.beta_step", "ffn.experts.{expert}.gate_up_pairs"}
 )
 
-#: Tensors of files that are never read: buffers that follow from the config, and the copy of the
-#: embedding that some files store as the head of a model with tied embeddings.
-IGNORED_SUFFIXES = (".rotary_emb.inv_freq", ".attn.masked_bias", ".attn.bias", "lm_head.weight")
+#: Tensors of files that are never read: buffers that follow from the config, the copy of the
+#: embedding that some files store as the head of a model with tied embeddings, and scales of a
+#: quantized KV cache.
+IGNORED_SUFFIXES = (
+    ".rotary_emb.inv_freq", ".attn.masked_bias", ".attn.bias", "lm_head.weight", ".k_scale",
+    ".v_scale",
+)  # fmt: skip

@@ -15,7 +15,7 @@ from mrs.architecture.binding import Parameter
 from mrs.kernels.cpu.heap import freed_memory_returned
 from mrs.load.targets import TARGETS, DenseTarget, Target, cpu_arena
 from mrs.load.tensor_reader import TensorReader
-from mrs.model.linear import Matrix
+from mrs.model.linear import Matrix, PermutedMatrix
 from mrs.model.model_weights import ModelWeights
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.weights import Weights
@@ -45,16 +45,20 @@ def load_weights(
         for parameter in parameters:
             name, stored_as = parameter.name, storage[parameter.name]
             target = TARGETS[stored_as.form](parameter, stored_as, devices[name], arena)
-            _fill(target, parameter, reader)
+            _fill(target, parameter, reader, permutes=stored_as.is_permuted)
             if isinstance(target, DenseTarget) and parameter.role in ("vector", "dense"):
                 vectors[name] = target.tensor
             else:
-                matrices[name] = target.matrix()
+                matrix = target.matrix()
+                if stored_as.is_permuted:
+                    order = reader.group_order(parameter.pieces, parameter.columns)
+                    matrix = PermutedMatrix(matrix, order)
+                matrices[name] = matrix
             on_bytes(name, stored_as.size_bytes)
     return ModelWeights(matrices, vectors)
 
 
-def _fill(target: Target, parameter: Parameter, reader: TensorReader) -> None:
+def _fill(target: Target, parameter: Parameter, reader: TensorReader, *, permutes: bool) -> None:
     for piece in parameter.pieces:
-        for rows, stored in reader.chunks(piece, parameter.columns):
+        for rows, stored in reader.chunks(piece, parameter.columns, permutes=permutes):
             target.add(rows, stored, piece.transform)

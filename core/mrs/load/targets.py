@@ -78,7 +78,7 @@ class PackedTarget:
         self, parameter: Parameter, storage: Storage, device: torch.device, arena: WeightArena
     ) -> None:
         rows, columns = parameter.shape
-        data = arena.allocate(storage.size_bytes)
+        data = arena.allocate(storage.size_bytes - storage.order_bytes)
         self._format = storage.format
         self._matrix = PackedMatrix.wrap(data, storage.format.name, rows, columns)
         self._row = 0
@@ -155,7 +155,7 @@ def cpu_arena(storage: Mapping[str, Storage], devices: Mapping[str, torch.device
     """Memory for all weights on the CPU whose targets use it; both are keyed by parameter name."""
     return WeightArena(
         [
-            storage[name].size_bytes
+            storage[name].size_bytes - storage[name].order_bytes
             for name, device in devices.items()
             if device.type == "cpu" and TARGETS[storage[name].form].uses_arena
         ]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from math import prod
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from mrs.architecture.binding import Piece, Scales
+from mrs.architecture.binding import Piece
+from mrs.architecture.weight_scheme import PackedWeight
+from mrs.errors import NotReadable
 from mrs.formats import FORMATS, Format
+from mrs.load.schemes.affine_blocks import group_order
+from mrs.load.schemes.part_reader import PartReader
+from mrs.load.schemes.registry import UNPACK
 from mrs.quants import decode
-from mrs.quants.float8 import decode_float8_tiles
-from mrs.quants.fp4 import decode_mxfp4_pairs
 from mrs.sizes.packed_layout import GROUP_ROWS
 from mrs.sizes.quantization import SCALED_CHUNK_WEIGHTS, load_chunk_weights
 from mrs.source.checkpoint import TensorInfo
@@ -37,27 +39,58 @@ class TensorReader:
         self._files = files
         self._buffer = torch.empty(0, dtype=torch.uint8)
 
-    def chunks(self, piece: Piece, columns: int) -> Iterator[tuple[Tensor, Format]]:
+    def chunks(
+        self, piece: Piece, columns: int, *, permutes: bool = False
+    ) -> Iterator[tuple[Tensor, Format]]:
         """The rows of a piece in order, chunk by chunk: uint8 (R, row_bytes) and their format.
 
         A chunk has about `load_chunk_weights` weights and is valid until the next chunk. Rows
-        have the file's format, except that transposed tensors come as floats, and tensors with
-        separate scales as float32. Raises NotReadable.
+        have the file's format, except that transposed tensors come as floats, and weights that
+        several tensors store in the format of their layout. If `permutes`, columns of a permuted
+        layout are sorted by group. Raises NotReadable.
         """
+        if piece.packed is not None:
+            yield from self._unpacked(piece.packed, piece.rows, columns, permutes)
+            return
         info = self._files.checkpoint.tensors[piece.tensor]
         rows = piece.rows
         if rows is None:
             rows = range(info.size_bytes // _row_bytes(info, columns))
         weights = load_chunk_weights(torch.get_num_threads())
-        if piece.scales is not None:
-            weights = min(weights, SCALED_CHUNK_WEIGHTS)
         for chunk in _chunks(rows, columns, weights):
-            if piece.scales is not None:
-                yield _as_bytes(self._scaled_rows(piece, piece.scales, columns, chunk))
-            elif piece.transposed:
+            if piece.transposed:
                 yield _as_bytes(self._transposed_rows(info, columns, chunk))
             else:
                 yield self._stored_rows(info, _row_bytes(info, columns), chunk), info.format
+
+    def group_order(self, pieces: Sequence[Piece], columns: int) -> Tensor:
+        """The columns of a permuted matrix as its file numbers them, int64 (columns,).
+
+        Raises NotReadable if the pieces of the matrix differ in it.
+        """
+        orders = []
+        for packed in {piece.packed for piece in pieces}:
+            assert packed is not None
+            layout = packed.layout(self._files.checkpoint.tensors, columns)
+            orders.append(group_order(PartReader(self._files, packed), layout, columns))
+        if orders[0] is None or len(orders) > 1:
+            raise NotReadable(f"the order of columns of {pieces[0].tensor!r} is not unique")
+        return orders[0]
+
+    def _unpacked(
+        self, packed: PackedWeight, rows: range | None, columns: int, permutes: bool
+    ) -> Iterator[tuple[Tensor, Format]]:
+        layout = packed.layout(self._files.checkpoint.tensors, columns)
+        parts, unpack = PartReader(self._files, packed), UNPACK[type(packed.scheme)]
+        order = None if permutes else group_order(parts, layout, columns)
+        for chunk in _chunks(rows or range(layout.rows), columns, SCALED_CHUNK_WEIGHTS):
+            span = range(chunk.start, chunk[-1] + 1)
+            found = unpack(packed.scheme, layout, parts, span, columns)[:: chunk.step]
+            if order is None:
+                yield found, layout.format
+            else:
+                values = decode(found, layout.format)
+                yield _as_bytes(torch.empty_like(values).index_copy_(1, order, values))
 
     def _table(self, rows: int, row_bytes: int) -> Tensor:
         """The buffer as uint8 (rows, row_bytes), with undefined contents."""
@@ -93,30 +126,6 @@ class TensorReader:
             done += count
         return result
 
-    def _scaled_rows(self, piece: Piece, scales: Scales, columns: int, rows: range) -> Tensor:
-        """Rows times their scales, which are in another tensor: (rows, columns) in float32."""
-        info = self._files.checkpoint.tensors[piece.tensor]
-        scales_info = self._files.checkpoint.tensors[scales.tensor]
-        scale_columns = -(-columns // scales.tile[1])
-        scale_bytes = scales_info.format.size_bytes((scale_columns,))
-        if info.format.name == "U8":
-            factors = self._stored_rows(scales_info, scale_bytes, rows).clone()
-            blocks = self._stored_rows(info, columns // 2, rows).reshape(len(rows), -1, 16)
-            return decode_mxfp4_pairs(blocks, factors, torch.float32).view(-1, columns)
-        # Tiles are decoded as a whole, but `rows` may begin inside a tile.
-        height, total = scales.tile[0], prod(info.shape) // columns
-        tiles = range(rows.start // height, -(-(rows[-1] + 1) // height))
-        first, last = tiles.start * height, min(tiles.stop * height, total)
-        factors = self._stored_rows(scales_info, scale_bytes, tiles).clone()
-        stored = self._stored_rows(info, _row_bytes(info, columns), range(first, last))
-        values = decode_float8_tiles(
-            decode(stored, info.format, torch.float8_e4m3fn),
-            decode(factors, scales_info.format),
-            scales.tile,
-            torch.float32,
-        )
-        return values[rows.start - first : rows[-1] + 1 - first : rows.step]
-
 
 def _chunks(rows: range, columns: int, weights: int) -> Iterator[range]:
     """Consecutive slices of `rows`. Rows that a step skips are read, too, and count."""
@@ -127,8 +136,7 @@ def _chunks(rows: range, columns: int, weights: int) -> Iterator[range]:
 
 
 def _row_bytes(info: TensorInfo, columns: int) -> int:
-    """Bytes of a row of `columns` weights. In gpt-oss's U8 blocks a byte has two weights."""
-    return columns // 2 if info.format.name == "U8" else info.format.size_bytes((columns,))
+    return info.format.size_bytes((columns,))
 
 
 def _as_bytes(values: Tensor) -> tuple[Tensor, Format]:

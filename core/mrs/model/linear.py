@@ -92,6 +92,27 @@ class BlockMatrix:
         return decode(self._blocks[ids], self._format, dtype)
 
 
+class PermutedMatrix:
+    """A weight whose columns are in another order than the activations; `order` (columns,)."""
+
+    def __init__(self, matrix: Matrix, order: Tensor) -> None:
+        self._matrix = matrix
+        self._order = order.to(matrix.device, torch.int32)
+        self.device = matrix.device
+        self.shape = matrix.shape
+
+    @property
+    def nbytes(self) -> int:
+        return self._matrix.nbytes + self._order.nbytes
+
+    def matmul(self, x: Tensor) -> Tensor:
+        return self._matrix.matmul(x.index_select(1, self._order))
+
+    def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+        permuted = self._matrix.rows(ids, dtype)
+        return torch.empty_like(permuted).index_copy_(1, self._order.long(), permuted)
+
+
 class Linear:
     """x times the transposed weight, plus a bias if there is one."""
 

@@ -159,7 +159,13 @@ class Plan:
 
     @cached_property
     def weights_format(self) -> str:
-        return weights_format(self.storage)
+        """The formats of most weights in memory, and the scheme of most that had one in files."""
+        schemes = Counter[str]()
+        for each in self.stored.values():
+            if each.scheme:
+                schemes[each.scheme] += each.size_bytes
+        names = [f" from {scheme}" for scheme, _ in schemes.most_common(1)]
+        return weights_format(self.storage) + "".join(names)
 
     def weight_bytes(self) -> dict[int, int]:
         """Bytes of weights by device index, for the devices that hold any."""

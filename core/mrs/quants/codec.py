@@ -13,7 +13,7 @@ import torch
 from mrs.errors import Unsupported
 from mrs.formats import Format
 from mrs.kernels.cpu.encode import native_encoder
-from mrs.quants import fp4, iq, k_encode, k_quants, legacy, ternary, unquantized
+from mrs.quants import fp4, grouped, iq, k_encode, k_quants, legacy, ternary, unquantized
 from mrs.sizes.quantization import coded_weights
 
 _BlockConversion = Callable[[torch.Tensor], torch.Tensor]
@@ -26,6 +26,7 @@ DECODERS: dict[str, _BlockConversion] = {
     **iq.DECODERS,
     **ternary.DECODERS,
     **fp4.DECODERS,
+    **grouped.DECODERS,
 }
 
 #: From float32 (N, block_elements) to blocks (N, block_bytes).

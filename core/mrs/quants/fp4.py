@@ -1,4 +1,4 @@
-"""Decode 4-bit floats (e2m1) with shared scales: MXFP4, NVFP4, and MXFP4 as gpt-oss ships it.
+"""Decode 4-bit floats (e2m1) with shared scales: MXFP4 and NVFP4.
 
 An e2m1 code is a sign bit and one of 0, 0.5, 1, 1.5, 2, 3, 4, 6 (OCP Microscaling Formats 1.0).
 As in ggml, the table has twice these values, as integers, and the scale includes the factor 0.5.
@@ -16,6 +16,11 @@ _DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 def _doubled_values(codes: torch.Tensor) -> torch.Tensor:
     table = torch.tensor(_DOUBLED, device=codes.device, dtype=torch.float32)
     return table[codes.long()]
+
+
+def e2m1_values(codes: torch.Tensor) -> torch.Tensor:
+    """The values of codes, uint8, in float32."""
+    return _doubled_values(codes) / 2
 
 
 def _half_power_of_two(exponents: torch.Tensor) -> torch.Tensor:
@@ -40,22 +45,6 @@ def decode_mxfp4(blocks: torch.Tensor) -> torch.Tensor:
 def decode_nvfp4(blocks: torch.Tensor) -> torch.Tensor:
     scales = _half_e4m3(blocks[:, :4]).repeat_interleave(16, 1)
     return scales * _doubled_values(planes(blocks[:, 4:], 8, 4))
-
-
-def decode_mxfp4_pairs(
-    blocks: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype = torch.bfloat16
-) -> torch.Tensor:
-    """gpt-oss weights: `blocks` uint8 (..., G, 16), `scales` uint8 (..., G) -> (..., G * 32).
-
-    Unlike in ggml's blocks, the two codes of a byte are adjacent weights, the low nibble first.
-    Raises ValueError if the shapes do not match. Temporary memory is about eight times the result:
-    decode large tensors slice by slice.
-    """
-    if blocks.shape[:-1] != scales.shape or blocks.shape[-1:] != (16,):
-        raise ValueError(f"blocks {tuple(blocks.shape)} do not match scales {tuple(scales.shape)}")
-    codes = torch.stack((blocks & 15, blocks >> 4), -1).flatten(-2)  # (..., G, 32)
-    values = _half_power_of_two(scales).unsqueeze(-1) * _doubled_values(codes)
-    return values.flatten(-2).to(dtype)
 
 
 DECODERS = {"MXFP4": decode_mxfp4, "NVFP4": decode_nvfp4}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mrs.formats import FORMATS
-from mrs.sizes.packed_layout import GROUP_ROWS, UNIT_COLUMNS
+from mrs.formats import GROUP_SIZES, INT_BITS
+from mrs.sizes.packed_layout import FLOAT_FORMATS, GROUP_ROWS, UNIT_COLUMNS
 
 #: From this many tokens on, torch multiplies decoded weights with the matrix units of this path.
 #: Such products are rounded otherwise than those of few tokens.
@@ -23,7 +23,9 @@ LINE_BYTES = 64
 #: These paths multiply bf16 weights with activations that are rounded to bf16.
 PAIRED_PATHS = ("amx", "avx512_bf16")
 #: Formats with one scale and one minimum per unit; they read the same panels of activations.
-AFFINE_FORMATS = ("Q4_1", "Q5_1", "Q4_K", "Q5_K")
+AFFINE_FORMATS = (
+    "Q4_1", "Q5_1", "Q4_K", "Q5_K", *(f"INT{bits}_{n}" for bits in INT_BITS for n in GROUP_SIZES),
+)  # fmt: skip
 
 
 class Layout(NamedTuple):
@@ -71,14 +73,14 @@ def packed_workspace_bytes(path: str, matrices: Sequence[str], tokens: int, colu
 def _layout(path: str, name: str, tokens: int, columns: int) -> Layout:
     """The layout of activations for weights of this format.
 
-    weights       activations
-    quantized     int8, and 12 bytes per UNIT_COLUMNS
-    F16, BF16     bf16 or float32, as the path multiplies them
+    weights          activations
+    integers         int8, and 12 bytes per UNIT_COLUMNS
+    F16, BF16, FP8   bf16 or float32, as the path multiplies them
     """
-    is_quantized = FORMATS[name].is_quantized
-    width = panel_width(path, tokens, is_quantized)
+    has_codes = name not in FLOAT_FORMATS
+    width = panel_width(path, tokens, has_codes)
     units = -(-columns // UNIT_COLUMNS)
-    if is_quantized:
+    if has_codes:
         kind = "affine" if name in AFFINE_FORMATS else name
         return _panels(kind, width, units * (UNIT_COLUMNS + 12))
     if name == "BF16" and path in PAIRED_PATHS:
@@ -86,10 +88,10 @@ def _layout(path: str, name: str, tokens: int, columns: int) -> Layout:
     return _panels("float32", width, units * UNIT_COLUMNS * 4)
 
 
-def panel_width(path: str, tokens: int, is_quantized: bool) -> int:
+def panel_width(path: str, tokens: int, has_codes: bool) -> int:
     """Tokens per panel: as few panels as possible, each as narrow as possible."""
     most = NARROW_TOKENS if path in WIDE_PATHS else NARROW_TOKENS // 2
-    if path in WIDE_PATHS and is_quantized and tokens > most:
+    if path in WIDE_PATHS and has_codes and tokens > most:
         most = WIDE_TOKENS
     each = -(-tokens // -(-tokens // most))
     return -(-each // 4) * 4 if each > 2 else each

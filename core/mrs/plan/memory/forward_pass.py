@@ -82,10 +82,16 @@ def product_bytes(
 ) -> int:
     """Peak bytes of x (T, columns) @ W.T with its result (T, rows), without x.
 
-    If a dense weight has another type than x, x is cast, multiplied, and the result cast back:
+    If the columns are permuted, x is copied. If a dense weight has another type than x, x is cast,
+    multiplied, and the result cast back:
     max(w T columns + w T rows, (w + a) T rows). Adding a bias allocates a second result.
     """
     tokens = tokens or shape.tokens
+    if storage.is_permuted:
+        inner = product_bytes(
+            shape, columns, rows, replace(storage, order_bytes=0), tokens=tokens, bias=bias
+        )
+        return inner + tokens * columns * shape.activation.block_bytes
     result = tokens * rows * shape.activation.block_bytes
     with_bias = 2 * result if bias else result
     if storage.form == "packed":

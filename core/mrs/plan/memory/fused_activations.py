@@ -99,7 +99,7 @@ def _fused_mlp(
 
 def _are_fused(shape: ForwardShape, storages: Sequence[Storage]) -> bool:
     """Whether all matrices are packed and are multiplied without decoding them first."""
-    packed = all(storage.form == "packed" for storage in storages)
+    packed = all(each.form == "packed" and not each.is_permuted for each in storages)
     return shape.native and packed and not decodes(shape.path, shape.tokens)
 
 

@@ -13,7 +13,7 @@ from mrs.architecture.binding import Parameter, Role
 from mrs.architecture.describe import Description
 from mrs.architecture.layers import Layer
 from mrs.devices.processor import cpu_threads
-from mrs.formats import FORMATS, Format
+from mrs.formats import Format
 from mrs.plan.cost import Work, weights_work
 from mrs.plan.memory.model_facts import ModelFacts, model_facts, weights_format
 from mrs.sizes.quantization import CODED_WEIGHTS, SCALED_CHUNK_WEIGHTS, load_chunk_weights
@@ -89,16 +89,11 @@ class ModelWeightsInfo:
 
     @cached_property
     def file_storage(self) -> Mapping[str, Storage]:
-        """Format and bytes of each parameter in the files, without scales of FP8 weights.
-
-        U8 tensors are MXFP4: two values in a byte, and one byte of scale for 32 values.
-        """
+        """Format and bytes of each parameter in the files."""
         found: dict[str, Storage] = {}
         for kind, parameters in self._kinds:
-            format = kind.formats[0]
-            format = FORMATS["MXFP4"] if format.name == "U8" else format
-            size_bytes = prod(kind.shape) * format.block_bytes // format.block_elements
-            found.update(dict.fromkeys((p.name for p in parameters), Storage(format, size_bytes)))
+            stored = Storage(kind.formats[0], kind.file_bytes, scheme=kind.scheme)
+            found.update(dict.fromkeys((p.name for p in parameters), stored))
         return found
 
     def dense_format(self, wanted: str) -> Format:
@@ -109,7 +104,7 @@ class ModelWeightsInfo:
     def _stored_counts(self) -> Mapping[Format, int]:
         counts: Counter[Format] = Counter()
         for kind, parameters in self._kinds:
-            if kind.role != "vector":
+            if kind.role != "vector" and not kind.scheme:
                 for format in kind.formats:
                     counts[format] += len(parameters)
         return counts
@@ -126,7 +121,7 @@ class ModelWeightsInfo:
         load_scratch_bytes = 0
         for kind, parameters in self._kinds:
             for own_rules, group in _by_rules(parameters, rules).items():
-                stored = store(group[0], kind.formats, own_rules)
+                stored = store(group[0], kind.formats, own_rules, is_permuted=kind.is_permuted)
                 storage.update(dict.fromkeys((p.name for p in group), stored))
                 scratch_bytes = kind.load_scratch_bytes(stored, is_cpu=is_cpu)
                 load_scratch_bytes = max(load_scratch_bytes, scratch_bytes)
@@ -173,23 +168,41 @@ def _by_rules(
 
 
 class _ParameterKind(NamedTuple):
-    """Everything that storing and loading a parameter depends on."""
+    """Everything that storing and loading a parameter depends on.
+
+    `formats` are those of its pieces as they are read. `scheme` describes the scheme of a weight
+    that is stored in several tensors.
+    """
 
     role: Role
     shape: tuple[int, ...]
     formats: tuple[Format, ...]
-    is_scaled: bool
+    scheme: str
+    file_bytes: int
+    is_permuted: bool
     is_transposed: bool
 
     @classmethod
     def of(cls, parameter: Parameter, checkpoint: Checkpoint) -> _ParameterKind:
         tensors, formats = checkpoint.tensors, []
-        is_scaled = is_transposed = False
+        scheme, file_bytes, is_permuted, is_transposed = "", 0, False, False
         for piece in parameter.pieces:
-            formats.append(tensors[piece.tensor].format)
-            is_scaled |= piece.scales is not None
+            rows = parameter.rows if piece.rows is None else len(piece.rows)
+            if piece.packed is None:
+                format = tensors[piece.tensor].format
+                file_bytes += rows * parameter.columns * format.block_bytes // format.block_elements
+            else:
+                layout = piece.packed.layout(tensors, parameter.columns)
+                format = layout.format
+                scheme = piece.packed.scheme.label(layout.bits)
+                file_bytes += piece.packed.file_bytes(tensors) * rows // layout.rows
+                is_permuted |= layout.is_permuted
+            formats.append(format)
             is_transposed |= piece.transposed
-        return cls(parameter.role, parameter.shape, tuple(formats), is_scaled, is_transposed)
+        shape = parameter.shape
+        return cls(
+            parameter.role, shape, tuple(formats), scheme, file_bytes, is_permuted, is_transposed
+        )
 
     def load_scratch_bytes(self, target: Storage, *, is_cpu: bool) -> int:
         """Temporary bytes on the device while a parameter is loaded and stored as `target`.
@@ -202,11 +215,11 @@ class _ParameterKind(NamedTuple):
         file_bytes = max(weights * f.block_bytes // f.block_elements for f in self.formats)
         if not is_cpu:
             return BLOCK_LOAD_SCRATCH_BYTES if target.form == "blocks" else 0
-        if all(format == target.format for format in self.formats):
+        if not self.scheme and all(format == target.format for format in self.formats):
             return file_bytes
         target_bytes = weights * target.format.block_bytes // target.format.block_elements
         coded = CODING_BYTES * min(weights, threads * CODED_WEIGHTS)
-        if self.is_scaled:
+        if self.scheme:
             coded += SCALED_BYTES * min(weights, SCALED_CHUNK_WEIGHTS)
         if self.is_transposed:
             coded += TRANSPOSED_BYTES * weights

@@ -22,11 +22,12 @@ class Conversion:
     kept: str
     file_bytes: int
     memory_bytes: int
+    is_exact: bool = False
 
     @property
     def verb(self) -> str:
         if FORMATS[self.kept].is_quantized:
-            return "quantized"
+            return "repacked" if self.is_exact else "quantized"
         return "widened" if self.memory_bytes > self.file_bytes else "narrowed"
 
 
@@ -37,14 +38,15 @@ def memory_bytes(plan: Plan) -> int:
 
 def conversions(plan: Plan) -> list[Conversion]:
     """The conversions of at least `SMALLEST_SHARE`, those of most bytes in the files first."""
-    sums: dict[tuple[str, str], tuple[int, int]] = {}
+    sums: dict[tuple[str, str, bool], tuple[int, int]] = {}
     for name, kept in plan.storage.items():
         stored = plan.stored[name]
-        if stored.format.name != kept.format.name:
-            key = stored.format.name, kept.format.name
+        is_same = stored.format.name == kept.format.name
+        if not is_same or stored.scheme not in ("", kept.format.name):
+            key = stored.scheme or stored.format.name, kept.format.name, is_same
             file_bytes, kept_bytes = sums.get(key, (0, 0))
             sums[key] = file_bytes + stored.size_bytes, kept_bytes + kept.size_bytes
-    found = [Conversion(*names, *sizes) for names, sizes in sums.items()]
+    found = [Conversion(*key[:2], *sizes, key[2]) for key, sizes in sums.items()]
     least = SMALLEST_SHARE * plan.model.file_bytes
     found = [each for each in found if max(each.file_bytes, each.memory_bytes) >= least]
     return sorted(found, key=lambda each: -each.file_bytes)

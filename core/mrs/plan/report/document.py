@@ -51,7 +51,10 @@ def to_document(
         "weights": {
             "file_bytes": plan.model.file_bytes,
             "memory_bytes": memory_bytes(plan),
-            "conversions": [asdict(each) for each in conversions(plan)],
+            "conversions": [
+                {key: value for key, value in asdict(each).items() if key != "is_exact"}
+                for each in conversions(plan)
+            ],
             "text": conversion_text(plan),
         },
         "model": {

@@ -21,7 +21,7 @@ EXPORT const KernelTable *mrs_path(const char *name) {
 
 /* Bytes of one row in a file. In a quantized format the columns must be whole blocks. */
 EXPORT int64_t mrs_row_bytes(int format, int64_t columns) {
-    if (is_float((Format)format)) return 2 * columns;
+    if (format == F16 || format == BF16) return 2 * columns;
     return columns / (block_units((Format)format) * UNIT_COLUMNS) * block_bytes((Format)format);
 }
 

@@ -25,6 +25,19 @@ static inline uint16_t bf16_of_float(float v) {
     return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? (bits >> 16 | 0x40) : rounded);
 }
 
+/* 2^(e - 128), which is subnormal for e < 2. */
+static inline float half_power_of_two(uint8_t e) {
+    return float_of_bits(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
+}
+
+/* E4M3, which has no infinities and one NaN. */
+static inline float float_of_fp8(uint8_t v) {
+    uint32_t sign = (uint32_t)(v & 0x80) << 24, rest = v & 0x7f;
+    if (rest == 0x7f) return float_of_bits(0x7fc00000);
+    float magnitude = rest < 8 ? (float)rest * 0x1p-9f : float_of_bits((rest << 20) + (120u << 23));
+    return float_of_bits(sign | bits_of_float(magnitude));
+}
+
 #if defined(__F16C__)
 #include <immintrin.h>
 static inline float float_of_half(uint16_t v) { return _cvtsh_ss(v); }

@@ -14,7 +14,9 @@
 
 /* The order is that of `PACKED_FORMATS` in core/mrs/sizes/packed_layout.py. */
 typedef enum {
-    Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, F16, BF16, FORMAT_COUNT,
+    Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, MXFP4, INT2_32, INT2_64, INT2_128,
+    INT3_32, INT3_64, INT3_128, INT4_32, INT4_64, INT4_128, INT8_32, INT8_64, INT8_128, F16, BF16,
+    FP8_32, FP8_64, FP8_128, FORMAT_COUNT,
     BF16_PAIRS = FORMAT_COUNT, /* BF16 weights times activations rounded to bf16 */
     BF16_SUBNORMAL /* the same in float arithmetic, since bf16 units treat subnormals as 0 */
 } Format;
@@ -71,10 +73,28 @@ extern const KernelTable neon_kernels;
 /* The storage of each format. */
 static inline bool is_float(Format format) { return format >= F16; }
 
-static inline int block_units(Format format) { return format >= Q2_K && format <= Q6_K ? 8 : 1; }
+static inline bool is_grouped_int(Format format) { return format >= INT2_32 && format < F16; }
+static inline bool is_fp8(Format format) { return format >= FP8_32 && format < FORMAT_COUNT; }
+
+/* Whether kernels get the units of a block as an argument: 1, 2 or 4. */
+static inline bool is_grouped(Format format) { return is_grouped_int(format) || is_fp8(format); }
+
+/* The place of a grouped format among the three with the same codes. */
+static inline int group_step(Format format) {
+    return is_grouped(format) ? (int)(format - (is_fp8(format) ? FP8_32 : INT2_32)) % 3 : 0;
+}
+
+/* The format whose kernels multiply this one: for grouped formats, that with the same codes and
+ * blocks of one unit. */
+static inline Format kernel_format(Format format) { return (Format)(format - group_step(format)); }
+
+static inline int block_units(Format format) {
+    return format >= Q2_K && format <= Q6_K ? 8 : 1 << group_step(format);
+}
 
 static inline int block_bytes(Format format) {
-    static const int bytes[] = {18, 20, 22, 24, 34, 84, 110, 144, 176, 210, 64, 64, 64, 64};
+    static const int bytes[] = {18, 20, 22, 24, 34, 84, 110, 144, 176, 210, 17, 16, 24, 40, 20, 32,
+                                56, 24, 40, 72, 40, 72, 136, 64, 64, 36, 68, 132, 64, 64};
     return bytes[format];
 }
 

@@ -115,7 +115,7 @@ INLINE void quantize_format(const Format format, const float *const rows[], int 
 
 static void quantize(Format format, const float *const rows[], int count, int first, int width,
                      int64_t columns, void *panel) {
-    switch (format) {
+    switch (kernel_format(format)) {
 #define QUANTIZE(FORMAT)                                                                         \
     case FORMAT: quantize_format(FORMAT, rows, count, first, width, columns, panel); break;
         EACH_FORMAT(QUANTIZE)

@@ -1,4 +1,5 @@
-/* Blocks of a GGUF file as integer codes and scales. */
+/* Blocks of rows, in the layouts of GGUF files or as core/mrs/quants makes them, as integer codes
+ * and scales. */
 #include <string.h>
 
 #include "gemm/weights.h"
@@ -8,6 +9,8 @@ typedef struct {
     uint8_t codes[256];  /* in the order of columns; signed in Q8_0 */
     uint8_t scales[16];  /* integer scales, then integer minima, as weights.h stores them */
     uint16_t halves[2];  /* f16: scale, minimum */
+    float floats[2];     /* the same in grouped formats */
+    uint8_t exponent;    /* of MXFP4's scale */
 } Block;
 
 INLINE uint16_t read_half(const uint8_t *p) { return (uint16_t)(p[0] | p[1] << 8); }
@@ -68,6 +71,25 @@ INLINE void read_q6(const uint8_t *low, const uint8_t *high, uint8_t *codes) {
     }
 }
 
+/* The codes of one unit of an INT format: runs of 8 bytes of 2 bits, and runs of 4 bytes of the
+ * third bit; nibbles; or signed bytes. */
+INLINE void read_int_codes(const int bits, const uint8_t *p, uint8_t *codes) {
+    if (bits == 8) memcpy(codes, p, UNIT_COLUMNS);
+    if (bits == 4) read_nibbles(p, codes, codes + 16, 16);
+    for (int i = 0; i < UNIT_COLUMNS && bits < 4; i++) {
+        codes[i] = p[i & 7] >> (2 * (i >> 3)) & 3;
+        if (bits == 3) codes[i] |= (uint8_t)((p[8 + (i & 3)] >> (i >> 2) & 1) << 2);
+    }
+}
+
+INLINE void read_grouped(const Format format, const uint8_t *p, const int units, Block *b) {
+    const int floats = is_fp8(format) ? 1 : 2;
+    const int bytes = code_bits(format) * UNIT_COLUMNS / 8;
+    memcpy(b->floats, p, (size_t)floats * sizeof(float));
+    for (int u = 0; u < units; u++)
+        read_int_codes(code_bits(format), p + 4 * floats + u * bytes, b->codes + UNIT_COLUMNS * u);
+}
+
 INLINE void read_block(const Format format, const uint8_t *p, Block *b) {
     switch (format) {
     case Q4_0: case Q5_0: case Q8_0:
@@ -92,6 +114,10 @@ INLINE void read_block(const Format format, const uint8_t *p, Block *b) {
         break;
     case Q8_0:
         memcpy(b->codes, p, 32);
+        break;
+    case MXFP4:
+        b->exponent = p[0];
+        read_nibbles(p + 1, b->codes, b->codes + 16, 16);
         break;
     case Q4_K:
         read_k_scales(p, b->scales);

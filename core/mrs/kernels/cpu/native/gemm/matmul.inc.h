@@ -38,6 +38,15 @@ INLINE Ints quad_codes(const int bits, const uint8_t *unit, const int k) {
     }
 }
 
+/* Twice the values of the codes of MXFP4, plus 12. */
+static const uint8_t fp4_codes[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+
+/* The codes of quad k as the products need them. */
+INLINE Ints product_codes(const Format format, const uint8_t *unit, const int k) {
+    Ints codes = quad_codes(code_bits(format), unit, k);
+    return format == MXFP4 ? lanes_lookup(fp4_codes, codes) : codes;
+}
+
 /* Byte j of the 16 that four lines store for each row, as floats. */
 INLINE Floats small_scale(const Ints lines[4], const int j, const bool is_signed) {
     const int shift = 8 * (j & 3);
@@ -71,6 +80,16 @@ INLINE void load_scales(const Format format, const uint8_t *block, const int par
     case Q4_1: case Q5_1:
         scale[0] = lanes_load_f16(halves);
         minimum[0] = lanes_load_f16(halves + 2 * GROUP_ROWS);
+        break;
+    case MXFP4: /* half of 2^(e - 127); 0 for e = 0, where it would be 2^-128 */
+        lines[0] = lanes_shift_left(lanes_load_bytes(block - part * LANES * 3), 23);
+        scale[0] = lanes_mul(lanes_as_floats(lines[0]), lanes_float(0.5f));
+        break;
+    case INT2_32: case INT3_32: case INT4_32: case INT8_32:
+        scale[0] = lanes_load_floats((const float *)block);
+        minimum[0] = lanes_load_floats((const float *)(block + 4 * GROUP_ROWS));
+        if (format == INT8_32)
+            minimum[0] = lanes_fma(scale[0], lanes_float(-BYTE_OFFSET), minimum[0]);
         break;
     case Q4_K: case Q5_K:
         load_six_bits(block, lines);
@@ -128,6 +147,12 @@ INLINE void prefetch_line(const uint8_t *line) {
 #endif
 }
 
+/* The sum times a scale of 16 bits, or of 32 in grouped formats. */
+INLINE Floats scaled_sum(const Format format, const Ints sum, const Floats scale) {
+    return is_grouped(format) ? lanes_mul(lanes_sum_value(sum), scale)
+                              : lanes_sum_times(sum, scale);
+}
+
 /* Adds one unit's products to total[t]. `x` is the unit in a panel (activations.inc.h). */
 INLINE void add_unit(const Format format, const int width, const uint8_t *unit, const uint8_t *x,
                      const Floats *scale, const Floats *minimum, Floats *total) {
@@ -148,7 +173,7 @@ INLINE void add_unit(const Format format, const int width, const uint8_t *unit, 
             const int k = s * quads + (scales == 1 ? (i >> 1) + 4 * (i & 1) : i);
             const int line = (s * quads + i) * bits / 8, next = (s * quads + i + 1) * bits / 8;
             if (next > line) prefetch_line(unit + LINE * line);
-            Ints codes = quad_codes(bits, unit, k);
+            Ints codes = product_codes(format, unit, k);
 #pragma GCC unroll 16
             for (int t = 0; t < width; t++) {
                 const int8_t *four = quads_of_x + t * UNIT_COLUMNS + 4 * k;
@@ -159,7 +184,7 @@ INLINE void add_unit(const Format format, const int width, const uint8_t *unit, 
 #pragma GCC unroll 16
         for (int t = 0; t < width; t++)
             scaled[t] = s ? lanes_fma(lanes_sum_value(sum[t]), scale[s], scaled[t])
-                          : lanes_sum_times(sum[t], scale[s]);
+                          : scaled_sum(format, sum[t], scale[s]);
     }
 #pragma GCC unroll 16
     for (int t = 0; t < width; t++) {
@@ -172,12 +197,13 @@ INLINE void add_unit(const Format format, const int width, const uint8_t *unit, 
 
 /* Units that are unrolled, by measurement: with few tokens that keeps all scales in registers. */
 INLINE int unrolled_units(const Format format, const int width) {
-    return width > 2 ? 1 : format == Q6_K ? 2 : block_units(format);
+    return width > 2 || is_grouped(format) ? 1 : format == Q6_K ? 2 : block_units(format);
 }
 
 INLINE void multiply_codes(const Format format, const int width, const uint8_t *block,
-                           const uint8_t *x, int64_t columns, const int part, float *out) {
-    const int units = block_units(format), scales = unit_scales(format);
+                           const uint8_t *x, int64_t columns, const int units, const int part,
+                           float *out) {
+    const int scales = is_grouped(format) ? 0 : unit_scales(format);
     const int bytes = unit_bytes(code_bits(format)), unrolled = unrolled_units(format, width);
     Floats total[NARROW_TOKENS], scale[16], minimum[16];
 #pragma GCC unroll 16
@@ -197,6 +223,38 @@ INLINE void multiply_codes(const Format format, const int width, const uint8_t *
                 x += panel_unit_bytes(format, width);
             }
         }
+    }
+#pragma GCC unroll 16
+    for (int t = 0; t < width; t++) lanes_store(out + t * GROUP_ROWS + part * LANES, total[t]);
+}
+
+/* The same for FP8. `lanes_load_fp8` gives the values divided by 2^8. */
+INLINE void multiply_fp8(const int width, const uint8_t *block, const float *x, int64_t columns,
+                         const int units, const int part, float *out) {
+    Floats total[NARROW_TOKENS];
+#pragma GCC unroll 16
+    for (int t = 0; t < width; t++) total[t] = lanes_zero();
+    for (int64_t column = 0; column < columns; column += units * UNIT_COLUMNS) {
+        Floats sum[NARROW_TOKENS];
+        prefetch_line(block);
+        const Floats scale = lanes_mul(lanes_load_floats((const float *)block + part * LANES),
+                                       lanes_float(256));
+        block += scale_bytes(FP8_32);
+#pragma GCC unroll 16
+        for (int t = 0; t < width; t++) sum[t] = lanes_zero();
+        for (int u = 0; u < units; u++) {
+#pragma GCC unroll 32
+            for (int i = 0; i < UNIT_COLUMNS; i++, block += GROUP_ROWS) {
+                if (i % 4 == 0) prefetch_line(block);
+                const Floats weights = lanes_load_fp8(block + part * LANES);
+#pragma GCC unroll 16
+                for (int t = 0; t < width; t++)
+                    sum[t] = lanes_fma(weights, lanes_float(x[t * UNIT_COLUMNS + i]), sum[t]);
+            }
+            x += width * UNIT_COLUMNS;
+        }
+#pragma GCC unroll 16
+        for (int t = 0; t < width; t++) total[t] = lanes_fma(sum[t], scale, total[t]);
     }
 #pragma GCC unroll 16
     for (int t = 0; t < width; t++) lanes_store(out + t * GROUP_ROWS + part * LANES, total[t]);
@@ -274,7 +332,7 @@ INLINE void multiply_pairs(const bool with_units, const int width, const uint8_t
 
 /* One group times one panel: out[t][row] for `width` tokens and 16 rows. */
 INLINE void multiply_format(const Format format, const int width, const uint8_t *group,
-                            const void *panel, int64_t columns, float *out) {
+                            const void *panel, int64_t columns, const int units, float *out) {
 #ifdef HAS_LANES_DOT_BF16
     if (format >= BF16_PAIRS) {
         multiply_pairs(format == BF16_PAIRS, width, group, panel, columns, out);
@@ -282,17 +340,20 @@ INLINE void multiply_format(const Format format, const int width, const uint8_t 
     }
 #endif
     for (int part = 0; part < PARTS; part++) {
-        if (is_float(format))
+        if (is_fp8(format))
+            multiply_fp8(width, group, panel, columns, units, part, out);
+        else if (is_float(format))
             multiply_floats(format, width, group, panel, columns, part, out);
         else
-            multiply_codes(format, width, group, panel, columns, part, out);
+            multiply_codes(format, width, group, panel, columns, units, part, out);
     }
 }
 
 #define MULTIPLY(FORMAT, WIDTH)                                                                  \
     static __attribute__((noinline)) void multiply_##FORMAT##_##WIDTH(                           \
-        const uint8_t *group, const void *panel, int64_t columns, float *out) {                  \
-        multiply_format(FORMAT, WIDTH, group, panel, columns, out);                              \
+        const uint8_t *group, const void *panel, int64_t columns, int units, float *out) {       \
+        multiply_format(FORMAT, WIDTH, group, panel, columns,                                    \
+                        is_grouped(FORMAT) ? units : block_units(FORMAT), out);                  \
     }
 #define KERNEL(FORMAT, WIDTH) multiply_##FORMAT##_##WIDTH,
 
@@ -311,17 +372,17 @@ INLINE void multiply_format(const Format format, const int width, const uint8_t 
 #define EACH_PAIRED(CASE)
 #endif
 #define EACH_MULTIPLIED(CASE)                                                                    \
-    CASE(Q4_0) CASE(Q4_1) CASE(Q5_0) CASE(Q5_1) CASE(Q8_0) CASE(Q2_K) CASE(Q3_K) CASE(Q4_K)      \
-    CASE(Q5_K) CASE(Q6_K) CASE(F16) CASE(BF16) EACH_PAIRED(CASE)
+    EACH_FORMAT(CASE) CASE(F16) CASE(BF16) CASE(FP8_32) EACH_PAIRED(CASE)
 
 #define EACH_MULTIPLY(FORMAT) EACH_WIDTH(MULTIPLY, FORMAT)
-#define EACH_KERNEL(FORMAT) {EACH_WIDTH(KERNEL, FORMAT)},
+#define EACH_KERNEL(FORMAT) [FORMAT] = {EACH_WIDTH(KERNEL, FORMAT)},
 
 EACH_MULTIPLIED(EACH_MULTIPLY)
 
 static void multiply(Format format, const uint8_t *group, const void *panel, int width,
                      int64_t columns, float *out) {
-    static void (*const kernels[][6])(const uint8_t *, const void *, int64_t, float *) = {
+    static void (*const kernels[][6])(const uint8_t *, const void *, int64_t, int, float *) = {
         EACH_MULTIPLIED(EACH_KERNEL)};
-    kernels[format][width < 8 ? width / 2 : width / 4 + 1](group, panel, columns, out);
+    kernels[kernel_format(format)][width < 8 ? width / 2 : width / 4 + 1](
+        group, panel, columns, block_units(format), out);
 }

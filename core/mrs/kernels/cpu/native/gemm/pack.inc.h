@@ -62,7 +62,26 @@ INLINE int small_scale_lines(const Format format) {
     return block_units(format) == 1 ? 0 : format == Q2_K || format == Q6_K ? 4 : 3;
 }
 
+/* The float scale and minimum of a row in a grouped format. */
+INLINE void write_floats(const Format format, const Block *b, const int row, uint8_t *block) {
+    memcpy(block + 4 * row, &b->floats[0], 4);
+    if (has_minimum(format)) memcpy(block + 4 * (GROUP_ROWS + row), &b->floats[1], 4);
+}
+
+INLINE void read_floats(const Format format, const uint8_t *block, const int row, Block *b) {
+    memcpy(&b->floats[0], block + 4 * row, 4);
+    if (has_minimum(format)) memcpy(&b->floats[1], block + 4 * (GROUP_ROWS + row), 4);
+}
+
 INLINE void write_scales(const Format format, const Block *b, const int row, uint8_t *block) {
+    if (is_grouped(format)) {
+        write_floats(format, b, row, block);
+        return;
+    }
+    if (format == MXFP4) {
+        block[row] = b->exponent;
+        return;
+    }
     const int lines = small_scale_lines(format);
     uint8_t scales[16];
     memcpy(scales, b->scales, 16);
@@ -76,6 +95,14 @@ INLINE void write_scales(const Format format, const Block *b, const int row, uin
 }
 
 INLINE void read_scales(const Format format, const uint8_t *block, const int row, Block *b) {
+    if (is_grouped(format)) {
+        read_floats(format, block, row, b);
+        return;
+    }
+    if (format == MXFP4) {
+        b->exponent = block[row];
+        return;
+    }
     const int lines = small_scale_lines(format);
     uint8_t *scales = b->scales;
     read_lane(block + 4 * row, lines, scales);
@@ -91,10 +118,14 @@ INLINE void read_scales(const Format format, const uint8_t *block, const int row
 }
 
 /* A weight is scale * (code - offset), or scale * code + minimum, rounded after each step. */
-INLINE void block_values(const Format format, const Block *b, float *out) {
-    const int count = block_units(format) * UNIT_COLUMNS, run = UNIT_COLUMNS / unit_scales(format);
-    const float d = float_of_half(b->halves[0]);
-    const float m = has_minimum(format) ? float_of_half(b->halves[1]) : 0;
+INLINE void block_values(const Format format, const Block *b, const int units, float *out) {
+    const int count = units * UNIT_COLUMNS, run = UNIT_COLUMNS / unit_scales(format);
+    const float d = is_grouped(format) ? b->floats[0]
+                    : format == MXFP4  ? half_power_of_two(b->exponent)
+                                       : float_of_half(b->halves[0]);
+    const float m = is_grouped(format)    ? b->floats[1]
+                    : has_minimum(format) ? float_of_half(b->halves[1])
+                                          : 0;
     for (int j = 0; j < count / run; j++) {
         float scale = d, minimum = m;
         if (format == Q4_K || format == Q5_K) {
@@ -109,16 +140,18 @@ INLINE void block_values(const Format format, const Block *b, float *out) {
             scale = d * (b->scales[j] - 32);
         }
         for (int i = j * run; i < (j + 1) * run; i++) {
-            int code = format == Q8_0 ? (int8_t)b->codes[i] : b->codes[i] - code_offset(format);
+            int code = code_bits(format) == 8 ? (int8_t)b->codes[i] : b->codes[i];
+            if (format == MXFP4) code = fp4_codes[code];
+            code -= code_offset(format);
             out[i] = has_minimum(format) ? scale * (float)code + minimum : scale * (float)code;
         }
     }
 }
 
 INLINE void pack_codes(const Format format, const uint8_t *blocks, int64_t row_bytes,
-                       const int rows, int64_t columns, uint8_t *packed) {
-    const int units = block_units(format), bits = code_bits(format);
-    const int bytes = block_bytes(format) * GROUP_ROWS;
+                       const int rows, int64_t columns, const int units, uint8_t *packed) {
+    const int bits = code_bits(format);
+    const int bytes = scale_bytes(format) + units * unit_bytes(bits);
     const uint8_t *next = blocks + rows * row_bytes; /* of the next group */
     Block b;
     for (int64_t column = 0; column < columns; column += units * UNIT_COLUMNS) {
@@ -129,13 +162,16 @@ INLINE void pack_codes(const Format format, const uint8_t *blocks, int64_t row_b
         next += bytes;
         if (rows < GROUP_ROWS) memset(packed, 0, (size_t)bytes);
         for (int row = 0; row < rows; row++) {
-            read_block(format, blocks + row * row_bytes, &b);
+            if (is_grouped(format))
+                read_grouped(format, blocks + row * row_bytes, units, &b);
+            else
+                read_block(format, blocks + row * row_bytes, &b);
             write_scales(format, &b, row, packed);
             uint8_t *lane = packed + scale_bytes(format) + 4 * row;
             for (int u = 0; u < units; u++)
                 write_codes(bits, b.codes + 32 * u, lane + u * unit_bytes(bits));
         }
-        blocks += block_bytes(format);
+        blocks += bytes / GROUP_ROWS;
         packed += bytes;
     }
 }
@@ -150,8 +186,9 @@ INLINE void put_values(const float *values, const int count, const Type type, vo
 }
 
 INLINE void decode_codes(const Format format, const uint8_t *group, const int first,
-                         const int count, int64_t columns, const Type type, void *out) {
-    const int units = block_units(format), bits = code_bits(format);
+                         const int count, int64_t columns, const int units, const Type type,
+                         void *out) {
+    const int bits = code_bits(format);
     float values[8 * UNIT_COLUMNS];
     Block b;
     for (int64_t column = 0; column < columns; column += units * UNIT_COLUMNS) {
@@ -160,11 +197,47 @@ INLINE void decode_codes(const Format format, const uint8_t *group, const int fi
             const uint8_t *lane = group + scale_bytes(format) + 4 * row;
             for (int u = 0; u < units; u++)
                 read_codes(bits, lane + u * unit_bytes(bits), b.codes + 32 * u);
-            block_values(format, &b, values);
+            block_values(format, &b, units, values);
             put_values(values, units * UNIT_COLUMNS, type, out, (row - first) * columns + column);
         }
-        group += block_bytes(format) * GROUP_ROWS;
+        group += scale_bytes(format) + units * unit_bytes(bits);
     }
+}
+
+/* Codes of FP8 lie column by column. A NaN among them becomes a scale that is NaN, since products
+ * take its code for 480. */
+INLINE void pack_fp8(const uint8_t *blocks, int64_t row_bytes, const int rows, int64_t columns,
+                     const int units, uint8_t *packed) {
+    const int count = units * UNIT_COLUMNS, bytes = scale_bytes(FP8_32) + GROUP_ROWS * count;
+    Block b;
+    for (int64_t column = 0; column < columns; column += count, packed += bytes) {
+        if (rows < GROUP_ROWS) memset(packed, 0, (size_t)bytes);
+        for (int row = 0; row < rows; row++) {
+            read_grouped(FP8_32, blocks + row * row_bytes, units, &b);
+            uint8_t *codes = packed + scale_bytes(FP8_32) + row;
+            for (int i = 0; i < count; i++) {
+                codes[GROUP_ROWS * i] = b.codes[i];
+                if ((b.codes[i] & 0x7f) == 0x7f) b.floats[0] = float_of_bits(0x7fc00000);
+            }
+            write_floats(FP8_32, &b, row, packed);
+        }
+        blocks += bytes / GROUP_ROWS;
+    }
+}
+
+INLINE void decode_fp8(const uint8_t *group, const int first, const int count, int64_t columns,
+                       const int units, const Type type, void *out) {
+    const int length = units * UNIT_COLUMNS, bytes = scale_bytes(FP8_32) + GROUP_ROWS * length;
+    float values[4 * UNIT_COLUMNS];
+    Block b;
+    for (int64_t column = 0; column < columns; column += length, group += bytes)
+        for (int row = first; row < first + count; row++) {
+            read_floats(FP8_32, group, row, &b);
+            const uint8_t *codes = group + scale_bytes(FP8_32) + row;
+            for (int i = 0; i < length; i++)
+                values[i] = float_of_fp8(codes[GROUP_ROWS * i]) * b.floats[0];
+            put_values(values, length, type, out, (row - first) * columns + column);
+        }
 }
 
 /* One row's unit of 16-bit weights: two columns of bf16 share a lane of a line; each column of f16
@@ -227,10 +300,15 @@ INLINE void decode_floats(const Format format, const uint8_t *group, const int f
 /* Packs up to 16 rows of `row_bytes` bytes each into one group; missing rows are zeros. */
 static void pack_group(Format format, const uint8_t *blocks, int64_t row_bytes, int rows,
                        int64_t columns, uint8_t *packed) {
-    switch (format) {
+    const int units = block_units(format);
+    switch (kernel_format(format)) {
 #define PACK(FORMAT)                                                                             \
-    case FORMAT: pack_codes(FORMAT, blocks, row_bytes, rows, columns, packed); break;
+    case FORMAT:                                                                                 \
+        pack_codes(FORMAT, blocks, row_bytes, rows, columns,                                     \
+                   is_grouped(FORMAT) ? units : block_units(FORMAT), packed);                    \
+        break;
         EACH_FORMAT(PACK)
+    case FP8_32: pack_fp8(blocks, row_bytes, rows, columns, units, packed); break;
     case F16: pack_floats(F16, blocks, row_bytes, rows, columns, packed); break;
     default: pack_floats(BF16, blocks, row_bytes, rows, columns, packed); break;
     }
@@ -239,10 +317,15 @@ static void pack_group(Format format, const uint8_t *blocks, int64_t row_bytes, 
 /* The values of rows first to first+count-1 of a group, exact as floats or rounded to bf16. */
 static void decode_rows(Format format, const uint8_t *group, int first, int count,
                         int64_t columns, Type type, void *out) {
-    switch (format) {
+    const int units = block_units(format);
+    switch (kernel_format(format)) {
 #define DECODE(FORMAT)                                                                           \
-    case FORMAT: decode_codes(FORMAT, group, first, count, columns, type, out); break;
+    case FORMAT:                                                                                 \
+        decode_codes(FORMAT, group, first, count, columns,                                       \
+                     is_grouped(FORMAT) ? units : block_units(FORMAT), type, out);               \
+        break;
         EACH_FORMAT(DECODE)
+    case FP8_32: decode_fp8(group, first, count, columns, units, type, out); break;
     case F16: decode_floats(F16, group, first, count, columns, type, out); break;
     default: decode_floats(BF16, group, first, count, columns, type, out); break;
     }

@@ -17,6 +17,10 @@
  *   Q4_K Q5_K Q3_K  16 integers of 6 bits a row: four lines a, b, c, d of 4 bytes a row, of which
  *                   a, b, c are stored, with the bits of d in their upper two
  *   Q6_K Q2_K       16 integers of 8 bits a row: four lines of 4 bytes a row
+ *
+ * A block of a grouped format is 1, 2 or 4 units with one float scale for each row, and in the INT
+ * formats a float minimum. A block of MXFP4 has one byte of scale for each row. FP8 codes are bytes
+ * that lie column by column: 16 rows of one column, then those of the next.
  */
 #ifndef MRS_WEIGHTS_H
 #define MRS_WEIGHTS_H
@@ -26,23 +30,24 @@
 /* The formats with integer codes. */
 #define EACH_FORMAT(CASE)                                                                        \
     CASE(Q4_0) CASE(Q4_1) CASE(Q5_0) CASE(Q5_1) CASE(Q8_0) CASE(Q2_K) CASE(Q3_K) CASE(Q4_K)      \
-    CASE(Q5_K) CASE(Q6_K)
+    CASE(Q5_K) CASE(Q6_K) CASE(MXFP4) CASE(INT2_32) CASE(INT3_32) CASE(INT4_32) CASE(INT8_32)
 
 /* Bits of a weight's integer code. */
 INLINE int code_bits(const Format format) {
     switch (format) {
-    case Q4_0: case Q4_1: case Q4_K: return 4;
+    case Q4_0: case Q4_1: case Q4_K: case MXFP4: case INT4_32: return 4;
     case Q5_0: case Q5_1: case Q5_K: return 5;
     case Q6_K: return 6;
-    case Q2_K: return 2;
-    case Q3_K: return 3;
+    case Q2_K: case INT2_32: return 2;
+    case Q3_K: case INT3_32: return 3;
     default: return 8;
     }
 }
 
 /* Whether a weight is scale * code - minimum; otherwise it is scale * (code - offset). */
 INLINE bool has_minimum(const Format format) {
-    return format == Q4_1 || format == Q5_1 || format == Q2_K || format == Q4_K || format == Q5_K;
+    return format == Q4_1 || format == Q5_1 || format == Q2_K || format == Q4_K ||
+           format == Q5_K || is_grouped_int(format);
 }
 
 INLINE int code_offset(const Format format) {
@@ -51,6 +56,7 @@ INLINE int code_offset(const Format format) {
     case Q5_0: return 16;
     case Q6_K: return 32;
     case Q3_K: return 4;
+    case MXFP4: return 12; /* of twice the value */
     default: return 0;
     }
 }
@@ -69,6 +75,9 @@ INLINE int scale_bytes(const Format format) {
     case Q3_K: return (12 + 2) * GROUP_ROWS;
     case Q6_K: return (16 + 2) * GROUP_ROWS;
     case Q2_K: return (16 + 4) * GROUP_ROWS;
+    case MXFP4: return GROUP_ROWS;
+    case INT2_32: case INT3_32: case INT4_32: case INT8_32: return 8 * GROUP_ROWS;
+    case FP8_32: return 4 * GROUP_ROWS;
     default: return 0;
     }
 }

@@ -24,7 +24,7 @@ INLINE void add_wide_unit(const Format format, const int width, const uint8_t *c
 #pragma GCC unroll 8
         for (int line = 0; line < bits; line++) prefetch_line(unit[g] + line * LINE);
 #pragma GCC unroll 8
-        for (int k = 0; k < 8; k++) codes[g][k] = quad_codes(bits, unit[g], k);
+        for (int k = 0; k < 8; k++) codes[g][k] = product_codes(format, unit[g], k);
     }
     for (int t = 0; t < width; t += BLOCK_TOKENS, x += BLOCK_TOKENS * UNIT_COLUMNS) {
         Floats scaled[2][BLOCK_TOKENS];
@@ -49,7 +49,7 @@ INLINE void add_wide_unit(const Format format, const int width, const uint8_t *c
                 for (int g = 0; g < 2; g++)
                     scaled[g][i] =
                         s ? lanes_fma(lanes_sum_value(sum[g][i]), scale[g][s], scaled[g][i])
-                          : lanes_sum_times(sum[g][i], scale[g][s]);
+                          : scaled_sum(format, sum[g][i], scale[g][s]);
         }
         /* Otherwise gcc moves the loads of totals up and runs out of registers. */
         __asm__ volatile("" : : : "memory");
@@ -69,8 +69,8 @@ INLINE void add_wide_unit(const Format format, const int width, const uint8_t *c
 /* totals (width, 2 * GROUP_ROWS) += some columns of a panel times those of two groups. */
 INLINE void multiply_wide_format(const Format format, const uint8_t *first, const uint8_t *second,
                                  const uint8_t *x, const int width, int64_t columns,
-                                 float *totals) {
-    const int units = block_units(format), scales = unit_scales(format);
+                                 const int units, float *totals) {
+    const int scales = is_grouped(format) ? 0 : unit_scales(format);
     const int bytes = unit_bytes(code_bits(format));
     Floats scale[2][16], minimum[2][16];
     for (int64_t column = 0; column < columns; column += units * UNIT_COLUMNS) {
@@ -92,17 +92,21 @@ INLINE void multiply_wide_format(const Format format, const uint8_t *first, cons
 #define MULTIPLY_WIDE(FORMAT)                                                                    \
     static __attribute__((noinline)) void multiply_wide_##FORMAT(                                \
         const uint8_t *first, const uint8_t *second, const void *panel, int width,               \
-        int64_t columns, float *totals) {                                                        \
-        multiply_wide_format(FORMAT, first, second, panel, width, columns, totals);              \
+        int64_t columns, int units, float *totals) {                                             \
+        multiply_wide_format(FORMAT, first, second, panel, width, columns,                       \
+                             is_grouped(FORMAT) ? units : block_units(FORMAT), totals);          \
     }
 
 EACH_FORMAT(MULTIPLY_WIDE)
 
 static void multiply_wide(Format format, const uint8_t *first, const uint8_t *second,
                           const void *panel, int width, int64_t columns, float *totals) {
-    switch (format) {
+    const int units = block_units(format);
+    switch (kernel_format(format)) {
 #define MULTIPLY_WIDE_CASE(FORMAT)                                                               \
-    case FORMAT: multiply_wide_##FORMAT(first, second, panel, width, columns, totals); break;
+    case FORMAT:                                                                                 \
+        multiply_wide_##FORMAT(first, second, panel, width, columns, units, totals);             \
+        break;
         EACH_FORMAT(MULTIPLY_WIDE_CASE)
     default: break;
     }

@@ -43,6 +43,20 @@ static inline Floats lanes_convert(Ints v) { return _mm256_cvtepi32_ps(v); }
 static inline Floats lanes_load_f16(const uint8_t *p) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
+/* The bytes at p as integers. */
+static inline Ints lanes_load_bytes(const uint8_t *p) {
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+}
+/* The bytes of a table at the indices in the bytes of v, which are below 16. */
+static inline Ints lanes_lookup(const uint8_t table[16], Ints v) {
+    return _mm256_shuffle_epi8(
+        _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table)), v);
+}
+/* E4M3 values divided by 2^8: as f16 their bits have the same order and meaning. */
+static inline Floats lanes_load_fp8(const uint8_t *p) {
+    const __m128i v = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)p));
+    return _mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16(v, 7), _mm_set1_epi16((short)0xbf80)));
+}
 static inline Floats lanes_load_bf16(const uint16_t *p) {
     return _mm256_castsi256_ps(
         _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));

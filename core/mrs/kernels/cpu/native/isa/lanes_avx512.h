@@ -66,6 +66,21 @@ static inline Floats lanes_convert(Ints v) { return _mm512_cvtepi32_ps(v); }
 static inline Floats lanes_load_f16(const uint8_t *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
+/* The bytes at p as integers. */
+static inline Ints lanes_load_bytes(const uint8_t *p) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+}
+/* The bytes of a table at the indices in the bytes of v, which are below 16. */
+static inline Ints lanes_lookup(const uint8_t table[16], Ints v) {
+    return _mm512_shuffle_epi8(
+        _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table)), v);
+}
+/* E4M3 values divided by 2^8: as f16 their bits have the same order and meaning. */
+static inline Floats lanes_load_fp8(const uint8_t *p) {
+    const __m256i v = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p));
+    const __m256i bits = _mm256_and_si256(_mm256_slli_epi16(v, 7), _mm256_set1_epi16((short)0xbf80));
+    return _mm512_cvtph_ps(bits);
+}
 static inline Floats lanes_load_bf16(const uint16_t *p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(
         _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));

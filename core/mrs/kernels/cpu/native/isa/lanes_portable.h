@@ -51,6 +51,21 @@ static inline Floats lanes_load_f16(const uint8_t *p) {
     return (Floats){float_of_half(h[0]), float_of_half(h[1]), float_of_half(h[2]),
                     float_of_half(h[3])};
 }
+/* The bytes at p as integers. */
+static inline Ints lanes_load_bytes(const uint8_t *p) { return (Ints){p[0], p[1], p[2], p[3]}; }
+/* The bytes of a table at the indices in the bytes of v, which are below 16. */
+static inline Ints lanes_lookup(const uint8_t table[16], Ints v) {
+    uint8_t bytes[16];
+    memcpy(bytes, &v, sizeof bytes);
+    for (int i = 0; i < 16; i++) bytes[i] = table[bytes[i]];
+    memcpy(&v, bytes, sizeof v);
+    return v;
+}
+/* E4M3 values divided by 2^8. */
+static inline Floats lanes_load_fp8(const uint8_t *p) {
+    return (Floats){float_of_fp8(p[0]), float_of_fp8(p[1]), float_of_fp8(p[2]),
+                    float_of_fp8(p[3])} * 0x1p-8f;
+}
 static inline Floats lanes_load_bf16(const uint16_t *p) {
     return (Floats){float_of_bf16(p[0]), float_of_bf16(p[1]), float_of_bf16(p[2]),
                     float_of_bf16(p[3])};

@@ -1,0 +1,1 @@
+"""Schemes by which checkpoints store a quantized weight in several tensors. No torch."""

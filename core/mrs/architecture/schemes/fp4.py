@@ -1,0 +1,80 @@
+"""4-bit floats (e2m1) in small groups: MXFP4 of gpt-oss, MXFP4 and NVFP4 of llm-compressor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mrs.architecture.config import Config
+from mrs.architecture.weight_scheme import (
+    Layout,
+    Misfit,
+    Parts,
+    Quantization,
+    WeightScheme,
+    matrix_shape,
+    require,
+)
+from mrs.formats import FORMATS
+
+
+@dataclass(frozen=True)
+class Mxfp4(WeightScheme):
+    """Groups of 32 values with an exponent: blocks (…, rows, groups, 16), scales (…, groups)."""
+
+    name = "MXFP4"
+    suffixes: ClassVar[Mapping[str, str]] = {"codes": "_blocks", "scales": "_scales"}
+    marker = "codes"
+
+    def layout(self, parts: Parts, columns: int) -> Layout:
+        shape = parts["codes"].shape
+        require(parts, "codes", ("U8",))
+        if shape[-2:] != (columns // 32, 16) or columns % 32:
+            raise Misfit(
+                "codes", f"has shape {list(shape)}, expected [\u2026, {columns // 32}, 16]"
+            )
+        require(parts, "scales", ("U8",), shape[:-1])
+        rows, _ = matrix_shape(parts, "scales")
+        return Layout(rows, 4, 32, FORMATS["MXFP4"])
+
+
+@dataclass(frozen=True)
+class PackedMxfp4(WeightScheme):
+    """The same as one matrix of bytes."""
+
+    name = "MXFP4"
+    suffixes: ClassVar[Mapping[str, str]] = {"codes": ".weight_packed", "scales": ".weight_scale"}
+    marker = "codes"
+
+    def layout(self, parts: Parts, columns: int) -> Layout:
+        rows, _ = matrix_shape(parts, "codes")
+        require(parts, "codes", ("U8",), (rows, columns // 2))
+        require(parts, "scales", ("U8", "F8_E8M0"), (rows, columns // 32))
+        return Layout(rows, 4, 32, FORMATS["MXFP4"])
+
+
+@dataclass(frozen=True)
+class Nvfp4(WeightScheme):
+    """Groups of 16 values with a scale of type F8_E4M3; the tensor's own scale divides."""
+
+    name = "NVFP4"
+    suffixes: ClassVar[Mapping[str, str]] = {
+        "codes": ".weight_packed",
+        "scales": ".weight_scale",
+        "divisor": ".weight_global_scale",
+        "input": ".input_global_scale",
+    }
+    marker = "codes"
+    unused = ("input",)
+
+    def layout(self, parts: Parts, columns: int) -> Layout:
+        rows, _ = matrix_shape(parts, "codes")
+        require(parts, "codes", ("U8",), (rows, columns // 2))
+        require(parts, "scales", ("F8_E4M3",), (rows, columns // 16))
+        require(parts, "divisor", ("F32",), (1,), ())
+        return Layout(rows, 4, 16, FORMATS["F32"])
+
+
+def read_mxfp4(config: Config) -> Quantization:
+    return Quantization((Mxfp4(),))

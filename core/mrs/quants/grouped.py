@@ -1,0 +1,74 @@
+"""Groups of weights with float32 scales: integers with a minimum (INT), and 8-bit floats (FP8).
+
+| format   | block                                             | value                  |
+| -------- | ------------------------------------------------- | ---------------------- |
+| `INTb_n` | float32 scale, float32 minimum, n codes of b bits | scale * code + minimum |
+| `FP8_n`  | float32 scale, n values of type F8_E4M3           | scale * value          |
+
+Each 32 codes are stored together. Codes 0-15 of 4 bits are the low nibbles of 16 bytes, codes 16-31
+the high nibbles. Codes of 2 bits are four runs of 8 bytes; their third bits, if they have any, are
+eight runs of 4 bytes. Codes of 8 bits are signed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from mrs.formats import GROUP_SIZES, INT_BITS
+from mrs.quants.bits import bytes_of, pack_planes, planes, typed
+
+_UNIT = 32
+
+
+def _int_codes(packed: torch.Tensor, bits: int) -> torch.Tensor:
+    """Codes of 32 weights each, uint8 (N, 4 * bits) -> (N, 32); signed if `bits` is 8."""
+    if bits == 8:
+        return packed.view(torch.int8)
+    if bits == 4:
+        return planes(packed, 16, 4)
+    codes = planes(packed[:, :8], 8, 2)
+    return codes if bits == 2 else codes | planes(packed[:, 8:], 4, 1) << 2
+
+
+def pack_int_codes(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    """The inverse: codes (N, 32), uint8, or int8 if `bits` is 8 -> uint8 (N, 4 * bits)."""
+    if bits == 8:
+        return codes.contiguous().view(torch.uint8)
+    if bits == 4:
+        return pack_planes(codes, 16, 4)
+    low = pack_planes(codes & 3, 8, 2)
+    return low if bits == 2 else torch.cat((low, pack_planes(codes >> 2, 4, 1)), 1)
+
+
+def decode_int(blocks: torch.Tensor, bits: int) -> torch.Tensor:
+    head = typed(blocks[:, :8], torch.float32)
+    packed = blocks[:, 8:].reshape(-1, 4 * bits)
+    values = _int_codes(packed, bits).reshape(len(blocks), -1).float()
+    return values.mul_(head[:, :1]).add_(head[:, 1:])
+
+
+def decode_fp8(blocks: torch.Tensor) -> torch.Tensor:
+    values = typed(blocks[:, 4:], torch.float8_e4m3fn).float()
+    return values.mul_(typed(blocks[:, :4], torch.float32))
+
+
+def int_blocks(
+    codes: torch.Tensor, scales: torch.Tensor, minima: torch.Tensor, bits: int
+) -> torch.Tensor:
+    """Blocks of codes (N, n) with scales and minima (N,), float32 -> uint8 (N, block_bytes)."""
+    packed = pack_int_codes(codes.reshape(-1, _UNIT), bits).reshape(len(codes), -1)
+    return torch.cat((bytes_of(torch.stack((scales, minima), 1)), packed), 1)
+
+
+def fp8_blocks(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Blocks of codes uint8 (N, n) with scales (N,), float32 -> uint8 (N, block_bytes)."""
+    return torch.cat((bytes_of(scales.view(-1, 1)), codes), 1)
+
+
+DECODERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    **{f"INT{bits}_{n}": partial(decode_int, bits=bits) for bits in INT_BITS for n in GROUP_SIZES},
+    **dict.fromkeys((f"FP8_{n}" for n in GROUP_SIZES), decode_fp8),
+}
