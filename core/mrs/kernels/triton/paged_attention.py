@@ -151,7 +151,7 @@ def _launch(
         ROWS=size.rows,
         TILE_HEADS=size.heads,
         KEYS=size.keys,
-        num_warps=4,
+        num_warps=8 if size.rows == 64 and q.shape[2] > 64 else 4,  # else registers run out
         num_stages=2,
         **options,
     )
