@@ -105,7 +105,7 @@ class Decoder:
             self.vision = VisionModule(
                 spec.vision, weights.under("vision."), self.primary_device, activation_dtype
             )
-        self._layers = _build_layers(spec, weights, layer_devices)
+        self._ropes, self._layers = _build_layers(spec, weights, layer_devices)
         self._chains = find_chains(
             [layer.fused if isinstance(layer, DecoderLayer) else None for layer in self._layers]
         )
@@ -114,6 +114,11 @@ class Decoder:
     def primary_device(self) -> torch.device:
         """The device of the embedding and the output head."""
         return self._embedding.device
+
+    def reserve_positions(self, count: int) -> None:
+        """Have the rotary angles of the first `count` positions on every device."""
+        for rope in self._ropes:
+            rope.reserve(count)
 
     def new_space(self, size: CacheSize) -> CacheSpace:
         """Memory for the caches of all sequences."""
@@ -225,7 +230,7 @@ class Decoder:
 
 def _build_layers(
     spec: ModelSpec, weights: ModelWeights, devices: Sequence[torch.device]
-) -> list[DecoderLayer | CrossAttentionLayer]:
+) -> tuple[list[RopeTable], list[DecoderLayer | CrossAttentionLayer]]:
     """All layers; those with the same rope on the same device share a table of cos and sin."""
     layers: list[DecoderLayer | CrossAttentionLayer] = []
     tables: dict[object, RopeTable] = {}
@@ -239,7 +244,7 @@ def _build_layers(
             tables[rope, device] = RopeTable(rope, device, factors)
         table = tables.get((rope, device))
         layers.append(DecoderLayer(layer, weights.layer(index), table))
-    return layers
+    return list(tables.values()), layers
 
 
 def _find_rope_switch_lengths(spec: ModelSpec) -> set[int]:
