@@ -113,4 +113,4 @@ def test_attention(
     attend(head_dim, heads, kv_heads, value_dim)
     for kernel in (compiled[0], compiled[2]):  # decode and prompt; a sum of splits between them
         assert re.search(r"(mma\.sync|wgmma\.mma_async|tcgen05\.mma)", kernel.asm["ptx"])
-        assert kernel.metadata.shared <= 64 << 10
+        assert kernel.metadata.shared <= 99 << 10
