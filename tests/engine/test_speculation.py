@@ -194,12 +194,12 @@ def test_an_aborted_step_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> N
     engine = begin_engine("window")
     asked = ask_with_drafts(engine, replace(GREEDY, max_tokens=40), PROMPT + plain)
     decoder, fails = engine._worker._decoder, 0
-    layer = type(decoder._layers[-1])
+    layer = type(decoder.stack.layers[-1])
     forward = layer.__call__
 
     def interrupted(self, *arguments):
         nonlocal fails
-        if self is decoder._layers[-1] and arguments[0].shape[0] > 1:
+        if self is decoder.stack.layers[-1] and arguments[0].shape[0] > 1:
             fails += 1
             if fails % 2:
                 raise KeyboardInterrupt

@@ -30,8 +30,11 @@ def run_tests(file_name: str, **environment: str) -> None:
     assert re.search(r"^\d{2,} passed in", done.stdout, re.MULTILINE), done.stdout
 
 
-def test_in_the_interpreter() -> None:
-    run_tests("triton_in_interpreter.py", TRITON_INTERPRET="1")
+@pytest.mark.parametrize(
+    "file_name", ["triton_in_interpreter.py", "triton_attention_in_interpreter.py"]
+)
+def test_in_the_interpreter(file_name: str) -> None:
+    run_tests(file_name, TRITON_INTERPRET="1")
 
 
 @pytest.mark.slow

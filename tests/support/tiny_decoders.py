@@ -177,6 +177,11 @@ def tiny_decoder(
     return _decoder({**_SIZES, **CONFIGS[kind]}, devices, DenseMatrix, cache_dtype)
 
 
+def decoder_on(kind: str, device: torch.device) -> Decoder:
+    """The same weights on another device."""
+    return _decoder({**_SIZES, **CONFIGS[kind]}, [device] * 3, DenseMatrix, primary=device)
+
+
 def packed_decoder(kind: str) -> Decoder:
     """Its matrices are packed, so that there has to be a native library."""
     return _decoder({**_SIZES, **_PACKED_SIZES, **PACKED_CONFIGS[kind]}, [CPU] * 5, _packed)
@@ -187,13 +192,14 @@ def _decoder(
     devices: Sequence[torch.device],
     to_matrix: Callable[[Tensor], Matrix],
     cache_dtype: torch.dtype = torch.float32,
+    primary: torch.device = CPU,
 ) -> Decoder:
     family = families()[config["model_type"]]
     spec = family.read(Config({**family.defaults, **config}, "tiny"))
     chance = torch.Generator().manual_seed(7)
     matrices, vectors = {}, {}
     for parameter in list_parameters(spec, {**SAFETENSORS, **family.safetensors}):
-        device = CPU if parameter.layer is None else devices[parameter.layer]
+        device = primary if parameter.layer is None else devices[parameter.layer]
         numbers = _numbers(parameter, chance).to(device)
         if parameter.role == "dense":
             vectors[parameter.name] = numbers.to(cache_dtype)

@@ -11,6 +11,8 @@ from mrs.kernels.cpu import elementwise
 from mrs.kernels.cpu.library import NativeLibrary, native_library
 from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.kernels.softmax_attention import attend_with_torch
+from mrs.kernels.triton.attention_check import has_triton_attention
+from mrs.kernels.triton.paged_attention import TritonAttention
 from mrs.sizes.mla_scores import heads_at_once
 
 
@@ -114,10 +116,12 @@ class TorchAttention:
         return outs[0] if len(outs) == 1 else torch.cat(outs)
 
 
-def attention_backend(cache: PagedKV) -> AttentionBackend:
-    """The backend for such a cache: native on a CPU if it supports the head sizes, else torch."""
-    library = native_library() if cache.device.type == "cpu" else None
-    if library is not None and elementwise.can_attend(cache.keys, cache.values):
+def attention_backend(kv: PagedKV) -> AttentionBackend:
+    """The backend for such a cache: native code on a CPU, Triton on an NVIDIA GPU, else torch."""
+    if kv.device.type == "cuda" and has_triton_attention(kv.device):
+        return TritonAttention()
+    library = native_library() if kv.device.type == "cpu" else None
+    if library is not None and elementwise.can_attend(kv.keys, kv.values):
         return NativeAttention(library)
     return TorchAttention()
 

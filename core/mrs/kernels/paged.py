@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -54,7 +55,7 @@ class PagedKV:
 
     @property
     def block_bytes(self) -> int:
-        return sum(x[0].numel() * x.element_size() for x in map(_one_block, self.tensors))
+        return sum(math.prod(x.shape[1:]) * x.element_size() for x in self.tensors)
 
     @property
     def nbytes(self) -> int:
@@ -87,10 +88,6 @@ class PagedKV:
             x[blocks, :, offsets] = new.to(x.device, x.dtype)
 
 
-def _one_block(x: Tensor) -> Tensor:
-    return x.new_empty((1, *x.shape[1:]), device="meta")
-
-
 def _resized(x: Tensor, blocks: int) -> Tensor:
     new = x.new_empty(blocks, *x.shape[1:])
     new[: len(x)] = x[:blocks]
@@ -108,6 +105,16 @@ class Queries(NamedTuple):
 
     rows: slice
     context: int
+
+
+class Tiles(NamedTuple):
+    """Tiles of a batch's queries, (tiles, 3) int32: sequence, first row, end of its rows.
+
+    Sequences with one new token are in `decode`, the others in `prefill`.
+    """
+
+    decode: Tensor
+    prefill: Tensor
 
 
 @dataclass(frozen=True)
@@ -145,6 +152,38 @@ class AttentionBatch:
     @property
     def address(self) -> int:
         return ctypes.addressof(self.native)
+
+    @cached_property
+    def device_lengths(self) -> Tensor:
+        """`context_lens` on the device of the block tables."""
+        return self.context_lens.to(self.block_tables.device)
+
+    @cached_property
+    def device_ends(self) -> Tensor | None:
+        """`attention_ends` on the device of the block tables."""
+        ends = self.attention_ends
+        return None if ends is None else ends.to(self.block_tables.device)
+
+    @cached_property
+    def _tiles(self) -> dict[int, Tiles]:
+        return {}
+
+    def tiles(self, most_queries: int) -> Tiles:
+        """The queries cut into tiles of `most_queries` at most; known from `query_start` alone."""
+        if most_queries not in self._tiles:
+            bounds = list(itertools.pairwise(self.query_start.tolist()))
+            starts = [(n, *each) for n, each in enumerate(bounds)]
+            decode = [each for each in starts if each[2] - each[1] == 1]
+            prefill = [
+                (sequence, first, end)
+                for sequence, start, end in starts
+                if end - start > 1
+                for first in range(start, end, most_queries)
+            ]
+            device = self.block_tables.device
+            tables = (torch.tensor(x, dtype=torch.int32).view(-1, 3) for x in (decode, prefill))
+            self._tiles[most_queries] = Tiles(*(table.to(device) for table in tables))
+        return self._tiles[most_queries]
 
     @cached_property
     def queries(self) -> tuple[Queries, ...]:

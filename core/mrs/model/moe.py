@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 import torch
 from torch import Tensor
 
@@ -97,7 +99,9 @@ class MoeModule:
     def _sum_by_expert(self, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
         """Calls each chosen expert once, with all of its tokens."""
         # Pairs of a token and an expert, sorted by expert: the pairs of an expert are adjacent.
-        experts, order = indices.flatten().sort(stable=True)
+        # The host decides what to compute, so a GPU hands over the indices once.
+        experts, order = indices.flatten().cpu().sort(stable=True)
+        order = order.to(x.device)
         tokens = order // indices.shape[1]
         pair_weights = weights.flatten()[order][:, None].to(x.dtype)
         used, counts = torch.unique_consecutive(experts, return_counts=True)
@@ -112,7 +116,7 @@ class MoeModule:
     def _sum_for_one_token(self, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
         """The same sum for x (1, hidden), without gathering rows for each expert."""
         out = torch.zeros_like(x)
-        experts, expert_weights = indices[0].tolist(), weights[0].to(x.dtype).tolist()
-        for expert, weight in sorted(zip(experts, expert_weights, strict=True)):
+        experts, expert_weights = indices[0].cpu().tolist(), weights[0].to(x.dtype)
+        for expert, weight in sorted(zip(experts, expert_weights, strict=True), key=itemgetter(0)):
             out += self._experts[expert](x).mul_(weight)
         return out

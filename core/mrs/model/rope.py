@@ -150,14 +150,19 @@ class RopeTable:
             self._angles_positions = batch.positions
         return self._angles
 
-    def _look_up(self, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
-        """From the table, which grows to the largest position."""
-        end = max(batch.positions.flatten().tolist()) + 1
-        if end > self._cos.shape[0]:
-            rows = grown_rows(end, self._cos.shape[0])
+    def reserve(self, count: int) -> None:
+        """Have the angles of the first `count` positions, unless they depend on the length."""
+        if self._is_fixed and count > self._cos.shape[0]:
+            rows = grown_rows(count, self._cos.shape[0])
             self._cos, self._sin = self._tabulate(torch.arange(rows), 0)
-        if batch.positions.numel() == 1:  # a view is faster than a copy
-            return self._cos[end - 1 : end], self._sin[end - 1 : end]
+
+    def _look_up(self, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
+        """From the table, which grows to the largest position that the host knows."""
+        if batch.positions.is_cpu:
+            end = max(batch.positions.flatten().tolist()) + 1
+            self.reserve(end)
+            if batch.positions.numel() == 1:  # a view is faster than a copy
+                return self._cos[end - 1 : end], self._sin[end - 1 : end]
         positions = batch.positions.to(self._device)
         if positions.dim() == 1:
             return self._cos[positions], self._sin[positions]

@@ -1,0 +1,197 @@
+"""Attention over a paged KV cache on an NVIDIA GPU, by the Triton kernels."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mrs.kernels.paged import AttentionBatch, PagedKV
+
+#: Keys of a sequence that one program of a decode step reads. It is the same for all lengths, so
+#: that a result does not depend on the batch.
+SPLIT_KEYS = 256
+
+
+@dataclass(frozen=True)
+class TileSize:
+    """What a program computes: `queries` with `heads` of a group, over `keys` at a time."""
+
+    heads: int
+    queries: int
+    keys: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of its matrices; the GPU's matrix units need 16."""
+        return max(16, self.heads * self.queries)
+
+    @classmethod
+    def of(cls, head_dim: int, group: int) -> TileSize:
+        """For prompts. Larger heads leave registers and shared memory for fewer rows."""
+        rows, keys = (64, 64) if head_dim <= 128 else (32, 32) if head_dim <= 256 else (16, 16)
+        heads = min(_power_of_two(group), rows)
+        return cls(heads, rows // heads, keys)
+
+
+class TritonAttention:
+    """One call for all sequences, which reads keys and values where they are.
+
+    Sequences with one new token are computed by splits of their keys, the others by tiles of their
+    queries.
+    """
+
+    def write(self, cache: PagedKV, batch: AttentionBatch, k: Tensor, v: Tensor | None) -> None:
+        cache.write(batch.slot_mapping, (k,) if v is None else (k, v))
+
+    def attend(
+        self,
+        q: Tensor,
+        cache: PagedKV,
+        batch: AttentionBatch,
+        *,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        size = TileSize.of(q.shape[2], q.shape[1] // cache.keys.shape[1])
+        tiles = batch.tiles(size.queries)
+        out = q.new_empty(*q.shape[:2], cache.value_dim)
+        sinks = None if sinks is None else sinks.float()
+        options = _options(q, cache, window, softcap, sinks, batch.device_ends)
+        inputs = _Inputs(q.contiguous(), cache, batch, scale, sinks)
+        # Triton launches kernels on torch's current device.
+        with torch.cuda.device(q.device) if q.is_cuda else nullcontext():
+            if len(tiles.decode):
+                _decode(inputs, tiles.decode, out, size, options)
+            if len(tiles.prefill):
+                _prefill(inputs, tiles.prefill, out, size, options)
+        return out.flatten(1)
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    q: Tensor
+    cache: PagedKV
+    batch: AttentionBatch
+    scale: float
+    sinks: Tensor | None
+
+
+def _prefill(
+    inputs: _Inputs, tiles: Tensor, out: Tensor, size: TileSize, options: dict[str, Any]
+) -> None:
+    _launch(inputs, tiles, (out, None, None), size, 1, {**options, "SPLIT": 0})
+
+
+def _decode(
+    inputs: _Inputs, tiles: Tensor, out: Tensor, size: TileSize, options: dict[str, Any]
+) -> None:
+    from mrs.kernels.triton.attention import combine_splits
+
+    size = TileSize(size.heads, 1, size.keys)
+    tokens = inputs.batch.block_tables.shape[1] * inputs.cache.block_tokens
+    splits, (rows, heads, value_dim) = -(-tokens // SPLIT_KEYS), out.shape
+    partial = out.new_empty(splits, rows, heads, value_dim, dtype=torch.float32)
+    largest, sums = partial.new_empty(2, splits, rows, heads)
+    options = {**options, "SPLIT": SPLIT_KEYS}
+    _launch(inputs, tiles, (partial, largest, sums), size, splits, options)
+    sinks = inputs.sinks
+    combine_splits[(len(tiles), heads)](
+        partial,
+        largest,
+        sums,
+        inputs.batch.device_lengths,
+        tiles,
+        largest if sinks is None else sinks,
+        out,
+        rows,
+        HEADS=heads,
+        VALUE_DIM=value_dim,
+        VALUE_PAD=_power_of_two(value_dim),
+        KEYS=size.keys,
+        num_warps=1 if value_dim <= 128 else 4,
+        **{name: options[name] for name in ("SPLIT", "WINDOW", "HAS_SINKS")},
+    )
+
+
+def _launch(
+    inputs: _Inputs,
+    tiles: Tensor,
+    outs: tuple[Tensor, Tensor | None, Tensor | None],
+    size: TileSize,
+    splits: int,
+    options: dict[str, Any],
+) -> None:
+    from mrs.kernels.triton.attention import attend_tiles
+
+    q, cache, batch = inputs.q, inputs.cache, inputs.batch
+    keys, values = cache.keys, cache.values
+    head_tiles = -(-options["GROUP"] // size.heads)
+    attend_tiles[(len(tiles), keys.shape[1] * head_tiles, splits)](
+        q,
+        keys,
+        values,
+        batch.block_tables,
+        batch.device_lengths,
+        q if batch.device_ends is None else batch.device_ends,
+        tiles,
+        q if inputs.sinks is None else inputs.sinks,
+        *(q if out is None else out for out in outs),
+        batch.block_tables.shape[1],
+        len(q),
+        *keys.stride()[:3],
+        *values.stride()[:3],
+        inputs.scale,
+        BLOCK=cache.block_tokens,
+        ROWS=size.rows,
+        TILE_HEADS=size.heads,
+        KEYS=size.keys,
+        num_warps=8 if size.rows == 64 and q.shape[2] > 64 else 4,  # else registers run out
+        num_stages=2,
+        **options,
+    )
+
+
+def _options(
+    q: Tensor,
+    cache: PagedKV,
+    window: int | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+    ends: Tensor | None,
+) -> dict[str, Any]:
+    """What the kernels are compiled for."""
+    heads, head_dim = q.shape[1:]
+    d1, d2 = _two_parts(head_dim)
+    v1, v2 = _two_parts(cache.value_dim)
+    return {
+        "HEADS": heads,
+        "GROUP": heads // cache.keys.shape[1],
+        "DIM": head_dim,
+        "VALUE_DIM": cache.value_dim,
+        "D1": d1,
+        "D2": d2,
+        "V1": v1,
+        "V2": v2,
+        "WINDOW": window or 0,
+        "SOFTCAP": softcap or 0.0,
+        "HAS_ENDS": ends is not None,
+        "HAS_SINKS": sinks is not None,
+    }
+
+
+def _two_parts(size: int) -> tuple[int, int]:
+    """A power of two and another, or 0, that add up to at least `size`; none is below 16."""
+    first = max(16, 1 << size.bit_length() - 1)
+    rest = size - first
+    return (first, max(16, _power_of_two(rest))) if rest > 0 else (first, 0)
+
+
+def _power_of_two(count: int) -> int:
+    """The smallest power of two that is at least `count`."""
+    return 1 << (count - 1).bit_length()

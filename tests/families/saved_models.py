@@ -1,0 +1,25 @@
+"""Tiny random models of the families as files, without the outputs of a reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import transformers
+from case import Case
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    case: Case
+    folder: Path
+    config: transformers.PreTrainedConfig
+
+
+def save_model(case: Case, folder: Path) -> SavedModel:
+    """Write config and weights of a case as safetensors."""
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(case.family, **case.config)
+    transformers.AutoModelForCausalLM.from_config(config).float().save_pretrained(folder)
+    return SavedModel(case, folder, config)

@@ -1,0 +1,35 @@
+"""Families on a GPU of this machine, against transformers; skipped without one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from reference import REPLY_TOKENS, Reference
+from running import check_conversation, load
+
+from mrs.request import ModelSource, Sampling
+from support.engines import Asked, make_engine
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=REPLY_TOKENS)
+GPU, OTHER = torch.device("cuda", 0), torch.device("cuda", 1)
+
+
+@pytest.mark.parametrize("chunk_tokens", [512, 7])
+def test_conversation(truth: Reference, chunk_tokens: int) -> None:
+    loaded = load(ModelSource(str(truth.folder), "safetensors"), devices=(GPU,))
+    check_conversation(loaded, truth, chunk_tokens)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one CUDA device")
+def test_split_over_two_gpus(truth: Reference) -> None:
+    loaded = load(ModelSource(str(truth.folder), "safetensors"), devices=(GPU, OTHER))
+    check_conversation(loaded, truth)
+
+
+def test_replies_that_share_steps(truth: Reference) -> None:
+    loaded = load(ModelSource(str(truth.folder), "safetensors"), devices=(GPU,))
+    engine = make_engine(loaded.decoder, planned_tokens=64, context_tokens=512, max_seqs=3)
+    asked = [Asked.of(engine, truth.prompt, GREEDY) for _ in range(3)]
+    assert [each.finish() for each in asked] == [truth.reply] * 3
