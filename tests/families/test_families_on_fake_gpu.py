@@ -1,4 +1,7 @@
-"""Every family loads and runs on a GPU that is not there, and does there only what a GPU can."""
+"""Models load and run on a GPU that is not there, and do there only what a GPU can.
+
+By default a family for each kind of layer; `-m "slow or not slow"` runs every family.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ APPLE = torch.device("mps", 0)
 GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=8)
 #: One configuration of each family, in the order of the table of families.
 FAMILIES = {case.family: case for case in reversed(CASES)}
+KINDS = ("llama", "gemma2", "mixtral", "gpt_oss", "deepseek_v3", "lfm2")
 #: The host reads which experts are chosen.
 MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "qwen3_next")
 MIXTURES += ("deepseek_v2", "deepseek_v3", "gpt_oss", "phimoe")
@@ -32,7 +36,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SavedModel]:
     return {}
 
 
-@pytest.fixture(params=FAMILIES.values(), ids=FAMILIES)
+@pytest.fixture(
+    params=[
+        pytest.param(case, id=family, marks=() if family in KINDS else pytest.mark.slow)
+        for family, case in FAMILIES.items()
+    ]
+)
 def saved(
     request: pytest.FixtureRequest,
     folders: dict[str, SavedModel],

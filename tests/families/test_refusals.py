@@ -78,7 +78,7 @@ EXPERT = "model.layers.1.block_sparse_moe.experts.3.w2.weight"
     [
         ("llama", config(model_type="llamaverse"), 5, "llamaverse"),
         ("llama", config(rope_parameters={**ROPE, "rope_type": "spiral"}), 5, "spiral"),
-        ("llama", config(quantization_config={"quant_method": "gptq"}), 5, "gptq"),
+        ("llama", config(quantization_config={"quant_method": "quip"}), 5, "quip"),
         ("llama", config(hidden_act="sine"), 5, "sine"),
         (
             "qwen2",
@@ -115,7 +115,6 @@ EXPERT = "model.layers.1.block_sparse_moe.experts.3.w2.weight"
         ("deepseek_v2", config(topk_method="greediest"), 5, "greediest"),
         ("deepseek_v3", config(kv_lora_rank=31), 3, "kv_a"),
         ("gpt_oss", config(swiglu_alpha=2.0), 5, "swiglu_alpha"),
-        ("gpt_oss", config(quantization_config={"quant_method": "fp8"}), 5, "weight_block_size"),
         ("lfm2", config(layer_types=["conv", "mamba", "conv"]), 5, "mamba"),
         ("qwen3_next", config(linear_num_value_heads=3), 3, "linear_num_value_heads = 3"),
     ],

@@ -12,14 +12,14 @@ import sys
 
 import pytest
 
-from mrs.devices.cpu_path import TORCH_VARIABLE
+from mrs.devices.cpu_path import PATH_VARIABLE, TORCH_VARIABLE
 
 #: Prints what a product takes and what is planned for it, beside the result.
 PROGRAM = """
 import json, sys, torch
 from mrs.devices.cpu_path import torch_units
 from mrs.formats import FORMATS
-from mrs.model.latent_attention import _per_head_matmul
+from mrs.kernels.dense_products import multiply_heads
 from mrs.plan.memory.forward_pass import ForwardShape, head_product_bytes, product_bytes
 from mrs.storage import Storage
 from mrs.engine.profile.peak_memory import peak_bytes
@@ -38,10 +38,10 @@ for threads, dtype, tokens, columns, rows in json.loads(sys.argv[1]):
     found.append((peak_bytes(multiply, cpu), planned))
 for heads, dtype, tokens, columns, rows in json.loads(sys.argv[2]):
     torch.set_num_threads(1)
-    maps = torch.ones(heads, rows, columns, dtype=getattr(torch, dtype)).transpose(1, 2)
+    maps = torch.ones(heads, rows, columns, dtype=getattr(torch, dtype))
     x, format = torch.ones(tokens, heads, columns), FORMATS[formats[dtype]]
     run = ForwardShape(tokens, tokens, tokens, f32, format, 1, torch_units=torch_units())
-    measured = peak_bytes(lambda: _per_head_matmul(x, maps), cpu)
+    measured = peak_bytes(lambda: multiply_heads(x, maps), cpu)
     found.append((measured, head_product_bytes(run, heads, columns, rows)))
 print(json.dumps(found))
 """
@@ -67,7 +67,7 @@ def test_products_are_bounded(most: str) -> None:
     """Threads that find nothing to do take nothing, so the bound is close for one thread."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(CASES), json.dumps(HEADS)],
-        env={**os.environ, TORCH_VARIABLE: most},
+        env={**os.environ, TORCH_VARIABLE: most, PATH_VARIABLE: "torch"},
         capture_output=True,
         text=True,
         check=True,

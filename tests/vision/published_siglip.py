@@ -12,6 +12,7 @@ import torch
 import transformers
 
 from mrs.architecture.describe import Description, describe
+from mrs.formats import FORMATS, Format
 
 _SO400M = {
     "hidden_size": 1152,
@@ -181,6 +182,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any], int, dict[tuple[int, 
 @dataclass(frozen=True)
 class Shape:
     shape: tuple[int, ...]
+    format: Format = FORMATS["BF16"]
 
 
 @dataclass(frozen=True)

@@ -223,7 +223,7 @@ def test_an_interrupted_step_is_undone(
     text = f"{BEGIN} w1 w2 w3 w4 w5 {{}} w6"
     ids, images = vision_model.shown(text, IMAGES[:1])
     expected = generate(begin_engine(vision_model, 0), ids, GREEDY, images)
-    layers, calls = vision_model.decoder._layers, []
+    layers, calls = vision_model.decoder.stack.layers, []
 
     class Failing:
         mixer = layers[-1].mixer
@@ -235,7 +235,7 @@ def test_an_interrupted_step_is_undone(
             return last(x, *rest)
 
     last = layers[-1]
-    monkeypatch.setattr(vision_model.decoder, "_layers", [*layers[:-1], Failing()])
+    monkeypatch.setattr(vision_model.decoder.stack, "layers", [*layers[:-1], Failing()])
     engine = begin_engine(vision_model, 0)
     ids, images = vision_model.shown(text, IMAGES[:1])
     made = Asked.of(engine, ids, GREEDY, images)

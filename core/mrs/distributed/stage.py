@@ -89,7 +89,7 @@ class Stage:
         """x (N, hidden) to (N, hidden), after the step's commands."""
         batch = self._batch(step)
         caches = [self._layers_of(each) for each in step.sequences]
-        out = self._stack(x, batch, caches, lambda: None)
+        out = self._stack.forward(x, batch, caches, lambda: None)
         for layers, sequence in zip(caches, step.sequences, strict=True):
             for layer in layers:
                 if not isinstance(layer, PagedKVCache):

@@ -114,7 +114,7 @@ class LayerStack:
         for layer, device in zip(self.layers, self._devices, strict=True):
             layer.mixer.add_cache(builder, device)
 
-    def __call__(
+    def forward(
         self,
         x: Tensor,
         batch: ForwardBatch,
@@ -126,6 +126,8 @@ class LayerStack:
         `caches` has for each sequence the caches of these layers. Activations move between devices
         only if the next layer is on another one. `check` is called before each layer.
         """
+        # A method of its own: the arguments of `__call__` would stay alive until it returns, and
+        # with them the first hidden states.
         by_layer: Sequence[Any] = list(zip(*caches, strict=True))
         index = 0
         while index < len(self.layers):
@@ -254,7 +256,8 @@ class Decoder:
         """
         rows: Sequence[int] = batch.logits_rows
         own = len(self.stack.layers)
-        x = self.stack(self._embed(batch), batch, [each.layers[:own] for each in caches], check)
+        own_caches = [each.layers[:own] for each in caches]
+        x = self.stack.forward(self._embed(batch), batch, own_caches, check)
         if self._further is not None:
             x = self._further(x, batch, caches, rows if observe is None else range(x.shape[0]))
         for cache, (span, _) in zip(caches, batch.queries, strict=True):
