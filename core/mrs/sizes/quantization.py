@@ -15,7 +15,8 @@ TILE_WEIGHTS, TILE_WEIGHTS_ELSEWHERE = 1 << 20, 1 << 22
 #: are not listed need MOST_DECODING_BYTES.
 DECODING_BYTES = {
     **{f"FP8_{group}": 5.1 for group in (32, 64, 128)},
-    **{f"INT{bits}_{group}": 5.7 for bits in (2, 3, 4, 8) for group in (32, 64, 128)},
+    **{f"INT{bits}_{group}": 5.7 for bits in (2, 3, 4) for group in (32, 64, 128)},
+    **{f"INT8_{group}": 5.2 for group in (32, 64, 128)},
     **dict.fromkeys(("Q4_0", "Q5_0", "Q8_0", "Q8_K", "TQ2_0"), 8.2),
     "TQ1_0": 10.1,
     **dict.fromkeys(("Q4_1", "Q5_1"), 12.2),
