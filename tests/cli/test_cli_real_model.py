@@ -150,7 +150,7 @@ def pickled_weights(folder: Path) -> None:
     [
         (truncated_weights, 3, "model.safetensors"),
         (config_without_a_key, 3, "num_hidden_layers"),
-        (unknown_architecture, 5, "llama"),
+        (unknown_architecture, 5, "nonesuch"),
         (pickled_weights, 5, "safetensors"),
     ],
 )

@@ -21,10 +21,10 @@ def machines_lines(plan: MachinesPlan) -> Iterator[str]:
             f"{1000 * stage.seconds:.3g} ms a token"
         )
     yield (
-        f"one sequence: {plan.tokens_per_s:.3g} tokens/s ({1000 * plan.token_seconds:.3g} ms a "
+        f"one sequence: {_rate(plan.tokens_per_s)} tokens/s ({1000 * plan.token_seconds:.3g} ms a "
         f"token, {1000 * plan.hop_seconds:.3g} ms of it between devices)"
     )
-    yield f"several sequences: at most {plan.most_tokens_per_s:.3g} steps/s, the slowest stage's"
+    yield f"several sequences: at most {_rate(plan.most_tokens_per_s)} steps/s, the slowest stage's"
     for name in plan.unused:
         yield f"{name} is left out: the model fits without it, and a token takes no longer"
 
@@ -52,3 +52,7 @@ def machines_document(plan: MachinesPlan) -> dict[str, Any]:
             for stage in plan.stages
         ],
     }
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
