@@ -74,6 +74,9 @@ def traffic_of_steps(gpu: FakeGpu, decoder: Decoder, sequences: int) -> list[Tra
     asked = [Asked.of(engine, range(1, 24 + n), GREEDY) for n in range(sequences)]
     while any(each.sequence.num_new_tokens < 2 for each in asked):
         engine.step()
+        for each in asked:
+            if each.sequence.error is not None:
+                raise each.sequence.error
     steps = []
     for _ in range(2):
         steps.append(gpu.record())

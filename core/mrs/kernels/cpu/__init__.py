@@ -9,7 +9,7 @@ After a change of the C sources:
 - `python tests/sanitize.py` runs the kernels under the sanitizers of gcc.
 
 A token's result has the same bits whatever other tokens and threads compute with it: a kernel has
-one order of sums, and `tests/model/test_invariance.py` feeds tiny models of every kind of layer in
+one order of sums, and `tests/model/test_equal_bits.py` feeds tiny models of every kind of layer in
 several ways. Torch's matrix products do not have this property, nor do its `sigmoid`, `silu`,
 `gelu` and `softplus`, which compute the last values of a tensor otherwise; `exp`, `erf`, `tanh` and
 `softmax` do. Use `kernels/dense_products.py` and `kernels/nonlinearities.py`.
