@@ -24,7 +24,8 @@ from mrs.server.models.slot import ModelSlot
 from mrs.server.serve import Server
 from mrs.server.settings import ServerSettings
 
-DEMO = RunRequest(ModelSource("demo", "safetensors"), cpu=True, max_seqs=4)
+#: Without drafts, so that a step makes a token of a reply.
+DEMO = RunRequest(ModelSource("demo", "safetensors"), cpu=True, max_seqs=4, speculate="off")
 CHAT = "/v1/chat/completions"
 
 

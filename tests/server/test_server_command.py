@@ -192,7 +192,7 @@ def test_the_commands_of_the_readme_answer(start: Callable[..., Process]) -> Non
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 def test_sigterm_drains_and_says_so(start: Callable[..., Process]) -> None:
-    mrs = start("--json", "-p", "0", "plain", "-m", "demo", slow=True)
+    mrs = start("--json", "--speculate", "off", "-p", "0", "plain", "-m", "demo", slow=True)
     body = {**ENDLESS, "max_tokens": 100}
     with httpx.stream("POST", mrs.url + CHAT, json=body, timeout=60) as reply:
         lines = reply.iter_lines()
@@ -209,7 +209,7 @@ def test_sigterm_drains_and_says_so(start: Callable[..., Process]) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 def test_a_second_ctrl_c_stops_at_once(start: Callable[..., Process]) -> None:
-    mrs = start("serve", "-p", "0", "-m", "demo", slow=True)
+    mrs = start("serve", "--speculate", "off", "-p", "0", "-m", "demo", slow=True)
     with httpx.stream("POST", mrs.url + CHAT, json={**ENDLESS, "n": 2}, timeout=60) as reply:
         lines = reply.iter_lines()  # to drop it would close the connection
         next(lines)
