@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -58,7 +59,7 @@ class Misfit(Exception):
 
 
 @dataclass(frozen=True)
-class WeightScheme:
+class WeightScheme(ABC):
     """One way to store a weight. Subclasses are frozen values of what the config says.
 
     `suffixes` are those of the tensors by role. A suffix that begins with a dot replaces the
@@ -72,9 +73,9 @@ class WeightScheme:
     optional: ClassVar[Collection[str]] = ()
     unused: ClassVar[Collection[str]] = ()
 
+    @abstractmethod
     def layout(self, parts: Parts, columns: int) -> Layout:
         """The layout of a weight of so many columns; Misfit if its headers are inconsistent."""
-        raise NotImplementedError
 
     def label(self, bits: int) -> str:
         """What a plan calls the scheme: `GPTQ 4-bit`, or `FP8`."""
@@ -157,6 +158,14 @@ def matrix_shape(parts: Parts, role: str) -> tuple[int, int]:
     if len(shape) < 2 or 0 in shape:
         raise Misfit(role, f"has shape {list(shape)}, which is no matrix")
     return prod(shape[:-1]), shape[-1]
+
+
+def rows_of(parts: Parts, role: str, columns: int) -> int:
+    """The rows of a part that must be a matrix of so many columns."""
+    rows, found = matrix_shape(parts, role)
+    if found != columns:
+        raise Misfit(role, f"has {found} columns, expected {columns}")
+    return rows
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from mrs.architecture.weight_scheme import (
     Parts,
     Quantization,
     WeightScheme,
-    matrix_shape,
     require,
+    rows_of,
 )
 from mrs.formats import FORMATS
 
@@ -66,9 +66,7 @@ class RowInts(WeightScheme):
     unused = ("form",)
 
     def layout(self, parts: Parts, columns: int) -> Layout:
-        rows, found = matrix_shape(parts, "codes")
-        if found != columns:
-            raise Misfit("codes", f"has {found} columns, expected {columns}")
+        rows = rows_of(parts, "codes", columns)
         require(parts, "codes", ("I8",))
         require(parts, "largest", ("F32",), (rows,))
         format = affine_format(8, columns, columns, FORMATS["F32"], is_symmetric=True)

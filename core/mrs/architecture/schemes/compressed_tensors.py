@@ -18,6 +18,7 @@ from mrs.architecture.weight_scheme import (
     WeightScheme,
     matrix_shape,
     require,
+    rows_of,
 )
 from mrs.errors import NotReadable, Unsupported
 
@@ -79,9 +80,7 @@ class PlainInts(WeightScheme):
     unused = ("input", "input zeros")
 
     def layout(self, parts: Parts, columns: int) -> Layout:
-        rows, found = matrix_shape(parts, "codes")
-        if found != columns:
-            raise Misfit("codes", f"has {found} columns, expected {columns}")
+        rows = rows_of(parts, "codes", columns)
         require(parts, "codes", ("I8",))
         groups = groups_of_rows(parts, rows)
         if "zeros" in parts:

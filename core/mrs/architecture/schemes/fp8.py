@@ -16,6 +16,7 @@ from mrs.architecture.weight_scheme import (
     WeightScheme,
     matrix_shape,
     require,
+    rows_of,
 )
 from mrs.errors import Unsupported
 from mrs.formats import FORMATS
@@ -37,9 +38,7 @@ class Fp8(WeightScheme):
     tile: tuple[int, int] | None
 
     def layout(self, parts: Parts, columns: int) -> Layout:
-        rows, found = matrix_shape(parts, "codes")
-        if found != columns:
-            raise Misfit("codes", f"has {found} columns, expected {columns}")
+        rows = rows_of(parts, "codes", columns)
         require(parts, "codes", ("F8_E4M3",))
         require(parts, "scales", FLOATS)
         group = self._group(parts, rows, columns)
