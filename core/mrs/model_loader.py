@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -92,20 +91,17 @@ class ModelLoader:
         self.request, self.plan = request, plan
 
     def load(self, on_progress: OnProgress | None = None) -> LoadedModel:
-        report = on_progress or _ignore
+        request, report = self.request, on_progress or _ignore
         from mrs.address_space import require_address_space_for_torch
         from mrs.interrupts import interrupts_held
         from mrs.loaded_model import LoadedModel
         from mrs.text.template_process import renderer
 
-        if self.request.cluster is not None:
+        if request.cluster is not None:
             from mrs.distributed.cluster import Cluster
-
-        if self.request.cluster is None:
+        else:
             self.plan.require_fit()
-        for line in pool_warnings(
-            self.request.paged, self.plan.workload, self.plan.devices[0].kind
-        ):
+        for line in pool_warnings(request.paged, self.plan.workload, self.plan.devices[0].kind):
             _logger.warning("%s", line)
         self._fetch(report)
         require_address_space_for_torch()
@@ -119,7 +115,6 @@ class ModelLoader:
 
             text = self._text_processor()
         self._check_draft_tokens(text)
-        request = self.request
         effort = request.reasoning_effort
         flag = "--thinking" if effort is None else "--reasoning-effort"
         knows = text.knows_thinking or (effort is not None and text.knows_effort)
@@ -298,22 +293,20 @@ class ModelLoader:
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         import torch
 
-        from mrs.kernels.cpu.heap import keep_freed_memory, use_one_heap
-        from mrs.load.load import load_weights
+        from mrs.load.load import load_to_run
+        from mrs.load.progress import weights_progress
         from mrs.load.tensor_reader import TORCH_DTYPES
         from mrs.model.decoder import Decoder
 
-        use_one_heap()
         plan, planner = self.plan, self.planner
         torch_devices = [torch.device(device.torch_device) for device in plan.devices]
-        weights = load_weights(
+        weights = load_to_run(
             planner.checkpoint,
             planner.description.parameters,
             plan.storage,
             {name: torch_devices[index] for name, index in plan.parameter_devices.items()},
-            _weights_progress(plan, report),
+            weights_progress(plan, report),
         )
-        keep_freed_memory()
         decoder = Decoder(
             planner.description.spec,
             weights,
@@ -356,21 +349,6 @@ class ModelLoader:
 
         identity = model_identity(self.planner.checkpoint, self.plan)
         return DiskPrefixCache(folder, identity, limit_bytes, key=prefix_key())
-
-
-def _weights_progress(plan: Plan, report: OnProgress) -> Callable[[str, int], None]:
-    """A function of a loaded parameter's name and bytes; reports the bytes on its device so far."""
-    totals = plan.weight_bytes()
-    done = dict.fromkeys(totals, 0)
-    for index, total_bytes in totals.items():
-        report(LoadProgress(plan.devices[index].label, 0, total_bytes))
-
-    def on_bytes(name: str, size_bytes: int) -> None:
-        index = plan.parameter_devices[name]
-        done[index] += size_bytes
-        report(LoadProgress(plan.devices[index].label, done[index], totals[index]))
-
-    return on_bytes
 
 
 def _learn_speed_of(profile: ProfileResult, plan: Plan) -> None:

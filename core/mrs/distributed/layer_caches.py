@@ -1,4 +1,4 @@
-"""The caches of layers in other processes, as the head sees them: commands instead of tensors.
+"""The caches of layers in other processes, for the head: commands instead of tensors.
 
 The head decides which sequence has which blocks and states. What it decides becomes commands in
 the log of the rank that has the layer, which go out with the next step.

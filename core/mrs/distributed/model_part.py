@@ -74,17 +74,13 @@ def load_part(planner: Planner, plan: Plan, parameters: list[Parameter]) -> Mode
     """These parameters of the model on the plan's first device; nothing else is read."""
     import torch
 
-    from mrs.kernels.cpu.heap import keep_freed_memory, use_one_heap
-    from mrs.load.load import load_weights
+    from mrs.load.load import load_to_run
 
-    use_one_heap()
     device = torch.device(plan.devices[0].torch_device)
     devices = {each.name: device for each in parameters}
-    weights = load_weights(
+    return load_to_run(
         planner.checkpoint, parameters, plan.storage, devices, lambda name, size_bytes: None
     )
-    keep_freed_memory()
-    return weights
 
 
 def fingerprint(plan: Plan, spec: ModelSpec) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mrs.architecture.binding import Parameter
-from mrs.kernels.cpu.heap import freed_memory_returned
+from mrs.kernels.cpu.heap import freed_memory_returned, keep_freed_memory, use_one_heap
 from mrs.load.targets import TARGETS, DenseTarget, Target, cpu_arena
 from mrs.load.tensor_reader import TensorReader
 from mrs.model.linear import Matrix, PermutedMatrix
@@ -56,6 +56,20 @@ def load_weights(
                 matrices[name] = matrix
             on_bytes(name, stored_as.size_bytes)
     return ModelWeights(matrices, vectors)
+
+
+def load_to_run(
+    checkpoint: Checkpoint,
+    parameters: Sequence[Parameter],
+    storage: Mapping[str, Storage],
+    devices: Mapping[str, torch.device],
+    on_bytes: OnBytes,
+) -> ModelWeights:
+    """`load_weights` in a process that then computes: its heap keeps what prompts free."""
+    use_one_heap()
+    weights = load_weights(checkpoint, parameters, storage, devices, on_bytes)
+    keep_freed_memory()
+    return weights
 
 
 def _fill(target: Target, parameter: Parameter, reader: TensorReader, *, permutes: bool) -> None:
