@@ -13,6 +13,7 @@ from mrs.devices.device import Device
 from mrs.devices.measurements import cache_file, host_key, write_entries
 from mrs.devices.processor import OPERATIONS_PER_CYCLE, expected_bandwidth, operations_per_s
 from mrs.events import Finished
+from mrs.kernels.cpu.library import path_name
 from mrs.loaded_model import learn_speed
 from mrs.model_loader import ModelLoader
 from mrs.plan.cost import Work
@@ -54,7 +55,8 @@ def test_after_one_run_ranges_are_narrow_and_true(work: Work, slower: float) -> 
 
 def test_before_any_run_ranges_are_wider_yet_say_something() -> None:
     before = estimate(LARGE)
-    assert 1.5 * before.decode.low < before.decode.high < 4 * before.decode.low
+    most = 2.6 if path_name() != "torch" else 4  # torch decodes the blocks first
+    assert 1.5 * before.decode.low < before.decode.high < most * before.decode.low
     assert 2 * before.prompt.low < before.prompt.high < 4.1 * before.prompt.low
 
 
