@@ -45,7 +45,7 @@ class Storage:
 
 
 def resolve_dtype(wanted: str, stored: Mapping[Format, int]) -> Format:
-    """The format of unquantized weights and of the KV cache.
+    """The format of unquantized weights.
 
     That is `wanted`, or with `auto` the most frequent one in the file; `stored` counts the file's
     tensors of each format. A file with quantized tensors uses BF16.

@@ -90,6 +90,7 @@ def test_values_that_are_a_part_of_the_keys() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_both_backends_write_the_same(dtype: torch.dtype) -> None:
     k, v = normal(30, 2, 16), normal(30, 2, 32, seed=1)
+    k[0, 0, :4] = torch.tensor([7e4, -1e30, 3e-7, -65519.9])  # f16 ends at 65504
     caches = []
     for _ in range(2):
         cpu = torch.device("cpu")
@@ -101,6 +102,7 @@ def test_both_backends_write_the_same(dtype: torch.dtype) -> None:
     blocks = torch.arange(4)
     for one, other in zip(*(kv.read(blocks, 0, 30) for kv in caches), strict=True):
         assert torch.equal(one, other)
+        assert one.isfinite().all()
 
 
 def test_sizes_that_are_no_whole_vectors_are_left_to_torch() -> None:

@@ -186,6 +186,23 @@ def test_the_type_of_the_cache(planned) -> None:
     assert wide.breakdowns[0].weight_bytes == plain.breakdowns[0].weight_bytes
 
 
+@pytest.mark.parametrize(
+    ("devices", "options", "expected"),
+    [
+        (["cpu=64GiB"], {}, "BF16"),
+        (["cpu=64GiB"], {"isq": "q4k"}, "F16"),
+        (["cpu=64GiB"], {"isq": "q4k", "dtype": "bf16"}, "BF16"),
+        (["cpu=64GiB"], {"isq": "q4k", "dtype": "f32"}, "F32"),
+        (["cpu=64GiB"], {"isq": "q4k", "paged": PagedRequest(cache_type="bf16")}, "BF16"),
+        (["cuda:0=24GiB", "cpu=64GiB"], {"isq": "q4k"}, "BF16"),
+    ],
+)
+def test_keys_of_a_quantized_model_are_f16_on_a_cpu(
+    planned, devices: list[str], options: dict[str, Any], expected: str
+) -> None:
+    assert planned(*devices, **options).cache_format.name == expected
+
+
 def test_windows_take_what_the_sequences_of_the_pool_need(tmp_path: Path, planner_of) -> None:
     config = {**SMALL, "model_type": "mistral", "num_hidden_layers": 2, "sliding_window": 128}
     folder = write_headers(tmp_path / "window", config, 1)

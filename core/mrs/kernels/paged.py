@@ -15,6 +15,8 @@ from torch import Tensor
 
 from mrs.kernels.native_structs import CACHE_TYPES, NativeBatch, NativeKV
 
+MAX_F16 = torch.finfo(torch.float16).max
+
 
 class PagedKV:
     """One layer's keys (blocks, KV, block tokens, D) and values of all sequences.
@@ -85,6 +87,8 @@ class PagedKV:
         """Write keys, and values if the cache stores them apart, (N, KV, D), to the slots (N)."""
         blocks, offsets = slots // self.block_tokens, slots % self.block_tokens
         for x, new in zip(self.tensors, tokens, strict=True):
+            if x.dtype == torch.float16:
+                new = new.clamp(-MAX_F16, MAX_F16)
             x[blocks, :, offsets] = new.to(x.device, x.dtype)
 
 

@@ -214,6 +214,23 @@ class Plan:
         )
 
 
+def _cache_format(
+    request: RunRequest, files: ModelWeightsInfo, dense: Format, devices: Sequence[Device]
+) -> Format:
+    """The type of keys and values.
+
+    A quantized model computes in float32 on a CPU. Its keys are rounded to f16 there, which has
+    three bits more than bf16, as llama.cpp does.
+    """
+    wanted = request.paged.cache_type
+    if wanted != "auto":
+        return FORMATS[wanted.upper()]
+    is_quantized = request.isq is not None or files.is_quantized
+    on_cpu = all(device.torch_device == "cpu" for device in devices)
+    rounds_less = request.dtype == "auto" and dense.name == "BF16" and is_quantized and on_cpu
+    return FORMATS["F16"] if rounds_less else dense
+
+
 def make_plan(
     request: RunRequest,
     files: ModelWeightsInfo,
@@ -238,7 +255,7 @@ def make_plan(
     context_tokens = min(wanted_tokens, spec.context_tokens)
     paged = request.paged
     workload = Workload(context_tokens, request.max_batch_size, block_tokens=paged.block_tokens)
-    cache_format = dense if paged.cache_type == "auto" else FORMATS[paged.cache_type.upper()]
+    cache_format = _cache_format(request, files, dense, devices)
     images = None
     if request.vision is not None:
         from mrs.plan.memory.vision_sizes import planned_images

@@ -86,6 +86,6 @@ class PagedFlags:
             "--pa-cache-type",
             metavar="auto|f16|bf16|f32",
             help="Data type of keys and values.",
-            show_default="auto, like --dtype",
+            show_default="auto: f16 if a model is quantized and on the CPU, else like --dtype",
         ),
     ] = None

@@ -160,6 +160,7 @@ def write_kv(
     """Write keys (N, KV, D) and values to the slots; v is None if the keys contain the values."""
     k, v = k.contiguous(), None if v is None else v.contiguous()
     library.functions.mrs_write_kv(
+        library.path_address,
         ctypes.addressof(cache),
         ctypes.addressof(batch),
         k.data_ptr(),

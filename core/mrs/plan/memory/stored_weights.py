@@ -97,8 +97,13 @@ class ModelWeightsInfo:
         return found
 
     def dense_format(self, wanted: str) -> Format:
-        """The type of weights that are not quantized, and of the KV cache, for a `--dtype`."""
+        """The type of weights that are not quantized, for a `--dtype`."""
         return resolve_dtype(wanted, self._stored_counts)
+
+    @cached_property
+    def is_quantized(self) -> bool:
+        """Whether the files have quantized weights."""
+        return any(each.format.is_quantized or each.scheme for each in self.file_storage.values())
 
     @cached_property
     def _stored_counts(self) -> Mapping[Format, int]:

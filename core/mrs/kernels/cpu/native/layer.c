@@ -70,7 +70,7 @@ EXPORT bool mrs_attention(const AttentionBlock *block, const KVCache *cache, con
     finish_heads(block, q, block->q_bias, block->q_norm, angles, tokens, heads, threads);
     finish_heads(block, k, block->k_bias, block->k_norm, angles, tokens, kv_heads, threads);
     add_bias(v, block->v_bias, tokens, kv_heads * dim);
-    mrs_write_kv(cache, batch, k, v, kv_heads, threads);
+    mrs_write_kv(kernels, cache, batch, k, v, kv_heads, threads);
     AttentionParams params = {.q = q,
                               .out = attended,
                               .cache = cache,

@@ -53,6 +53,7 @@ typedef struct {
     void (*activate)(Activation activation, float *gate, const float *up, int64_t size);
     void (*rotate)(const Rotation *rotation, const float *x, const float *cos, const float *sin,
                    float *out);
+    void (*to_f16)(const float *x, int64_t count, uint16_t *out);
     void (*attend)(const Query *query, int64_t head, int64_t heads, float *workspace);
     int64_t rows; /* of a call of attend_rows, at most */
     int64_t (*row_block_bytes)(const KVCache *cache);

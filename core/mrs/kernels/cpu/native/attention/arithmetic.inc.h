@@ -27,6 +27,21 @@ INLINE Floats load_cached(const Type type, const void *cache, int64_t offset) {
     }
 }
 
+#define MAX_F16 65504.0f
+
+/* Values as f16, of `count`, a multiple of LANES; those out of its range become its largest. */
+static void to_f16(const float *x, int64_t count, uint16_t *out) {
+    for (int64_t i = 0; i < count; i += LANES) {
+        float values[LANES];
+#pragma omp simd
+        for (int j = 0; j < LANES; j++) {
+            const float v = x[i + j] > MAX_F16 ? MAX_F16 : x[i + j];
+            values[j] = v < -MAX_F16 ? -MAX_F16 : v;
+        }
+        lanes_store_f16(out + i, lanes_load_floats(values));
+    }
+}
+
 static inline float capped(float score, float softcap) {
     return score < MIN_SCORE ? score : softcap * tanh_of(score / softcap);
 }

@@ -113,14 +113,15 @@ EXPORT bool mrs_attend(const KernelTable *kernels, const AttentionParams *a, int
 }
 
 typedef struct {
+    const KernelTable *kernels;
     const KVCache *cache;
     const Batch *batch;
     const float *keys, *values; /* values NULL: they are a part of the keys */
     int64_t kv_heads;
 } WriteArgs;
 
-static void write_token(const CacheTensor *cached, const KVCache *cache, int64_t slot,
-                        const float *x, int64_t kv_heads) {
+static void write_token(const KernelTable *kernels, const CacheTensor *cached,
+                        const KVCache *cache, int64_t slot, const float *x, int64_t kv_heads) {
     const int64_t inside = slot & (((int64_t)1 << cache->block_shift) - 1), dim = cached->dim;
     int64_t offset =
         (slot >> cache->block_shift) * cached->block_stride + inside * cached->token_stride;
@@ -129,7 +130,7 @@ static void write_token(const CacheTensor *cached, const KVCache *cache, int64_t
         if (cache->type == TYPE_F32)
             memcpy((float *)cached->data + offset, x, (size_t)dim * sizeof(float));
         else if (cache->type == TYPE_F16)
-            for (int64_t i = 0; i < dim; i++) half[i] = half_of_float(x[i]);
+            kernels->to_f16(x, dim, half);
         else
             for (int64_t i = 0; i < dim; i++) half[i] = bf16_of_float(x[i]);
     }
@@ -140,17 +141,18 @@ static void write_task(void *data, int64_t first, int64_t end) {
     const CacheTensor *keys = &w->cache->keys, *values = &w->cache->values;
     for (int64_t token = first; token < end; token++) {
         const int64_t slot = w->batch->slot_mapping[token];
-        write_token(keys, w->cache, slot, w->keys + token * w->kv_heads * keys->dim, w->kv_heads);
+        write_token(w->kernels, keys, w->cache, slot, w->keys + token * w->kv_heads * keys->dim,
+                    w->kv_heads);
         if (w->values)
-            write_token(values, w->cache, slot, w->values + token * w->kv_heads * values->dim,
-                        w->kv_heads);
+            write_token(w->kernels, values, w->cache, slot,
+                        w->values + token * w->kv_heads * values->dim, w->kv_heads);
     }
 }
 
 /* Writes keys and values (tokens, kv_heads, dim) of new tokens to their slots. */
-EXPORT void mrs_write_kv(const KVCache *cache, const Batch *batch, const float *keys,
-                         const float *values, int64_t kv_heads, int threads) {
-    WriteArgs args = {cache, batch, keys, values, kv_heads};
+EXPORT void mrs_write_kv(const KernelTable *kernels, const KVCache *cache, const Batch *batch,
+                         const float *keys, const float *values, int64_t kv_heads, int threads) {
+    WriteArgs args = {kernels, cache, batch, keys, values, kv_heads};
     const int64_t count = batch->tokens * kv_heads * (cache->keys.dim + cache->values.dim);
     run_tasks(threads_for(count, threads), batch->tokens, write_task, &args);
 }

@@ -81,7 +81,7 @@ static inline int64_t last_key(const AttentionParams *a, int64_t row, int64_t ow
 }
 
 bool mrs_attend(const KernelTable *kernels, const AttentionParams *a, int threads);
-void mrs_write_kv(const KVCache *cache, const Batch *batch, const float *keys, const float *values,
-                  int64_t kv_heads, int threads);
+void mrs_write_kv(const KernelTable *kernels, const KVCache *cache, const Batch *batch,
+                  const float *keys, const float *values, int64_t kv_heads, int threads);
 
 #endif

@@ -28,6 +28,7 @@
                                .normalize = normalize,                                           \
                                .activate = activate,                                             \
                                .rotate = rotate,                                                 \
+                               .to_f16 = to_f16,                                                 \
                                .attend = attend,                                                 \
                                .rows = ROWS,                                                     \
                                .row_block_bytes = row_block_bytes,                               \

@@ -43,6 +43,9 @@ static inline Floats lanes_convert(Ints v) { return _mm256_cvtepi32_ps(v); }
 static inline Floats lanes_load_f16(const uint8_t *p) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
+static inline void lanes_store_f16(uint16_t *p, Floats v) {
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
 /* The bytes at p as integers. */
 static inline Ints lanes_load_bytes(const uint8_t *p) {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));

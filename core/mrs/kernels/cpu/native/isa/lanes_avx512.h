@@ -66,6 +66,9 @@ static inline Floats lanes_convert(Ints v) { return _mm512_cvtepi32_ps(v); }
 static inline Floats lanes_load_f16(const uint8_t *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
+static inline void lanes_store_f16(uint16_t *p, Floats v) {
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
 /* The bytes at p as integers. */
 static inline Ints lanes_load_bytes(const uint8_t *p) {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));

@@ -42,6 +42,9 @@ static inline Floats lanes_convert(Ints v) { return vcvtq_f32_s32(v); }
 static inline Floats lanes_load_f16(const uint8_t *p) {
     return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
 }
+static inline void lanes_store_f16(uint16_t *p, Floats v) {
+    vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(v)));
+}
 /* The bytes at p as integers. */
 static inline Ints lanes_load_bytes(const uint8_t *p) {
     uint32_t four;

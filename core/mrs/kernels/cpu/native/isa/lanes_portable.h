@@ -51,6 +51,9 @@ static inline Floats lanes_load_f16(const uint8_t *p) {
     return (Floats){float_of_half(h[0]), float_of_half(h[1]), float_of_half(h[2]),
                     float_of_half(h[3])};
 }
+static inline void lanes_store_f16(uint16_t *p, Floats v) {
+    for (int i = 0; i < LANES; i++) p[i] = half_of_float(v[i]);
+}
 /* The bytes at p as integers. */
 static inline Ints lanes_load_bytes(const uint8_t *p) { return (Ints){p[0], p[1], p[2], p[3]}; }
 /* The bytes of a table at the indices in the bytes of v, which are below 16. */
