@@ -161,7 +161,7 @@ def _with_given(before: Invocation, groups: Mapping[str, type], given: Sequence[
 def _refuse_argument(argument: str, selector: Selector) -> None:
     what = f"unexpected argument {argument!r} after {selector.name}"
     if argument in Commands.ALIASES or any(argument == each.name for each in SELECTORS):
-        raise UsageError(f"-m is before {argument}", hint=f"put it after {argument}")
+        raise UsageError(f"-m is before {argument}", hint=f"put -m after {argument}")
     raise UsageError(
         what,
         hint='ask with --prompt "TEXT" (-i is the chat), or use - to read prompts from standard '

@@ -8,7 +8,7 @@ WRONG = [
     ("-i", "no model is given: add -m ID, such as: mrs -i -m demo"),
     ("--bogus", "no flag --bogus: see mrs --help"),
     ("--isqq q4k plain -m x", "no flag --isqq: did you mean --isq?"),
-    ("-m demo plain -m x", "-m is before plain: put it after plain"),
+    ("-m demo plain -m x", "-m is before plain: put -m after plain"),
     ("run -i hello -m demo", "unexpected argument 'hello' after run: ask with --prompt"),
     ("plain", "missing flag '-m' / '--model-id'"),
     ("plain -m", "flag '-m' requires an argument"),
