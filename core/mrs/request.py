@@ -156,8 +156,8 @@ class PagedRequest:
     memory_fraction  or: share of the first device's memory for weights, activations and the pool
     memory_mib       or: size of the pool in MiB; of several sizes the first one counts
     block_tokens     tokens in a block
-    cache_type       type of keys and values; `auto` is f16 for a quantized model on a CPU, else that
-                     of unquantized weights
+    cache_type       type of keys and values; `auto` is f16 for a quantized model on a CPU, else
+                     that of unquantized weights
 
     Raises UsageError and Unsupported.
     """
