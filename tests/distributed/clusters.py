@@ -17,6 +17,7 @@ import torch
 
 from mrs.distributed.cluster import Cluster
 from mrs.distributed.model_part import one_device_plan
+from mrs.distributed.shared_cluster import SharedCluster
 from mrs.engine.engine import Engine
 from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.decoder import Decoder
@@ -116,6 +117,17 @@ def cluster_decoder(request: RunRequest) -> Iterator[tuple[Decoder, Cluster]]:
             ),
             cluster,
         )
+    finally:
+        cluster.close()
+
+
+@contextmanager
+def shared_decoder(request: RunRequest) -> Iterator[tuple[Decoder, SharedCluster]]:
+    """The share of a head, whose workers end their session afterwards."""
+    planner = ModelLoader(request).planner
+    cluster = SharedCluster.gather(request, planner, one_device_plan(planner, request))
+    try:
+        yield cluster.decoder(), cluster
     finally:
         cluster.close()
 

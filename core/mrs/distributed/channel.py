@@ -86,6 +86,15 @@ class Channel:
         except msgspec.MsgspecError as error:
             raise Damaged("a message cannot be read", where=str(error)) from error
 
+    def signal(self) -> None:
+        """Send a byte without frame and seal, to a peer of which no frames are expected."""
+        self._socket.send(b"\0")
+
+    def await_signal(self) -> None:
+        """Raises EOFError at the end, and OSError."""
+        if not self._socket.recv(1):
+            raise EOFError
+
     def close(self) -> None:
         """End the connection; a thread that waits for it is woken up."""
         with suppress(OSError):
