@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from mrs.cache.prefix.disk import DiskPrefixCache
     from mrs.distributed.cluster import Cluster
     from mrs.distributed.shared_cluster import SharedCluster
+    from mrs.distributed.tensor_shares import RankPlan
     from mrs.engine.engine_builder import DraftConfig
     from mrs.engine.loop import EngineLoop
     from mrs.engine.profile.run import ProfileResult
@@ -86,6 +88,16 @@ class ModelLoader:
     def plan(self) -> Plan:
         """What `load` will do. A model that does not fit has a plan as well."""
         return self._planned(self.planner)
+
+    @cached_property
+    def rank_plans(self) -> Sequence[RankPlan]:
+        """The plans of all processes that share the layers of `plan`; none if this one has all."""
+        if self.request.cluster is None or not self.request.cluster.shares_layers:
+            return ()
+        from mrs.distributed.tensor_shares import rank_plans, ranks_of
+
+        ranks = ranks_of(self.request)
+        return rank_plans(self.planner, self.plan, self.request, ranks)
 
     def settle(self, request: RunRequest, plan: Plan) -> None:
         """Use another request for the same model, and the plan that the planner made for it."""
@@ -321,7 +333,7 @@ class ModelLoader:
         if asked is not None and asked.shares_layers:
             from mrs.distributed.shared_cluster import SharedCluster
 
-            return SharedCluster.gather(self.request, self.planner, self.plan)
+            return SharedCluster.gather(self.request, self.planner, self.plan, self.rank_plans)
         from mrs.distributed.cluster import Cluster
 
         return Cluster.gather(self.request, self.planner, self.plan)

@@ -124,8 +124,8 @@ def cluster_decoder(request: RunRequest) -> Iterator[tuple[Decoder, Cluster]]:
 @contextmanager
 def shared_decoder(request: RunRequest) -> Iterator[tuple[Decoder, SharedCluster]]:
     """The share of a head, whose workers end their session afterwards."""
-    planner = ModelLoader(request).planner
-    cluster = SharedCluster.gather(request, planner, one_device_plan(planner, request))
+    loader = ModelLoader(request)
+    cluster = SharedCluster.gather(request, loader.planner, loader.plan, loader.rank_plans)
     try:
         yield cluster.decoder(), cluster
     finally:

@@ -37,16 +37,23 @@ def launched_request(environment: Environment, request: RunRequest) -> RunReques
 
     Rank 0 is the head; any other rank works for it, and this ends the process with SystemExit.
     """
-    variables = environment.variables
-    if request.cluster is not None:
+    variables, cluster = environment.variables, request.cluster
+    if cluster is not None and not cluster.shares_layers:
         return request
     from mrs.distributed.launcher import launched
 
     rank = launched(variables)
     if rank is None:
         return request
+    if cluster is not None and rank.world != cluster.workers + cluster.wait_for + 1:
+        raise UsageError(
+            f"{rank.world} processes were started",
+            where="--tensor-parallel-size",
+            hint=f"give {rank.world}, or leave the flag out",
+        )
     if rank.rank == 0:
-        return replace(request, cluster=ClusterRequest())
+        shares_layers = cluster is not None
+        return replace(request, cluster=ClusterRequest(shares_layers=shares_layers))
     from mrs.distributed.worker import WorkerSettings
 
     address, secret = rank.find_head()

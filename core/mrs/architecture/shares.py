@@ -94,15 +94,14 @@ def share_model(
     shares = []
     for rank in range(ranks):
         own_spec = replace(spec, layers=tuple(each[rank] for each in layers))
-        found = []
-        for parameter in description.parameters:
-            if parameter.layer is None:
-                own = _of_vocabulary(parameter, vocabulary[rank])
-            else:
-                own = _of_layer(parameter, shapes[parameter.layer], rank)
-            if own is not None:
-                found.append(own)
-        shares.append(Share(Description(own_spec, tuple(found)), vocabulary[rank]))
+        own = [
+            _of_vocabulary(each, vocabulary[rank])
+            if each.layer is None
+            else _of_layer(each, shapes[each.layer], rank)
+            for each in description.parameters
+        ]
+        parameters = tuple(each for each in own if each is not None)
+        shares.append(Share(Description(own_spec, parameters), vocabulary[rank]))
     return shares
 
 

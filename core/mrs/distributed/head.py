@@ -137,8 +137,9 @@ class Head:
 
     def connect_group(self) -> SharedRanks:
         """Wait until all have loaded their shares, and connect each with all. Raises MrsError."""
-        from mrs.distributed.rank_group import RankGroup, SharedFile
+        from mrs.distributed.rank_group import RankGroup
         from mrs.distributed.shared_head import SharedRanks
+        from mrs.distributed.shared_memory import SharedFile
 
         ranks = self._loaded()
         file = SharedFile(len(ranks) + 1)

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,36 +18,7 @@ import torch
 from torch import Tensor
 
 from mrs.distributed.channel import Channel, Damaged
-
-#: Values of a process that are exchanged at once.
-_TILE_VALUES = 1 << 18
-_SHARED_MEMORY = Path("/dev/shm")
-
-
-def memory_bytes(ranks: int) -> int:
-    """The bytes that `ranks` processes share."""
-    return 2 * ranks * _TILE_VALUES * 4
-
-
-class SharedFile:
-    """A file for the memory of a group. Its name goes as soon as all processes have opened it."""
-
-    def __init__(self, ranks: int) -> None:
-        """Raises OSError."""
-        folder = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
-        descriptor, name = tempfile.mkstemp(prefix="mrs-", dir=folder)
-        self.path = Path(name)
-        try:
-            os.truncate(descriptor, memory_bytes(ranks))
-        except BaseException:
-            self.remove()
-            raise
-        finally:
-            os.close(descriptor)
-
-    def remove(self) -> None:
-        with suppress(OSError):
-            self.path.unlink()
+from mrs.distributed.shared_memory import TILE_VALUES, memory_bytes
 
 
 class RankGroup:
@@ -68,7 +37,7 @@ class RankGroup:
             if os.fstat(file.fileno()).st_size != memory_bytes(ranks):
                 raise Damaged(f"the shared memory of {ranks} processes has another size")
             memory = mmap.mmap(file.fileno(), memory_bytes(ranks))
-        self._buffers = np.frombuffer(memory, np.float32).reshape(2, ranks, _TILE_VALUES)
+        self._buffers = np.frombuffer(memory, np.float32).reshape(2, ranks, TILE_VALUES)
         self._rounds_done = 0
 
     def sum(self, part: Tensor) -> Tensor:
@@ -114,10 +83,10 @@ class RankGroup:
     def _exchange(self, part: Tensor, counts: Sequence[int]) -> Iterator[list[Any]]:
         """Tile by tile, views of the values of all ranks, of which each has so many in all."""
         own = part.to(torch.float32).contiguous().view(-1).numpy()
-        for start in range(0, max(counts), _TILE_VALUES):
+        for start in range(0, max(counts), TILE_VALUES):
             buffer = self._buffers[self._rounds_done % 2]
             self._rounds_done += 1
-            tile = own[start : start + _TILE_VALUES]
+            tile = own[start : start + TILE_VALUES]
             buffer[self._rank, : len(tile)] = tile
             for channel in self._peers:
                 channel.signal()

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from mrs.architecture.shares import FLAG
 from mrs.distributed.assign import Part, assignments, meet, require_plain
 from mrs.distributed.head import Head
-from mrs.distributed.secret import is_loopback
-from mrs.distributed.tensor_shares import RankPlan, load_share, rank_plans, require_ranks_fit
+from mrs.distributed.tensor_shares import RankPlan, load_share, require_ranks_fit
 from mrs.errors import UsageError
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
@@ -28,8 +27,13 @@ class SharedCluster:
         self.plans = plans
 
     @classmethod
-    def gather(cls, request: RunRequest, planner: Planner, plan: Plan) -> SharedCluster:
-        """Wait for all workers, and tell each its share. Raises MrsError."""
+    def gather(
+        cls, request: RunRequest, planner: Planner, plan: Plan, plans: Sequence[RankPlan]
+    ) -> SharedCluster:
+        """Wait for all workers, and tell each its share: `plans` are of all ranks.
+
+        Raises MrsError.
+        """
         assert request.cluster is not None
         require_plain(request)
         if request.layer_map is not None:
@@ -38,7 +42,6 @@ class SharedCluster:
                 where=FLAG,
                 hint="leave out --num-device-layers",
             )
-        plans = rank_plans(planner, plan, request, ranks_of(request))
         require_ranks_fit(plans)
         head, count = meet(request.cluster)
         try:
@@ -73,22 +76,9 @@ class SharedCluster:
         self.head.close()
 
 
-def ranks_of(request: RunRequest) -> int:
-    """The number of processes that a request asks for, this one included."""
-    from mrs.distributed.launcher import launched
-
-    cluster = request.cluster
-    assert cluster is not None
-    workers = cluster.workers or cluster.wait_for
-    if workers:
-        return workers + 1
-    rank = launched()
-    return 1 if rank is None else rank.world
-
-
 def _require_one_machine(head: Head) -> None:
     for member in head.members:
-        if not is_loopback(member.host):
+        if member.host != member.link.channel.own_host:
             raise UsageError(
                 f"{member.name} is on another machine",
                 where=FLAG,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import lcm
 from typing import TYPE_CHECKING, NamedTuple
 
 from mrs.architecture.binding import Parameter
 from mrs.architecture.shares import FLAG, share_model
 from mrs.distributed.model_part import load_part, one_device_plan
+from mrs.distributed.shared_memory import memory_bytes
 from mrs.errors import DoesNotFit, Unsupported
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
@@ -61,7 +63,8 @@ def rank_plans(planner: Planner, plan: Plan, request: RunRequest, ranks: int) ->
     return found
 
 
-class _BlockColumns(NamedTuple):
+@dataclass(frozen=True)
+class _BlockColumns:
     """Gives the columns that the blocks of a parameter have in the file and in memory."""
 
     planner: Planner
@@ -74,11 +77,33 @@ class _BlockColumns(NamedTuple):
         return lcm(*(format.block_elements for format in formats))
 
 
+def ranks_of(request: RunRequest) -> int:
+    """The number of processes that a request asks for, this one included."""
+    from mrs.distributed.launcher import launched
+
+    cluster = request.cluster
+    assert cluster is not None
+    workers = cluster.workers or cluster.wait_for
+    if workers:
+        return workers + 1
+    rank = launched()
+    return 1 if rank is None else rank.world
+
+
+def needed_bytes(plans: Sequence[RankPlan]) -> int:
+    """The memory that all ranks need together."""
+    shared_bytes = memory_bytes(len(plans))
+    return shared_bytes + sum(each.plan.breakdowns[0].needed_bytes for each in plans)
+
+
+def ranks_fit(plans: Sequence[RankPlan]) -> bool:
+    return needed_bytes(plans) <= plans[0].plan.devices[0].available_bytes
+
+
 def require_ranks_fit(plans: Sequence[RankPlan]) -> None:
     """Raises DoesNotFit unless the memory of this machine is enough for all ranks together."""
-    needed = sum(each.plan.breakdowns[0].needed_bytes for each in plans)
-    device = plans[0].plan.devices[0]
-    if needed > device.available_bytes:
+    needed, device = needed_bytes(plans), plans[0].plan.devices[0]
+    if not ranks_fit(plans):
         raise DoesNotFit(
             f"{len(plans)} processes need {human_bytes(needed)} together and there is "
             f"{human_bytes(device.available_bytes)} on {device.label}",

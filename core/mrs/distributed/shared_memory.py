@@ -1,0 +1,38 @@
+"""The memory that processes of one machine share: a file without a name (no torch)."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+#: Values of a process that are exchanged at once.
+TILE_VALUES = 1 << 18
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+def memory_bytes(ranks: int) -> int:
+    """The bytes that `ranks` processes share."""
+    return 2 * ranks * TILE_VALUES * 4
+
+
+class SharedFile:
+    """A file for the memory of a group. Its name goes as soon as all processes have opened it."""
+
+    def __init__(self, ranks: int) -> None:
+        """Raises OSError."""
+        folder = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
+        descriptor, name = tempfile.mkstemp(prefix="mrs-", dir=folder)
+        self.path = Path(name)
+        try:
+            os.truncate(descriptor, memory_bytes(ranks))
+        except BaseException:
+            self.remove()
+            raise
+        finally:
+            os.close(descriptor)
+
+    def remove(self) -> None:
+        with suppress(OSError):
+            self.path.unlink()
