@@ -13,7 +13,7 @@ from ordered_reference import ordered_reference
 from test_exact import VOCABULARY, logits_of, talk
 
 from mrs.request import RunRequest
-from support.model_files import DEMO, SMALL, write_model
+from support.model_files import DEMO, SMALL, tensor_shapes, write_model
 from support.tiny_decoders import WINDOW
 
 SIZES: dict[str, Any] = {
@@ -57,7 +57,23 @@ OTHERS = [(kind, ranks) for kind in KINDS for ranks in (2, 3, 4) if (kind, ranks
 
 def model_of(kind: str, folder: Path, **changes: Any) -> Path:
     config = {**SIZES, **KINDS[kind], **changes}
-    return write_model(folder / kind, config, DTYPES.get(kind, "F32"), std=0.2)
+    write = write_transposed_experts if kind == "sinks" else write_model
+    return write(folder / kind, config, DTYPES.get(kind, "F32"), std=0.2)
+
+
+def write_transposed_experts(folder: Path, config: dict[str, Any], *more: Any, **std: Any) -> Path:
+    """A model whose files stack the transposed matrices of all experts."""
+    from safetensors.torch import load_file, save_file
+
+    write_model(folder, config, *more, **std)
+    tensors, experts = load_file(folder / "model.safetensors"), config["num_local_experts"]
+    for name, tensor in tensors.items():
+        if name.endswith(("gate_up_proj", "down_proj")) and "experts" in name:
+            rows, columns = tensor.shape
+            stack = tensor.view(experts, rows // experts, columns)
+            tensors[name] = stack.transpose(1, 2).contiguous()
+    save_file(tensors, folder / "model.safetensors")
+    return folder
 
 
 def require_equal(model: Path, workers: Workers, ranks: int, **changes: Any) -> None:
@@ -65,7 +81,10 @@ def require_equal(model: Path, workers: Workers, ranks: int, **changes: Any) -> 
     alone = request_for(model, None, 0, **changes)
     reference = ordered_reference(alone, ranks)
     expected, logits = talk(engine_of(reference)), logits_of(reference)
-    with shared_decoder(shared_request(model, workers, ranks, **changes)) as (decoder, cluster):
+    with shared_decoder(shared_request(model, workers.port, ranks, **changes)) as (
+        decoder,
+        cluster,
+    ):
         assert len(cluster.plans) == ranks
         assert talk(engine_of(decoder)) == expected
         assert torch.equal(logits_of(decoder), logits)
@@ -74,8 +93,8 @@ def require_equal(model: Path, workers: Workers, ranks: int, **changes: Any) -> 
     assert (whole - logits).abs().max() < tolerance * whole.abs().max()
 
 
-def shared_request(model: Path, workers: Workers, ranks: int, **changes: Any) -> RunRequest:
-    request = request_for(model, workers.port, ranks - 1, **changes)
+def shared_request(model: Path, port: int, ranks: int, **changes: Any) -> RunRequest:
+    request = request_for(model, port, ranks - 1, **changes)
     assert request.cluster is not None
     return replace(request, cluster=replace(request.cluster, shares_layers=True))
 
@@ -95,5 +114,59 @@ def test_with_the_other_numbers_of_ranks(
     require_equal(model_of(kind, tmp_path), workers, ranks)
 
 
+#: Sizes of which blocks of 256 columns can be shared: a KV head has 256 columns of queries.
+LARGE = {"hidden_size": 256, "head_dim": 128, "intermediate_size": 1024}
+
+
+@pytest.mark.parametrize(("kind", "isq", "ranks"), [("qwen3", "q4k", 3), ("mixtral", "q8_0", 2)])
+def test_shares_are_quantized_while_they_are_loaded(
+    kind: str, isq: str, ranks: int, workers: Workers, tmp_path: Path
+) -> None:
+    model = model_of(kind, tmp_path, **(LARGE if isq == "q4k" else {}))
+    require_equal(model, workers, ranks, isq=isq)
+
+
 def test_a_gguf_file_is_shared(workers: Workers) -> None:
     require_equal(DEMO / "demo.gguf", workers, 2)
+
+
+def test_blocks_of_256_columns_are_shared_unevenly(workers: Workers, tmp_path: Path) -> None:
+    file = write_quantized(tmp_path / "model.gguf", {**SIZES, **KINDS["llama"], **LARGE})
+    require_equal(file, workers, 3)
+
+
+def write_quantized(file: Path, config: dict[str, Any]) -> Path:
+    """A Llama as a GGUF file of Q4_K and Q6_K."""
+    import gguf
+
+    from mrs.formats import FORMATS
+    from mrs.quants import encode
+
+    writer = gguf.GGUFWriter(file, "llama")
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(hidden)
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    chance = torch.Generator().manual_seed(2)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
+    for name, shape in tensor_shapes(config).items():
+        values = 0.2 * torch.randn(shape, generator=chance)
+        mapped = names.get_name(name, try_suffixes=(".weight",))
+        if len(shape) == 1:
+            writer.add_tensor(mapped, values.numpy())
+            continue
+        kind = "Q6_K" if "down" in name or "embed" in name else "Q4_K"
+        blocks = encode(values, FORMATS[kind]).numpy()
+        writer.add_tensor(mapped, blocks, raw_dtype=gguf.GGMLQuantizationType[kind])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file

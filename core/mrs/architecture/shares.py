@@ -137,6 +137,9 @@ def _blocks_by_layer(
     for parameter in description.parameters:
         if parameter.layer is None or not parameter.name.endswith(_SUMMED_WEIGHTS):
             continue
+        for piece in parameter.pieces:
+            if piece.packed is not None:
+                raise _refused(f"weights of {piece.packed.scheme.name}")
         slot, blocks = _slot(parameter), found[parameter.layer]
         blocks[slot] = lcm(blocks.get(slot, 1), block_columns(parameter))
     return [tuple(each.items()) for each in found]
@@ -269,8 +272,6 @@ def _with_rows(parameter: Parameter, rows: range) -> Parameter:
 
 def _with_columns(parameter: Parameter, columns: range) -> Parameter:
     def some(piece: Piece) -> Piece:
-        if piece.packed is not None:
-            raise _refused(f"weights of {piece.packed.scheme.name}")
         rows = range(parameter.rows) if piece.rows is None else piece.rows
         return piece._replace(rows=rows, columns=columns)
 

@@ -17,8 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mrs.devices.processor import cpu_threads
 from mrs.distributed.channel import Channel, Damaged
 from mrs.distributed.shared_memory import TILE_VALUES, memory_bytes
+
+
+#: Processes wait so long for each other without sleeping, if each can have a thread of its own.
+_BUSY_S = 100e-6
 
 
 class RankGroup:
@@ -39,6 +44,7 @@ class RankGroup:
             memory = mmap.mmap(file.fileno(), memory_bytes(ranks))
         self._buffers = np.frombuffer(memory, np.float32).reshape(2, ranks, TILE_VALUES)
         self._rounds_done = 0
+        self._busy_s = _BUSY_S if ranks <= cpu_threads() else 0.0
 
     def sum(self, part: Tensor) -> Tensor:
         """The sum of the parts of all ranks, of one shape, float32, added in the order of ranks."""
@@ -91,7 +97,7 @@ class RankGroup:
             for channel in self._peers:
                 channel.signal()
             for channel in self._peers:
-                channel.await_signal()
+                channel.await_signal(self._busy_s)
             yield [
                 each[: max(0, count - start)] for each, count in zip(buffer, counts, strict=True)
             ]
