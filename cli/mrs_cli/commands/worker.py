@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 def work(environment: Environment, output: OutputFlags, flags: WorkerFlags) -> ExitCode:
     """Joins the head of `--join` and serves it until it leaves, or until Ctrl-C."""
+    from mrs.distributed.local_ranks import PARENT_VARIABLE
     from mrs.distributed.meeting import parse_address
     from mrs.distributed.secret import find_secret
     from mrs.distributed.worker import WorkerSettings
@@ -28,7 +29,15 @@ def work(environment: Environment, output: OutputFlags, flags: WorkerFlags) -> E
         raise UsageError("no head is given", hint="add --join HOST:PORT")
     address = parse_address(flags.join, "--join")
     secret = find_secret(address[0], environment.variables)
-    settings = WorkerSettings(address, secret, flags.once, flags.rank or 0, flags.model_id)
+    parent = environment.variables.get(PARENT_VARIABLE, "")
+    settings = WorkerSettings(
+        address,
+        secret,
+        flags.once,
+        flags.rank or 0,
+        flags.model_id,
+        parent_pid=int(parent) if parent.isdecimal() else 0,
+    )
     return _serve(environment, output, settings)
 
 

@@ -21,7 +21,6 @@ from mrs.devices.processor import cpu_threads
 from mrs.distributed.channel import Channel, Damaged
 from mrs.distributed.shared_memory import TILE_VALUES, memory_bytes
 
-
 #: Processes wait so long for each other without sleeping, if each can have a thread of its own.
 _BUSY_S = 100e-6
 

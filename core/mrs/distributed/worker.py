@@ -43,6 +43,7 @@ class WorkerSettings(NamedTuple):
     """How to join: `rank` 0 lets the head choose, `model_id` is this machine's copy of the model.
 
     With `once` the worker ends when the head leaves; otherwise it keeps its weights for the next.
+    A worker with a `parent_pid` was started by the head itself, and waits for no other.
     """
 
     address: tuple[str, int]
@@ -51,6 +52,7 @@ class WorkerSettings(NamedTuple):
     rank: int = 0
     model_id: str | None = None
     name: str = ""
+    parent_pid: int = 0
 
 
 def run_worker(settings: WorkerSettings, say: Say, new_planner: NewPlanner) -> None:
@@ -79,6 +81,8 @@ def _dialed(settings: WorkerSettings, say: Say) -> Channel:
     host, port = settings.address
     is_told, since_s = False, time.monotonic()
     while True:
+        if settings.parent_pid and os.getppid() != settings.parent_pid:
+            raise PeerFailed("the head has ended before this worker has joined it")
         try:
             return dial(settings.address, settings.secret)
         except OSError as error:
