@@ -69,6 +69,7 @@ def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_reply_of_two_processes() -> None:
     done = run(*TWO, *ASK)
     assert done.returncode == 0, done.stderr
