@@ -37,6 +37,8 @@ VARIABLES = {
     "MISTRALRS_NO_NCCL": "if 1, --tensor-parallel-size gives each process some of the layers "
     "instead of a share of each",
     "MISTRALRS_MN_LOCAL_WORLD_SIZE": "as --tensor-parallel-size",
+    "MISTRALRS_MN_GLOBAL_WORLD_SIZE, RING_CONFIG": "several machines, as mistral.rs reads these "
+    "and the further MISTRALRS_MN variables; each process gets some of the layers",
     "NO_COLOR": "if set and not empty, no colours are used",
     "TERM": "if dumb, no colours and no cursor movement are used",
 }

@@ -14,6 +14,7 @@ from mrs_cli.render.error_lines import say
 from mrs_cli.render.log_lines import log_to_stderr
 
 if TYPE_CHECKING:
+    from mrs.distributed.peer_variables import PeerRole
     from mrs.distributed.worker import WorkerSettings
     from mrs.plan.planner import Planner
 
@@ -42,15 +43,22 @@ def work(environment: Environment, output: OutputFlags, flags: WorkerFlags) -> E
 
 
 def launched_request(environment: Environment, request: RunRequest) -> RunRequest:
-    """The request of a process that torchrun or Slurm has started.
+    """The request of one of several processes that another program has started.
 
-    Rank 0 is the head; any other rank works for it, and this ends the process with SystemExit.
+    Variables of torchrun, Slurm or mistral.rs say which one. Rank 0 is the head; any other rank
+    works for it, and this ends the process with SystemExit.
     """
     variables, cluster = environment.variables, request.cluster
     if cluster is not None and not cluster.shares_layers:
         return request
     from mrs.distributed.launcher import launched
+    from mrs.distributed.peer_variables import peer_role
 
+    role = None if cluster is not None else peer_role(variables)
+    if role is not None and role.cluster is not None:
+        return replace(request, cluster=role.cluster)
+    if role is not None:
+        raise SystemExit(_work_as(environment, request, role))
     rank = launched(variables)
     if rank is None:
         return request
@@ -68,6 +76,19 @@ def launched_request(environment: Environment, request: RunRequest) -> RunReques
     address, secret = rank.find_head()
     settings = WorkerSettings(address, secret, once=True, rank=rank.rank)
     raise SystemExit(_serve(environment, OutputFlags(quiet=True), settings))
+
+
+def _work_as(environment: Environment, request: RunRequest, role: PeerRole) -> ExitCode:
+    """Serve the head of mistral.rs's variables with this machine's copy of the model."""
+    from mrs.distributed.meeting import parse_address
+    from mrs.distributed.secret import find_secret
+    from mrs.distributed.worker import WorkerSettings
+
+    address = parse_address(role.address, "the head's address")
+    secret = find_secret(address[0], environment.variables)
+    model_id = request.source.model_id
+    settings = WorkerSettings(address, secret, once=True, rank=role.rank, model_id=model_id)
+    return _serve(environment, OutputFlags(), settings)
 
 
 def _serve(environment: Environment, output: OutputFlags, settings: WorkerSettings) -> ExitCode:
