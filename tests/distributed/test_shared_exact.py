@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ import pytest
 import torch
 from clusters import Workers, engine_of, request_for, shared_decoder, single_decoder
 from ordered_reference import ordered_reference
-from test_exact import VOCABULARY, logits_of, talk
+from test_exact import PROMPTS, VOCABULARY, logits_of, talk
 
 from mrs.request import RunRequest
+from support.engines import Asked
 from support.model_files import DEMO, SMALL, tensor_shapes, write_model
-from support.tiny_decoders import WINDOW
+from support.tiny_decoders import GREEDY, WINDOW
 
+ENDLESS = replace(GREEDY, max_tokens=300, ignore_eos=True)
 SIZES: dict[str, Any] = {
     **SMALL,
     "vocab_size": VOCABULARY,
@@ -112,6 +115,24 @@ def test_with_the_other_numbers_of_ranks(
     kind: str, ranks: int, workers: Workers, tmp_path: Path
 ) -> None:
     require_equal(model_of(kind, tmp_path), workers, ranks)
+
+
+def test_replies_that_end_early_leave_the_others_as_they_are(
+    workers: Workers, tmp_path: Path
+) -> None:
+    """Sequences are aborted at any step; their blocks are used again."""
+    model = model_of("gemma3", tmp_path)
+    expected = talk(engine_of(ordered_reference(request_for(model, None, 0), 3)))
+    with shared_decoder(shared_request(model, workers.port, 3)) as (decoder, _):
+        engine, chance = engine_of(decoder), random.Random(5)
+        for _ in range(12):
+            asked = [Asked.of(engine, prompt, ENDLESS) for prompt in PROMPTS]
+            for each in asked:
+                for _ in range(chance.randrange(6)):
+                    engine.step()
+                each.sequence.abort(RuntimeError("enough"))
+            engine.step()
+        assert talk(engine) == expected
 
 
 #: Sizes of which blocks of 256 columns can be shared: a KV head has 256 columns of queries.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from clusters import Workers, _context, engine_of, shared_decoder, wait_until
 from test_exact import PROMPTS
-from test_failures import ENDLESS, ask_forever
+from test_failures import ENDLESS, ask_forever, kill_someone
 from test_shared_exact import model_of, shared_request
 
 from mrs.distributed.failures import PeerFailed
@@ -106,6 +107,14 @@ def test_an_error_in_a_step_of_the_head_ends_the_others(model: Path, tmp_path: P
         assert workers.processes[0].exitcode == ExitCode.PEER_FAILED
     finally:
         workers.end()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_a_random_kill_hangs_nobody(seed: int, model: Path, tmp_path: Path) -> None:
+    workers, log = Workers(tmp_path, RANKS - 1, once=True), tmp_path / "head.log"
+    head = _context.Process(target=head_process, args=(model, workers.port, str(log)))
+    kill_someone(random.Random(seed), head, workers, log)
 
 
 def test_no_shared_memory_is_left_behind(model: Path, workers: Workers) -> None:

@@ -12,8 +12,11 @@ from clusters import Workers, request_for, shared_decoder
 from ordered_reference import plans_of
 from test_shared_exact import KINDS, LARGE, SIZES, model_of, shared_request, write_quantized
 
-from mrs.distributed.tensor_shares import RankPlan, load_share, require_ranks_fit
+from mrs.distributed.model_part import one_device_plan
+from mrs.distributed.tensor_shares import RankPlan, load_share, rank_plans, require_ranks_fit
 from mrs.errors import DoesNotFit, MrsError, Unsupported, UsageError
+from mrs.model_loader import ModelLoader
+from mrs.request import PagedRequest
 from mrs.source.weights import Weights
 from support.model_files import DEMO, LLAMA_70B, write_headers
 from support.tiny_decoders import MIXED_CONFIGS
@@ -115,6 +118,17 @@ def test_the_plan_says_what_each_process_allocates(workers: Workers, tmp_path: P
         own = load_share(plans[0])
         assert sum(own.bytes_by_device().values()) == plans[0].weight_bytes
         assert plans[1].kv_bytes < plans[0].kv_bytes
+
+
+def test_all_processes_have_as_many_blocks(tmp_path: Path) -> None:
+    """A pool of so many MiB is that of all processes together."""
+    folder = write_headers(tmp_path / "model", SIZES | KINDS["llama"])
+    request = request_for(folder, None, 0, paged=PagedRequest(memory_mib=8))
+    planner = ModelLoader(request).planner
+    whole = one_device_plan(planner, request)
+    plans = rank_plans(planner, whole, request, 3)
+    assert {each.plan.workload.pool_blocks for each in plans} == {whole.workload.pool_blocks}
+    assert sum(each.kv_bytes for each in plans) == sum(whole.kv_bytes)
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,7 @@ def share_model(
         return tuple(_narrow(layer, dict(own), ranks))
 
     layers = [narrow(layer, own) for layer, own in zip(spec.layers, blocks, strict=True)]
-    rows = spec.vocab_size
-    vocabulary = _Axis("rows of the vocabulary", rows).wishing(ranks).split(ranks)
+    vocabulary = _vocabulary_axis(spec).wishing(ranks).split(ranks)
     shapes = [_layer_shapes(each, spec.hidden_size) for each in layers]
     shares = []
     for rank in range(ranks):
@@ -159,6 +158,10 @@ def _axes(layer: Layer, blocks: Mapping[str, int]) -> Iterator[_Axis]:
         yield _mlp_axis(mlp, blocks[f"{slot}.down.weight"])
 
 
+def _vocabulary_axis(spec: ModelSpec) -> _Axis:
+    return _Axis("rows of the vocabulary", spec.vocab_size)
+
+
 def _head_axis(mixer: Attention, blocks: Mapping[str, int]) -> _Axis:
     """Heads of keys, each with its heads of queries, whose outputs are columns of `mixer.o`."""
     block, columns = blocks["mixer.o.weight"], mixer.heads // mixer.kv_heads * mixer.head_dim
@@ -180,7 +183,8 @@ def _mlps(feed_forward: FeedForward) -> Iterator[tuple[str, Mlp]]:
 
 def _require_enough(spec: ModelSpec, blocks: Sequence[_Blocks], ranks: int) -> None:
     kinds = set(zip(spec.layers, blocks, strict=True))
-    least = min((axis for layer, own in kinds for axis in _axes(layer, dict(own))), key=_groups)
+    axes = [axis for layer, own in kinds for axis in _axes(layer, dict(own))]
+    least = min((*axes, _vocabulary_axis(spec)), key=_groups)
     if least.groups >= ranks:
         return
     groups = f" in groups of {least.unit}" if least.unit > 1 else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -50,6 +50,9 @@ def rank_plans(planner: Planner, plan: Plan, request: RunRequest, ranks: int) ->
             where=FLAG,
             hint="add --cpu, or leave the flag out",
         )
+    if plan.workload.pool_blocks is not None:  # the pools of all have as many blocks
+        tokens = plan.workload.cache.total_tokens
+        request = replace(request, paged=replace(request.paged, pool=True, context_tokens=tokens))
     found = []
     for share in share_model(planner.description, ranks, _BlockColumns(planner, plan)):
         own = Planner(

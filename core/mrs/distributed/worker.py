@@ -119,7 +119,8 @@ class _Session:
             self._report(error)
             raise
         self._link.send(Ready(part.weight_bytes, part.stage.cache_infos))
-        say(f"rank {message.rank} has layers {message.first} to {message.end - 1}")
+        share = "a share of " if message.is_share else ""
+        say(f"rank {message.rank} has {share}layers {message.first} to {message.end - 1}")
         return part
 
     def serve(self, part: LoadedPart) -> None:
