@@ -98,7 +98,7 @@ def _load_share(assignment: Assignment, shares: Sequence[RankPlan]) -> LoadedPar
     from mrs.distributed.shared_stage import SharedStage
     from mrs.distributed.stage import Stage
 
-    use_own_threads(len(shares))
+    use_own_threads(assignment.rank, len(shares))
     weights = load_share(shares[assignment.rank])
     decoder = SharedDecoder(weights, shares, assignment.rank)
     stage = Stage(decoder.stack, decoder.spec.hidden_size, _cache_config(assignment))

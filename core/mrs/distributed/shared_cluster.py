@@ -60,7 +60,7 @@ class SharedCluster:
         from mrs.distributed.shared_decoder import use_own_threads
         from mrs.distributed.shared_head import SharedHead
 
-        use_own_threads(len(self.plans))
+        use_own_threads(0, len(self.plans))
         weights = load_share(self.plans[0])
         return SharedHead(weights, self.plans, self.head.connect_group())
 

@@ -7,12 +7,14 @@ computes their logits, which rank 0 gets.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from mrs.devices.memory_nodes import memory_nodes, own_processors
 from mrs.devices.processor import cpu_threads
 from mrs.distributed.tensor_shares import RankPlan
 from mrs.load.tensor_reader import TORCH_DTYPES
@@ -20,9 +22,17 @@ from mrs.model.decoder import Decoder
 from mrs.model.model_weights import ModelWeights
 
 
-def use_own_threads(ranks: int) -> None:
-    """Leave the processor's other threads to the other processes."""
-    torch.set_num_threads(min(torch.get_num_threads(), max(1, cpu_threads() // ranks)))
+def use_own_threads(rank: int, ranks: int) -> None:
+    """Leave the processor's other threads to the other processes.
+
+    With several memory nodes, threads that start from now on stay on that of the rank, so that they
+    compute with weights that they themselves have written to its memory.
+    """
+    own = own_processors(rank, ranks, memory_nodes())
+    if own is not None:
+        os.sched_setaffinity(0, own[0])
+    threads = cpu_threads() // (ranks if own is None else own[1])
+    torch.set_num_threads(min(torch.get_num_threads(), max(1, threads)))
 
 
 class Group(Protocol):
