@@ -19,7 +19,6 @@ from mrs.distributed.cluster import Cluster
 from mrs.distributed.model_part import one_device_plan
 from mrs.distributed.shared_cluster import SharedCluster
 from mrs.engine.engine import Engine
-from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.decoder import Decoder
 from mrs.model_loader import ModelLoader
 from mrs.request import ClusterRequest, ModelSource, RunRequest
@@ -106,17 +105,7 @@ def cluster_decoder(request: RunRequest) -> Iterator[tuple[Decoder, Cluster]]:
     plan = one_device_plan(planner, request)
     cluster = Cluster.gather(request, planner, plan)
     try:
-        yield (
-            Decoder(
-                planner.description.spec,
-                cluster.load_own(),
-                [torch.device("cpu")] * len(cluster.own_layers),
-                TORCH_DTYPES[plan.dense.name],
-                TORCH_DTYPES[plan.cache_format.name],
-                cluster.connect(),
-            ),
-            cluster,
-        )
+        yield cluster.decoder(), cluster
     finally:
         cluster.close()
 

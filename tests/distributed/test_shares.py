@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,12 @@ def assert_bytes_read(plans: list[RankPlan], monkeypatch: pytest.MonkeyPatch) ->
         )
         read_into(self, target, info, start_bytes)
 
+    def record_rows(self: Weights, rows: Any, info: Any, starts: Iterable[int]) -> None:
+        for row, start_bytes in zip(rows, starts, strict=True):
+            record(self, row.data, info, start_bytes)
+
     monkeypatch.setattr(Weights, "read_into", record)
+    monkeypatch.setattr(Weights, "read_rows_into", record_rows)
     for plan in plans:
         load_share(plan)
     tensors = plans[0].planner.checkpoint.tensors

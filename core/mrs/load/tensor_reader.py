@@ -113,8 +113,8 @@ class TensorReader:
         )
         table = self._table(len(rows), end_bytes - start_bytes)
         row_bytes = _row_bytes(info, info.shape[-1])
-        for row, buffer in zip(rows, table.numpy(), strict=True):
-            self._files.read_into(buffer.data, info, row * row_bytes + start_bytes)
+        starts = (row * row_bytes + start_bytes for row in rows)
+        self._files.read_rows_into(table.numpy(), info, starts)
         return table
 
     def _transposed_rows(
