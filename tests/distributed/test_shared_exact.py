@@ -109,6 +109,21 @@ def test_tokens_and_logits_are_those_of_the_ordered_sum(
     require_equal(model_of(kind, tmp_path), workers, ranks)
 
 
+#: Further families: other norms, ropes, activations, scales, routers and residuals.
+FAMILIES = (
+    "arcee cohere2 dots1 ernie4_5 exaone4 gemma gemma2 gemma4_unified_text glm4 glm4_moe granite "
+    "hunyuan_v1_dense hunyuan_v1_moe ministral3 mistral phimoe qwen2 seed_oss smollm3"
+).split()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_further_families(family: str, workers: Workers, tmp_path: Path) -> None:
+    experts = {**EXPERTS, "num_local_experts": 6, "n_routed_experts": 6}
+    config = {**SIZES, **experts, "model_type": family, "sliding_window": WINDOW}
+    require_equal(write_model(tmp_path / family, config, std=0.2), workers, 3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "ranks"), OTHERS)
 def test_with_the_other_numbers_of_ranks(

@@ -105,8 +105,10 @@ def share_model(
 
 
 def _require_shareable(spec: ModelSpec) -> None:
-    if spec.vision is not None or spec.extra_tokens:
+    if spec.vision is not None:
         raise _refused("a vision tower")
+    if spec.extra_tokens:
+        raise _refused("an embedding with more rows than the head")
     for layer in spec.layers:
         mixer, feed_forward = layer.mixer, layer.feed_forward
         if not isinstance(mixer, Attention):
