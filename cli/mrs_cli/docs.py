@@ -34,6 +34,11 @@ VARIABLES = {
     "a file of mode 0600 with it",
     "RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT": "as torchrun sets them; also SLURM_PROCID and "
     "SLURM_NTASKS",
+    "MISTRALRS_NO_NCCL": "if 1, --tensor-parallel-size gives each process some of the layers "
+    "instead of a share of each",
+    "MISTRALRS_MN_LOCAL_WORLD_SIZE": "as --tensor-parallel-size",
+    "MISTRALRS_MN_GLOBAL_WORLD_SIZE, RING_CONFIG": "several machines, as mistral.rs reads these "
+    "and the further MISTRALRS_MN variables; each process gets some of the layers",
     "NO_COLOR": "if set and not empty, no colours are used",
     "TERM": "if dumb, no colours and no cursor movement are used",
 }

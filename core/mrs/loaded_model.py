@@ -25,6 +25,7 @@ from mrs.text.shorten import max_prompt_tokens, newest_tokens, newest_turns
 
 if TYPE_CHECKING:
     from mrs.distributed.cluster import Cluster
+    from mrs.distributed.shared_cluster import SharedCluster
     from mrs.engine.image_input import ImageInput
     from mrs.engine.loop import EngineLoop, Outbox
     from mrs.engine.pooling import PoolingKind
@@ -55,7 +56,7 @@ class LoadedModel:
         engine: EngineLoop,
         image_loader: ImageLoader | None = None,
         suggested_sampling: Mapping[str, float] | None = None,
-        cluster: Cluster | None = None,
+        cluster: Cluster | SharedCluster | None = None,
     ) -> None:
         self.plan = plan
         self.summary = plan.summary if cluster is None else f"{plan.summary}: {cluster.summary}"

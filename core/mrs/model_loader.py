@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -31,6 +32,8 @@ from mrs.source.suggested_sampling import suggested_sampling
 if TYPE_CHECKING:
     from mrs.cache.prefix.disk import DiskPrefixCache
     from mrs.distributed.cluster import Cluster
+    from mrs.distributed.shared_cluster import SharedCluster
+    from mrs.distributed.tensor_shares import RankPlan
     from mrs.engine.engine_builder import DraftConfig
     from mrs.engine.loop import EngineLoop
     from mrs.engine.profile.run import ProfileResult
@@ -86,6 +89,16 @@ class ModelLoader:
         """What `load` will do. A model that does not fit has a plan as well."""
         return self._planned(self.planner)
 
+    @cached_property
+    def rank_plans(self) -> Sequence[RankPlan]:
+        """The plans of all processes that share the layers of `plan`; none if this one has all."""
+        if self.request.cluster is None or not self.request.cluster.shares_layers:
+            return ()
+        from mrs.distributed.tensor_shares import rank_plans, ranks_of
+
+        ranks = ranks_of(self.request)
+        return rank_plans(self.planner, self.plan, self.request, ranks)
+
     def settle(self, request: RunRequest, plan: Plan) -> None:
         """Use another request for the same model, and the plan that the planner made for it."""
         self.request, self.plan = request, plan
@@ -97,9 +110,7 @@ class ModelLoader:
         from mrs.loaded_model import LoadedModel
         from mrs.text.template_process import renderer
 
-        if request.cluster is not None:
-            from mrs.distributed.cluster import Cluster
-        else:
+        if request.cluster is None:
             self.plan.require_fit()
         for line in pool_warnings(request.paged, self.plan.workload, self.plan.devices[0].kind):
             _logger.warning("%s", line)
@@ -123,7 +134,7 @@ class ModelLoader:
         image_loader = self._image_loader()
         suggested = suggested_sampling(self.planner.checkpoint)
         if request.cluster is not None:
-            cluster = Cluster.gather(request, self.planner, self.plan)
+            cluster = self._cluster()
             engine = self._cluster_engine(cluster)
             return LoadedModel(
                 request, self.plan, text, engine, image_loader, suggested, cluster=cluster
@@ -316,24 +327,21 @@ class ModelLoader:
         )
         return decoder, weights
 
-    def _cluster_engine(self, cluster: Cluster) -> EngineLoop:
-        """The engine of a model whose last layers are in other processes."""
-        import torch
+    def _cluster(self) -> Cluster | SharedCluster:
+        """The other processes that the request asks for, once all have joined."""
+        asked = self.request.cluster
+        if asked is not None and asked.shares_layers:
+            from mrs.distributed.shared_cluster import SharedCluster
 
-        from mrs.load.tensor_reader import TORCH_DTYPES
-        from mrs.model.decoder import Decoder
+            return SharedCluster.gather(self.request, self.planner, self.plan, self.rank_plans)
+        from mrs.distributed.cluster import Cluster
 
-        plan = self.plan
+        return Cluster.gather(self.request, self.planner, self.plan)
+
+    def _cluster_engine(self, cluster: Cluster | SharedCluster) -> EngineLoop:
+        """The engine of a model of which other processes compute a part."""
         try:
-            decoder = Decoder(
-                self.planner.description.spec,
-                cluster.load_own(),
-                [torch.device(plan.devices[0].torch_device)] * len(cluster.own_layers),
-                TORCH_DTYPES[plan.dense.name],
-                TORCH_DTYPES[plan.cache_format.name],
-                cluster.connect(),
-            )
-            return _engine(self.request, plan, decoder, None, None)
+            return _engine(self.request, self.plan, cluster.decoder(), None, None)
         except BaseException:
             cluster.close()
             raise

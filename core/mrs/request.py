@@ -203,12 +203,15 @@ class ClusterRequest:
     wait_for       or: so many, which join from other machines
     listen         the address where they join, HOST:PORT
     wait_limit_s   how long they may take; None is any time
+    shares_layers  every process computes a share of each layer (tensor parallelism), instead of
+                   some of the layers
     """
 
     workers: int = 0
     wait_for: int = 0
     listen: str | None = None
     wait_limit_s: float | None = None
+    shares_layers: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -178,9 +179,13 @@ def test_another_model_is_refused_on_both_sides(model: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_random_kill_hangs_nobody(seed: int, model: Path, tmp_path: Path) -> None:
     """At any moment, from the meeting to decoding: everyone else ends, with one line."""
-    chance = random.Random(seed)
     workers, log = Workers(tmp_path, 2, once=True), tmp_path / "head.log"
     head = _context.Process(target=head_process, args=(model, workers.port, 2, str(log)))
+    kill_someone(random.Random(seed), head, workers, log)
+
+
+def kill_someone(chance: random.Random, head: BaseProcess, workers: Workers, log: Path) -> None:
+    """Start the head, kill or stop one of all processes, and wait for the others to end."""
     head.start()
     everyone = [head, *workers.processes]
     try:

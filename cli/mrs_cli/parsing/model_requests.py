@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import PurePath
 from typing import Any
 
+from mrs.distributed.peer_variables import local_ranks, shares_allowed
 from mrs.errors import Unsupported, UsageError
 from mrs.request import (
     ClusterRequest,
@@ -174,13 +177,27 @@ def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
     }
 
 
-def cluster_request(flags: ClusterFlags) -> ClusterRequest | None:
+def cluster_request(
+    flags: ClusterFlags, variables: Mapping[str, str] = os.environ
+) -> ClusterRequest | None:
     """The processes that the flags ask for; None for this one alone. Raises UsageError."""
     if flags.workers and flags.wait_for:
         raise UsageError("--workers and --wait-for exclude each other", hint="give one of them")
-    if not flags.workers and not flags.wait_for:
+    workers, wait_for = flags.workers or 0, flags.wait_for or 0
+    ranks = flags.tensor_parallel_size or local_ranks(variables)
+    if ranks is not None:
+        others = workers or wait_for
+        if others and others != ranks - 1:
+            raise UsageError(
+                f"{ranks} processes are this one and {ranks - 1} more, not {others}",
+                where="--tensor-parallel-size",
+                hint="leave out --workers and --wait-for",
+            )
+        workers = ranks - 1 - wait_for
+    if not workers and not wait_for:
         return None
-    return ClusterRequest(flags.workers or 0, flags.wait_for or 0, flags.listen, flags.wait_limit)
+    shares_layers = ranks is not None and shares_allowed(variables)
+    return ClusterRequest(workers, wait_for, flags.listen, flags.wait_limit, shares_layers)
 
 
 def paged_request(flags: PagedFlags) -> PagedRequest:

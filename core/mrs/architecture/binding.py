@@ -21,6 +21,7 @@ class Piece(NamedTuple):
     into rows. A vector has one column. `rows` is None for the whole tensor. `transform` is applied
     to the stored values. If `transposed`, the last two dimensions are swapped before rows are
     counted. If `packed` is set, `tensor` is the name of a weight that several tensors store.
+    `columns` are those of each row, whole blocks; None for all.
     """
 
     tensor: str
@@ -28,6 +29,7 @@ class Piece(NamedTuple):
     transform: WeightTransform | None = None
     transposed: bool = False
     packed: PackedWeight | None = None
+    columns: range | None = None
 
 
 class Parameter(NamedTuple):

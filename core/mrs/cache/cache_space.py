@@ -39,11 +39,15 @@ class CacheBuilder:
 
     def add_paged(self, kv: PagedKV, window: int | None = None) -> int:
         """Add a layer whose keys and values are in blocks; returns its group of block tables."""
-        window = self.config.size.window_of(window)
-        self._groups.setdefault(window, []).append(kv)
-        group = list(self._groups).index(window)
+        group = self.add_blocks(kv, window)
         self._layers.append(lambda tables: PagedKVCache(kv, tables[group], group))
         return group
+
+    def add_blocks(self, kv: PagedKV, window: int | None = None) -> int:
+        """Add further keys and values of a layer, in the same blocks as its others."""
+        window = self.config.size.window_of(window)
+        self._groups.setdefault(window, []).append(kv)
+        return list(self._groups).index(window)
 
     def add(self, new: Callable[[], OwnLayer]) -> None:
         """Add a layer that has a cache without blocks for each sequence."""

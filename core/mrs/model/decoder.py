@@ -27,12 +27,25 @@ from mrs.model.rope import RopeTable, file_factors
 from mrs.model.vision.vision_module import VisionModule
 from mrs.sizes.blocks import CacheSize
 
+#: Adds up the outputs (N, hidden) of the same module in several processes.
+SumOfRanks = Callable[[Tensor], Tensor]
+
 
 class DecoderLayer:
-    """Token mixer and feed-forward block, of style `pre`, `sandwich`, `post` or `parallel`."""
+    """Token mixer and feed-forward block, of style `pre`, `sandwich`, `post` or `parallel`.
 
-    def __init__(self, layer: Layer, weights: ModelWeights, rope: RopeTable | None) -> None:
+    If several processes share its weights, `sum_of_ranks` adds up what each computes.
+    """
+
+    def __init__(
+        self,
+        layer: Layer,
+        weights: ModelWeights,
+        rope: RopeTable | None,
+        sum_of_ranks: SumOfRanks | None = None,
+    ) -> None:
         self._scale = layer.residual_scale
+        self._sum_of_ranks = sum_of_ranks
         self._is_parallel = layer.style == "parallel"
         self.mixer = build_mixer(layer.mixer, weights, rope)
         self._feed_forward = build_feed_forward(layer.feed_forward, weights)
@@ -47,8 +60,9 @@ class DecoderLayer:
             self._mixer_post_norm = weights.norm("mixer.post_norm", layer.norm)
             self._post_norm = weights.norm("ffn.post_norm", layer.norm)
         self._output_scale = float(weights.vector("output_scale")) if layer.output_scale else None
-        self._fused_mixer = fuse_attention(layer, weights, rope)
-        self._fused_feed_forward = fuse_feed_forward(layer, weights)
+        is_whole = sum_of_ranks is None
+        self._fused_mixer = fuse_attention(layer, weights, rope) if is_whole else None
+        self._fused_feed_forward = fuse_feed_forward(layer, weights) if is_whole else None
 
     @property
     def fused(self) -> FusedLayer | None:
@@ -61,7 +75,8 @@ class DecoderLayer:
         """x (N, hidden) to (N, hidden); `cache` has this layer's cache of each sequence."""
         if self._is_parallel:
             normed = _maybe(self._mixer_norm, x)
-            return x + self.mixer(normed, batch, cache) + self._feed_forward(normed)
+            mixed = self._summed(self.mixer(normed, batch, cache))
+            return x + mixed + self._summed(self._feed_forward(normed))
         if self._has_mixer:
             x = self._mix(x, batch, cache)
         return self._transform(x) if self._has_feed_forward else x
@@ -69,17 +84,20 @@ class DecoderLayer:
     def _mix(self, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor:
         if self._fused_mixer is not None and self._fused_mixer.supports(x):
             return self._fused_mixer(x, batch, cache)
-        out = self.mixer(_maybe(self._mixer_norm, x), batch, cache)
+        out = self._summed(self.mixer(_maybe(self._mixer_norm, x), batch, cache))
         out = _maybe(self._mixer_post_norm, out)
         return x + out * self._scale if self._scale != 1.0 else x + out
 
     def _transform(self, x: Tensor) -> Tensor:
         if self._fused_feed_forward is not None and self._fused_feed_forward.supports(x):
             return self._fused_feed_forward(x)
-        out = self._feed_forward(_maybe(self._norm, x))
+        out = self._summed(self._feed_forward(_maybe(self._norm, x)))
         out = _maybe(self._post_norm, out)
         x = x + out * self._scale if self._scale != 1.0 else x + out
         return x if self._output_scale is None else x.mul_(self._output_scale)
+
+    def _summed(self, out: Tensor) -> Tensor:
+        return out if self._sum_of_ranks is None else self._sum_of_ranks(out)
 
 
 def _maybe(norm: NormModule | None, x: Tensor) -> Tensor:
@@ -100,11 +118,12 @@ class LayerStack:
         devices: Sequence[torch.device],
         dtype: torch.dtype,
         first: int = 0,
+        sum_of_ranks: SumOfRanks | None = None,
     ) -> None:
         self.indices = range(first, first + len(devices))
         self._devices = devices
         self._dtype = dtype
-        self.layers = _build_layers(spec, weights, self.indices, devices)
+        self.layers = _build_layers(spec, weights, self.indices, devices, sum_of_ranks)
         self.chains = find_chains(
             [layer.fused if isinstance(layer, DecoderLayer) else None for layer in self.layers]
         )
@@ -174,7 +193,7 @@ class Decoder:
     """A model whose layers are on `layer_devices`; all else is on the embedding's device.
 
     `cache_dtype` is the type of cached keys and values, by default `dtype`. `further` computes the
-    layers after those of `layer_devices`, if there are any.
+    layers after those of `layer_devices`, if there are any. `sum_of_ranks` as in `DecoderLayer`.
     """
 
     def __init__(
@@ -185,6 +204,7 @@ class Decoder:
         dtype: torch.dtype,
         cache_dtype: torch.dtype | None = None,
         further: FurtherLayers | None = None,
+        sum_of_ranks: SumOfRanks | None = None,
     ) -> None:
         self.spec = spec
         self._dtype = dtype
@@ -200,7 +220,7 @@ class Decoder:
             self.vision = VisionModule(
                 spec.vision, weights.under("vision."), self.primary_device, activation_dtype
             )
-        self.stack = LayerStack(spec, weights, layer_devices, dtype)
+        self.stack = LayerStack(spec, weights, layer_devices, dtype, sum_of_ranks=sum_of_ranks)
         self._further = further
 
     @property
@@ -211,10 +231,13 @@ class Decoder:
     def new_space(self, size: CacheSize) -> CacheSpace:
         """Memory for the caches of all sequences."""
         builder = CacheBuilder(CacheConfig(size, self._cache_dtype))
+        self._add_caches(builder)
+        return builder.build()
+
+    def _add_caches(self, builder: CacheBuilder) -> None:
         self.stack.add_caches(builder)
         if self._further is not None:
             self._further.add_caches(builder)
-        return builder.build()
 
     def new_cache(self, capacity_tokens: int, chunk_tokens: int) -> SequenceCache:
         """An empty cache for one sequence of up to `capacity_tokens`, with its own memory."""
@@ -277,18 +300,23 @@ class Decoder:
     def _embed(self, batch: ForwardBatch) -> Tensor:
         """(N, hidden) on the primary device, with image features in place of image tokens."""
         primary_device = self.primary_device
-        x = self._embedding.rows(
-            batch.token_ids.to(primary_device), self._activation_dtype(primary_device)
-        )
-        if self.spec.embedding_scale != 1.0:
-            x = x * self.spec.embedding_scale
+        x = self._look_up(batch.token_ids.to(primary_device))
         if self.spec.vision is not None and self.spec.vision.enters == "embeddings":
             for image in batch.images:
                 x[image.rows.to(primary_device)] = image.features.to(x.dtype)
         return x
 
+    def _look_up(self, token_ids: Tensor) -> Tensor:
+        """The scaled embeddings (N, hidden) of `token_ids` (N)."""
+        x = self._embedding.rows(token_ids, self._activation_dtype(self.primary_device))
+        return x if self.spec.embedding_scale == 1.0 else x * self.spec.embedding_scale
+
+    def _project(self, x: Tensor) -> Tensor:
+        """x (W, hidden) to logits (W, vocab) float32, before scale and cap."""
+        return self._head(x).float()
+
     def _logits(self, x: Tensor) -> Tensor:
-        logits = self._head(x).float()
+        logits = self._project(x)
         if self.spec.logit_scale != 1.0:
             logits = logits * self.spec.logit_scale
         if self.spec.logit_softcap is not None:
@@ -300,7 +328,11 @@ class Decoder:
 
 
 def _build_layers(
-    spec: ModelSpec, weights: ModelWeights, indices: range, devices: Sequence[torch.device]
+    spec: ModelSpec,
+    weights: ModelWeights,
+    indices: range,
+    devices: Sequence[torch.device],
+    sum_of_ranks: SumOfRanks | None,
 ) -> list[DecoderLayer | CrossAttentionLayer]:
     """The layers `indices`; those with the same rope and device share a table of cos and sin."""
     layers: list[DecoderLayer | CrossAttentionLayer] = []
@@ -315,7 +347,7 @@ def _build_layers(
         if rope is not None and (rope, device) not in tables:
             tables[rope, device] = RopeTable(rope, device, factors)
         table = tables.get((rope, device))
-        layers.append(DecoderLayer(layer, weights.layer(index), table))
+        layers.append(DecoderLayer(layer, weights.layer(index), table, sum_of_ranks))
     return layers
 
 
