@@ -102,16 +102,16 @@ class LayerStack:
         first: int = 0,
     ) -> None:
         self.indices = range(first, first + len(devices))
-        self._devices = devices
+        self.devices = devices
         self._dtype = dtype
-        self.layers = _build_layers(spec, weights, self.indices, devices)
+        self.layers, self.ropes = _build_layers(spec, weights, self.indices, devices)
         self.chains = find_chains(
             [layer.fused if isinstance(layer, DecoderLayer) else None for layer in self.layers]
         )
 
     def add_caches(self, builder: CacheBuilder) -> None:
         """Declare the cache of each layer."""
-        for layer, device in zip(self.layers, self._devices, strict=True):
+        for layer, device in zip(self.layers, self.devices, strict=True):
             layer.mixer.add_cache(builder, device)
 
     def forward(
@@ -132,7 +132,7 @@ class LayerStack:
         index = 0
         while index < len(self.layers):
             check()
-            device = self._devices[index]
+            device = self.devices[index]
             if x.device != device:
                 x = x.to(device, activation_dtype(device, self._dtype))
             batch = batch.on(device)
@@ -207,6 +207,20 @@ class Decoder:
     def primary_device(self) -> torch.device:
         """The device of the embedding and the output head."""
         return self._embedding.device
+
+    @property
+    def is_on_one_device(self) -> bool:
+        """Whether this process computes the whole model on the primary device."""
+        return self._further is None and {self.primary_device} == {*self.stack.devices}
+
+    def reserve_positions(self, count: int) -> tuple[int, ...]:
+        """Have the rotary angles of the first `count` positions; how many each table has now.
+
+        A table moves in memory when it grows.
+        """
+        for rope in self.stack.ropes:
+            rope.reserve(count)
+        return tuple(rope.rows for rope in self.stack.ropes)
 
     def new_space(self, size: CacheSize) -> CacheSpace:
         """Memory for the caches of all sequences."""
@@ -301,7 +315,7 @@ class Decoder:
 
 def _build_layers(
     spec: ModelSpec, weights: ModelWeights, indices: range, devices: Sequence[torch.device]
-) -> list[DecoderLayer | CrossAttentionLayer]:
+) -> tuple[list[DecoderLayer | CrossAttentionLayer], list[RopeTable]]:
     """The layers `indices`; those with the same rope and device share a table of cos and sin."""
     layers: list[DecoderLayer | CrossAttentionLayer] = []
     tables: dict[object, RopeTable] = {}
@@ -316,7 +330,7 @@ def _build_layers(
             tables[rope, device] = RopeTable(rope, device, factors)
         table = tables.get((rope, device))
         layers.append(DecoderLayer(layer, weights.layer(index), table))
-    return layers
+    return layers, list(tables.values())
 
 
 def _find_rope_switch_lengths(spec: ModelSpec) -> set[int]:
