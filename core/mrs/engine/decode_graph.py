@@ -118,7 +118,7 @@ class DecodeGraphs:
         tokens = self._replay(graph, sequences) if graph.replay else self._run(graph, sequences)
         for each in inputs:
             each.cache.advance(1)
-        return tokens[: len(batch)]
+        return tokens
 
     def _graph_for(self, batch: ForwardBatch, sequences: Sequence[EngineSequence]) -> DecodeGraph:
         block_tokens = self._space.pools[0].block_tokens
@@ -141,12 +141,12 @@ class DecodeGraphs:
         assert graph.replay is not None
         self._count_tokens(sequences)
         tokens: list[int] = graph.replay().cpu().tolist()
-        return tokens
+        return tokens[: len(sequences)]
 
     def _run(self, graph: DecodeGraph, sequences: Sequence[EngineSequence]) -> list[int]:
         """Run a step kernel by kernel, then capture it, and use it if it gives the same tokens."""
         self._count_tokens(sequences)
-        tokens: list[int] = graph.step().cpu().tolist()
+        tokens: list[int] = graph.step().cpu().tolist()[: len(sequences)]
         try:
             graph.replay = self._capture(graph.step)
             self._counted = [None] * self._most_rows
