@@ -102,6 +102,11 @@ class DecodeGraphs:
         #: Arrival and length of the sequence whose tokens the sampler has counted in each row.
         self._counted: list[tuple[int, int] | None] = [None] * self._most_rows
 
+    @property
+    def num_captured(self) -> int:
+        """Graphs that can be replayed now."""
+        return sum(graph.replay is not None for graph in self._graphs.values())
+
     def decode(self, batch: ScheduledBatch) -> list[int] | None:
         """The next token of each sequence; None if this batch is none for graphs.
 
