@@ -28,6 +28,7 @@ EXIT_MEANINGS = {
 VARIABLES = {
     "HF_HOME, HF_HUB_CACHE, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE": "as the hub library reads them",
     "CUDA_VISIBLE_DEVICES": "as CUDA reads it",
+    "MRS_CUDA_GRAPHS": "if off, decode steps on an NVIDIA GPU are not captured as CUDA graphs",
     "MRS_LOGICAL_DEVICES": "accelerators simulated on the CPU, such as cpu,cpu or cpu=2GiB",
     "MRS_API_KEY": "a key of the server, in addition to those of --api-key-file",
     "MRS_CLUSTER_SECRET, MRS_CLUSTER_SECRET_FILE": "the secret of workers on other machines, or "

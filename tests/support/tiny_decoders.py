@@ -182,6 +182,12 @@ def decoder_on(kind: str, device: torch.device) -> Decoder:
     return _decoder({**_SIZES, **CONFIGS[kind]}, [device] * 3, DenseMatrix, primary=device)
 
 
+def random_decoder(config: Mapping[str, Any], device: torch.device, dtype: torch.dtype) -> Decoder:
+    """A model of any size, whose matrices and caches are of `dtype`."""
+    devices = [device] * config["num_hidden_layers"]
+    return _decoder(config, devices, lambda x: DenseMatrix(x.to(dtype)), dtype, device, dtype)
+
+
 def packed_decoder(kind: str) -> Decoder:
     """Its matrices are packed, so that there has to be a native library."""
     return _decoder({**_SIZES, **_PACKED_SIZES, **PACKED_CONFIGS[kind]}, [CPU] * 5, _packed)
@@ -193,6 +199,7 @@ def _decoder(
     to_matrix: Callable[[Tensor], Matrix],
     cache_dtype: torch.dtype = torch.float32,
     primary: torch.device = CPU,
+    dtype: torch.dtype = torch.float32,
 ) -> Decoder:
     family = families()[config["model_type"]]
     spec = family.read(Config({**family.defaults, **config}, "tiny"))
@@ -207,7 +214,7 @@ def _decoder(
             vectors[parameter.name] = numbers
         else:
             matrices[parameter.name] = to_matrix(numbers)
-    return Decoder(spec, ModelWeights(matrices, vectors), devices, torch.float32, cache_dtype)
+    return Decoder(spec, ModelWeights(matrices, vectors), devices, dtype, cache_dtype)
 
 
 def _packed(numbers: Tensor) -> PackedMatrix:

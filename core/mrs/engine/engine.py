@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from itertools import islice, takewhile
 from random import Random
 from typing import NamedTuple
@@ -12,8 +13,8 @@ from torch import Tensor
 
 from mrs.architecture.model_spec import ModelSpec
 from mrs.engine.cache_manager import CacheManager
-from mrs.engine.choose_tokens import choose_tokens
-from mrs.engine.sampling.processors import FloatArray
+from mrs.engine.choose_tokens import add_token, choose_tokens
+from mrs.engine.decode_graph import DecodeGraphs
 from mrs.engine.sampling.sampler import SampledToken, Sampler
 from mrs.engine.scheduler import Scheduler
 from mrs.engine.sequence import (
@@ -64,7 +65,9 @@ class Engine:
         context_tokens: int,
         pool_tokens: int | None = None,
         seed: int | None = None,
+        graphs: DecodeGraphs | None = None,
     ) -> None:
+        """With `graphs`, the steps that they can compute are theirs."""
         self.spec = spec
         #: The most tokens of a sequence: those of the model, or of the pool of all KV blocks.
         self.context_tokens = min(context_tokens, pool_tokens or context_tokens)
@@ -73,6 +76,7 @@ class Engine:
         self.scheduler = scheduler
         self.caches = caches
         self._worker = worker
+        self._graphs = graphs
         self._seed = seed
         self._num_computed_tokens = 0
         self._num_drafts = 0
@@ -163,7 +167,8 @@ class Engine:
                 self.caches.mark(sequence)
         start_s = time.perf_counter()
         try:
-            logits = self._worker.forward(batch)
+            chosen = None if self._graphs is None else self._graphs.decode(batch)
+            logits = self._worker.forward(batch) if chosen is None else None
         except StepAborted:
             self._rollback(batch)  # the next step ends the sequences
             return outputs
@@ -182,7 +187,10 @@ class Engine:
             self._num_computed_tokens += num_tokens
             if sequence.num_computed_tokens in (sequence.snapshot_at, sequence.num_prompt_tokens):
                 self.caches.store_prefix(sequence)
-        return outputs + self._sample([each for each, _ in batch if each.is_computed], logits)
+        complete = [each for each, _ in batch if each.is_computed]
+        for sequence, token in zip(complete, chosen or (), strict=False):
+            outputs += self._extend(sequence, add_token(sequence, token))
+        return outputs if logits is None else outputs + self._sample(complete, logits)
 
     def abort_all(self, error: Exception) -> None:
         """Let every sequence end with `error` before the next step. Any thread may call this."""
@@ -220,15 +228,15 @@ class Engine:
                 self._release(sequence)
                 outputs.append(TokenOutput(sequence, None, "stop", time.perf_counter()))
                 continue
-            outputs += self._extend(sequence, own)
+            outputs += self._extend(sequence, choose_tokens(sequence, own))
         return outputs
 
-    def _extend(self, sequence: Sequence, rows: list[FloatArray]) -> list[TokenOutput]:
-        """Choose tokens after logits (V,) of the last token, and of each token of the draft."""
+    def _extend(self, sequence: Sequence, chosen: Iterator[SampledToken]) -> list[TokenOutput]:
+        """Output the tokens that `chosen` adds to a sequence."""
         tokens: list[SampledToken] = []
         error = None
         try:
-            tokens.extend(choose_tokens(sequence, rows))  # has the tokens before an error
+            tokens.extend(chosen)  # has the tokens before an error
         except Exception as raised:  # noqa: BLE001 - raised where the reply is read
             error = raised
         self._settle_draft(sequence, tokens)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mrs.engine.multimodal import sequence_input
 from mrs.engine.sequence import ScheduledBatch
-from mrs.model.batch import forward_batch
+from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 
 
@@ -29,22 +29,7 @@ class Worker:
         caches take up the new tokens; `num_computed_tokens` stays as it is. `check` is called
         between layers, and may raise; by default it raises StepAborted if all are aborted.
         """
-        inputs, caches = [], []
-        for sequence, num_tokens in batch:
-            assert sequence.cache is not None
-            end, length = sequence.num_computed_tokens + num_tokens, len(sequence.token_ids)
-            ids = [*sequence.token_ids[sequence.num_computed_tokens : end], *sequence.draft]
-            caches.append(sequence.cache)
-            inputs.append(
-                sequence_input(
-                    self._decoder,
-                    sequence.cache,
-                    sequence.images,
-                    ids,
-                    length,
-                    num_logits=max(end - length + 1, 0),
-                )
-            )
+        inputs = batch_inputs(self._decoder, batch)
 
         def check_aborted() -> None:
             if all(sequence.is_aborted for sequence, _ in batch):
@@ -52,9 +37,26 @@ class Worker:
 
         embedded = any(sequence.pooling is not None for sequence, _ in batch)
         observe = _pool(batch) if embedded else None
+        caches = [each.cache for each in inputs]
         return self._decoder.forward(
             forward_batch(inputs), caches, check or check_aborted, observe
         ).cpu()
+
+
+def batch_inputs(decoder: Decoder, batch: ScheduledBatch) -> list[SequenceInput]:
+    """The inputs of the sequences of a batch, whose logits are wanted from their last token on."""
+    inputs = []
+    for sequence, num_tokens in batch:
+        assert sequence.cache is not None
+        end, length = sequence.num_computed_tokens + num_tokens, len(sequence.token_ids)
+        ids = [*sequence.token_ids[sequence.num_computed_tokens : end], *sequence.draft]
+        num_logits = max(end - length + 1, 0)
+        inputs.append(
+            sequence_input(
+                decoder, sequence.cache, sequence.images, ids, length, num_logits=num_logits
+            )
+        )
+    return inputs
 
 
 def _pool(batch: ScheduledBatch) -> Callable[[Tensor], None]:

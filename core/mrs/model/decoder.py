@@ -12,7 +12,7 @@ from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.mixers.mixer import NoFeedForward, NoMixer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import RopeScaling
+from mrs.architecture.norm_rope import Rope, RopeScaling
 from mrs.cache.cache_space import CacheBuilder, CacheConfig, CacheSpace
 from mrs.cache.layer_cache import LayerCache
 from mrs.cache.sequence_cache import SequenceCache
@@ -104,6 +104,10 @@ def _maybe(norm: NormModule | None, x: Tensor) -> Tensor:
     return x if norm is None else norm(x)
 
 
+#: A table of cos and sin for each rope and device.
+RopeTables = dict[tuple[Rope, torch.device], RopeTable]
+
+
 class LayerStack:
     """Consecutive layers of a model from index `first` on, each on its device.
 
@@ -118,19 +122,23 @@ class LayerStack:
         devices: Sequence[torch.device],
         dtype: torch.dtype,
         first: int = 0,
+        rope_tables: RopeTables | None = None,
         sum_of_ranks: SumOfRanks | None = None,
     ) -> None:
         self.indices = range(first, first + len(devices))
-        self._devices = devices
+        self.devices = devices
         self._dtype = dtype
-        self.layers = _build_layers(spec, weights, self.indices, devices, sum_of_ranks)
+        self.rope_tables = {} if rope_tables is None else rope_tables
+        self.layers = _build_layers(
+            spec, weights, self.indices, devices, self.rope_tables, sum_of_ranks
+        )
         self.chains = find_chains(
             [layer.fused if isinstance(layer, DecoderLayer) else None for layer in self.layers]
         )
 
     def add_caches(self, builder: CacheBuilder) -> None:
         """Declare the cache of each layer."""
-        for layer, device in zip(self.layers, self._devices, strict=True):
+        for layer, device in zip(self.layers, self.devices, strict=True):
             layer.mixer.add_cache(builder, device)
 
     def forward(
@@ -151,7 +159,7 @@ class LayerStack:
         index = 0
         while index < len(self.layers):
             check()
-            device = self._devices[index]
+            device = self.devices[index]
             if x.device != device:
                 x = x.to(device, activation_dtype(device, self._dtype))
             batch = batch.on(device)
@@ -227,6 +235,20 @@ class Decoder:
     def primary_device(self) -> torch.device:
         """The device of the embedding and the output head."""
         return self._embedding.device
+
+    @property
+    def is_on_one_device(self) -> bool:
+        """Whether this process computes the whole model on the primary device."""
+        return self._further is None and {self.primary_device} == {*self.stack.devices}
+
+    def reserve_positions(self, count: int) -> tuple[int, ...]:
+        """Have the rotary angles of the first `count` positions; how many each table has now.
+
+        A table moves in memory when it grows.
+        """
+        for rope in self.stack.rope_tables.values():
+            rope.reserve(count)
+        return tuple(rope.rows for rope in self.stack.rope_tables.values())
 
     def new_space(self, size: CacheSize) -> CacheSpace:
         """Memory for the caches of all sequences."""
@@ -332,11 +354,11 @@ def _build_layers(
     weights: ModelWeights,
     indices: range,
     devices: Sequence[torch.device],
+    tables: RopeTables,
     sum_of_ranks: SumOfRanks | None,
 ) -> list[DecoderLayer | CrossAttentionLayer]:
     """The layers `indices`; those with the same rope and device share a table of cos and sin."""
     layers: list[DecoderLayer | CrossAttentionLayer] = []
-    tables: dict[object, RopeTable] = {}
     factors = file_factors(weights)
     for index, device in zip(indices, devices, strict=True):
         layer = spec.layers[index]
@@ -346,7 +368,7 @@ def _build_layers(
         rope = layer.mixer.rope
         if rope is not None and (rope, device) not in tables:
             tables[rope, device] = RopeTable(rope, device, factors)
-        table = tables.get((rope, device))
+        table = None if rope is None else tables[rope, device]
         layers.append(DecoderLayer(layer, weights.layer(index), table, sum_of_ranks))
     return layers
 
