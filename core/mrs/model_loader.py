@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from mrs.adapters import add_adapters
 from mrs.architecture.describe import Description, describe
 from mrs.devices.device import Device, without_reserved
 from mrs.devices.host_memory import forget_peak, resident_bytes
@@ -66,7 +67,7 @@ class ModelLoader:
             description = describe(
                 checkpoint, self.request.arch, with_vision=vision is not None, max_edge=edge
             )
-            return self._new_planner(checkpoint, description)
+            return self._new_planner(*add_adapters(checkpoint, description, self.request))
 
     @cached_property
     def draft(self) -> ModelLoader | None:

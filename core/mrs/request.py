@@ -81,6 +81,19 @@ class ModelSource:
 
 
 @dataclass(frozen=True)
+class AdapterRequest:
+    """A LoRA adapter: `model_id` is a hub id or a local folder.
+
+    A merged one is added to the weights while they are loaded. Others stay apart, and requests
+    choose one by its `name`.
+    """
+
+    model_id: str
+    name: str = ""
+    is_merged: bool = True
+
+
+@dataclass(frozen=True)
 class Grammar:
     """What a reply must match: the `text` of a grammar of some kind.
 
@@ -226,6 +239,7 @@ class RunRequest:
     prefix_cache_n         number of past sequences in the prefix cache
     prefix_cache_dir       folder that stores the prefix cache between runs, if any
     prefix_cache_dir_size  size limit of that folder
+    adapters               LoRA adapters; merged ones are added in this order
     cluster                set if other processes compute some of the layers
     reasoning_effort       how long the model thinks, for templates that know it
     target_gap_s           the time between two tokens of a reply that the prompts of others should
@@ -268,4 +282,5 @@ class RunRequest:
     target_gap_s: float | None = None
     reserved_bytes: tuple[tuple[str, int], ...] = ()
     max_models: int = 1
+    adapters: tuple[AdapterRequest, ...] = ()
     cluster: ClusterRequest | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mrs.architecture.adapters.adapter_headers import UnmergedAdapter
 from mrs.architecture.binding import Parameter
 from mrs.architecture.check import check_tensors
 from mrs.architecture.describe_safetensors import (
@@ -17,10 +18,14 @@ from mrs.architecture.model_spec import ModelSpec
 
 @dataclass(frozen=True)
 class Description:
-    """What planner and loader know of a model: its architecture and all of its parameters."""
+    """What planner and loader know of a model: its architecture and all of its parameters.
+
+    `adapters` are those that requests choose; their matrices are among the parameters.
+    """
 
     spec: ModelSpec
     parameters: tuple[Parameter, ...]
+    adapters: tuple[UnmergedAdapter, ...] = ()
 
 
 def describe(

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mrs.errors import NotReadable
 from mrs.formats import Format
 from mrs.request import Container, ModelSource
 from mrs.source.folder import Folder, decode_text, read_text
 from mrs.source.reader import LocalFile, expanded
+
+if TYPE_CHECKING:
+    from mrs.source.adapter_files import AdapterFiles
 
 
 class TensorInfo(NamedTuple):
@@ -43,7 +46,8 @@ class Checkpoint:
 
     `config` is config.json as parsed, or the metadata of the (first) GGUF file; long GGUF arrays
     are decoded on first access; `image_config` is preprocessor_config.json, or the image part of
-    processor_config.json. `notes` are remarks for the user.
+    processor_config.json. `notes` are remarks for the user. The tensors and files of `adapters` are
+    among those of the model.
     """
 
     source: ModelSource
@@ -55,6 +59,7 @@ class Checkpoint:
     tokenizer_folder: Folder | None
     notes: tuple[str, ...] = ()
     image_config: Mapping[str, Any] = field(default_factory=dict)
+    adapters: tuple[AdapterFiles, ...] = ()
 
     @property
     def model_id(self) -> str:
@@ -72,14 +77,15 @@ class Checkpoint:
     @property
     def is_local(self) -> bool:
         """Whether all files that a run needs are on this machine."""
-        folders = (self.folder, self.tokenizer_folder or self.folder)
+        own = (self.folder, self.tokenizer_folder or self.folder)
+        folders = (*own, *(adapter.folder for adapter in self.adapters))
         return all(folder.path is not None for folder in folders)
 
     def local_path(self, file: str) -> Path:
         """The path of a weights file. Raises NotReadable if it has not been downloaded."""
         if self.folder.path is None:
             raise NotReadable(f"{file} has not been downloaded", where=self.folder.label)
-        return self.folder.path / file
+        return self.folder.path / file  # an adapter's file has its full path
 
     def read_text(self, name: str) -> str | None:
         """The text of a file such as `tokenizer.json`; None if the model has no such file.
