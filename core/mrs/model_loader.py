@@ -314,6 +314,7 @@ class ModelLoader:
             [torch_devices[index] for index in plan.layer_devices],
             TORCH_DTYPES[plan.dense.name],
             TORCH_DTYPES[plan.cache_format.name],
+            adapters=planner.description.adapters,
         )
         return decoder, weights
 

@@ -120,7 +120,7 @@ class Sampling:
     `dry_sequence_breakers` ends a repetition.
 
     With a `seed` (which overrides the model's) the same prompt gets the same reply; requests that
-    differ in `variant` get different random numbers.
+    differ in `variant` get different random numbers. The `adapter` is one that requests choose.
     """
 
     temperature: float = 0.1
@@ -142,6 +142,7 @@ class Sampling:
     variant: int = 0
     ignore_eos: bool = False
     grammar: Grammar | None = None
+    adapter: str | None = None
 
 
 @dataclass(frozen=True)

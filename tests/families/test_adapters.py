@@ -2,82 +2,37 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from adapter_bases import (
+    ALL,
+    GEMMA,
+    LLAMA,
+    PHI3,
+    TIED,
+    Base,
+    logits,
+    source,
+    write_merged,
+)
 from case import Case
 from gguf_files import write_gguf
-from running import TOLERANCE, Conversation, Loaded, check_planned_bytes, difference, load
-from safetensors.torch import load_file, save_file
-from saved_models import SavedModel, save_model
-from support.lora_files import Adapter
-from torch import Tensor
+from running import TOLERANCE, Loaded, check_planned_bytes, difference, load
 
 from mrs.request import AdapterRequest, ModelSource
+from support.lora_files import Adapter
 
-PROMPT = [3, 14, 15, 92, 65, 35, 89, 79, 32, 38]
-ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-LLAMA = Case("llama", "gqa", {}, "llama")
-TIED = Case("llama", "tied", {"tie_word_embeddings": True}, "llama")
-PHI3 = Case("phi3", "fused", {}, "phi3")
-GEMMA = Case("gemma", "plus-one", {"head_dim": 16}, None)
 OTHERS = (
     Case("qwen2", "biased", {}, None),
     Case("smollm3", "some without rope", {}, "smollm3"),
 )
 
 
-@dataclass(frozen=True)
-class Base:
-    saved: SavedModel
-    weights: dict[str, Tensor]
-
-    @property
-    def folder(self) -> Path:
-        return self.saved.folder
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    made: dict[str, Base] = {}
-
-    def make(case: Case) -> Base:
-        if case.id not in made:
-            saved = save_model(case, tmp_path_factory.mktemp("base"))
-            made[case.id] = Base(saved, load_file(saved.folder / "model.safetensors"))
-        return made[case.id]
-
-    return make
-
-
-def source(folder: Path) -> ModelSource:
-    return ModelSource(str(folder), "safetensors")
-
-
-def write_merged(base: Base, folder: Path, *adapters: Adapter) -> Path:
-    """The model with the adapters in its weights, as ordinary files."""
-    weights: dict[str, Tensor] = dict(base.weights)
-    for adapter in adapters:
-        weights = adapter.merged(weights)
-    folder.mkdir(parents=True, exist_ok=True)
-    config = json.loads((base.folder / "config.json").read_text())
-    if "lm_head.weight" in weights:
-        config["tie_word_embeddings"] = False
-    (folder / "config.json").write_text(json.dumps(config))
-    save_file({name: each.float() for name, each in weights.items()}, folder / "model.safetensors")
-    return folder
-
-
 def merged(folder: Path) -> AdapterRequest:
     return AdapterRequest(str(folder))
-
-
-def logits(loaded: Loaded) -> Tensor:
-    return Conversation(loaded.decoder).feed(PROMPT)
 
 
 def check_merged(base: Base, folder: Path, *adapters: Adapter) -> Loaded:

@@ -8,14 +8,16 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from mrs.architecture.adapters.adapter_headers import UnmergedAdapter
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.mixers.mixer import NoFeedForward, NoMixer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import RopeScaling
+from mrs.architecture.norm_rope import Rope, RopeScaling
 from mrs.cache.cache_space import CacheBuilder, CacheConfig, CacheSpace
 from mrs.cache.layer_cache import LayerCache
 from mrs.cache.sequence_cache import SequenceCache
+from mrs.model.adapters import AdapterRows, adapted_weights
 from mrs.model.batch import ForwardBatch
 from mrs.model.cross_attention import CrossAttentionLayer
 from mrs.model.fused_blocks import fuse_attention, fuse_feed_forward
@@ -86,6 +88,10 @@ def _maybe(norm: NormModule | None, x: Tensor) -> Tensor:
     return x if norm is None else norm(x)
 
 
+#: A table of cos and sin for each rope and device.
+RopeTables = dict[tuple[Rope, torch.device], RopeTable]
+
+
 class LayerStack:
     """Consecutive layers of a model from index `first` on, each on its device.
 
@@ -100,11 +106,13 @@ class LayerStack:
         devices: Sequence[torch.device],
         dtype: torch.dtype,
         first: int = 0,
+        rope_tables: RopeTables | None = None,
     ) -> None:
         self.indices = range(first, first + len(devices))
+        self.rope_tables = {} if rope_tables is None else rope_tables
         self._devices = devices
         self._dtype = dtype
-        self.layers = _build_layers(spec, weights, self.indices, devices)
+        self.layers = _build_layers(spec, weights, self.indices, devices, self.rope_tables)
         self.chains = find_chains(
             [layer.fused if isinstance(layer, DecoderLayer) else None for layer in self.layers]
         )
@@ -174,7 +182,8 @@ class Decoder:
     """A model whose layers are on `layer_devices`; all else is on the embedding's device.
 
     `cache_dtype` is the type of cached keys and values, by default `dtype`. `further` computes the
-    layers after those of `layer_devices`, if there are any.
+    layers after those of `layer_devices`, if there are any. Sequences of a batch may use
+    `adapters`, by their index.
     """
 
     def __init__(
@@ -185,8 +194,10 @@ class Decoder:
         dtype: torch.dtype,
         cache_dtype: torch.dtype | None = None,
         further: FurtherLayers | None = None,
+        adapters: Sequence[UnmergedAdapter] = (),
     ) -> None:
         self.spec = spec
+        self.adapter_ids = {adapter.name: index for index, adapter in enumerate(adapters)}
         self._dtype = dtype
         self._cache_dtype = cache_dtype or dtype
         self._embedding = weights.matrix("embedding")
@@ -201,6 +212,12 @@ class Decoder:
                 spec.vision, weights.under("vision."), self.primary_device, activation_dtype
             )
         self.stack = LayerStack(spec, weights, layer_devices, dtype)
+        self._adapter_rows, self._adapted_stack = AdapterRows(), self.stack
+        if adapters:  # the same layers, fused only where no adapter changes them
+            adapted = adapted_weights(weights, adapters, self._adapter_rows)
+            self._adapted_stack = LayerStack(
+                spec, adapted, layer_devices, dtype, rope_tables=self.stack.rope_tables
+            )
         self._further = further
 
     @property
@@ -212,6 +229,9 @@ class Decoder:
         """Memory for the caches of all sequences."""
         builder = CacheBuilder(CacheConfig(size, self._cache_dtype))
         self.stack.add_caches(builder)
+        if self._adapted_stack is not self.stack:
+            # Its layers use the same caches, and choose how to compute attention over them.
+            self._adapted_stack.add_caches(CacheBuilder(builder.config))
         if self._further is not None:
             self._further.add_caches(builder)
         return builder.build()
@@ -257,7 +277,11 @@ class Decoder:
         rows: Sequence[int] = batch.logits_rows
         own = len(self.stack.layers)
         own_caches = [each.layers[:own] for each in caches]
-        x = self.stack.forward(self._embed(batch), batch, own_caches, check)
+        stack = self.stack
+        if batch.adapter_ids is not None:
+            stack = self._adapted_stack
+            self._adapter_rows.select(batch)
+        x = stack.forward(self._embed(batch), batch, own_caches, check)
         if self._further is not None:
             x = self._further(x, batch, caches, rows if observe is None else range(x.shape[0]))
         for cache, (span, _) in zip(caches, batch.queries, strict=True):
@@ -300,11 +324,14 @@ class Decoder:
 
 
 def _build_layers(
-    spec: ModelSpec, weights: ModelWeights, indices: range, devices: Sequence[torch.device]
+    spec: ModelSpec,
+    weights: ModelWeights,
+    indices: range,
+    devices: Sequence[torch.device],
+    tables: RopeTables,
 ) -> list[DecoderLayer | CrossAttentionLayer]:
     """The layers `indices`; those with the same rope and device share a table of cos and sin."""
     layers: list[DecoderLayer | CrossAttentionLayer] = []
-    tables: dict[object, RopeTable] = {}
     factors = file_factors(weights)
     for index, device in zip(indices, devices, strict=True):
         layer = spec.layers[index]
@@ -314,7 +341,7 @@ def _build_layers(
         rope = layer.mixer.rope
         if rope is not None and (rope, device) not in tables:
             tables[rope, device] = RopeTable(rope, device, factors)
-        table = tables.get((rope, device))
+        table = None if rope is None else tables[rope, device]
         layers.append(DecoderLayer(layer, weights.layer(index), table))
     return layers
 

@@ -25,12 +25,13 @@ class AdapterHeaders(Protocol):
 
 
 class UnmergedAdapter(NamedTuple):
-    """An adapter that requests choose by name, and the scale of each slot that it changes.
+    """An adapter that requests choose by name: its largest rank, and the scale of each slot.
 
     For the slot `layers.0.mixer.q` its matrices are `down_name` and `up_name` of it.
     """
 
     name: str
+    rank: int
     scales: Mapping[str, float]
 
 

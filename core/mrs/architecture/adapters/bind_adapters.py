@@ -100,9 +100,9 @@ class _Binding:
                 self._require_known_rows(lora, part, adapter)
                 update = _update(lora, part, index)
                 if adapter.request.is_merged:
-                    parameter = self.parameters[part.index]
+                    parameter = self.parameters[part.number]
                     updates = (*parameter.updates, update)
-                    self.parameters[part.index] = parameter._replace(updates=updates)
+                    self.parameters[part.number] = parameter._replace(updates=updates)
                 else:
                     slot = self._slot(lora, part, adapter)
                     self.added += _matrices(slot, part.parameter, update, adapter.request.name)
@@ -110,7 +110,8 @@ class _Binding:
         for name, tensor in found.whole.items():
             self._replace(name, tensor, index, adapter)
         if not adapter.request.is_merged:
-            self.unmerged.append(UnmergedAdapter(adapter.request.name, scales))
+            rank = max((lora.rank for lora in found.modules.values()), default=0)
+            self.unmerged.append(UnmergedAdapter(adapter.request.name, rank, scales))
 
     def _module(self, name: str, where: str) -> Module | None:
         """The module of that name; None if the file has it and this model does not use it."""
@@ -134,7 +135,7 @@ class _Binding:
         shape = (module.rows, module.columns) if module.columns > 1 else (module.rows,)
         _require_shape(adapter, tensor, shape)
         for part in module.parts:
-            parameter = self.parameters[part.index]
+            parameter = self.parameters[part.number]
             if self._is_gguf and parameter.role not in ("embedding", "head"):
                 raise Unsupported(
                     f"a whole {name!r} cannot replace that of a GGUF file", where=where
@@ -145,7 +146,7 @@ class _Binding:
                 piece._replace(tensor=adapter_tensor(index, tensor), packed=None)
                 for piece in part.pieces
             )
-            self.parameters[part.index] = parameter._replace(pieces=pieces)
+            self.parameters[part.number] = parameter._replace(pieces=pieces)
 
     def _require_known_rows(
         self, lora: LoraModule, part: BoundParameter, adapter: AdapterHeaders

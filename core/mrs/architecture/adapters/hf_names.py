@@ -25,9 +25,9 @@ _WRAPPERS = re.compile(r"^((model|language_model)\.)+")
 
 
 class BoundParameter(NamedTuple):
-    """A parameter and its rows of a module's weight; `pieces` name the weight."""
+    """A parameter, the `number` of it in the model, and its rows of a module's weight."""
 
-    index: int
+    number: int
     parameter: Parameter
     pieces: tuple[Piece, ...]
 
@@ -57,12 +57,12 @@ def modules_of(
     if checkpoint.container == "gguf":
         pieces = _hf_pieces(description, _gguf_family(checkpoint, arch), wanted)
     parts: dict[str, list[BoundParameter]] = defaultdict(list)
-    for index, (parameter, own) in enumerate(zip(parameters, pieces, strict=True)):
+    for number, (parameter, own) in enumerate(zip(parameters, pieces, strict=True)):
         if own and own[0].tensor.endswith(".weight"):
             # The head may be a copy of the embedding, from the same tensor.
             is_head = parameter.name == "head.weight"
             name = "lm_head" if is_head else plain_name(own[0].tensor.removesuffix(".weight"))
-            parts[name].append(BoundParameter(index, parameter, own))
+            parts[name].append(BoundParameter(number, parameter, own))
     return {name: _module(bound) for name, bound in parts.items()}
 
 

@@ -74,6 +74,7 @@ class ModelWeightsInfo:
         self.checkpoint = checkpoint
         self.spec = description.spec
         self.parameters = description.parameters
+        self.adapters = description.adapters
         self._description = description
         self._stored: dict[tuple[StorageRules, bool], StoredWeights] = {}
 
