@@ -91,6 +91,7 @@ class AdapterRequest:
     model_id: str
     name: str = ""
     is_merged: bool = True
+    revision: str = "main"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mrs.architecture.adapters.adapter_headers import UnmergedAdapter
 from mrs.architecture.binding import Parameter
 from mrs.architecture.check import check_tensors
 from mrs.architecture.describe_safetensors import (
@@ -14,6 +13,7 @@ from mrs.architecture.describe_safetensors import (
     read_safetensors,
 )
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.unmerged_adapter import UnmergedAdapter
 
 
 @dataclass(frozen=True)

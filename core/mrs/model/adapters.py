@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mrs.architecture.adapters.adapter_headers import UnmergedAdapter, down_name, up_name
+from mrs.architecture.unmerged_adapter import UnmergedAdapter, down_name, up_name
 from mrs.kernels.dense_products import linear
 from mrs.model.batch import ForwardBatch
 from mrs.model.linear import Matrix

@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 from mrs.architecture.adapters.adapter_headers import adapter_tensor
 from mrs.errors import NotReadable, Unsupported
 from mrs.request import AdapterRequest, ModelSource
-from mrs.source.checkpoint import Checkpoint, TensorInfo, WeightsFile
+from mrs.source.checkpoint import AdapterFiles, Checkpoint, WeightsFile
 from mrs.source.folder import Folder, Progress, read_json
 from mrs.source.headers import safetensors_tensors
 from mrs.source.locate import locate
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-
-
-@dataclass(frozen=True)
-class AdapterFiles:
-    """One adapter: adapter_config.json as parsed, and its tensors by the names in its file."""
-
-    request: AdapterRequest
-    config: Mapping[str, Any]
-    tensors: Mapping[str, TensorInfo]
-    size_bytes: int
-    folder: Folder
-
-    @property
-    def where(self) -> str:
-        """The name of the adapter in errors."""
-        return self.request.model_id
-
-    @property
-    def path(self) -> str:
-        """The file of its tensors: its full path if it is on this machine."""
-        folder = self.folder.path
-        return f"{self.folder.label}/{WEIGHTS}" if folder is None else str(folder / WEIGHTS)
 
 
 def open_adapter(request: AdapterRequest, source: ModelSource) -> AdapterFiles:
@@ -48,6 +25,7 @@ def open_adapter(request: AdapterRequest, source: ModelSource) -> AdapterFiles:
     own = ModelSource(
         request.model_id,
         "safetensors",
+        revision=request.revision,
         token_source=source.token_source,
         cache_path=source.cache_path,
     )
@@ -79,7 +57,7 @@ def with_adapter_files(checkpoint: Checkpoint, adapters: Sequence[AdapterFiles])
         for name, info in adapter.tensors.items():
             own = adapter_tensor(index, name)
             tensors[own] = info._replace(name=own, file=adapter.path)
-    files = tuple(WeightsFile(each.path, each.size_bytes) for each in adapters)
+    files = tuple(WeightsFile(each.path, each.file.size_bytes) for each in adapters)
     return replace(
         checkpoint,
         tensors=tensors,
@@ -108,4 +86,5 @@ def _read(request: AdapterRequest, folder: Folder) -> AdapterFiles:
             )
         raise NotReadable(f"no {WEIGHTS}", where=where, hint="the adapter is incomplete")
     tensors = safetensors_tensors(folder, (WEIGHTS,), {})
-    return AdapterFiles(request, config, tensors, folder.open(WEIGHTS).size_bytes, folder)
+    file = WeightsFile(WEIGHTS, folder.open(WEIGHTS).size_bytes)
+    return AdapterFiles(request, config, tensors, file, folder)

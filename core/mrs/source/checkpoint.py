@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from mrs.errors import NotReadable
 from mrs.formats import Format
-from mrs.request import Container, ModelSource
+from mrs.request import AdapterRequest, Container, ModelSource
 from mrs.source.folder import Folder, decode_text, read_text
 from mrs.source.reader import LocalFile, expanded
-
-if TYPE_CHECKING:
-    from mrs.source.adapter_files import AdapterFiles
 
 
 class TensorInfo(NamedTuple):
@@ -38,6 +35,40 @@ class WeightsFile:
 
     name: str
     size_bytes: int
+
+
+@dataclass(frozen=True)
+class AdapterFiles:
+    """A LoRA adapter: adapter_config.json as parsed, and its tensors by the names in its `file`."""
+
+    request: AdapterRequest
+    config: Mapping[str, Any]
+    tensors: Mapping[str, TensorInfo]
+    file: WeightsFile
+    folder: Folder
+
+    @property
+    def name(self) -> str:
+        return self.request.name
+
+    @property
+    def is_merged(self) -> bool:
+        return self.request.is_merged
+
+    @property
+    def where(self) -> str:
+        """What errors call the adapter."""
+        return self.request.model_id
+
+    @property
+    def path(self) -> str:
+        """The name of its file in a model's checkpoint: the full path, if it is on this machine."""
+        folder = self.folder.path
+        return (
+            f"{self.folder.label}/{self.file.name}"
+            if folder is None
+            else str(folder / self.file.name)
+        )
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,8 @@ from dataclasses import replace
 
 from mrs.architecture.adapters.adapter_headers import (
     AdapterHeaders,
-    UnmergedAdapter,
     adapter_tensor,
-    down_name,
     is_adapter_tensor,
-    up_name,
 )
 from mrs.architecture.adapters.hf_names import BoundParameter, Module, modules_of, plain_name
 from mrs.architecture.adapters.lora_config import read_lora_config
@@ -22,6 +19,7 @@ from mrs.architecture.describe_safetensors import CheckpointHeaders
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.mixers.mla_spec import LatentAttention
+from mrs.architecture.unmerged_adapter import UnmergedAdapter, down_name, up_name
 from mrs.errors import NotReadable, Unsupported
 from mrs.topology import is_expert
 
@@ -99,19 +97,19 @@ class _Binding:
             for part in module.parts:
                 self._require_known_rows(lora, part, adapter)
                 update = _update(lora, part, index)
-                if adapter.request.is_merged:
+                if adapter.is_merged:
                     parameter = self.parameters[part.number]
                     updates = (*parameter.updates, update)
                     self.parameters[part.number] = parameter._replace(updates=updates)
                 else:
                     slot = self._slot(lora, part, adapter)
-                    self.added += _matrices(slot, part.parameter, update, adapter.request.name)
+                    self.added += _matrices(slot, part.parameter, update, adapter.name)
                     scales[slot] = lora.scale
         for name, tensor in found.whole.items():
             self._replace(name, tensor, index, adapter)
-        if not adapter.request.is_merged:
+        if not adapter.is_merged:
             rank = max((lora.rank for lora in found.modules.values()), default=0)
-            self.unmerged.append(UnmergedAdapter(adapter.request.name, rank, scales))
+            self.unmerged.append(UnmergedAdapter(adapter.name, rank, scales))
 
     def _module(self, name: str, where: str) -> Module | None:
         """The module of that name; None if the file has it and this model does not use it."""
@@ -127,7 +125,7 @@ class _Binding:
     def _replace(self, name: str, tensor: str, index: int, adapter: AdapterHeaders) -> None:
         """Read a whole weight from the adapter."""
         where = adapter.where
-        if not adapter.request.is_merged:
+        if not adapter.is_merged:
             raise Unsupported(f"requests cannot choose {name!r}", where=where, hint=_MERGE)
         module = self._module(name, where)
         if module is None:
