@@ -89,6 +89,8 @@ class _Binding:
 
     def add(self, index: int, adapter: AdapterHeaders, found: LoraModules) -> None:
         scales: dict[str, float] = {}
+        for name, tensor in found.whole.items():
+            self._replace(name, tensor, index, adapter)
         for lora in found.modules.values():
             module = self._module(lora.name, adapter.where)
             if module is None:
@@ -105,8 +107,6 @@ class _Binding:
                     slot = self._slot(lora, part, adapter)
                     self.added += _matrices(slot, part.parameter, update, adapter.name)
                     scales[slot] = lora.scale
-        for name, tensor in found.whole.items():
-            self._replace(name, tensor, index, adapter)
         if not adapter.is_merged:
             rank = max((lora.rank for lora in found.modules.values()), default=0)
             self.unmerged.append(UnmergedAdapter(adapter.name, rank, scales))
