@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         MultimodalArchitecture,
         VisionArchitecture,
     )
+    from mrs.api.lora_adapter import LoraAdapter
     from mrs.api.requests import ChatCompletionRequest, CompletionRequest
     from mrs.api.responses import (
         ChatCompletionChunkResponse,
@@ -41,6 +42,7 @@ __all__ = [
     "CompletionChunkResponse",
     "CompletionRequest",
     "CompletionResponse",
+    "LoraAdapter",
     "ModelDType",
     "MultimodalArchitecture",
     "Runner",
@@ -52,6 +54,7 @@ _MODULES = {
     "Architecture": "architectures",
     "ChatCompletionRequest": "requests",
     "CompletionRequest": "requests",
+    "LoraAdapter": "lora_adapter",
     "ModelDType": "architectures",
     "MultimodalArchitecture": "architectures",
     "Runner": "runner",

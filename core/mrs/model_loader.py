@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from mrs.adapters import add_adapters
 from mrs.architecture.describe import Description, describe
 from mrs.devices.device import Device, without_reserved
 from mrs.devices.host_memory import forget_peak, resident_bytes
@@ -69,7 +70,7 @@ class ModelLoader:
             description = describe(
                 checkpoint, self.request.arch, with_vision=vision is not None, max_edge=edge
             )
-            return self._new_planner(checkpoint, description)
+            return self._new_planner(*add_adapters(checkpoint, description, self.request))
 
     @cached_property
     def draft(self) -> ModelLoader | None:
@@ -324,6 +325,7 @@ class ModelLoader:
             [torch_devices[index] for index in plan.layer_devices],
             TORCH_DTYPES[plan.dense.name],
             TORCH_DTYPES[plan.cache_format.name],
+            adapters=planner.description.adapters,
         )
         return decoder, weights
 

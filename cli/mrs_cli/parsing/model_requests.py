@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import PurePath
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from mrs.distributed.peer_variables import local_ranks, shares_allowed
 from mrs.errors import Unsupported, UsageError
 from mrs.request import (
+    AdapterRequest,
     ClusterRequest,
     ModelSource,
     PagedRequest,
@@ -24,6 +25,8 @@ from mrs_cli.parsing.flags.global_flags import GlobalFlags
 from mrs_cli.parsing.flags.model_flags import (
     AnyModelFlags,
     GgufFlags,
+    LoraFlags,
+    LoraGgufFlags,
     PlainFlags,
     VisionFlags,
 )
@@ -31,6 +34,7 @@ from mrs_cli.parsing.flags.paged_flags import PagedFlags
 from mrs_cli.parsing.flags.planning_flags import ImageFlags, PlanningFlags
 from mrs_cli.parsing.flags.sampling_flags import SamplingFlags
 from mrs_cli.parsing.grammar_flags import read_grammar
+from mrs_cli.parsing.refusals import ORDER
 from mrs_cli.parsing.setting_kinds import BiasesSetting
 
 
@@ -144,6 +148,34 @@ def _vision(flags: ImageFlags) -> VisionRequest:
     return VisionRequest(**given)
 
 
+def lora_request(flags: GlobalFlags, model: LoraFlags, planning: PlanningFlags) -> RunRequest:
+    """The request of `lora`."""
+    return _with_merged(plain_request(flags, model, planning), model.adapters)
+
+
+def lora_gguf_request(
+    flags: GlobalFlags, model: LoraGgufFlags, planning: PlanningFlags
+) -> RunRequest:
+    """The request of `lora-gguf`."""
+    if model.order is not None:
+        raise UsageError(f"--order {model.order} is not needed", hint=ORDER)
+    return _with_merged(gguf_request(flags, model, planning), model.adapters)
+
+
+def _with_merged(request: RunRequest, given: Sequence[str] | None) -> RunRequest:
+    ids = [each.strip() for text in given or () for each in text.split(";") if each.strip()]
+    if not ids:
+        raise UsageError("no adapter is given", hint="add -a ID, or use mrs -m ID without one")
+    return replace(request, adapters=(*map(AdapterRequest, ids), *request.adapters))
+
+
+def _chosen_adapter(text: str) -> AdapterRequest:
+    name, _, model_id = text.partition("=")
+    if not name or not model_id:
+        raise UsageError(f"--lora {text} is not valid", hint="give NAME=ID")
+    return AdapterRequest(model_id, name, is_merged=False)
+
+
 def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
     """The fields of a request that do not depend on the selector, without those not given."""
     given = {
@@ -163,6 +195,7 @@ def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
         "reasoning_effort": flags.reasoning_effort,
         "dtype": planning.dtype,
         "topology": _topology(planning),
+        "adapters": tuple(map(_chosen_adapter, planning.lora or ())),
         "max_seq_len": planning.max_seq_len,
         "max_batch_size": planning.max_batch_size,
     }

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from mrs.api.field_types import Allowed, FieldType, Number, of_type, one_of, quoted, require
+from mrs.api.lora_adapter import LoraAdapter
 from mrs.errors import Unsupported
 from mrs.request import CACHE_TYPES, Speculation
 from mrs.sizes.blocks import BLOCK_SIZES
@@ -46,6 +47,7 @@ _TEXT, _PATH = of_type("a string", str), of_type("a path", str, Path)
 _NAME = Allowed(
     "a name or a path, not an empty one", lambda value: _PATH.accepts(value) and bool(str(value))
 )
+_NAME_TEXT = Allowed("a name", lambda value: _is_text(value) and bool(value))
 _TEXTS = Allowed(
     "a string or a list of strings", lambda value: _is_text(value) or _is_list(value, _is_text)
 )
@@ -56,6 +58,11 @@ _FORMAT = Allowed(
 _LAYERS = Allowed(
     'a layer map such as ["0:16", "1:16"]',
     lambda value: _TEXTS.accepts(value) or _COUNT.accepts(value),
+)
+
+_ADAPTERS = Allowed(
+    "a list of LoraAdapter(alias, source)",
+    lambda value: _is_list(value, lambda each: isinstance(each, LoraAdapter)),
 )
 
 #: The type of every supported field, by its name.
@@ -101,6 +108,7 @@ FIELDS: Mapping[str, FieldType] = {
         "none, auto, required or the object of a function",
         lambda value: _is_text(value) or isinstance(value, Mapping),
     ),
+    "adapter": _NAME_TEXT,
     "response_format": Allowed("an object", lambda value: isinstance(value, Mapping)),
     # a model
     "model_id": _NAME,
@@ -111,6 +119,10 @@ FIELDS: Mapping[str, FieldType] = {
     "mmproj_filename": _NAME,
     "hf_cache_path": _PATH,
     "max_edge": _POSITIVE,
+    "adapters": _ADAPTERS,
+    "max_adapters": _POSITIVE,
+    "max_rank": _POSITIVE,
+    "max_bytes": _POSITIVE,
     "max_num_images": _POSITIVE,
     "max_image_length": _POSITIVE,
     # a runner

@@ -27,6 +27,7 @@ from mrs.api.responses import (
 from mrs.api.which import (
     AnyWhich,
     Which,
+    adapters_of,
     check_which,
     dtype_of,
     model_source,
@@ -152,6 +153,7 @@ class Runner:
                 jinja_explicit=path_text(jinja_explicit),
                 vision=vision_request(which),
                 paged=paged,
+                adapters=adapters_of(which),
             )
         ).load(on_progress)
         self._request_ids = itertools.count()

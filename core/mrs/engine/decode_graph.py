@@ -181,8 +181,8 @@ class DecodeGraphs:
 def _is_taken(sequence: EngineSequence) -> bool:
     """Whether a graph can choose the next token of a sequence."""
     sampler = sequence.sampler
-    is_plain = sequence.is_decoding and not sequence.draft and not sampler.has_constraint
-    return is_plain and is_supported(sampler.sampling)
+    is_plain = sequence.is_decoding and not sequence.draft and sequence.adapter is None
+    return is_plain and not sampler.has_constraint and is_supported(sampler.sampling)
 
 
 def _is_greedy(sampling: Sampling) -> bool:

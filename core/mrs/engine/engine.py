@@ -119,6 +119,7 @@ class Engine:
         max_length = self.context_tokens
         if sampling.max_tokens is not None:
             max_length = min(max_length, len(prompt_ids) + sampling.max_tokens)
+        self._worker.require_adapter(sampling.adapter)
         # Every reply has an rng of its own, so that none depends on another.
         seed = self._seed if sampling.seed is None else sampling.seed
         rng = Random() if seed is None else Random((seed + sampling.variant) % 2**64)
@@ -141,6 +142,7 @@ class Engine:
             None if timeout_s is None else time.monotonic() + timeout_s,
             request.prefix_salt,
             request.pooling,
+            sampling.adapter,
         )
 
     def add(self, request: SequenceRequest) -> Sequence:

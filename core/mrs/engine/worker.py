@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mrs.engine.multimodal import sequence_input
 from mrs.engine.sequence import ScheduledBatch
+from mrs.errors import UsageError
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 
@@ -21,6 +22,15 @@ class Worker:
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
+
+    def require_adapter(self, name: str | None) -> None:
+        """Raise UsageError unless it is None, or the name of an adapter of the model."""
+        known = self._decoder.adapter_ids
+        if name is None or name in known:
+            return
+        names = ", ".join(known)
+        hint = f"choose one of {names}" if names else "load it with --lora NAME=ID"
+        raise UsageError(f"the model has no adapter {name!r}", hint=hint)
 
     def forward(self, batch: ScheduledBatch, check: Callable[[], None] | None = None) -> Tensor:
         """Logits (W, vocab) float32 on the CPU, of the sequences that are complete with `batch`.
@@ -51,11 +61,12 @@ def batch_inputs(decoder: Decoder, batch: ScheduledBatch) -> list[SequenceInput]
         end, length = sequence.num_computed_tokens + num_tokens, len(sequence.token_ids)
         ids = [*sequence.token_ids[sequence.num_computed_tokens : end], *sequence.draft]
         num_logits = max(end - length + 1, 0)
-        inputs.append(
-            sequence_input(
-                decoder, sequence.cache, sequence.images, ids, length, num_logits=num_logits
-            )
+        own = sequence_input(
+            decoder, sequence.cache, sequence.images, ids, length, num_logits=num_logits
         )
+        if sequence.adapter is not None:
+            own = own._replace(adapter_id=decoder.adapter_ids[sequence.adapter])
+        inputs.append(own)
     return inputs
 
 

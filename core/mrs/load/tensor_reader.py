@@ -49,6 +49,9 @@ class TensorReader:
         several tensors store in the format of their layout. If `permutes`, columns of a permuted
         layout are sorted by group. Raises NotReadable.
         """
+        if piece.paired_heads:
+            yield self._paired_rows(piece, columns)
+            return
         if piece.packed is not None:
             yield from self._unpacked(piece.packed, piece.rows, columns, permutes)
             return
@@ -93,6 +96,15 @@ class TensorReader:
             else:
                 values = decode(found, layout.format)
                 yield _as_bytes(torch.empty_like(values).index_copy_(1, order, values))
+
+    def _paired_rows(self, piece: Piece, columns: int) -> tuple[Tensor, Format]:
+        """All rows of a piece whose heads have the two values of each rotary pair apart."""
+        chunks, stored = [], FORMATS["F32"]
+        for chunk, stored in self.chunks(piece._replace(paired_heads=0), columns):  # noqa: B007
+            chunks.append(chunk.clone())  # all chunks use the same buffer
+        rows = torch.cat(chunks)
+        halves = rows.view(piece.paired_heads, 2, -1, rows.shape[1])
+        return halves.transpose(1, 2).reshape(rows.shape), stored
 
     def _table(self, rows: int, row_bytes: int) -> Tensor:
         """The buffer as uint8 (rows, row_bytes), with undefined contents."""

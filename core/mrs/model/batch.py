@@ -39,7 +39,8 @@ class ForwardBatch:
     `attention`     block tables and slots, one entry for each block pool.
     `logits_rows`   the W rows whose logits are computed, in ascending order.
     `images`        features of the images among the new tokens.
-    `adapter_ids`   (B): reserved for an adapter of each sequence.
+    `adapter_ids`   the adapter of each sequence, None for the model without one; None for the whole
+                    batch if no sequence has one.
     """
 
     token_ids: Tensor
@@ -49,7 +50,7 @@ class ForwardBatch:
     attention: tuple[AttentionBatch, ...]
     logits_rows: Sequence[int]
     images: tuple[ImageFeatures, ...] = ()
-    adapter_ids: Tensor | None = None
+    adapter_ids: Sequence[int | None] | None = None
 
     def on(self, device: torch.device) -> ForwardBatch:
         """The same batch with block tables and slots on `device`."""
@@ -80,7 +81,7 @@ class SequenceInput(NamedTuple):
     tokens. The rows of `images` and `logits_rows` count from the first of these tokens. The rotary
     position of a token is its index in the sequence plus `offset`, or given by `positions` (3, T).
     `attention_ends` (T,) is the index of the last token that each token attends to; None means
-    itself.
+    itself. `adapter_id` is the index of an adapter of the decoder.
     """
 
     cache: SequenceCache
@@ -91,6 +92,7 @@ class SequenceInput(NamedTuple):
     positions: Tensor | None = None
     attention_ends: Tensor | None = None
     logits_rows: Sequence[int] = ()
+    adapter_id: int | None = None
 
     @property
     def span(self) -> range:
@@ -118,7 +120,13 @@ def forward_batch(inputs: Sequence[SequenceInput]) -> ForwardBatch:
             for each, first in first_rows
             for image in each.images
         ),
+        _adapter_ids(inputs),
     )
+
+
+def _adapter_ids(inputs: Sequence[SequenceInput]) -> Sequence[int | None] | None:
+    ids = [each.adapter_id for each in inputs]
+    return None if all(each is None for each in ids) else ids
 
 
 def attention_batches(

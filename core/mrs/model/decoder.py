@@ -13,9 +13,11 @@ from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.mixers.mixer import NoFeedForward, NoMixer
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Rope, RopeScaling
+from mrs.architecture.unmerged_adapter import UnmergedAdapter
 from mrs.cache.cache_space import CacheBuilder, CacheConfig, CacheSpace
 from mrs.cache.layer_cache import LayerCache
 from mrs.cache.sequence_cache import SequenceCache
+from mrs.model.adapters import AdapterRows, adapted_weights
 from mrs.model.batch import ForwardBatch
 from mrs.model.cross_attention import CrossAttentionLayer
 from mrs.model.fused_blocks import fuse_attention, fuse_feed_forward
@@ -201,7 +203,8 @@ class Decoder:
     """A model whose layers are on `layer_devices`; all else is on the embedding's device.
 
     `cache_dtype` is the type of cached keys and values, by default `dtype`. `further` computes the
-    layers after those of `layer_devices`, if there are any. `sum_of_ranks` as in `DecoderLayer`.
+    layers after those of `layer_devices`, if there are any. Sequences of a batch may use
+    `adapters`, by their index. `sum_of_ranks` as in `DecoderLayer`.
     """
 
     def __init__(
@@ -213,8 +216,10 @@ class Decoder:
         cache_dtype: torch.dtype | None = None,
         further: FurtherLayers | None = None,
         sum_of_ranks: SumOfRanks | None = None,
+        adapters: Sequence[UnmergedAdapter] = (),
     ) -> None:
         self.spec = spec
+        self.adapter_ids = {adapter.name: index for index, adapter in enumerate(adapters)}
         self._dtype = dtype
         self._cache_dtype = cache_dtype or dtype
         self._embedding = weights.matrix("embedding")
@@ -229,6 +234,12 @@ class Decoder:
                 spec.vision, weights.under("vision."), self.primary_device, activation_dtype
             )
         self.stack = LayerStack(spec, weights, layer_devices, dtype, sum_of_ranks=sum_of_ranks)
+        self._adapter_rows, self._adapted_stack = AdapterRows(), self.stack
+        if adapters:  # the same layers, fused only where no adapter changes them
+            adapted = adapted_weights(weights, adapters, self._adapter_rows)
+            self._adapted_stack = LayerStack(
+                spec, adapted, layer_devices, dtype, rope_tables=self.stack.rope_tables
+            )
         self._further = further
 
     @property
@@ -258,6 +269,9 @@ class Decoder:
 
     def _add_caches(self, builder: CacheBuilder) -> None:
         self.stack.add_caches(builder)
+        if self._adapted_stack is not self.stack:
+            # Its layers use the same caches, and choose how to compute attention over them.
+            self._adapted_stack.add_caches(CacheBuilder(builder.config))
         if self._further is not None:
             self._further.add_caches(builder)
 
@@ -302,7 +316,11 @@ class Decoder:
         rows: Sequence[int] = batch.logits_rows
         own = len(self.stack.layers)
         own_caches = [each.layers[:own] for each in caches]
-        x = self.stack.forward(self._embed(batch), batch, own_caches, check)
+        stack = self.stack
+        if batch.adapter_ids is not None:
+            stack = self._adapted_stack
+            self._adapter_rows.select(batch)
+        x = stack.forward(self._embed(batch), batch, own_caches, check)
         if self._further is not None:
             x = self._further(x, batch, caches, rows if observe is None else range(x.shape[0]))
         for cache, (span, _) in zip(caches, batch.queries, strict=True):

@@ -30,6 +30,10 @@ class ModelWeights:
         """The parameters whose names continue with `prefix`."""
         return ModelWeights(self._matrices, self._vectors, self._prefix + prefix)
 
+    def with_matrices(self, matrices: Mapping[str, Matrix]) -> ModelWeights:
+        """The same parameters with other matrices for some names."""
+        return ModelWeights({**self._matrices, **matrices}, self._vectors, self._prefix)
+
     def matrix(self, slot: str) -> Matrix:
         return self._matrices[f"{self._prefix}{slot}.weight"]
 

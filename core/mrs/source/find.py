@@ -73,7 +73,13 @@ def fetch(model: ModelSource | Checkpoint, progress: Progress | None = None) -> 
         wanted = side_files(checkpoint.tokenizer_folder)
         tokenizer_folder = download(checkpoint.tokenizer_folder, wanted, None)
     wanted = wanted_files(source, checkpoint.folder)
-    return read_checkpoint(source, download(checkpoint.folder, wanted, progress), tokenizer_folder)
+    folder = download(checkpoint.folder, wanted, progress)
+    found = read_checkpoint(source, folder, tokenizer_folder)
+    if not checkpoint.adapters:
+        return found
+    from mrs.source.adapter_files import fetch_adapter, with_adapter_files
+
+    return with_adapter_files(found, [fetch_adapter(a, progress) for a in checkpoint.adapters])
 
 
 def find_selector(source: ModelSource) -> Selector:

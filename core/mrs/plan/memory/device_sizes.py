@@ -229,7 +229,7 @@ class ModelSizes:
         return DeviceSizes(
             weights=weights,
             kv_bytes=self.kv_bytes,
-            layer_act_bytes=self._layer_activations(weights, shapes),
+            layer_act_bytes=self._layer_activations(weights, self._with_adapters(shapes)),
             head_act_bytes=max(
                 vision.activation_bytes if vision else 0,
                 *(
@@ -242,6 +242,11 @@ class ModelSizes:
             ),
             vision=vision,
         )
+
+    def _with_adapters(self, shapes: Sequence[ForwardShape]) -> Sequence[ForwardShape]:
+        """The passes with and, if the model has adapters that requests choose, without fusing."""
+        rank = max((adapter.rank for adapter in self._files.adapters), default=0)
+        return [*shapes, *(replace(each, adapter_rank=rank) for each in shapes if rank)]
 
     def _layer_activations(
         self, weights: StoredWeights, shapes: Sequence[ForwardShape]
