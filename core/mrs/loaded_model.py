@@ -24,10 +24,11 @@ from mrs.request import Message, RunRequest, Sampling
 from mrs.text.shorten import max_prompt_tokens, newest_tokens, newest_turns
 
 if TYPE_CHECKING:
+    from mrs.architecture.readout import Readout
     from mrs.distributed.cluster import Cluster
+    from mrs.embedder import Embedder, Vector
     from mrs.engine.image_input import ImageInput
     from mrs.engine.loop import EngineLoop, Outbox
-    from mrs.engine.pooling import PoolingKind
     from mrs.engine.prompt import Prompt
     from mrs.engine.reply import Reply
     from mrs.engine.reply_events import ReplyEvents
@@ -70,6 +71,7 @@ class LoadedModel:
         self._text = text
         self._image_loader = image_loader
         self._engine: EngineLoop | None = engine
+        self._readout = engine.readout
         self.pace = Pace()
 
     @property
@@ -80,6 +82,11 @@ class LoadedModel:
                 "the model is closed", where=self.plan.model.model_id, hint="load it again"
             )
         return self._engine
+
+    @property
+    def readout(self) -> Readout | None:
+        """How the model makes vectors of texts; None for a model that makes replies."""
+        return self._readout
 
     @property
     def is_closed(self) -> bool:
@@ -218,20 +225,44 @@ class LoadedModel:
         sequence = self.engine.start(request, outbox)
         return ReplyEvents(sequence, self._text, prompt, sampling, self.plan.speed, self.pace)
 
-    def start_embedding(
-        self, prompt: Prompt, kind: PoolingKind, outbox: Outbox, *, timeout_s: float | None = None
-    ) -> ReplyEvents:
-        """Start to embed a prompt; at its end, `sequence.pooling` has the vector.
+    def embedding_prompt(
+        self, text: str | Sequence[int], *, prompt_name: str | None = None, truncate: bool = False
+    ) -> Prompt:
+        """The tokens of a text to embed, or given token ids.
 
-        Raises UsageError and NotReadable.
+        The text follows the prompt of that name, by default the one that the model's files say.
+        With `truncate`, one that exceeds the context loses its end. Raises UsageError.
         """
-        from mrs.engine.pooling import Pooling
-        from mrs.engine.reply_events import ReplyEvents
-        from mrs.engine.sequence import SequenceRequest
+        from mrs.engine.prompt import Prompt
 
-        sampling = Sampling(max_tokens=1)
-        request = SequenceRequest(prompt.ids, sampling, timeout_s=timeout_s, pooling=Pooling(kind))
-        return ReplyEvents(self.engine.start(request, outbox), self._text, prompt, sampling)
+        most_tokens = self.context_tokens if truncate else None
+        if not isinstance(text, str):
+            return Prompt(list(text)[:most_tokens])
+        if self.readout is None:
+            return self.completion_prompt(text, Sampling(max_tokens=1), truncate=truncate)
+        text = self.readout.prompted(text, prompt_name)
+        return Prompt(self.tokenizer.encode_whole(text, most_tokens=most_tokens).ids)
+
+    @property
+    def embedder(self) -> Embedder:
+        """Makes vectors of prompts. Raises UsageError after `close`."""
+        from mrs.embedder import Embedder
+
+        return Embedder(self.engine, self._text)
+
+    def embed(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        prompt_name: str | None = None,
+        truncate: bool = False,
+    ) -> list[Vector]:
+        """The embedding of each text. Arguments and errors are those of `embedding_prompt`."""
+        prompts = [
+            self.embedding_prompt(text, prompt_name=prompt_name, truncate=truncate)
+            for text in texts
+        ]
+        return self.embedder.vectors(prompts)
 
     def prompt_tokens(self, messages: Sequence[Message]) -> int:
         """The number of prompt tokens of a conversation."""

@@ -104,7 +104,10 @@ class Engine:
         prompt_ids, sampling = list(request.prompt_ids), request.sampling
         if not prompt_ids:
             raise UsageError("the prompt has no tokens", hint="give it a text")
-        if len(prompt_ids) >= self.context_tokens:
+        if request.pooling is None:
+            self.spec.require_replies()
+        # A reply needs room for a token; a text that is embedded may fill the context.
+        if len(prompt_ids) > self.context_tokens - (request.pooling is None):
             raise ContextFull(len(prompt_ids), self.context_tokens, self._holder)
         rows = self.spec.vocab_size + self.spec.extra_tokens
         if max(prompt_ids) >= rows:
@@ -137,6 +140,8 @@ class Engine:
             None if timeout_s is None else time.monotonic() + timeout_s,
             request.prefix_salt,
             request.pooling,
+            request.token_types,
+            self.spec.attends_both_ways,
         )
 
     def add(self, request: SequenceRequest) -> Sequence:

@@ -43,6 +43,7 @@ class Worker:
                     ids,
                     length,
                     num_logits=max(end - length + 1, 0),
+                    token_types=sequence.token_types,
                 )
             )
 
@@ -51,13 +52,15 @@ class Worker:
                 raise StepAborted
 
         embedded = any(sequence.pooling is not None for sequence, _ in batch)
-        observe = _pool(batch) if embedded else None
+        observe = _pool(batch, self._decoder.readout) if embedded else None
         return self._decoder.forward(
             forward_batch(inputs), caches, check or check_aborted, observe
         ).cpu()
 
 
-def _pool(batch: ScheduledBatch) -> Callable[[Tensor], None]:
+def _pool(
+    batch: ScheduledBatch, read_out: Callable[[Tensor], Tensor] | None
+) -> Callable[[Tensor], None]:
     """A function that passes the hidden states (N, hidden) of a batch to those that pool them."""
 
     def pool(hidden: Tensor) -> None:
@@ -66,6 +69,8 @@ def _pool(batch: ScheduledBatch) -> Callable[[Tensor], None]:
             if sequence.pooling is not None:
                 rows = hidden[start : start + num_tokens]
                 sequence.pooling.add(rows, is_first=sequence.num_computed_tokens == 0)
+                if sequence.num_computed_tokens + num_tokens == len(sequence.token_ids):
+                    sequence.pooling.finish(read_out)
             start += num_tokens
 
     return pool

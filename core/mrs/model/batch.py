@@ -39,6 +39,7 @@ class ForwardBatch:
     `attention`     block tables and slots, one entry for each block pool.
     `logits_rows`   the W rows whose logits are computed, in ascending order.
     `images`        features of the images among the new tokens.
+    `token_types`   (N): to which of two texts each token belongs; None if there is one text.
     `adapter_ids`   (B): reserved for an adapter of each sequence.
     """
 
@@ -49,6 +50,7 @@ class ForwardBatch:
     attention: tuple[AttentionBatch, ...]
     logits_rows: Sequence[int]
     images: tuple[ImageFeatures, ...] = ()
+    token_types: Tensor | None = None
     adapter_ids: Tensor | None = None
 
     def on(self, device: torch.device) -> ForwardBatch:
@@ -80,7 +82,7 @@ class SequenceInput(NamedTuple):
     tokens. The rows of `images` and `logits_rows` count from the first of these tokens. The rotary
     position of a token is its index in the sequence plus `offset`, or given by `positions` (3, T).
     `attention_ends` (T,) is the index of the last token that each token attends to; None means
-    itself.
+    itself. `token_types` (T) say to which of two texts a token belongs; () means to the first.
     """
 
     cache: SequenceCache
@@ -91,6 +93,7 @@ class SequenceInput(NamedTuple):
     positions: Tensor | None = None
     attention_ends: Tensor | None = None
     logits_rows: Sequence[int] = ()
+    token_types: Sequence[int] = ()
 
     @property
     def span(self) -> range:
@@ -118,6 +121,7 @@ def forward_batch(inputs: Sequence[SequenceInput]) -> ForwardBatch:
             for each, first in first_rows
             for image in each.images
         ),
+        _token_types(inputs),
     )
 
 
@@ -150,6 +154,13 @@ def _positions(inputs: Sequence[SequenceInput]) -> Tensor:
         for each in inputs
     ]
     return torch.cat(positions, dim=1)
+
+
+def _token_types(inputs: Sequence[SequenceInput]) -> Tensor | None:
+    if not any(each.token_types for each in inputs):
+        return None
+    types = (each.token_types or [0] * len(each.token_ids) for each in inputs)
+    return _ints([kind for each in types for kind in each])
 
 
 def _attention_ends(inputs: Sequence[SequenceInput]) -> Tensor | None:

@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
+from mrs.architecture.readout import PoolingKind
 from mrs.engine.loop import Outbox
-from mrs.engine.pooling import PoolingKind
 from mrs.engine.prompt import Prompt
 from mrs.engine.reply_events import ReplyEvents
 from mrs.errors import ContextFull
@@ -103,7 +103,7 @@ def _start(service: Service, model: LoadedModel, prompt: Prompt, kind: PoolingKi
     def start(outbox: Outbox) -> ReplyEvents:
         timeout_s = service.settings.request_timeout_s
         try:
-            return model.start_embedding(prompt, kind, outbox, timeout_s=timeout_s)
+            return model.embedder.start(prompt, outbox, kind, timeout_s=timeout_s)
         except ContextFull as error:
             raise api_error(error, "input") from error
 
@@ -113,7 +113,7 @@ def _start(service: Service, model: LoadedModel, prompt: Prompt, kind: PoolingKi
 def _vector(events: ReplyEvents) -> list[float]:
     pooling = events.sequence.pooling
     assert pooling is not None
-    return pooling.vector()
+    return pooling.values
 
 
 def _base64(vector: list[float]) -> str:
