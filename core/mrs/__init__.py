@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mrs.api.architectures import (
         Architecture,
+        EmbeddingArchitecture,
         ModelDType,
         MultimodalArchitecture,
         VisionArchitecture,
     )
-    from mrs.api.requests import ChatCompletionRequest, CompletionRequest
+    from mrs.api.requests import ChatCompletionRequest, CompletionRequest, EmbeddingRequest
     from mrs.api.responses import (
         ChatCompletionChunkResponse,
         ChatCompletionResponse,
@@ -41,6 +42,8 @@ __all__ = [
     "CompletionChunkResponse",
     "CompletionRequest",
     "CompletionResponse",
+    "EmbeddingArchitecture",
+    "EmbeddingRequest",
     "ModelDType",
     "MultimodalArchitecture",
     "Runner",
@@ -52,6 +55,8 @@ _MODULES = {
     "Architecture": "architectures",
     "ChatCompletionRequest": "requests",
     "CompletionRequest": "requests",
+    "EmbeddingArchitecture": "architectures",
+    "EmbeddingRequest": "requests",
     "ModelDType": "architectures",
     "MultimodalArchitecture": "architectures",
     "Runner": "runner",

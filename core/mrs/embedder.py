@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -77,6 +78,15 @@ class Embedder:
             pooling=Pooling(kind, normalize=readout is None or readout.normalize),
             token_types=prompt.token_types,
         )
+
+
+def shortened(values: list[float], dimensions: int | None) -> list[float]:
+    """The first values of an embedding, with its length; None for all."""
+    if dimensions is None or dimensions >= len(values):
+        return values
+    first = values[:dimensions]
+    share = math.hypot(*values) / (math.hypot(*first) or 1.0)
+    return [value * share for value in first]
 
 
 def _vector(stream: TokenStream) -> Vector:

@@ -16,7 +16,7 @@ from mrs.devices.bandwidth import (
     remember_bandwidth,
 )
 from mrs.devices.processor import is_busy
-from mrs.errors import UsageError
+from mrs.errors import Unsupported, UsageError
 from mrs.events import DeviceMemoryUsage
 from mrs.plan.plan import Plan
 from mrs.plan.speed.learnt import Pace, learn
@@ -225,6 +225,34 @@ class LoadedModel:
         sequence = self.engine.start(request, outbox)
         return ReplyEvents(sequence, self._text, prompt, sampling, self.plan.speed, self.pace)
 
+    def require_replies(self) -> None:
+        """Raise Unsupported if the model makes none."""
+        self.engine.require_replies()
+
+    def require_embeddings(self, dimensions: int | None = None) -> None:
+        """Raise Unsupported if there are no embeddings, or none of so many values."""
+        if self.readout is not None and self.readout.is_score:
+            raise Unsupported(
+                "the model ranks texts and makes no embeddings", hint=f"use {self.readout.commands}"
+            )
+        if dimensions is not None and self.readout is None:
+            raise Unsupported("embeddings of a model for replies cannot be shortened")
+        if dimensions is not None and self.readout is not None:
+            self.readout.check_dimensions(dimensions)
+
+    def ranking_prompt(self, query: str, document: str, *, truncate: bool = False) -> Prompt:
+        """The tokens of a question and a document, which the model scores together.
+
+        With `truncate`, a document that exceeds the context loses its end. Raises Unsupported.
+        """
+        from mrs.engine.prompt import Prompt
+
+        if self.readout is None or not self.readout.is_score:
+            raise Unsupported("the model does not rank texts", hint="load a reranker")
+        most_tokens = self.context_tokens if truncate else None
+        ids, types = self.tokenizer.encode_whole(query, document, most_tokens=most_tokens)
+        return Prompt(ids, token_types=types)
+
     def embedding_prompt(
         self, text: str | Sequence[int], *, prompt_name: str | None = None, truncate: bool = False
     ) -> Prompt:
@@ -256,13 +284,21 @@ class LoadedModel:
         *,
         prompt_name: str | None = None,
         truncate: bool = False,
+        dimensions: int | None = None,
     ) -> list[Vector]:
-        """The embedding of each text. Arguments and errors are those of `embedding_prompt`."""
+        """The embedding of each text, or its first `dimensions` values.
+
+        Other arguments and errors are those of `embedding_prompt` and `require_embeddings`.
+        """
+        from mrs.embedder import shortened
+
+        self.require_embeddings(dimensions)
         prompts = [
             self.embedding_prompt(text, prompt_name=prompt_name, truncate=truncate)
             for text in texts
         ]
-        return self.embedder.vectors(prompts)
+        found = self.embedder.vectors(prompts)
+        return [each._replace(values=shortened(each.values, dimensions)) for each in found]
 
     def prompt_tokens(self, messages: Sequence[Message]) -> int:
         """The number of prompt tokens of a conversation."""

@@ -7,7 +7,12 @@ from dataclasses import KW_ONLY, dataclass
 from enum import Enum
 from typing import Any
 
-from mrs.api.architectures import Architecture, ModelDType, VisionArchitecture
+from mrs.api.architectures import (
+    Architecture,
+    EmbeddingArchitecture,
+    ModelDType,
+    VisionArchitecture,
+)
 from mrs.api.checks import check_fields
 from mrs.api.field_types import Allowed, FieldType, of_type, one_of, require
 from mrs.errors import UsageError
@@ -18,7 +23,7 @@ _DTYPES = one_of(*(each.value for each in ModelDType), *ModelDType)
 
 
 class Which:
-    """The kinds of models: `Which.Plain(…)`, `Which.MultimodalPlain(…)`, `Which.GGUF(…)`.
+    """The kinds of models: `Plain(…)`, `MultimodalPlain(…)`, `Embedding(…)` and `GGUF(…)`.
 
     Their fields and the order of these are those of the Python package mistralrs, and some more as
     keyword arguments; a field that is not supported accepts its default value only. Raises
@@ -80,6 +85,24 @@ class Which:
     VisionPlain = MultimodalPlain
 
     @dataclass(frozen=True)
+    class Embedding:
+        """A model that makes embeddings of texts: a hub id or a local folder."""
+
+        model_id: str
+        arch: EmbeddingArchitecture | None = None
+        tokenizer_json: str | None = None
+        topology: None = None
+        write_uqff: None = None
+        from_uqff: None = None
+        dtype: AnyDtype = "auto"
+        hf_cache_path: str | None = None
+        imatrix: None = None
+        calibration_file: None = None
+
+        def __post_init__(self) -> None:
+            check_fields(self, {"arch": _one_or_none(EmbeddingArchitecture), "dtype": _DTYPES})
+
+    @dataclass(frozen=True)
     class GGUF:
         """A model in GGUF files: a hub id or folder and file names, or the path of one file.
 
@@ -118,10 +141,10 @@ class Which:
                 )
 
 
-AnyWhich = Which.Plain | Which.MultimodalPlain | Which.GGUF
+AnyWhich = Which.Plain | Which.MultimodalPlain | Which.Embedding | Which.GGUF
 _WHICH = of_type(
-    'Which.Plain(model_id="…"), Which.MultimodalPlain(…) or Which.GGUF(…)',
-    *(Which.Plain, Which.MultimodalPlain, Which.GGUF),
+    'Which.Plain(model_id="…"), Which.MultimodalPlain(…), Which.Embedding(…) or Which.GGUF(…)',
+    *(Which.Plain, Which.MultimodalPlain, Which.Embedding, Which.GGUF),
 )
 
 

@@ -17,6 +17,7 @@ from mrs.architecture.readers.readout_reader import (
     SentenceFilesLike,
     most_tokens,
     read_readout,
+    sized,
 )
 from mrs.architecture.readout import Readout
 from mrs.architecture.schemes.registry import read_quantization
@@ -96,17 +97,18 @@ def with_readout(
     An encoder without any files of sentence-transformers takes the mean of its hidden states.
     """
     tokens = spec.context_tokens
-    if files.modules:
+    if family.classifier is not None and _is_classifier(config):
+        found = family.classifier(config)
+    elif files.modules:
         found = read_readout(files, spec.hidden_size, config.where)
         tokens = most_tokens(files, spec, config.where)
-    elif family.classifier is not None and _is_classifier(config):
-        found = family.classifier(config)
     elif spec.attends_both_ways:
         found = NamedReadout(Readout(), {})
     else:
         return spec, {}
-    readout = replace(spec, readout=found.readout, context_tokens=tokens)
-    return replace(readout, tied_head=False, head_bias=False), found.names
+    readout = sized(found.readout, spec.hidden_size, config)
+    headless = replace(spec, tied_head=False, head_bias=False)
+    return replace(headless, readout=readout, context_tokens=tokens), found.names
 
 
 def _is_classifier(config: Config) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.slots import Slot, norm_slot
-from mrs.errors import UsageError
+from mrs.errors import Unsupported, UsageError
 
 #: Which hidden state stands for a text: that of the first or the last token, the mean of all, or
 #: the largest value of each dimension.
@@ -35,6 +35,8 @@ class Readout:
     pooling         hidden states to one vector
     dense           layers that transform it
     normalize       whether its length becomes 1
+    size            values of the vector
+    dimensions      smaller sizes: the model was trained so that the first values suffice
     is_score        whether the values are scores, before their sigmoid, and no embedding
     prompts         texts that go before a text, by name: for questions, for documents
     default_prompt  the name of the prompt if a request names none; None for no prompt
@@ -44,6 +46,8 @@ class Readout:
     pooling: PoolingKind = "mean"
     dense: tuple[Dense, ...] = ()
     normalize: bool = True
+    size: int = 0
+    dimensions: tuple[int, ...] = ()
     is_score: bool = False
     prompts: tuple[tuple[str, str], ...] = ()
     default_prompt: str | None = None
@@ -75,6 +79,18 @@ class Readout:
         whole = text if name is None else prompts[name] + text
         return whole.lower() if self.lowercase else whole
 
-    def size(self, hidden_size: int) -> int:
-        """The number of values of the vector, in a model of `hidden_size`."""
-        return self.dense[-1].rows if self.dense else hidden_size
+    def check_dimensions(self, dimensions: int) -> None:
+        """Raise Unsupported unless an embedding can be shortened to this size."""
+        if dimensions in (self.size, *self.dimensions):
+            return
+        known = _ranges((*self.dimensions, self.size))
+        raise Unsupported(
+            f"embeddings of {dimensions} values are not supported",
+            hint=f"the model's config.json says {known}",
+        )
+
+
+def _ranges(sizes: Sequence[int]) -> str:
+    """Sizes in words; many adjacent ones as a range."""
+    is_range = len(sizes) > 2 and sizes[-1] - sizes[0] == len(sizes) - 1
+    return f"{sizes[0]} to {sizes[-1]}" if is_range else ", ".join(map(str, sizes))

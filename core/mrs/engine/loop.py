@@ -143,6 +143,10 @@ class EngineLoop:
         """How the model makes vectors of texts, if it does not make replies."""
         return self._engine.spec.readout
 
+    def require_replies(self) -> None:
+        """Raise Unsupported if the model makes none."""
+        self._engine.spec.require_replies()
+
     @property
     def stats(self) -> EngineStats:
         """Counters. Sequences that the thread has not started yet count as waiting."""

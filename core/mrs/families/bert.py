@@ -16,6 +16,8 @@ from mrs.architecture.readers.layer_reader import (
     read_layer_norm,
     read_mlp,
 )
+from mrs.architecture.readers.readout_reader import NamedReadout, class_count
+from mrs.architecture.readout import Dense, Readout
 
 NAMES = {
     "embedding": "bert.embeddings.word_embeddings",
@@ -65,10 +67,20 @@ _SUPPORTED: dict[str, Any] = {
     "add_cross_attention": False,
 }
 
+
+def classifier(config: Config) -> NamedReadout:
+    """The pooler of the first token, and the classes."""
+    size = config.positive("hidden_size")
+    dense = Dense(size, size, activation="tanh"), Dense(class_count(config), size)
+    names = {"dense.0": "bert.pooler.dense", "dense.1": "classifier"}
+    return NamedReadout(Readout("cls", dense, normalize=False, is_score=True), names)
+
+
 FAMILY = Family(
     "bert",
     read,
     defaults=DEFAULTS,
     safetensors=NAMES,
+    classifier=classifier,
     ignored=(*IGNORED, *(f"bert.{name}" for name in IGNORED)),
 )

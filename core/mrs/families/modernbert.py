@@ -20,7 +20,9 @@ from mrs.architecture.readers.layer_reader import (
     read_layer_norm,
     read_mlp,
 )
+from mrs.architecture.readers.readout_reader import NamedReadout, class_count
 from mrs.architecture.readers.rope_reader import read_rope
+from mrs.architecture.readout import Dense, PoolingKind, Readout
 
 _FULL, _LOCAL = "full_attention", "sliding_attention"
 #: The config key of the base of each kind's rope, and its default.
@@ -59,6 +61,19 @@ def _rope(config: Config, kind: str) -> Rope:
     return read_rope(config, read_heads(config)[2], default_base=base, layer_type=kind)
 
 
+def classifier(config: Config) -> NamedReadout:
+    """A dense layer with a norm on the first token or the mean of all, and the classes."""
+    size = config.positive("hidden_size")
+    norm = read_layer_norm(config, "norm_eps", bias=config.flag("norm_bias", False))
+    bias = config.flag("classifier_bias", False)
+    config.allow_only("classifier_activation", "gelu")
+    config.allow_only("classifier_pooling", "cls", "mean")
+    dense = Dense(size, size, bias, "gelu", norm), Dense(class_count(config), size)
+    kind: PoolingKind = "mean" if config.text("classifier_pooling", "cls") == "mean" else "cls"
+    names = {"dense.0": "head.dense", "dense.0.norm": "head.norm", "dense.1": "classifier"}
+    return NamedReadout(Readout(kind, dense, normalize=False, is_score=True), names)
+
+
 FAMILY = Family(
     "modernbert",
     read,
@@ -82,5 +97,6 @@ FAMILY = Family(
         "ffn.gate_up": "mlp.Wi",
         "ffn.down": "mlp.Wo",
     },
+    classifier=classifier,
     ignored=("head.", "decoder."),
 )

@@ -85,6 +85,22 @@ def read_readout(files: SentenceFilesLike, hidden_size: int, where: str) -> Name
     return NamedReadout(found, names)
 
 
+def sized(readout: Readout, hidden_size: int, config: Config) -> Readout:
+    """The readout with its sizes: those below the whole are in the model's config.json."""
+    size = readout.dense[-1].rows if readout.dense else hidden_size
+    if config.has("matryoshka_dimensions"):
+        stated = config.sequence("matryoshka_dimensions")
+    else:
+        stated = range(1, size) if config.flag("is_matryoshka", False) else ()
+    known = sorted({each for each in stated if isinstance(each, int) and 0 < each < size})
+    return replace(readout, size=size, dimensions=tuple(known))
+
+
+def class_count(config: Config) -> int:
+    """The number of classes: that of their names, or else `num_labels`, by default 2."""
+    return len(config.mapping("id2label")) or config.positive("num_labels", 2)
+
+
 def most_tokens(files: SentenceFilesLike, spec: ModelSpec, where: str) -> int:
     """The most tokens of a text: what the files say, or else the model's context."""
     stated = Config(files.transformer, where).integer("max_seq_length", 0)
