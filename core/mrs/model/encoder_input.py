@@ -25,6 +25,7 @@ class EncoderInputModule:
             x += self._positions[rows].to(x.dtype)
         if self._types is not None:
             types = batch.token_types
-            rows = self._types[0 if types is None else types.to(x.device)]
-            x += rows.to(x.dtype)
+            last = len(self._types) - 1
+            rows = 0 if types is None else types.clamp(max=last).to(x.device)
+            x += self._types[rows].to(x.dtype)
         return self._norm(x)

@@ -290,7 +290,9 @@ def make_plan(
         kv_bytes_per_token=sizes.kv_bytes_per_token,
         kv_bytes_per_further_token=sizes.kv_bytes_per_further_token,
         breakdowns=breakdowns,
-        prefix_bytes=prefix_budgets(request, breakdowns),
+        prefix_bytes=prefix_budgets(
+            request if files.facts.makes_replies else replace(request, prefix_cache_n=0), breakdowns
+        ),
         speed=estimate_speed(sizes, placement, devices),
         warnings=plan_warnings(
             request, spec, placement, devices, breakdowns, vision, sizes.workload

@@ -78,6 +78,8 @@ def _modules(folder: Folder) -> Iterator[tuple[str, str]]:
         return
     try:
         entries = parse_json(text)
+        if not isinstance(entries, list):
+            raise TypeError("it is not a list")
         for entry in entries:
             kind, name = entry["type"], entry["path"]
             if not isinstance(kind, str) or not _FOLDER.fullmatch(name) or name in (".", ".."):
