@@ -267,6 +267,8 @@ class LoadedModel:
         if not isinstance(text, str):
             return Prompt(list(text)[:most_tokens])
         if self.readout is None:
+            if prompt_name is not None:
+                raise UsageError(f"the model has no prompt {prompt_name!r}")
             return self.completion_prompt(text, Sampling(max_tokens=1), truncate=truncate)
         text = self.readout.prompted(text, prompt_name)
         return Prompt(self.tokenizer.encode_whole(text, most_tokens=most_tokens).ids)

@@ -72,11 +72,13 @@ def difference(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max() / theirs.abs().max())
 
 
+@pytest.mark.table("hidden states")
 def test_hidden_states_are_those_of_transformers(encoded: Encoded) -> None:
     *_, decoder = load(encoded.folder)
     assert difference(hidden_states(decoder, [encoded.ids])[0], encoded.hidden) < 1e-4
 
 
+@pytest.mark.table("batch")
 def test_a_text_does_not_depend_on_its_batch(encoded: Encoded) -> None:
     *_, decoder = load(encoded.folder)
     others = [encoded.ids[:5], encoded.ids, encoded.ids[20:50]]
@@ -89,16 +91,19 @@ def test_a_text_does_not_depend_on_its_batch(encoded: Encoded) -> None:
         assert vector == pytest.approx(alone, abs=1e-6)
 
 
+@pytest.mark.table("two devices")
 def test_split_over_two_logical_devices(encoded: Encoded) -> None:
     *_, decoder = load(encoded.folder, devices=(CPU, torch.device("cpu", 0)))
     assert difference(hidden_states(decoder, [encoded.ids])[0], encoded.hidden) < 1e-4
 
 
+@pytest.mark.table("bf16")
 def test_bf16(encoded: Encoded) -> None:
     *_, decoder = load(encoded.folder, dtype="bf16")
-    assert difference(hidden_states(decoder, [encoded.ids])[0], encoded.hidden) < 3e-2
+    assert difference(hidden_states(decoder, [encoded.ids])[0], encoded.hidden) < 2e-2
 
 
+@pytest.mark.table("whole texts")
 def test_a_text_is_never_cut_into_chunks(encoded: Encoded) -> None:
     *_, decoder = load(encoded.folder)
     engine = make_engine(decoder, planned_tokens=128, context_tokens=128, chunk_tokens=7)
@@ -107,6 +112,7 @@ def test_a_text_is_never_cut_into_chunks(encoded: Encoded) -> None:
     assert vector == pytest.approx((mean / mean.norm()).tolist(), abs=1e-4)
 
 
+@pytest.mark.table("planned bytes")
 @pytest.mark.parametrize(("dtype", "isq"), [("f32", None), ("bf16", None), ("bf16", "q8_0")])
 def test_planned_bytes_are_allocated(
     encoded: Encoded, dtype: Literal["f32", "bf16"], isq: str | None

@@ -57,6 +57,13 @@ def test_texts_token_ids_and_base64_say_the_same(embedder: RunningServer, folder
     assert np.abs(np.array(decoded) - whole).max() < 1e-6
 
 
+def test_a_list_longer_than_the_queue(embedder: RunningServer) -> None:
+    found = embeddings(embedder, input=[f"key {number}" for number in range(200)])
+    assert len(found) == 200
+    (one,) = embeddings(embedder, input="key 150")
+    assert found[150] == pytest.approx(one, abs=1e-6)
+
+
 def test_the_readout_is_that_of_the_files(embedder: RunningServer) -> None:
     (own,) = embeddings(embedder, input="a key")
     assert own == embeddings(embedder, input="a key", pooling="cls")[0]

@@ -16,8 +16,8 @@ from mrs.architecture.readers.layer_reader import (
     read_layer_norm,
     read_mlp,
 )
-from mrs.architecture.readers.readout_reader import NamedReadout, class_count
-from mrs.architecture.readout import Dense, Readout
+from mrs.architecture.readers.readout_reader import read_tanh_classifier
+from mrs.errors import NotReadable
 
 NAMES = {
     "embedding": "bert.embeddings.word_embeddings",
@@ -56,6 +56,8 @@ def read(config: Config, family: str = "bert", first_position: int = 0) -> Model
     mlp = read_mlp(config, activation=config.activation("gelu"), gated=False, bias=True)
     layer = Layer(attention, mlp, norm, style="post_sum")
     positions = config.positive("max_position_embeddings")
+    if positions <= first_position:
+        raise NotReadable(f"all {positions} positions are before the first", where=config.where)
     tables = EncoderInput(norm, positions, first_position, config.integer("type_vocab_size"))
     tokens, layers = positions - first_position, [layer] * layer_count(config)
     return decoder(config, family, layers, None, input=tables, context_tokens=tokens)
@@ -67,20 +69,11 @@ _SUPPORTED: dict[str, Any] = {
     "add_cross_attention": False,
 }
 
-
-def classifier(config: Config) -> NamedReadout:
-    """The pooler of the first token, and the classes."""
-    size = config.positive("hidden_size")
-    dense = Dense(size, size, activation="tanh"), Dense(class_count(config), size)
-    names = {"dense.0": "bert.pooler.dense", "dense.1": "classifier"}
-    return NamedReadout(Readout("cls", dense, normalize=False, is_score=True), names)
-
-
 FAMILY = Family(
     "bert",
     read,
     defaults=DEFAULTS,
     safetensors=NAMES,
-    classifier=classifier,
+    classifier=lambda config: read_tanh_classifier(config, "bert.pooler.dense", "classifier"),
     ignored=(*IGNORED, *(f"bert.{name}" for name in IGNORED)),
 )

@@ -10,7 +10,7 @@ from mrs.architecture.encoder_input import EncoderInput
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Rope
+from mrs.architecture.norm_rope import Norm, Rope
 from mrs.architecture.readers.layer_reader import (
     decoder,
     layer_count,
@@ -20,9 +20,9 @@ from mrs.architecture.readers.layer_reader import (
     read_layer_norm,
     read_mlp,
 )
-from mrs.architecture.readers.readout_reader import NamedReadout, class_count
+from mrs.architecture.readers.readout_reader import NamedReadout, read_classifier
 from mrs.architecture.readers.rope_reader import read_rope
-from mrs.architecture.readout import Dense, PoolingKind, Readout
+from mrs.architecture.readout import Dense, PoolingKind
 
 _FULL, _LOCAL = "full_attention", "sliding_attention"
 #: The config key of the base of each kind's rope, and its default.
@@ -30,7 +30,7 @@ _BASES = {_FULL: ("global_rope_theta", 160_000.0), _LOCAL: ("local_rope_theta", 
 
 
 def read(config: Config) -> ModelSpec:
-    norm = read_layer_norm(config, "norm_eps", bias=config.flag("norm_bias", False))
+    norm = _read_norm(config)
     activation = config.activation("gelu", "hidden_activation")
     mlp = read_mlp(config, activation=activation, bias=config.flag("mlp_bias", False))
     bias = config.flag("attention_bias", False)
@@ -63,15 +63,17 @@ def _rope(config: Config, kind: str) -> Rope:
 
 def classifier(config: Config) -> NamedReadout:
     """A dense layer with a norm on the first token or the mean of all, and the classes."""
-    size = config.positive("hidden_size")
-    norm = read_layer_norm(config, "norm_eps", bias=config.flag("norm_bias", False))
-    bias = config.flag("classifier_bias", False)
     config.allow_only("classifier_activation", "gelu")
     config.allow_only("classifier_pooling", "cls", "mean")
-    dense = Dense(size, size, bias, "gelu", norm), Dense(class_count(config), size)
-    kind: PoolingKind = "mean" if config.text("classifier_pooling", "cls") == "mean" else "cls"
-    names = {"dense.0": "head.dense", "dense.0.norm": "head.norm", "dense.1": "classifier"}
-    return NamedReadout(Readout(kind, dense, normalize=False, is_score=True), names)
+    size, bias = config.positive("hidden_size"), config.flag("classifier_bias", False)
+    kind: PoolingKind = "mean" if config.values.get("classifier_pooling") == "mean" else "cls"
+    hidden = Dense(size, size, bias, "gelu", _read_norm(config))
+    found = read_classifier(config, hidden, ("head.dense", "classifier"), kind)
+    return found._replace(names={**found.names, "dense.0.norm": "head.norm"})
+
+
+def _read_norm(config: Config) -> Norm:
+    return read_layer_norm(config, "norm_eps", bias=config.flag("norm_bias", False))
 
 
 FAMILY = Family(

@@ -26,6 +26,6 @@ class EncoderInputModule:
         if self._types is not None:
             types = batch.token_types
             last = len(self._types) - 1
-            rows = 0 if types is None else types.clamp(max=last).to(x.device)
-            x += self._types[rows].to(x.dtype)
+            kinds = 0 if types is None else types.clamp(max=last).to(x.device)
+            x += self._types[kinds].to(x.dtype)
         return self._norm(x)

@@ -96,9 +96,24 @@ def sized(readout: Readout, hidden_size: int, config: Config) -> Readout:
     return replace(readout, size=size, dimensions=tuple(known))
 
 
-def class_count(config: Config) -> int:
-    """The number of classes: that of their names, or else `num_labels`, by default 2."""
-    return len(config.mapping("id2label")) or config.positive("num_labels", 2)
+def read_classifier(
+    config: Config, hidden: Dense, names: tuple[str, str], pooling: PoolingKind = "cls"
+) -> NamedReadout:
+    """The layer `hidden` on the pooled state, and the classes; `names` are those of their tensors.
+
+    The number of classes is that of their names in the config, or else `num_labels`.
+    """
+    classes = len(config.mapping("id2label")) or config.positive("num_labels", 2)
+    dense = hidden, Dense(classes, hidden.rows)
+    first, last = names
+    slots = {"dense.0": first, "dense.1": last}
+    return NamedReadout(Readout(pooling, dense, normalize=False, is_score=True), slots)
+
+
+def read_tanh_classifier(config: Config, first: str, last: str) -> NamedReadout:
+    """The classifier of BERT: a dense layer with tanh on the first token, and the classes."""
+    size = config.positive("hidden_size")
+    return read_classifier(config, Dense(size, size, activation="tanh"), (first, last))
 
 
 def most_tokens(files: SentenceFilesLike, spec: ModelSpec, where: str) -> int:

@@ -27,16 +27,22 @@ async def vectors(
 ) -> tuple[list[list[float]], int]:
     """The vector of each prompt, and the tokens of all; `field` of the request has their texts.
 
-    Raises ApiError and MrsError.
+    Of a long list, as many as can run at once are started at a time, so that the queue has room
+    for others. Raises ApiError and MrsError.
     """
-    starts = [_start(service, slot.model, prompt, kind, field) for prompt in prompts]
-    group = service.start(exchange, slot, starts)
+    found: list[list[float]] = []
     finish, tokens = service.on_finish(exchange, slot), 0
-    async for index, event, _ in group:
-        if isinstance(event, Finished):
-            finish(group.events_of(index), event)
-            tokens += event.usage.prompt_tokens
-    return [_vector(group.events_of(index)) for index in range(len(prompts))], tokens
+    at_once = max(slot.request.max_seqs, 1)
+    for first in range(0, len(prompts), at_once):
+        some = prompts[first : first + at_once]
+        starts = [_start(service, slot.model, prompt, kind, field) for prompt in some]
+        group = service.start(exchange, slot, starts)
+        async for index, event, _ in group:
+            if isinstance(event, Finished):
+                finish(group.events_of(index), event)
+                tokens += event.usage.prompt_tokens
+        found += [_vector(group.events_of(index)) for index in range(len(some))]
+    return found, tokens
 
 
 def _start(
