@@ -42,6 +42,7 @@ async def vectors(
                 finish(group.events_of(index), event)
                 tokens += event.usage.prompt_tokens
         found += [_vector(group.events_of(index)) for index in range(len(some))]
+        group.close()
     return found, tokens
 
 
