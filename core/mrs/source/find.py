@@ -118,7 +118,8 @@ def read_checkpoint(
         tensors = safetensors_tensors(folder, files, weight_map)
         images = _image_config(folder)
         sentence, more_files = read_sentence_files(folder), sentence_weights(folder)
-        tensors = joined(tensors, module_tensors(folder, more_files), folder)
+        if more_files:
+            tensors = joined(tensors, module_tensors(folder, more_files), folder)
         files += more_files
         tokenizer_folder = tokenizer_folder or folder
     return Checkpoint(
