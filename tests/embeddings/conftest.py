@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-
 import pytest
 import torch
 import transformers
-from encoder_cases import CASES, TOKENS, EncoderCase
-from torch import Tensor
+from encoder_cases import CASES, TOKENS, Encoded, EncoderCase
 
 from support.threads import one_thread
 
 __all__ = ["one_thread"]  # a fixture for every test of this folder
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """A saved encoder, token ids, and transformers' hidden states (T, hidden) of them."""
-
-    case: EncoderCase
-    folder: Path
-    ids: list[int]
-    hidden: Tensor
 
 
 @pytest.fixture(scope="session", params=CASES, ids=lambda case: case.id)

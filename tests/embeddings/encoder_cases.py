@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 #: Longer than the windows, and than 16 tokens for the native kernel of many queries.
 TOKENS = 70
@@ -36,6 +39,16 @@ class EncoderCase:
     @property
     def config(self) -> dict[str, Any]:
         return {**_SIZES, **self.changes}
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A saved encoder, token ids, and transformers' hidden states (T, hidden) of them."""
+
+    case: EncoderCase
+    folder: Path
+    ids: list[int]
+    hidden: Tensor
 
 
 _ODD_HEADS = {"hidden_size": 72, "num_attention_heads": 6}

@@ -7,9 +7,9 @@ from typing import Literal
 
 import pytest
 import torch
+from encoder_cases import Encoded
 from torch import Tensor
 
-from conftest import Encoded
 from mrs.architecture.describe import Description, describe
 from mrs.architecture.readout import PoolingKind
 from mrs.devices.probe import probe_devices

@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from test_sentence_models import load
 
 from mrs.errors import Unsupported
 from mrs.loaded_model import LoadedModel
-from support.sentence_models import token_ids, write_model
+from support.sentence_models import load, token_ids, write_model
 
 QUERY = "the key?"
 DOCUMENTS = ["a cache keeps keys and values", "text", "tokens, tokens " * 5]

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from mrs.errors import ContextFull, NotReadable, Unsupported, UsageError
 from mrs.loaded_model import LoadedModel
-from mrs.model_loader import ModelLoader
-from mrs.request import ModelSource, RunRequest, Sampling
-from support.sentence_models import token_ids, write_model, write_modules
+from mrs.request import Sampling
+from support.sentence_models import load, token_ids, write_model, write_modules
 
 TEXTS = ["the cache keeps keys", "a token?", "text " * 30, "tokenized texts: values | keys."]
 PROMPTS = {"query": "find: ", "document": "text: "}
@@ -95,11 +94,6 @@ class Sentences:
         if self.case.normalize:
             vector = vector / vector.norm()
         return vector.tolist()
-
-
-def load(folder: Path) -> LoadedModel:
-    source = ModelSource(str(folder), "safetensors")
-    return ModelLoader(RunRequest(source, cpu=True, dtype="f32", calibration=False)).load()
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.id)

@@ -14,6 +14,10 @@ from safetensors.torch import save_file
 from tokenizers import decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 
+from mrs.loaded_model import LoadedModel
+from mrs.model_loader import ModelLoader
+from mrs.request import ModelSource, RunRequest
+
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,?:|"
 _WORDS = ("the", "a", "cache", "key", "value", "token", "text", "##s", "##ing", "##ed")
@@ -122,3 +126,9 @@ def token_ids(folder: Path, *texts: str) -> tuple[list[int], list[int]]:
     """Ids and types of a text, or of two, by the tokenizers library."""
     found = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).encode(*texts)
     return found.ids, found.type_ids
+
+
+def load(folder: Path) -> LoadedModel:
+    """The model in a folder, as a run loads it, in float32 on the CPU."""
+    source = ModelSource(str(folder), "safetensors")
+    return ModelLoader(RunRequest(source, cpu=True, dtype="f32", calibration=False)).load()

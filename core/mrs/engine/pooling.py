@@ -26,21 +26,21 @@ class Pooling:
 
     def add(self, hidden: Tensor, *, is_first: bool) -> None:
         """Add the states (N, hidden) of the next tokens; the first ones replace all before."""
-        if is_first:
-            self._pooled, self._count = None, 0
-        states = hidden.cpu().double()
-        if self._kind == "mean":
+        before = None if is_first else self._pooled
+        self._count = len(hidden) + (0 if is_first else self._count)
+        if self._kind == "cls":
+            self._pooled = _on_host(hidden[0]) if before is None else before
+        elif self._kind == "last":
+            self._pooled = _on_host(hidden[-1])
+        elif self._kind == "max":
+            largest = _on_host(hidden.amax(0))
+            self._pooled = largest if before is None else largest.maximum(before)
+        else:
+            states = _on_host(hidden)
             # Row by row, so that the sum is the same in chunks of any size.
-            total = self._pooled
-            self._pooled = total = torch.zeros_like(states[0]) if total is None else total
+            self._pooled = total = torch.zeros_like(states[0]) if before is None else before
             for row in states:
                 total += row
-        elif self._kind == "max":
-            rows = states if self._pooled is None else torch.cat((self._pooled[None], states))
-            self._pooled = rows.amax(0)
-        elif self._kind == "last" or self._pooled is None:
-            self._pooled = states[-1 if self._kind == "last" else 0]
-        self._count += len(states)
 
     def finish(self, read_out: Callable[[Tensor], Tensor] | None) -> None:
         """Make the vector after the last chunk, which `read_out` transforms before its norm."""
@@ -51,3 +51,7 @@ class Pooling:
         if self._normalize:
             vector = vector / vector.norm().clamp_min(1e-12)
         self.values, self._pooled = vector.tolist(), None
+
+
+def _on_host(states: Tensor) -> Tensor:
+    return states.cpu().double()
