@@ -148,15 +148,21 @@ class Tokenizer:
         parts = [self.backend.encode(text, add_special_tokens=False)]
         if second is not None:
             parts.append(self.backend.encode(second, add_special_tokens=False))
-        bos = [self.bos_id] if self._add_bos and self.bos_id is not None else []
+        bos = self._missing_bos
         if most_tokens is not None:
             around = self.backend.num_special_tokens_to_add(second is not None) + len(bos)
             before = sum(len(part) for part in parts[:-1])
             parts[-1].truncate(max(most_tokens - around - before, 0))
         whole = self.backend.post_process(parts[0], parts[1] if second is not None else None)
-        if not bos or whole.ids[:1] == bos:
-            return TypedIds(list(whole.ids), list(whole.type_ids))
-        return TypedIds([*bos, *whole.ids], [0, *whole.type_ids])
+        return TypedIds([*bos, *whole.ids], [*(0 for _ in bos), *whole.type_ids])
+
+    @cached_property
+    def _missing_bos(self) -> list[int]:
+        """The bos token, if a text begins with it and the backend does not add it."""
+        if not self._add_bos or self.bos_id is None:
+            return []
+        added = self.backend.encode("", add_special_tokens=True).ids
+        return [] if added[:1] == [self.bos_id] else [self.bos_id]
 
     def protect(self, content: str) -> str:
         """`content` with its control tokens marked as text for `encode_rendered`.
