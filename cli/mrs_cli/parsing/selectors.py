@@ -9,6 +9,7 @@ from typing import Any
 from mrs.request import RunRequest
 from mrs_cli.environment import Environment
 from mrs_cli.parsing.flags.command_flags import BenchFlags, OutputFlags, PlanFlags
+from mrs_cli.parsing.flags.embed_flags import EmbedFlags, TextFlags
 from mrs_cli.parsing.flags.global_flags import GlobalFlags
 from mrs_cli.parsing.flags.model_flags import (
     AnyModelFlags,
@@ -75,3 +76,5 @@ class Invocation:
     planning: PlanningFlags = field(default_factory=PlanningFlags)
     bench: BenchFlags = field(default_factory=BenchFlags)
     server: ServerFlags = field(default_factory=ServerFlags)
+    embed: EmbedFlags = field(default_factory=EmbedFlags)
+    texts: TextFlags = field(default_factory=TextFlags)

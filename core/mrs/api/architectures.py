@@ -58,6 +58,17 @@ class Architecture(Enum):
     Starcoder2 = "starcoder2"
 
 
+class EmbeddingArchitecture(Enum):
+    """Architectures of models that embed or rank texts; overrides the checkpoint's config."""
+
+    Bert = "bert"
+    EmbeddingGemma = "gemma3_text"
+    ModernBert = "modernbert"
+    NomicBert = "nomic_bert"
+    Qwen3Embedding = "qwen3"
+    XlmRoberta = "xlm_roberta"
+
+
 class VisionArchitecture(Enum):
     """Architectures of vision models; overrides what the checkpoint's config says."""
 

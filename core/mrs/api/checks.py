@@ -29,6 +29,18 @@ def _is_bias(value: Any) -> bool:
     )
 
 
+def _is_input(value: Any) -> bool:
+    """Whether this is a text, token ids, or a list of one of these."""
+    if _is_text(value):
+        return True
+    kinds: list[Callable[[Any], bool]] = [_is_text, _COUNT.accepts, _is_ids]
+    return bool(value) and any(_is_list(value, accepts) for accepts in kinds)
+
+
+def _is_ids(value: Any) -> bool:
+    return _is_list(value, _COUNT.accepts)
+
+
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
@@ -73,6 +85,11 @@ FIELDS: Mapping[str, FieldType] = {
         lambda value: _is_text(value) or _is_list(value, lambda m: isinstance(m, Mapping)),
     ),
     "prompt": _TEXT,
+    "input": Allowed(
+        "a string, a list of strings, of token ids, or of lists of token ids", _is_input
+    ),
+    "prompt_name": _TEXT,
+    "dimensions": _POSITIVE,
     "model": _TEXT,
     "max_tokens": _POSITIVE,
     "n_choices": _POSITIVE,

@@ -239,6 +239,32 @@ class CompletionRequest(_Settings):
     response_format: Mapping[str, Any] | None = None
 
 
+@dataclass(frozen=True)
+class EmbeddingRequest:
+    """Asks for the embeddings of a text or token ids, or of several of them.
+
+    The first fields and their order are those of the Python package mistralrs. The texts follow
+    the prompt of the model's files that `prompt_name` names, such as `query`; `dimensions` are the
+    first so many values, if the model's files allow that. Raises UsageError and Unsupported.
+    """
+
+    input: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
+    truncate_sequence: bool = False
+    _: KW_ONLY
+    prompt_name: str | None = None
+    dimensions: int | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, {})
+
+    @property
+    def inputs(self) -> list[str | Sequence[int]]:
+        """Each text, or the token ids of each."""
+        whole: Any = self.input
+        is_one = isinstance(whole, str) or all(isinstance(each, int) for each in whole)
+        return [whole] if is_one else list(whole)
+
+
 def _default(value: float | None, default: float) -> float:
     return default if value is None else value
 

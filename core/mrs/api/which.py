@@ -7,7 +7,12 @@ from dataclasses import KW_ONLY, dataclass
 from enum import Enum
 from typing import Any
 
-from mrs.api.architectures import Architecture, ModelDType, VisionArchitecture
+from mrs.api.architectures import (
+    Architecture,
+    EmbeddingArchitecture,
+    ModelDType,
+    VisionArchitecture,
+)
 from mrs.api.checks import check_fields
 from mrs.api.field_types import Allowed, FieldType, of_type, one_of, require
 from mrs.api.lora_adapter import LoraAdapter
@@ -19,7 +24,7 @@ _DTYPES = one_of(*(each.value for each in ModelDType), *ModelDType)
 
 
 class Which:
-    """The kinds of models: `Which.Plain(…)`, `MultimodalPlain(…)`, `GGUF(…)` and `Lora(…)`.
+    """The kinds of models: `Which.Plain(…)`, `MultimodalPlain(…)`, `Embedding(…)`, `GGUF(…)`, `Lora(…)`.
 
     Their fields and the order of these are those of the Python package mistralrs, and some more as
     keyword arguments; a field that is not supported accepts its default value only. Raises
@@ -104,6 +109,24 @@ class Which:
             check_fields(self, {"arch": _one_or_none(Architecture), "dtype": _DTYPES})
 
     @dataclass(frozen=True)
+    class Embedding:
+        """A model that makes embeddings of texts: a hub id or a local folder."""
+
+        model_id: str
+        arch: EmbeddingArchitecture | None = None
+        tokenizer_json: str | None = None
+        topology: None = None
+        write_uqff: None = None
+        from_uqff: None = None
+        dtype: AnyDtype = "auto"
+        hf_cache_path: str | None = None
+        imatrix: None = None
+        calibration_file: None = None
+
+        def __post_init__(self) -> None:
+            check_fields(self, {"arch": _one_or_none(EmbeddingArchitecture), "dtype": _DTYPES})
+
+    @dataclass(frozen=True)
     class GGUF:
         """A model in GGUF files: a hub id or folder and file names, or the path of one file.
 
@@ -143,10 +166,11 @@ class Which:
                 )
 
 
-AnyWhich = Which.Plain | Which.MultimodalPlain | Which.GGUF | Which.Lora
+AnyWhich = Which.Plain | Which.MultimodalPlain | Which.Embedding | Which.GGUF | Which.Lora
 _WHICH = of_type(
-    'Which.Plain(model_id="…"), Which.MultimodalPlain(…), Which.GGUF(…) or Which.Lora(…)',
-    *(Which.Plain, Which.MultimodalPlain, Which.GGUF, Which.Lora),
+    'Which.Plain(model_id="…"), Which.MultimodalPlain(…), Which.Embedding(…), Which.GGUF(…) or '
+    "Which.Lora(…)",
+    *(Which.Plain, Which.MultimodalPlain, Which.Embedding, Which.GGUF, Which.Lora),
 )
 
 

@@ -24,29 +24,31 @@ class Layer:
     `pre`       x + mixer(norm(x)), then x + feed_forward(norm(x))
     `sandwich`  as `pre`, with a further norm on what is added
     `post`      x + norm(mixer(x)), then x + norm(feed_forward(x))
+    `post_sum`  norm(x + mixer(x)), then norm(x + feed_forward(x))
     `gated`     as `pre`, with what is added multiplied by the tanh of a learned scalar
     `parallel`  x + mixer(norm(x)) + feed_forward(norm(x)), with one norm
 
     `residual_scale` multiplies what is added. With `output_scale` a learned scalar multiplies the
-    layer's output.
+    layer's output. Without a `mixer_norm`, the mixer of a `pre` layer reads x itself.
     """
 
     mixer: Mixer
     feed_forward: FeedForward
     norm: Norm
-    style: Literal["pre", "sandwich", "post", "gated", "parallel"] = "pre"
+    style: Literal["pre", "sandwich", "post", "post_sum", "gated", "parallel"] = "pre"
     residual_scale: float = 1.0
     output_scale: bool = False
+    mixer_norm: bool = True
 
     @property
     def has_pre_norms(self) -> bool:
         """Whether mixer and feed-forward module read the norm of x."""
-        return self.style != "post"
+        return self.style not in ("post", "post_sum")
 
     @property
     def has_mixer_norm(self) -> bool:
         """Whether the mixer reads a norm of x."""
-        return self.has_pre_norms and not isinstance(self.mixer, NoMixer)
+        return self.has_pre_norms and self.mixer_norm and not isinstance(self.mixer, NoMixer)
 
     @property
     def has_feed_forward_norm(self) -> bool:
@@ -57,8 +59,8 @@ class Layer:
 
     @property
     def has_post_norms(self) -> bool:
-        """Whether there are norms on what is added."""
-        return self.style in ("sandwich", "post")
+        """Whether there are norms on what is added, or on the sum."""
+        return self.style in ("sandwich", "post", "post_sum")
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         """The weights in a model of `hidden_size`."""

@@ -108,8 +108,7 @@ class Engine:
         prompt_ids, sampling = list(request.prompt_ids), request.sampling
         if not prompt_ids:
             raise UsageError("the prompt has no tokens", hint="give it a text")
-        if len(prompt_ids) >= self.context_tokens:
-            raise ContextFull(len(prompt_ids), self.context_tokens, self._holder)
+        self._check_length(request)
         rows = self.spec.vocab_size + self.spec.extra_tokens
         if max(prompt_ids) >= rows:
             raise NotReadable(
@@ -143,7 +142,20 @@ class Engine:
             request.prefix_salt,
             request.pooling,
             sampling.adapter,
+            request.token_types,
+            self.spec.attends_both_ways,
         )
+
+    def _check_length(self, request: SequenceRequest) -> None:
+        """A reply needs room for a token; a text that is embedded may fill the context."""
+        tokens, most = len(request.prompt_ids), self.context_tokens
+        if request.pooling is None:
+            self.spec.require_replies()
+            if tokens >= most:
+                raise ContextFull(tokens, most, self._holder)
+        elif tokens > most:
+            hint = "shorten the text, or ask for it to be truncated"
+            raise ContextFull(tokens, most, self._holder, hint)
 
     def add(self, request: SequenceRequest) -> Sequence:
         """Start a sequence. Raises UsageError, NotReadable and QueueFull."""

@@ -31,8 +31,8 @@ class SequenceRequest:
     The reply ends after one of `stop_ids`. `dry_breakers` are the tokens that end a repetition for
     the DRY penalty. With `timeout_s` the reply fails unless it is complete by then. Only sequences
     with the same `prefix_salt` (63 bits) and adapter share prefixes. With `pooling` the prompt is
-    embedded: there is no reply, and `sampling` has no effect. A `constraint` belongs to this
-    request alone.
+    embedded: there is no reply, and `sampling` has no effect; `token_types` then say to which of two
+    texts each token belongs. A `constraint` belongs to this request alone.
     """
 
     prompt_ids: abc.Sequence[int]
@@ -43,6 +43,7 @@ class SequenceRequest:
     timeout_s: float | None = None
     prefix_salt: int = 0
     pooling: Pooling | None = None
+    token_types: abc.Sequence[int] = ()
     constraint: Constraint | None = None
 
 
@@ -59,7 +60,8 @@ class Sequence:
     numbers sequences in the order in which they came; `num_overtaken` counts the later ones that
     started earlier. `is_batched` is set once it shares a step. `deadline_s` is a time of
     `time.monotonic`, and `started_s` of `time.perf_counter`: when it first ran. A finished sequence
-    has a `finish_reason`, and an `error` if that is what ended it.
+    has a `finish_reason`, and an `error` if that is what ended it. If it `is_undivided`, one step
+    has to compute all of its tokens.
     """
 
     token_ids: list[int]
@@ -72,6 +74,8 @@ class Sequence:
     prefix_salt: int = 0
     pooling: Pooling | None = None
     adapter: str | None = None
+    token_types: abc.Sequence[int] = ()
+    is_undivided: bool = False
     lookup: PromptLookup | None = None
     draft: list[int] = field(default_factory=list)
     proposals: list[Proposal] = field(default_factory=list)

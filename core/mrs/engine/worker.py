@@ -46,7 +46,7 @@ class Worker:
                 raise StepAborted
 
         embedded = any(sequence.pooling is not None for sequence, _ in batch)
-        observe = _pool(batch) if embedded else None
+        observe = _pool(batch, self._decoder.readout) if embedded else None
         caches = [each.cache for each in inputs]
         return self._decoder.forward(
             forward_batch(inputs), caches, check or check_aborted, observe
@@ -59,10 +59,14 @@ def batch_inputs(decoder: Decoder, batch: ScheduledBatch) -> list[SequenceInput]
     for sequence, num_tokens in batch:
         assert sequence.cache is not None
         end, length = sequence.num_computed_tokens + num_tokens, len(sequence.token_ids)
-        ids = [*sequence.token_ids[sequence.num_computed_tokens : end], *sequence.draft]
-        num_logits = max(end - length + 1, 0)
         own = sequence_input(
-            decoder, sequence.cache, sequence.images, ids, length, num_logits=num_logits
+            decoder,
+            sequence.cache,
+            sequence.images,
+            [*sequence.token_ids[sequence.num_computed_tokens : end], *sequence.draft],
+            length,
+            num_logits=max(end - length + 1, 0),
+            token_types=sequence.token_types,
         )
         if sequence.adapter is not None:
             own = own._replace(adapter_id=decoder.adapter_ids[sequence.adapter])
@@ -70,7 +74,9 @@ def batch_inputs(decoder: Decoder, batch: ScheduledBatch) -> list[SequenceInput]
     return inputs
 
 
-def _pool(batch: ScheduledBatch) -> Callable[[Tensor], None]:
+def _pool(
+    batch: ScheduledBatch, read_out: Callable[[Tensor], Tensor] | None
+) -> Callable[[Tensor], None]:
     """A function that passes the hidden states (N, hidden) of a batch to those that pool them."""
 
     def pool(hidden: Tensor) -> None:
@@ -79,6 +85,8 @@ def _pool(batch: ScheduledBatch) -> Callable[[Tensor], None]:
             if sequence.pooling is not None:
                 rows = hidden[start : start + num_tokens]
                 sequence.pooling.add(rows, is_first=sequence.num_computed_tokens == 0)
+                if sequence.num_computed_tokens + num_tokens == len(sequence.token_ids):
+                    sequence.pooling.finish(read_out)
             start += num_tokens
 
     return pool

@@ -13,6 +13,7 @@ from mrs.architecture.norm_rope import Rope
 from mrs.architecture.readers.layer_reader import (
     decoder,
     read_attention,
+    read_encoder_attention,
     read_heads,
     read_mlp,
     read_norm,
@@ -25,7 +26,8 @@ LAYERS_OF_27B = 62
 
 
 def read(config: Config) -> ModelSpec:
-    config.allow_only("use_bidirectional_attention", False)
+    is_encoder = config.flag("use_bidirectional_attention", False)
+    read_mixer = read_encoder_attention if is_encoder else read_attention
     norm = read_norm(config)
     bias = config.flag("attention_bias", False)
     mlp = read_mlp(config, activation=config.activation("gelu_pytorch_tanh", "hidden_activation"))
@@ -41,7 +43,7 @@ def read(config: Config) -> ModelSpec:
     layers = []
     for window in windows(config, period=config.positive("sliding_window_pattern", 6)):
         rope = local if window else full
-        mixer = read_attention(config, rope=rope, window=window, **attention)
+        mixer = read_mixer(config, rope=rope, window=window, **attention)
         layers.append(Layer(mixer, mlp, norm, style="sandwich"))
     return decoder(
         config,

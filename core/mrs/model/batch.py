@@ -41,6 +41,7 @@ class ForwardBatch:
     `images`        features of the images among the new tokens.
     `adapter_ids`   the adapter of each sequence, None for the model without one; None for the whole
                     batch if no sequence has one.
+    `token_types`   (N): to which of two texts each token belongs; None if there is one text.
     """
 
     token_ids: Tensor
@@ -51,6 +52,7 @@ class ForwardBatch:
     logits_rows: Sequence[int]
     images: tuple[ImageFeatures, ...] = ()
     adapter_ids: Sequence[int | None] | None = None
+    token_types: Tensor | None = None
 
     def on(self, device: torch.device) -> ForwardBatch:
         """The same batch with block tables and slots on `device`."""
@@ -81,7 +83,8 @@ class SequenceInput(NamedTuple):
     tokens. The rows of `images` and `logits_rows` count from the first of these tokens. The rotary
     position of a token is its index in the sequence plus `offset`, or given by `positions` (3, T).
     `attention_ends` (T,) is the index of the last token that each token attends to; None means
-    itself. `adapter_id` is the index of an adapter of the decoder.
+    itself. `adapter_id` is the index of an adapter of the decoder. `token_types` (T) say to which
+    of two texts a token belongs; () means to the first.
     """
 
     cache: SequenceCache
@@ -93,6 +96,7 @@ class SequenceInput(NamedTuple):
     attention_ends: Tensor | None = None
     logits_rows: Sequence[int] = ()
     adapter_id: int | None = None
+    token_types: Sequence[int] = ()
 
     @property
     def span(self) -> range:
@@ -121,6 +125,7 @@ def forward_batch(inputs: Sequence[SequenceInput]) -> ForwardBatch:
             for image in each.images
         ),
         _adapter_ids(inputs),
+        _token_types(inputs),
     )
 
 
@@ -158,6 +163,13 @@ def _positions(inputs: Sequence[SequenceInput]) -> Tensor:
         for each in inputs
     ]
     return torch.cat(positions, dim=1)
+
+
+def _token_types(inputs: Sequence[SequenceInput]) -> Tensor | None:
+    if not any(each.token_types for each in inputs):
+        return None
+    types = (each.token_types or [0] * len(each.token_ids) for each in inputs)
+    return _ints([kind for each in types for kind in each])
 
 
 def _attention_ends(inputs: Sequence[SequenceInput]) -> Tensor | None:

@@ -20,11 +20,13 @@ from mrs.cache.sequence_cache import SequenceCache
 from mrs.model.adapters import AdapterRows, adapted_weights
 from mrs.model.batch import ForwardBatch
 from mrs.model.cross_attention import CrossAttentionLayer
+from mrs.model.encoder_input import EncoderInputModule
 from mrs.model.fused_blocks import fuse_attention, fuse_feed_forward
 from mrs.model.fused_chain import FusedLayer, find_chains
 from mrs.model.linear import Linear
 from mrs.model.model_weights import ModelWeights, NormModule
 from mrs.model.modules import build_feed_forward, build_mixer
+from mrs.model.readout import ReadoutModule
 from mrs.model.rope import RopeTable, file_factors
 from mrs.model.vision.vision_module import VisionModule
 from mrs.sizes.blocks import CacheSize
@@ -34,7 +36,7 @@ SumOfRanks = Callable[[Tensor], Tensor]
 
 
 class DecoderLayer:
-    """Token mixer and feed-forward block, of style `pre`, `sandwich`, `post` or `parallel`.
+    """Token mixer and feed-forward block, of any style but `gated`.
 
     If several processes share its weights, `sum_of_ranks` adds up what each computes.
     """
@@ -49,6 +51,7 @@ class DecoderLayer:
         self._scale = layer.residual_scale
         self._sum_of_ranks = sum_of_ranks
         self._is_parallel = layer.style == "parallel"
+        self._norms_sum = layer.style == "post_sum"
         self.mixer = build_mixer(layer.mixer, weights, rope)
         self._feed_forward = build_feed_forward(layer.feed_forward, weights)
         self._mixer_norm = self._norm = self._mixer_post_norm = self._post_norm = None
@@ -87,6 +90,8 @@ class DecoderLayer:
         if self._fused_mixer is not None and self._fused_mixer.supports(x):
             return self._fused_mixer(x, batch, cache)
         out = self._summed(self.mixer(_maybe(self._mixer_norm, x), batch, cache))
+        if self._norms_sum:
+            return _maybe(self._mixer_post_norm, out.add_(x))
         out = _maybe(self._mixer_post_norm, out)
         return x + out * self._scale if self._scale != 1.0 else x + out
 
@@ -94,6 +99,8 @@ class DecoderLayer:
         if self._fused_feed_forward is not None and self._fused_feed_forward.supports(x):
             return self._fused_feed_forward(x)
         out = self._summed(self._feed_forward(_maybe(self._norm, x)))
+        if self._norms_sum:
+            return _maybe(self._post_norm, out.add_(x))
         out = _maybe(self._post_norm, out)
         x = x + out * self._scale if self._scale != 1.0 else x + out
         return x if self._output_scale is None else x.mul_(self._output_scale)
@@ -223,9 +230,14 @@ class Decoder:
         self._dtype = dtype
         self._cache_dtype = cache_dtype or dtype
         self._embedding = weights.matrix("embedding")
-        self._norm = weights.norm("norm", spec.norm)
-        head = "embedding" if spec.tied_head else "head"
-        self._head = Linear(weights.matrix(head), weights.optional_vector("head.bias"))
+        self._norm = weights.norm("norm", spec.norm) if spec.norm else None
+        self._input = EncoderInputModule(spec.input, weights) if spec.input else None
+        self._head = self.readout = None
+        if spec.readout is not None:
+            self.readout = ReadoutModule(spec.readout, weights, self.primary_device)
+        else:
+            matrix = weights.matrix(spec.head_weight.removesuffix(".weight"))
+            self._head = Linear(matrix, weights.optional_vector("head.bias"))
         self._rope_switch_lengths = _find_rope_switch_lengths(spec)
         self.vision = None
         if spec.vision is not None:
@@ -306,7 +318,7 @@ class Decoder:
         check: Callable[[], None] = lambda: None,
         observe: Callable[[Tensor], None] | None = None,
     ) -> Tensor:
-        """Logits (W, vocab) float32 of the batch's `logits_rows`.
+        """Logits (W, vocab) float32 of the batch's `logits_rows`; none with a readout.
 
         `caches` are those of the batch's sequences; the new tokens are added to them. Activations
         move between devices only if the next layer is on another device. `check` is called before
@@ -327,6 +339,8 @@ class Decoder:
             cache.advance(span.stop - span.start)
         if observe is not None:
             observe(self._normed(x))
+        if self._head is None:
+            return x.new_empty(0)
         if len(rows) < x.shape[0]:
             x = x[rows]
         return self._logits(self._normed(x))
@@ -335,7 +349,7 @@ class Decoder:
         """The final norm of x (N, hidden), on the primary device."""
         if x.device != self.primary_device:
             x = x.to(self.primary_device, self._activation_dtype(self.primary_device))
-        return self._norm(x)
+        return _maybe(self._norm, x)
 
     def _embed(self, batch: ForwardBatch) -> Tensor:
         """(N, hidden) on the primary device, with image features in place of image tokens."""
@@ -344,7 +358,7 @@ class Decoder:
         if self.spec.vision is not None and self.spec.vision.enters == "embeddings":
             for image in batch.images:
                 x[image.rows.to(primary_device)] = image.features.to(x.dtype)
-        return x
+        return x if self._input is None else self._input(x, batch)
 
     def _look_up(self, token_ids: Tensor) -> Tensor:
         """The scaled embeddings (N, hidden) of `token_ids` (N)."""
@@ -353,6 +367,7 @@ class Decoder:
 
     def _project(self, x: Tensor) -> Tensor:
         """x (W, hidden) to logits (W, vocab) float32, before scale and cap."""
+        assert self._head is not None
         return self._head(x).float()
 
     def _logits(self, x: Tensor) -> Tensor:

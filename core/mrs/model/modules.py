@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
+from mrs.architecture.mixers.encoder_attention_spec import EncoderAttention
 from mrs.architecture.mixers.mamba2_spec import Mamba2
 from mrs.architecture.mixers.mixer import FeedForward, Mixer, NoFeedForward, NoMixer
 from mrs.architecture.mixers.mla_spec import LatentAttention
@@ -21,6 +22,7 @@ from mrs.cache.cache_space import CacheBuilder
 from mrs.model.attention import AttentionModule
 from mrs.model.batch import ForwardBatch
 from mrs.model.delta_net import DeltaNetModule
+from mrs.model.encoder_attention import EncoderAttentionModule
 from mrs.model.latent_attention import LatentAttentionModule
 from mrs.model.mamba2 import Mamba2Module
 from mrs.model.mlp import MlpModule
@@ -51,6 +53,7 @@ class FeedForwardModule(Protocol):
 
 _MIXERS: dict[type, Callable[[Any, ModelWeights, RopeTable | None], TokenMixer]] = {
     Attention: AttentionModule,
+    EncoderAttention: EncoderAttentionModule,
     LatentAttention: LatentAttentionModule,
     GatedDeltaNet: DeltaNetModule,
     ShortConvolution: ShortConvolutionModule,

@@ -18,7 +18,7 @@ from mrs.sizes.fused_workspace import ACTIVATIONS
 def fusable_attention(layer: Layer) -> Attention | None:
     """The layer's attention if it can be fused, otherwise None."""
     attention = layer.mixer
-    if not isinstance(attention, Attention) or attention.rope is None or not _is_ordinary(layer):
+    if type(attention) is not Attention or attention.rope is None or not _is_ordinary(layer):
         return None
     head_norm = attention.qk_norm or Norm(0.0)
     if attention.qk_norm_whole or head_norm.kind != "rms" or not is_native(attention.head_dim):
@@ -39,6 +39,6 @@ def fusable_mlp(layer: Layer) -> Mlp | None:
 
 
 def _is_ordinary(layer: Layer) -> bool:
-    if layer.output_scale or layer.feed_forward.has_own_norm:
+    if layer.output_scale or layer.feed_forward.has_own_norm or not layer.mixer_norm:
         return False
     return layer.style == "pre" and layer.residual_scale == 1.0 and layer.norm.kind == "rms"

@@ -12,6 +12,7 @@ from mrs.formats import Format
 from mrs.request import AdapterRequest, Container, ModelSource
 from mrs.source.folder import Folder, decode_text, read_text
 from mrs.source.reader import LocalFile, expanded
+from mrs.source.sentence_files import SentenceFiles
 
 
 class TensorInfo(NamedTuple):
@@ -77,8 +78,8 @@ class Checkpoint:
 
     `config` is config.json as parsed, or the metadata of the (first) GGUF file; long GGUF arrays
     are decoded on first access; `image_config` is preprocessor_config.json, or the image part of
-    processor_config.json. `notes` are remarks for the user. The tensors and files of `adapters` are
-    among those of the model.
+    processor_config.json. `sentence` are the files of sentence-transformers. `notes` are remarks
+    for the user. The tensors and files of `adapters` are among those of the model.
     """
 
     source: ModelSource
@@ -91,6 +92,7 @@ class Checkpoint:
     notes: tuple[str, ...] = ()
     image_config: Mapping[str, Any] = field(default_factory=dict)
     adapters: tuple[AdapterFiles, ...] = ()
+    sentence: SentenceFiles = field(default_factory=SentenceFiles)
 
     @property
     def model_id(self) -> str:

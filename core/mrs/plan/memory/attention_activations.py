@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
+from mrs.architecture.mixers.encoder_attention_spec import EncoderAttention
 from mrs.architecture.mixers.mla_spec import LatentAttention
 from mrs.architecture.norm_rope import Rope
 from mrs.plan.memory.forward_pass import (
@@ -13,7 +14,7 @@ from mrs.plan.memory.forward_pass import (
     norm_bytes,
     product_bytes,
 )
-from mrs.sizes.attention_workspace import is_native, workspace_bytes
+from mrs.sizes.attention_workspace import WINDOW_QUERIES, is_native, workspace_bytes
 from mrs.sizes.mla_scores import heads_at_once
 from mrs.sizes.rope_table import grown_rows
 
@@ -181,6 +182,8 @@ def _attend_bytes(attention: Attention, shape: ForwardShape) -> int:
     The native kernel allocates its result and some scores per thread. torch first copies keys and
     values out of their blocks (three copies of one of them at the peak) and casts the queries.
     """
+    if isinstance(attention, EncoderAttention):
+        return _attend_both_ways_bytes(attention, shape)
     if shape.native and is_native(attention.head_dim):
         return shape.size(attention.heads * attention.head_dim) + score_bytes(attention, shape)
     query = shape.tokens * attention.heads * attention.head_dim * shape.cache.block_bytes
@@ -190,6 +193,26 @@ def _attend_bytes(attention: Attention, shape: ForwardShape) -> int:
     if attention.softcap is None and not attention.sinks:
         return max(3 * keys, cast + _fused_bytes(attention, shape, query, attended))
     return max(3 * keys, cast + _explicit_bytes(attention, shape, query, attended))
+
+
+def _attend_both_ways_bytes(attention: EncoderAttention, shape: ForwardShape) -> int:
+    """Attention to all tokens of a text, in addition to queries, keys and values.
+
+    Keys and values are copied, so that those of a head are adjacent; the result is there twice.
+    With a window, T queries at a time have positions relative to S keys (two of 8 bytes), a mask
+    of booleans, that of all G heads of a key head, and the mask in the type of the activations.
+    """
+    query = shape.size(attention.heads * attention.head_dim)
+    copies = 2 * shape.size(attention.kv_heads * attention.head_dim) + 2 * query
+    if attention.window is None or shape.tokens <= attention.window:
+        if shape.native and is_native(attention.head_dim):
+            return copies + 8 * shape.tokens + score_bytes(attention, shape)
+        return copies + query + kernel_bytes(attention, shape)
+    tile = min(WINDOW_QUERIES, shape.tokens)
+    pairs = tile * min(shape.tokens, tile + 2 * (attention.window - 1))
+    group = attention.heads // attention.kv_heads
+    masks = max(2 * 8 * pairs + pairs, (1 + shape.activation.block_bytes) * group * pairs)
+    return copies + query + masks + kernel_bytes(attention, shape)
 
 
 def score_bytes(attention: Attention, shape: ForwardShape) -> int:

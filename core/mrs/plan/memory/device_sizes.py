@@ -225,7 +225,7 @@ class ModelSizes:
             vision = vision_sizes(
                 self.spec, self.parameters, storage, self._images, shapes[0], self.workload.batch
             )
-        head = storage["embedding.weight" if self.spec.tied_head else "head.weight"]
+        head = storage[self.spec.head_weight]
         return DeviceSizes(
             weights=weights,
             kv_bytes=self.kv_bytes,

@@ -14,7 +14,10 @@ from mrs.storage import Storage
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Figures of a model, and the tensors in its files."""
+    """Figures of a model, and the tensors in its files.
+
+    `makes_replies` is false for one that embeds or ranks texts.
+    """
 
     model_id: str
     container: str
@@ -25,6 +28,7 @@ class ModelFacts:
     context_tokens: int
     file_bytes: int
     tensors: Mapping[str, TensorInfo]
+    makes_replies: bool = True
 
     @cached_property
     def fingerprint(self) -> str:
@@ -49,6 +53,7 @@ def model_facts(checkpoint: Checkpoint, description: Description) -> ModelFacts:
         context_tokens=description.spec.context_tokens,
         file_bytes=checkpoint.total_bytes,
         tensors=checkpoint.tensors,
+        makes_replies=description.spec.readout is None,
     )
 
 
