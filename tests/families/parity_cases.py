@@ -11,6 +11,7 @@ from typing import Any
 from case import WINDOW, Case
 from delta_net_cases import DELTA_NETS
 from dense_cases import DENSE
+from gemma3n_cases import GEMMA3N
 from gemma4_cases import GEMMA4
 from hybrid_cases import HYBRIDS
 from mamba_cases import MAMBAS
@@ -242,6 +243,7 @@ CASES: tuple[Case, ...] = (
     *DELTA_NETS,
     *MAMBAS,
     *DENSE,
+    *GEMMA3N,
     *GEMMA4,
     *ROUTED,
 )

@@ -24,6 +24,7 @@ KEPT_EXACT = (
     "router.proj.weight",
     "router.weight",
     "correction_bias",
+    "_coefs.weight",
     "in_proj_ba.weight",
     "in_proj_b.weight",
     "in_proj_a.weight",

@@ -21,6 +21,7 @@ class Architecture(Enum):
     Gemma = "gemma"
     Gemma2 = "gemma2"
     Gemma3 = "gemma3_text"
+    Gemma3n = "gemma3n_text"
     Gemma4 = "gemma4_text"
     Gemma4Unified = "gemma4_unified_text"
     GLM4 = "glm4"

@@ -58,6 +58,8 @@ class AttentionModule:
             out = gated("sigmoid", gate.flatten(1), out)
         return self._o(out)
 
+        if self._gate is not None:
+            out = gated("sigmoid", self._gate(x), out)
     def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
         config = self._config
         kv = PagedKV(

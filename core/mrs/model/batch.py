@@ -39,6 +39,7 @@ class ForwardBatch:
     `attention`     block tables and slots, one entry for each block pool.
     `logits_rows`   the W rows whose logits are computed, in ascending order.
     `images`        features of the images among the new tokens.
+    `layer_inputs`  (N, layers, size): per-layer embeddings, if the model has them.
     `adapter_ids`   (B): reserved for an adapter of each sequence.
     """
 
@@ -49,13 +50,17 @@ class ForwardBatch:
     attention: tuple[AttentionBatch, ...]
     logits_rows: Sequence[int]
     images: tuple[ImageFeatures, ...] = ()
+    layer_inputs: Tensor | None = None
     adapter_ids: Tensor | None = None
 
     def on(self, device: torch.device) -> ForwardBatch:
-        """The same batch with block tables and slots on `device`."""
-        if all(group.slot_mapping.device == device for group in self.attention):
+        """The same batch with block tables, slots and inputs of layers on `device`."""
+        inputs = self.layer_inputs
+        moved = inputs if inputs is None or inputs.device == device else inputs.to(device)
+        if moved is inputs and all(group.slot_mapping.device == device for group in self.attention):
             return self
-        return replace(self, attention=tuple(group.on(device) for group in self.attention))
+        attention = tuple(group.on(device) for group in self.attention)
+        return replace(self, attention=attention, layer_inputs=moved)
 
     @property
     def has_attention_ends(self) -> bool:

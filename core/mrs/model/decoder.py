@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -16,10 +18,13 @@ from mrs.architecture.norm_rope import RopeScaling
 from mrs.cache.cache_space import CacheBuilder, CacheConfig, CacheSpace
 from mrs.cache.layer_cache import LayerCache
 from mrs.cache.sequence_cache import SequenceCache
+from mrs.model.altup import AltUpLayer, StreamsModule
 from mrs.model.batch import ForwardBatch
 from mrs.model.cross_attention import CrossAttentionLayer
 from mrs.model.fused_blocks import fuse_attention, fuse_feed_forward
 from mrs.model.fused_chain import FusedLayer, find_chains
+from mrs.model.laurel import LaurelModule
+from mrs.model.layer_inputs import GatedInputModule, LayerInputsModule
 from mrs.model.linear import Linear
 from mrs.model.model_weights import ModelWeights, NormModule
 from mrs.model.modules import build_feed_forward, build_mixer
@@ -31,7 +36,10 @@ from mrs.sizes.blocks import CacheSize
 class DecoderLayer:
     """Token mixer and feed-forward block, of style `pre`, `sandwich`, `post` or `parallel`."""
 
-    def __init__(self, layer: Layer, weights: ModelWeights, rope: RopeTable | None) -> None:
+    def __init__(
+        self, layer: Layer, index: int, weights: ModelWeights, rope: RopeTable | None
+    ) -> None:
+        self._index = index
         self._scale = layer.residual_scale
         self._is_parallel = layer.style == "parallel"
         self.mixer = build_mixer(layer.mixer, weights, rope)
@@ -46,7 +54,11 @@ class DecoderLayer:
         if layer.has_post_norms:
             self._mixer_post_norm = weights.norm("mixer.post_norm", layer.norm)
             self._post_norm = weights.norm("ffn.post_norm", layer.norm)
-        self._output_scale = float(weights.vector("output_scale")) if layer.output_scale else None
+        self._gated_input = None
+        if layer.gated_input is not None:
+            self._gated_input = GatedInputModule(layer.gated_input, weights)
+        self._laurel = LaurelModule(layer.laurel, weights) if layer.laurel else None
+        self._output_scale = weights.vector("output_scale") if layer.output_scale else None
         self._fused_mixer = fuse_attention(layer, weights, rope)
         self._fused_feed_forward = fuse_feed_forward(layer, weights)
 
@@ -62,15 +74,31 @@ class DecoderLayer:
         if self._is_parallel:
             normed = _maybe(self._mixer_norm, x)
             return x + self.mixer(normed, batch, cache) + self._feed_forward(normed)
+        x = self.compute(x, batch, cache)
+        added = self.own_input(x, batch)
+        if added is not None:
+            x = x + added
+        return x if self._output_scale is None else x.mul_(self._output_scale)
+
+    def compute(self, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor:
+        """x (N, hidden) after mixer and feed-forward module."""
         if self._has_mixer:
             x = self._mix(x, batch, cache)
         return self._transform(x) if self._has_feed_forward else x
 
+    def own_input(self, x: Tensor, batch: ForwardBatch) -> Tensor | None:
+        """What the layer's own input adds, (N, hidden), if it has one."""
+        if self._gated_input is None or batch.layer_inputs is None:
+            return None
+        return self._gated_input(x, batch.layer_inputs[:, self._index])
+
     def _mix(self, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor:
         if self._fused_mixer is not None and self._fused_mixer.supports(x):
             return self._fused_mixer(x, batch, cache)
-        out = self.mixer(_maybe(self._mixer_norm, x), batch, cache)
-        out = _maybe(self._mixer_post_norm, out)
+        normed = _maybe(self._mixer_norm, x)
+        out = _maybe(self._mixer_post_norm, self.mixer(normed, batch, cache))
+        if self._laurel is not None:
+            return (x + out).add_(self._laurel(normed)).mul_(math.sqrt(0.5))
         return x + out * self._scale if self._scale != 1.0 else x + out
 
     def _transform(self, x: Tensor) -> Tensor:
@@ -78,8 +106,7 @@ class DecoderLayer:
             return self._fused_feed_forward(x)
         out = self._feed_forward(_maybe(self._norm, x))
         out = _maybe(self._post_norm, out)
-        x = x + out * self._scale if self._scale != 1.0 else x + out
-        return x if self._output_scale is None else x.mul_(self._output_scale)
+        return x + out * self._scale if self._scale != 1.0 else x + out
 
 
 def _maybe(norm: NormModule | None, x: Tensor) -> Tensor:
@@ -191,6 +218,10 @@ class Decoder:
         self._cache_dtype = cache_dtype or dtype
         self._embedding = weights.matrix("embedding")
         self._norm = weights.norm("norm", spec.norm)
+        self._streams = StreamsModule(spec.altup, weights) if spec.altup else None
+        self._layer_inputs = None
+        if spec.layer_inputs is not None:
+            self._layer_inputs = LayerInputsModule(spec.layer_inputs, weights)
         head = "embedding" if spec.tied_head else "head"
         self._head = Linear(weights.matrix(head), weights.optional_vector("head.bias"))
         self._rope_switch_lengths = _find_rope_switch_lengths(spec)
@@ -257,7 +288,8 @@ class Decoder:
         rows: Sequence[int] = batch.logits_rows
         own = len(self.stack.layers)
         own_caches = [each.layers[:own] for each in caches]
-        x = self.stack.forward(self._embed(batch), batch, own_caches, check)
+        batch = self._with_layer_inputs(batch)
+        x = self.stack.forward(self._first_states(batch), batch, own_caches, check)
         if self._further is not None:
             x = self._further(x, batch, caches, rows if observe is None else range(x.shape[0]))
         for cache, (span, _) in zip(caches, batch.queries, strict=True):
@@ -268,11 +300,22 @@ class Decoder:
             x = x[rows]
         return self._logits(self._normed(x))
 
+    def _with_layer_inputs(self, batch: ForwardBatch) -> ForwardBatch:
+        if self._layer_inputs is None:
+            return batch
+        ids = batch.token_ids.to(self.primary_device)
+        return replace(batch, layer_inputs=self._layer_inputs(ids, self._embed(batch)))
+
     def _normed(self, x: Tensor) -> Tensor:
         """The final norm of x (N, hidden), on the primary device."""
         if x.device != self.primary_device:
             x = x.to(self.primary_device, self._activation_dtype(self.primary_device))
-        return self._norm(x)
+        return self._norm(x if self._streams is None else self._streams.join(x))
+
+    def _first_states(self, batch: ForwardBatch) -> Tensor:
+        """What the first layer reads."""
+        x = self._embed(batch)
+        return x if self._streams is None else self._streams.split(x)
 
     def _embed(self, batch: ForwardBatch) -> Tensor:
         """(N, hidden) on the primary device, with image features in place of image tokens."""
@@ -301,9 +344,9 @@ class Decoder:
 
 def _build_layers(
     spec: ModelSpec, weights: ModelWeights, indices: range, devices: Sequence[torch.device]
-) -> list[DecoderLayer | CrossAttentionLayer]:
+) -> list[DecoderLayer | AltUpLayer | CrossAttentionLayer]:
     """The layers `indices`; those with the same rope and device share a table of cos and sin."""
-    layers: list[DecoderLayer | CrossAttentionLayer] = []
+    layers: list[DecoderLayer | AltUpLayer | CrossAttentionLayer] = []
     tables: dict[object, RopeTable] = {}
     factors = file_factors(weights)
     for index, device in zip(indices, devices, strict=True):
@@ -315,7 +358,8 @@ def _build_layers(
         if rope is not None and (rope, device) not in tables:
             tables[rope, device] = RopeTable(rope, device, factors)
         table = tables.get((rope, device))
-        layers.append(DecoderLayer(layer, weights.layer(index), table))
+        own = DecoderLayer(layer, index, weights.layer(index), table)
+        layers.append(AltUpLayer(layer.altup, own, weights.layer(index)) if layer.altup else own)
     return layers
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.kernels.nonlinearities import activated, gated
+from mrs.kernels.nonlinearities import activated, cut_off, gated
 from mrs.model.model_weights import ModelWeights
 
 
@@ -17,6 +17,7 @@ class MlpModule:
 
     def __init__(self, config: Mlp, weights: ModelWeights, slot: str = "ffn") -> None:
         self._activation, self._clamp = config.activation, config.clamp
+        self._cutoff = config.cutoff
         self._gate = weights.linear(f"{slot}.gate") if config.gated else None
         self._up, self._down = weights.linear(f"{slot}.up"), weights.linear(f"{slot}.down")
 
@@ -24,4 +25,7 @@ class MlpModule:
         """x (N, hidden) to (N, hidden)."""
         if self._gate is None:
             return self._down(activated(self._activation, self._up(x)))
-        return self._down(gated(self._activation, self._gate(x), self._up(x), self._clamp))
+        gate = self._gate(x)
+        if self._cutoff is not None:
+            gate = cut_off(gate, self._cutoff)
+        return self._down(gated(self._activation, gate, self._up(x), self._clamp))

@@ -62,7 +62,7 @@ class ModelWeights:
 class NormModule:
     """A normalization over the last dimension, with its weights."""
 
-    def __init__(self, norm: Norm, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, norm: Norm, weight: Tensor | None, bias: Tensor | None) -> None:
         self._norm = norm
         self._weight = weight
         self._bias = bias

@@ -39,6 +39,10 @@ def fusable_mlp(layer: Layer) -> Mlp | None:
 
 
 def _is_ordinary(layer: Layer) -> bool:
-    if layer.output_scale or layer.feed_forward.has_own_norm:
+    if mlp.cutoff is not None:
+        return None
+    if layer.output_scale or layer.gated_input or layer.laurel or layer.altup:
+        return False
+    if layer.feed_forward.has_own_norm:
         return False
     return layer.style == "pre" and layer.residual_scale == 1.0 and layer.norm.kind == "rms"

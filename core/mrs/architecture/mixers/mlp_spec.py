@@ -16,7 +16,9 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu2", "clampe
 class Mlp(FeedForward):
     """down(activation(gate(x)) * up(x)), or down(activation(up(x))) if not `gated`.
 
-    `clamped_swiglu` is a function of both gate and up, which it clamps to `clamp`.
+    With `cutoff`, as much as the mean and `cutoff` standard deviations of a token's gate is
+    subtracted from it, and what is negative then is 0. `clamped_swiglu` is a function of both gate
+    and up, which it clamps to `clamp`.
     """
 
     intermediate: int
@@ -24,6 +26,7 @@ class Mlp(FeedForward):
     gated: bool = True
     bias: bool = False
     clamp: float = 7.0
+    cutoff: float | None = None
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         return mlp_slots("ffn", self, hidden_size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.mixers.mla_spec import LatentAttention
+from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.norm_rope import Rope
 from mrs.plan.memory.forward_pass import (
     ForwardShape,
@@ -37,7 +38,7 @@ def attention_bytes(
     rotate      throughout, the rotated q and then k; or the rope table while it grows
     norm        the same with rotated q and k, if the norm comes after rope
     attend      throughout, rotated q and k, and the workspace of attention
-    gate        throughout + sigmoid(gate), contiguous
+    gate        throughout + sigmoid(gate), contiguous; or Q and the gate's product
     project     throughout + o_proj
     """
     query_size = attention.heads * attention.head_dim
@@ -87,6 +88,34 @@ def attention_bytes(
 def latent_attention_bytes(
     mla: LatentAttention, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
 ) -> int:
+def shared_attention_bytes(
+    shared: SharedAttention, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
+) -> int:
+    """Peak of these phases. Q is the size of the queries.
+
+    project  q_proj
+    norm     Q and the norm of q
+    rotate   Q and the rotated q; or the rope table while it grows
+    attend   2 Q (queries, result), rotated q and the workspace of attention
+    project  3 Q and o_proj
+    """
+    attention, one = shared.attention, shape.of_one_sequence()
+    query_size = attention.heads * attention.head_dim
+    queries = shape.size(query_size)
+    bias = attention.qkv_bias
+    phases = [
+        product_bytes(shape, hidden_size, query_size, storage_of("mixer.q"), bias=bias),
+        queries + norm_bytes(shape, query_size),
+    ]
+    if (rope := attention.rope) is not None:
+        phases.append(queries + rotation_bytes(shape, attention.heads, attention.head_dim, rope))
+        phases.append(queries + _table_growth_bytes(one, rope))
+    phases.append(3 * queries + _attend_bytes(attention, one))
+    out_bias = attention.out_bias
+    projection = product_bytes(shape, query_size, hidden_size, storage_of("mixer.o"), bias=out_bias)
+    return max(*phases, 3 * queries + projection)
+
+
     """Peak of these phases, for MLA whose kv_b_proj is absorbed into queries and results.
 
     phase     allocated

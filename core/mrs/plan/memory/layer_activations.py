@@ -19,11 +19,14 @@ from mrs.architecture.mixers.mla_spec import LatentAttention
 from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.moe_spec import Moe
+from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
 from mrs.architecture.model_spec import ModelSpec
+from mrs.plan.memory.altup_activations import altup_layer_bytes, laurel_bytes, streams_bytes
 from mrs.plan.memory.attention_activations import (
     attention_bytes,
     latent_attention_bytes,
+    shared_attention_bytes,
     table_bytes,
 )
 from mrs.plan.memory.cross_activations import cross_attention_bytes
@@ -33,6 +36,7 @@ from mrs.plan.memory.fused_activations import (
     fused_layer_bytes,
     fused_mlp_bytes,
 )
+from mrs.plan.memory.layer_input_activations import gated_input_bytes
 from mrs.plan.memory.mamba2_activations import mamba2_bytes
 from mrs.sizes.delta_rule_workspace import chunk_bytes, native_bytes
 from mrs.sizes.quantization import decoding_bytes
@@ -134,6 +138,7 @@ def _(nothing: object, shape: ForwardShape, hidden_size: int, storage_of: Storag
 module_bytes.register(Attention, attention_bytes)
 module_bytes.register(LatentAttention, latent_attention_bytes)
 module_bytes.register(CrossAttention, cross_attention_bytes)
+module_bytes.register(SharedAttention, shared_attention_bytes)
 module_bytes.register(Mamba2, mamba2_bytes)
 
 
@@ -215,7 +220,12 @@ def layer_activation_bytes(
     if mlp is None:
         mlp = _mlp_block_bytes(layer, hidden_size, shape, storage_of)
     row_indices = 8 * shape.tokens if layer.style == "gated" else 0
-    return row_indices + max(mixer, mlp)
+    further = 0
+    if layer.gated_input is not None:
+        further = gated_input_bytes(layer.gated_input, hidden_size, shape, storage_of)
+    if layer.altup is not None:
+        return altup_layer_bytes(layer.altup, max(mixer, mlp), further, hidden_size, shape)
+    return row_indices + max(mixer, mlp, further)
 
 
 def _is_scaled(layer: Layer) -> bool:
@@ -254,6 +264,8 @@ def _mixer_block_bytes(
     added = 3 * x if _is_scaled(layer) else 2 * x
     return x + max(norm_bytes(shape, hidden_size), mixer, after, added)
 
+    if layer.laurel is not None:
+        added = laurel_bytes(layer.laurel, hidden_size, shape, storage_of)
 
 def _mlp_block_bytes(
     layer: Layer, hidden_size: int, shape: ForwardShape, storage_of: StorageOf
@@ -273,12 +285,16 @@ def persistent_bytes(spec: ModelSpec, shape: ForwardShape, batch: int) -> int:
     per sequence          counts of sampled tokens: 5 bytes per token of the vocabulary
     per token, position   ids, positions, slots and the like: 8 bytes each
     """
+    per token, layer      its per-layer embeddings
     ropes = {layer.mixer.rope for layer in spec.layers}
     one = shape.of_one_sequence()
     tables = sum(table_bytes(rope, one) for rope in ropes if rope is not None)
     angles = sum(shape.tokens * rope.dim // 2 * 4 * 2 for rope in ropes if rope is not None)
     counted = 5 * spec.vocab_size * batch
-    return tables + angles + counted + 8 * (6 * shape.tokens + 2 * shape.context_tokens)
+    inputs = 0
+    if spec.layer_inputs is not None:
+        inputs = shape.size(len(spec.layers) * spec.layer_inputs.size)
+    return tables + angles + inputs + counted + 8 * (6 * shape.tokens + 2 * shape.context_tokens)
 
 
 def head_activation_bytes(spec: ModelSpec, shape: ForwardShape, head: Storage, rows: int) -> int:
@@ -287,6 +303,7 @@ def head_activation_bytes(spec: ModelSpec, shape: ForwardShape, head: Storage, r
     embed    rows of the embedding and their cast; or the blocks of those rows, decoded
     head     the product and the logits
     softcap  the logits three times (twice without a softcap)
+    streams  several residual streams made of the embeddings, or joined
     sample   the logits twice, and four vectors of the vocabulary for penalties
     """
     embedded = shape.size(spec.hidden_size) * 2
@@ -302,4 +319,5 @@ def head_activation_bytes(spec: ModelSpec, shape: ForwardShape, head: Storage, r
     logits = rows * spec.vocab_size * 4
     capped = 3 * logits if spec.logit_softcap is not None else 2 * logits
     sampling = 2 * logits + 4 * spec.vocab_size * 4
-    return max(embedded, product + logits, capped, sampling)
+    streams = streams_bytes(spec.altup, spec.hidden_size, shape, rows)
+    return max(embedded, streams, product + logits, capped, sampling)
