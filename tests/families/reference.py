@@ -124,10 +124,10 @@ def _unambiguous_prompt(model: torch.nn.Module) -> Tensor:
         hook.remove()
     swaps = torch.zeros(len(prompts))
     for router, (x, *rest) in zip(routers, seen, strict=True):
-        _, weights, chosen = (result.sort(-1).values for result in router(x, *rest))
+        weights, chosen = _routed(router(x, *rest))
         for _ in range(32):
             changed = router(x * (1 + 0.02 * torch.randn_like(x)), *rest)
-            _, new_weights, new_chosen = (result.sort(-1).values for result in changed)
+            new_weights, new_chosen = _routed(changed)
             moved = (new_chosen != chosen) | ((new_weights - weights).abs() > 0.1)
             swaps += moved.view(len(prompts), -1).sum(-1)
     best = int(swaps.argmin())
@@ -137,12 +137,20 @@ def _unambiguous_prompt(model: torch.nn.Module) -> Tensor:
 def _randomize_vectors(model: torch.nn.Module) -> None:
     """Norm weights and biases start as ones and zeros, which would hide a missing one.
 
-    The biases of experts are stacked.
+def _routed(results: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """The weights of the chosen experts, and which these are, from what a router returns."""
+    if len(results) == 2:  # Llama 4's has a weight for each expert, 0 for those not chosen
+        return results[0], results[0] > 0
+    _, weights, chosen = (result.sort(-1).values for result in results)
+    return weights, chosen
+
+
+    The biases of experts are stacked. Some matrices start as zeros, too.
     """
     kinds = ("correction_bias", "expert_bias")
     corrections = (buffer for name, buffer in model.named_buffers() if name.endswith(kinds))
     endings = ("proj_bias", "correction_bias")
     stacked = {p for name, p in model.named_parameters() if name.endswith(endings)}
     for parameter in (*model.parameters(), *corrections):
-        if parameter.ndim == 1 or parameter in stacked:
+        if parameter.ndim == 1 or parameter in stacked or not parameter.any():
             parameter += 0.3 * torch.randn_like(parameter)

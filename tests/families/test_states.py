@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from delta_net_cases import DELTA_NETS
+from gated_cases import AFMOE
 from gemma3n_cases import GEMMA3N
 from gemma4_cases import SHARED
 from hybrid_cases import HYBRIDS
+from llama4_cases import LLAMA4
 from mamba_cases import MAMBAS
 from mixture_cases import MIXTURES
 from reference import REPLY_TOKENS
@@ -19,8 +21,9 @@ from mrs.request import ModelSource, Sampling
 from support.engines import Asked, make_engine
 
 STATES = [*HYBRIDS, *DELTA_NETS, *MAMBAS]
+FALCONS = [case for case in MAMBAS if case.family == "falcon_h1"]
 #: Families whose layers have more than one new concept.
-NEW = [*SHARED, *GEMMA3N]
+NEW = [*SHARED, *GEMMA3N, *AFMOE, *LLAMA4]
 GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=REPLY_TOKENS)
 
 
@@ -63,7 +66,7 @@ def test_sequences_of_a_batch_do_not_mix(case, references) -> None:
 
 
 @pytest.mark.parametrize("cached", [0, 2])
-@pytest.mark.parametrize("case", NEW, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", [*NEW, *FALCONS], ids=lambda case: case.id)
 def test_five_replies_share_steps(case, cached: int, references) -> None:
     """Twice: the second time from the prefix cache, if there is one."""
     truth = references(case)

@@ -8,6 +8,8 @@ from enum import Enum
 class Architecture(Enum):
     """Architectures of text models; overrides what the checkpoint's config says."""
 
+    Afmoe = "afmoe"
+    Apertus = "apertus"
     Arcee = "arcee"
     Cohere2 = "cohere2"
     DeepSeekV2 = "deepseek_v2"
@@ -36,6 +38,7 @@ class Architecture(Enum):
     Lfm2Moe = "lfm2_moe"
     Llama = "llama"
     Llama3_2Vision = "mllama_text_model"
+    Llama4 = "llama4_text"
     MiniMaxM2 = "minimax_m2"
     Ministral3 = "ministral3"
     Mistral = "mistral"

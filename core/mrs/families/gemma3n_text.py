@@ -33,6 +33,8 @@ from mrs.families.gemma3_text import local_rope
 
 #: Of the layers with a sparse gate, if the config does not name them; smaller models have none.
 SPARSE_LAYERS, SPARSITY = 10, 0.95
+#: Bound on residual streams; a broken config must not make a huge list.
+MOST_STREAMS = 64
 
 
 def read(config: Config) -> ModelSpec:
@@ -87,7 +89,7 @@ def _read_attention(config: Config, rope: Rope, window: int | None) -> Attention
 
 def _read_altup(config: Config, norm: Norm) -> AltUp:
     streams, active = config.positive("altup_num_inputs", 4), config.integer("altup_active_idx", 0)
-    if streams < 2 or active >= streams:
+    if not 2 <= streams <= MOST_STREAMS or active >= streams:
         raise NotReadable(
             f"altup_active_idx = {active} is not one of {streams} streams", where=config.where
         )
@@ -98,10 +100,7 @@ def _intermediate_sizes(config: Config) -> Sequence[int]:
     sizes, count = config.values.get("intermediate_size"), layer_count(config)
     if not isinstance(sizes, (list, tuple)):
         return [config.positive("intermediate_size")] * count
-    return [
-        Config({"intermediate_size": size}, config.where).positive("intermediate_size")
-        for size in sizes[:count]
-    ]
+    return [int(size) for size in config.numbers("intermediate_size", count, above=0.5)]
 
 
 def _sparsities(config: Config) -> Sequence[float]:

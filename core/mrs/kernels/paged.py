@@ -165,6 +165,11 @@ class AttentionBatch:
         return None if ends is None else ends.to(self.block_tables.device)
 
     @cached_property
+    def chunked(self) -> dict[int, AttentionBatch]:
+        """This batch for layers whose tokens attend to their own chunk, by size of the chunks."""
+        return {}
+
+    @cached_property
     def _tiles(self) -> dict[int, Tiles]:
         return {}
 

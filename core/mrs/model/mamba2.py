@@ -29,7 +29,7 @@ class Mamba2Module:
         self._convolution_bias = weights.optional_vector("mixer.conv.bias")
         self._step_bias = weights.vector("mixer.step_bias")
         self._decay, self._skip = weights.vector("mixer.decay"), weights.vector("mixer.skip")
-        self._norm = weights.vector("mixer.head_norm.weight")
+        self._norm = weights.optional_vector("mixer.head_norm.weight")
 
     def __call__(
         self, x: Tensor, batch: ForwardBatch, cache: Sequence[RecurrentStateCache]

@@ -60,7 +60,7 @@ class ModelWeights:
 
 
 class NormModule:
-    """A normalization over the last dimension, with its weights."""
+    """A normalization over the last dimension, with its weights; only RMS norms can lack them."""
 
     def __init__(self, norm: Norm, weight: Tensor | None, bias: Tensor | None) -> None:
         self._norm = norm
@@ -70,4 +70,5 @@ class NormModule:
     def __call__(self, x: Tensor) -> Tensor:
         if self._norm.kind == "rms":
             return rms_norm(x, self._weight, self._norm.eps)
+        assert self._weight is not None
         return layer_norm(x, self._weight, self._bias, self._norm.eps)

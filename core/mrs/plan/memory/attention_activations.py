@@ -77,17 +77,17 @@ def attention_bytes(
         rotated += keys
         phases.append(throughout + _table_growth_bytes(one, attention.rope))
     if attention.qk_norm_after_rope:
-        phases.append(rotated + norm_bytes(shape, query_size))
-        phases.append(rotated + queries + norm_bytes(shape, key_size))
+        bare = 0 if attention.qk_norm_learned else 2 * 4 * shape.tokens
+        phases.append(rotated + bare * query_size + norm_bytes(shape, query_size))
+        phases.append(rotated + queries + bare * key_size + norm_bytes(shape, key_size))
     phases.append(rotated + _attend_bytes(attention, one))
     phases.append(throughout + gates)
+    if attention.output_gate:
+        phases.append(throughout + queries + product("mixer.gate", hidden_size, query_size, False))
     phases.append(throughout + product("mixer.o", query_size, hidden_size, attention.out_bias))
     return max(phases)
 
 
-def latent_attention_bytes(
-    mla: LatentAttention, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
-) -> int:
 def shared_attention_bytes(
     shared: SharedAttention, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
 ) -> int:
@@ -116,6 +116,9 @@ def shared_attention_bytes(
     return max(*phases, 3 * queries + projection)
 
 
+def latent_attention_bytes(
+    mla: LatentAttention, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
+) -> int:
     """Peak of these phases, for MLA whose kv_b_proj is absorbed into queries and results.
 
     phase     allocated
@@ -237,6 +240,8 @@ def native_attention_bytes(group: int, key_dim: int, value_dim: int, shape: Forw
 
 def _attended_keys(attention: Attention, shape: ForwardShape) -> int:
     """Keys that a chunk attends to; a sliding window starts before its first token."""
+    if attention.chunk is not None:
+        return min(attention.chunk, shape.context_tokens)
     if attention.window is None or attention.window + shape.tokens >= shape.context_tokens:
         return shape.context_tokens
     return attention.window - 1 + shape.tokens

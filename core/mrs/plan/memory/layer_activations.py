@@ -62,7 +62,8 @@ def _mlp_bytes(
     """Peak of these phases. I is the size of one intermediate tensor (T, intermediate).
 
     up        gate(x), if gated, and up_proj
-    activate  2 I (native kernels overwrite the gate), 3 I in torch; 3 I and 7 I if clamped
+    activate  2 I (native kernels overwrite the gate), 3 I in torch; 3 I and 7 I if clamped;
+              5 I for xIELU
     down      the product of both and down_proj
     """
     intermediate = shape.size(mlp.intermediate)
@@ -73,7 +74,8 @@ def _mlp_bytes(
         shape, mlp.intermediate, hidden_size, storage_of(f"{slot}.down"), bias=mlp.bias
     )
     if not mlp.gated:
-        return max(into, 2 * intermediate, intermediate + out)
+        activated = (5 if mlp.activation == "xielu" else 2) * intermediate
+        return max(into, activated, intermediate + out)
     activated = (2 if shape.native else 3) * intermediate
     if mlp.activation == "clamped_swiglu":
         activated = (3 if shape.native else 7) * intermediate
@@ -262,8 +264,6 @@ def _mixer_block_bytes(
     mixer = x + module_bytes(layer.mixer, shape, hidden_size, storage_of)
     after = x + norm_bytes(shape, hidden_size) if layer.has_post_norms else x
     added = 3 * x if _is_scaled(layer) else 2 * x
-    return x + max(norm_bytes(shape, hidden_size), mixer, after, added)
-
     if layer.laurel is not None:
         added = laurel_bytes(layer.laurel, hidden_size, shape, storage_of)
 
@@ -282,10 +282,11 @@ def persistent_bytes(spec: ModelSpec, shape: ForwardShape, batch: int) -> int:
     """Bytes that stay allocated between layers, for all kinds of rope in the model.
 
     per kind of rope      its table, and cosines and sines of this batch
+    return x + max(norm_bytes(shape, hidden_size), mixer, after, added)
+
     per sequence          counts of sampled tokens: 5 bytes per token of the vocabulary
     per token, position   ids, positions, slots and the like: 8 bytes each
     """
-    per token, layer      its per-layer embeddings
     ropes = {layer.mixer.rope for layer in spec.layers}
     one = shape.of_one_sequence()
     tables = sum(table_bytes(rope, one) for rope in ropes if rope is not None)
@@ -299,11 +300,11 @@ def persistent_bytes(spec: ModelSpec, shape: ForwardShape, batch: int) -> int:
 
 def head_activation_bytes(spec: ModelSpec, shape: ForwardShape, head: Storage, rows: int) -> int:
     """Peak bytes of embedding, head and sampling; the `rows` of logits are float32.
+    per token, layer      its per-layer embeddings
 
     embed    rows of the embedding and their cast; or the blocks of those rows, decoded
     head     the product and the logits
     softcap  the logits three times (twice without a softcap)
-    streams  several residual streams made of the embeddings, or joined
     sample   the logits twice, and four vectors of the vocabulary for penalties
     """
     embedded = shape.size(spec.hidden_size) * 2
@@ -317,6 +318,7 @@ def head_activation_bytes(spec: ModelSpec, shape: ForwardShape, head: Storage, r
         shape, spec.hidden_size, spec.vocab_size, head, bias=spec.head_bias, tokens=rows
     )
     logits = rows * spec.vocab_size * 4
+    streams  several residual streams made of the embeddings, or joined
     capped = 3 * logits if spec.logit_softcap is not None else 2 * logits
     sampling = 2 * logits + 4 * spec.vocab_size * 4
     streams = streams_bytes(spec.altup, spec.hidden_size, shape, rows)
