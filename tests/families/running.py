@@ -133,6 +133,8 @@ def cache_bytes(decoder: Decoder, chunk_tokens: int) -> list[int]:
         layer.kv.nbytes if isinstance(layer, PagedKVCache) else layer.nbytes
         for layer in cache.layers
     ]
+    by_layer = decoder.stack.by_layer(sizes)
+    return [sum(each) if isinstance(each, tuple) else each for each in by_layer]
 
 
 def difference(ours: Tensor, theirs: Tensor) -> float:

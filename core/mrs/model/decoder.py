@@ -130,6 +130,7 @@ class LayerStack:
     ) -> None:
         self.indices = range(first, first + len(devices))
         self._devices = devices
+        self._cache_counts = [spec.layers[index].mixer.cache_count for index in self.indices]
         self._dtype = dtype
         self.layers = _build_layers(spec, weights, self.indices, devices)
         self.chains = find_chains(
@@ -140,6 +141,21 @@ class LayerStack:
         """Declare the cache of each layer."""
         for layer, device in zip(self.layers, self._devices, strict=True):
             layer.mixer.add_cache(builder, device)
+
+    @property
+    def cache_count(self) -> int:
+        """Caches of all these layers for one sequence."""
+        return sum(self._cache_counts)
+
+    def by_layer(self, caches: Sequence[Any]) -> Sequence[Any]:
+        """One entry for each layer: its cache, or a tuple of them, from those of all layers."""
+        if self.cache_count == len(self.layers):
+            return caches
+        rest = iter(caches)
+        return [
+            next(rest) if count == 1 else tuple(next(rest) for _ in range(count))
+            for count in self._cache_counts
+        ]
 
     def forward(
         self,
@@ -155,7 +171,7 @@ class LayerStack:
         """
         # A method of its own: the arguments of `__call__` would stay alive until it returns, and
         # with them the first hidden states.
-        by_layer: Sequence[Any] = list(zip(*caches, strict=True))
+        by_layer = self.by_layer(list(zip(*caches, strict=True)))
         index = 0
         while index < len(self.layers):
             check()
@@ -286,7 +302,7 @@ class Decoder:
         (N, hidden) of all tokens after the final norm.
         """
         rows: Sequence[int] = batch.logits_rows
-        own = len(self.stack.layers)
+        own = self.stack.cache_count
         own_caches = [each.layers[:own] for each in caches]
         batch = self._with_layer_inputs(batch)
         x = self.stack.forward(self._first_states(batch), batch, own_caches, check)

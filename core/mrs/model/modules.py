@@ -16,6 +16,7 @@ from mrs.architecture.mixers.mla_spec import LatentAttention
 from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.moe_spec import Moe
+from mrs.architecture.mixers.parallel_mixers_spec import ParallelMixers
 from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
 from mrs.cache.cache_space import CacheBuilder
@@ -29,6 +30,7 @@ from mrs.model.mlp_and_moe import MlpAndMoeModule
 from mrs.model.model_weights import ModelWeights
 from mrs.model.moe import MoeModule
 from mrs.model.no_module import NoFeedForwardModule, NoMixerModule
+from mrs.model.parallel_mixers import ParallelMixersModule
 from mrs.model.rope import RopeTable
 from mrs.model.shared_attention import SharedAttentionModule
 from mrs.model.short_convolution import ShortConvolutionModule
@@ -58,6 +60,7 @@ _MIXERS: dict[type, Callable[[Any, ModelWeights, RopeTable | None], TokenMixer]]
     GatedDeltaNet: DeltaNetModule,
     ShortConvolution: ShortConvolutionModule,
     Mamba2: Mamba2Module,
+    ParallelMixers: ParallelMixersModule,
     NoMixer: NoMixerModule,
 }
 _FEED_FORWARDS: dict[type, Callable[[Any, ModelWeights], FeedForwardModule]] = {

@@ -19,6 +19,7 @@ from mrs.architecture.mixers.mla_spec import LatentAttention
 from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.moe_spec import Moe
+from mrs.architecture.mixers.parallel_mixers_spec import ParallelMixers
 from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
 from mrs.architecture.model_spec import ModelSpec
@@ -138,10 +139,22 @@ def _(nothing: object, shape: ForwardShape, hidden_size: int, storage_of: Storag
 
 
 module_bytes.register(Attention, attention_bytes)
+module_bytes.register(SharedAttention, shared_attention_bytes)
 module_bytes.register(LatentAttention, latent_attention_bytes)
 module_bytes.register(CrossAttention, cross_attention_bytes)
-module_bytes.register(SharedAttention, shared_attention_bytes)
 module_bytes.register(Mamba2, mamba2_bytes)
+
+
+@module_bytes.register
+def _(both: ParallelMixers, shape: ForwardShape, hidden_size: int, storage_of: StorageOf) -> int:
+    """Peak of these phases. X is the size of x (T, h).
+
+    attention  X (its scaled input) and attention
+    state      2 X (the result of attention, and the scaled input) and the state space
+    """
+    x = shape.size(hidden_size)
+    attention = x + module_bytes(both.attention, shape, hidden_size, storage_of)
+    return max(attention, 2 * x + module_bytes(both.state, shape, hidden_size, storage_of))
 
 
 @module_bytes.register
@@ -266,6 +279,8 @@ def _mixer_block_bytes(
     added = 3 * x if _is_scaled(layer) else 2 * x
     if layer.laurel is not None:
         added = laurel_bytes(layer.laurel, hidden_size, shape, storage_of)
+    return x + max(norm_bytes(shape, hidden_size), mixer, after, added)
+
 
 def _mlp_block_bytes(
     layer: Layer, hidden_size: int, shape: ForwardShape, storage_of: StorageOf
@@ -282,9 +297,8 @@ def persistent_bytes(spec: ModelSpec, shape: ForwardShape, batch: int) -> int:
     """Bytes that stay allocated between layers, for all kinds of rope in the model.
 
     per kind of rope      its table, and cosines and sines of this batch
-    return x + max(norm_bytes(shape, hidden_size), mixer, after, added)
-
     per sequence          counts of sampled tokens: 5 bytes per token of the vocabulary
+    per token, layer      its per-layer embeddings
     per token, position   ids, positions, slots and the like: 8 bytes each
     """
     ropes = {layer.mixer.rope for layer in spec.layers}
@@ -300,9 +314,9 @@ def persistent_bytes(spec: ModelSpec, shape: ForwardShape, batch: int) -> int:
 
 def head_activation_bytes(spec: ModelSpec, shape: ForwardShape, head: Storage, rows: int) -> int:
     """Peak bytes of embedding, head and sampling; the `rows` of logits are float32.
-    per token, layer      its per-layer embeddings
 
     embed    rows of the embedding and their cast; or the blocks of those rows, decoded
+    streams  several residual streams made of the embeddings, or joined
     head     the product and the logits
     softcap  the logits three times (twice without a softcap)
     sample   the logits twice, and four vectors of the vocabulary for penalties
@@ -318,7 +332,6 @@ def head_activation_bytes(spec: ModelSpec, shape: ForwardShape, head: Storage, r
         shape, spec.hidden_size, spec.vocab_size, head, bias=spec.head_bias, tokens=rows
     )
     logits = rows * spec.vocab_size * 4
-    streams  several residual streams made of the embeddings, or joined
     capped = 3 * logits if spec.logit_softcap is not None else 2 * logits
     sampling = 2 * logits + 4 * spec.vocab_size * 4
     streams = streams_bytes(spec.altup, spec.hidden_size, shape, rows)
