@@ -60,10 +60,10 @@ SHARED: tuple[Case, ...] = (
     ),
 )
 GEMMA4: tuple[Case, ...] = (
-    *SHARED,
     Case("gemma4_text", "default", {**_PLAIN, "num_hidden_layers": 6}, None),
     Case("gemma4_text", "odd", {**_SWITCHED, "hidden_size_per_layer_input": 0}, None),
     Case("gemma4_text", "experts", {**_PLAIN, **_EXPERTS}, None),
     Case("gemma4_unified_text", "default", _GEMMA, None),
     Case("gemma4_unified_text", "odd", _SWITCHED, None),
+    *SHARED,
 )

@@ -15,6 +15,7 @@ from gated_cases import AFMOE, APERTUS
 from gemma3n_cases import GEMMA3N
 from gemma4_cases import GEMMA4
 from hybrid_cases import HYBRIDS
+from kimi_cases import KIMI
 from llama4_cases import LLAMA4
 from mamba_cases import MAMBAS
 from mixture_cases import MIXTURES
@@ -248,6 +249,7 @@ CASES: tuple[Case, ...] = (
     *APERTUS,
     *AFMOE,
     *LLAMA4,
+    *KIMI,
     *GEMMA3N,
     *GEMMA4,
     *ROUTED,

@@ -25,6 +25,9 @@ KEPT_EXACT = (
     "router.weight",
     "correction_bias",
     "_coefs.weight",
+    "f_a_proj.weight",
+    "f_b_proj.weight",
+    ".b_proj.weight",
     "in_proj_ba.weight",
     "in_proj_b.weight",
     "in_proj_a.weight",
@@ -72,7 +75,7 @@ def make_reference(case: Case, folder: Path) -> Reference:
         if parameter.ndim > 1 and not name.endswith(KEPT_EXACT):
             parameter.copy_(parameter.bfloat16())
     prompt = torch.randint(config.vocab_size, (1, PROMPT_TOKENS))
-    if any(type(part).__name__.endswith(ROUTERS) for part in model.modules()):
+    if any(map(_is_router, model.modules())):
         prompt = _unambiguous_prompt(rounded)
     prompt_logits = model(prompt).logits[0]
     settings = {
@@ -113,7 +116,7 @@ def _unambiguous_prompt(model: torch.nn.Module) -> Tensor:
     Where two experts are nearly as good for one of its tokens, rounding would swap them.
     """
     prompts = torch.randint(model.config.vocab_size, (64, PROMPT_TOKENS))
-    routers = [part for part in model.modules() if type(part).__name__.endswith(ROUTERS)]
+    routers = [part for part in model.modules() if _is_router(part)]
     seen: list[tuple[Tensor, ...]] = []
     hooks = [
         router.register_forward_pre_hook(lambda _, inputs: seen.append(inputs))
@@ -134,8 +137,10 @@ def _unambiguous_prompt(model: torch.nn.Module) -> Tensor:
     return prompts[best : best + 1]
 
 
-def _randomize_vectors(model: torch.nn.Module) -> None:
-    """Norm weights and biases start as ones and zeros, which would hide a missing one.
+def _is_router(part: torch.nn.Module) -> bool:
+    name = type(part).__name__
+    return name.endswith(ROUTERS) and not name.endswith("ForgetGate")
+
 
 def _routed(results: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
     """The weights of the chosen experts, and which these are, from what a router returns."""
@@ -144,6 +149,9 @@ def _routed(results: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
     _, weights, chosen = (result.sort(-1).values for result in results)
     return weights, chosen
 
+
+def _randomize_vectors(model: torch.nn.Module) -> None:
+    """Norm weights and biases start as ones and zeros, which would hide a missing one.
 
     The biases of experts are stacked. Some matrices start as zeros, too.
     """

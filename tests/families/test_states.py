@@ -9,6 +9,7 @@ from gated_cases import AFMOE
 from gemma3n_cases import GEMMA3N
 from gemma4_cases import SHARED
 from hybrid_cases import HYBRIDS
+from kimi_cases import KIMI
 from llama4_cases import LLAMA4
 from mamba_cases import MAMBAS
 from mixture_cases import MIXTURES
@@ -20,7 +21,7 @@ from mrs.model.batch import SequenceInput, forward_batch
 from mrs.request import ModelSource, Sampling
 from support.engines import Asked, make_engine
 
-STATES = [*HYBRIDS, *DELTA_NETS, *MAMBAS]
+STATES = [*HYBRIDS, *DELTA_NETS, *MAMBAS, *KIMI]
 FALCONS = [case for case in MAMBAS if case.family == "falcon_h1"]
 #: Families whose layers have more than one new concept.
 NEW = [*SHARED, *GEMMA3N, *AFMOE, *LLAMA4]
@@ -66,7 +67,7 @@ def test_sequences_of_a_batch_do_not_mix(case, references) -> None:
 
 
 @pytest.mark.parametrize("cached", [0, 2])
-@pytest.mark.parametrize("case", [*NEW, *FALCONS], ids=lambda case: case.id)
+@pytest.mark.parametrize("case", [*NEW, *FALCONS, *KIMI], ids=lambda case: case.id)
 def test_five_replies_share_steps(case, cached: int, references) -> None:
     """Twice: the second time from the prefix cache, if there is one."""
     truth = references(case)

@@ -35,6 +35,7 @@ class Architecture(Enum):
     GraniteMoeHybrid = "granitemoehybrid"
     HunYuanDenseV1 = "hunyuan_v1_dense"
     HunYuanMoEV1 = "hunyuan_v1_moe"
+    KimiLinear = "kimi_linear"
     Lfm2 = "lfm2"
     Lfm2Moe = "lfm2_moe"
     Llama = "llama"

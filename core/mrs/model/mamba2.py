@@ -38,7 +38,7 @@ class Mamba2Module:
         config = self._config
         sizes = [config.values, config.channels, config.heads]
         projected = self._in(x)
-        parts = torch.split(projected, config.parts, dim=-1) if config.multipliers else ()
+        parts = torch.split(projected, list(config.parts), dim=-1) if config.multipliers else ()
         for part, factor in zip(parts, config.multipliers, strict=True):
             part.mul_(factor)
         gate, inner, step = torch.split(projected, sizes, dim=-1)

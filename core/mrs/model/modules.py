@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
+from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
 from mrs.architecture.mixers.mamba2_spec import Mamba2
 from mrs.architecture.mixers.mixer import FeedForward, Mixer, NoFeedForward, NoMixer
 from mrs.architecture.mixers.mla_spec import LatentAttention
@@ -23,6 +24,7 @@ from mrs.cache.cache_space import CacheBuilder
 from mrs.model.attention import AttentionModule
 from mrs.model.batch import ForwardBatch
 from mrs.model.delta_net import DeltaNetModule
+from mrs.model.kda import KimiDeltaAttentionModule
 from mrs.model.latent_attention import LatentAttentionModule
 from mrs.model.mamba2 import Mamba2Module
 from mrs.model.mlp import MlpModule
@@ -58,6 +60,7 @@ _MIXERS: dict[type, Callable[[Any, ModelWeights, RopeTable | None], TokenMixer]]
     SharedAttention: SharedAttentionModule,
     LatentAttention: LatentAttentionModule,
     GatedDeltaNet: DeltaNetModule,
+    KimiDeltaAttention: KimiDeltaAttentionModule,
     ShortConvolution: ShortConvolutionModule,
     Mamba2: Mamba2Module,
     ParallelMixers: ParallelMixersModule,

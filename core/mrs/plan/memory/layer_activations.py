@@ -13,6 +13,7 @@ from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
+from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
 from mrs.architecture.mixers.mamba2_spec import Mamba2
 from mrs.architecture.mixers.mixer import NoFeedForward, NoMixer
 from mrs.architecture.mixers.mla_spec import LatentAttention
@@ -37,6 +38,7 @@ from mrs.plan.memory.fused_activations import (
     fused_layer_bytes,
     fused_mlp_bytes,
 )
+from mrs.plan.memory.kda_activations import kda_bytes
 from mrs.plan.memory.layer_input_activations import gated_input_bytes
 from mrs.plan.memory.mamba2_activations import mamba2_bytes
 from mrs.sizes.delta_rule_workspace import chunk_bytes, native_bytes
@@ -143,6 +145,7 @@ module_bytes.register(SharedAttention, shared_attention_bytes)
 module_bytes.register(LatentAttention, latent_attention_bytes)
 module_bytes.register(CrossAttention, cross_attention_bytes)
 module_bytes.register(Mamba2, mamba2_bytes)
+module_bytes.register(KimiDeltaAttention, kda_bytes)
 
 
 @module_bytes.register
