@@ -138,10 +138,12 @@ def check_planned_bytes(loaded: Loaded) -> None:
 def cache_bytes(decoder: Decoder, chunk_tokens: int) -> list[int]:
     """Bytes that each layer allocates for one sequence of the planned tokens."""
     cache = decoder.new_cache(PLANNED_TOKENS, chunk_tokens)
-    return [
+    sizes = [
         layer.kv.nbytes if isinstance(layer, PagedKVCache) else layer.nbytes
         for layer in cache.layers
     ]
+    by_layer = decoder.stack.by_layer(sizes)
+    return [sum(each) if isinstance(each, tuple) else each for each in by_layer]
 
 
 def difference(ours: Tensor, theirs: Tensor) -> float:

@@ -228,6 +228,7 @@ def _new_empty(x: Tensor, *size: Any, **options: Any) -> Tensor:
 _REPLACED: dict[Any, Any] = {
     Tensor.new_empty: _new_empty,
     Tensor.copy_: aten.copy_.default,
+    Tensor.contiguous: lambda x: aten.clone.default(x, memory_format=torch.contiguous_format),
     Tensor.data_ptr: lambda x: 0,  # an address is no value: the host has it
     Tensor.__invert__: aten.bitwise_not.default,
     Tensor.__getitem__: _get,

@@ -24,7 +24,7 @@ _DTYPES = one_of(*(each.value for each in ModelDType), *ModelDType)
 
 
 class Which:
-    """The kinds of models: `Which.Plain(…)`, `MultimodalPlain(…)`, `Embedding(…)`, `GGUF(…)`, `Lora(…)`.
+    """The kinds of models: `Plain`, `MultimodalPlain`, `Embedding`, `GGUF` and `Lora`.
 
     Their fields and the order of these are those of the Python package mistralrs, and some more as
     keyword arguments; a field that is not supported accepts its default value only. Raises

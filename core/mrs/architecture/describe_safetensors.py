@@ -86,7 +86,8 @@ def read_safetensors(checkpoint: CheckpointHeaders, arch: str | None) -> ReadMod
     parameters = text_parameters(checkpoint, family, config, spec, names, prefix)
     removed = set(range(len(full.layers))) - set(spec.file_layer_indices)
     unused = (names["layer"].format(layer=index) for index in sorted(removed))
-    return ReadModel(spec, parameters, prefix, (*family.ignored, *unused, *others))
+    unread = spec.unused_names(names)
+    return ReadModel(spec, parameters, prefix, (*family.ignored, *unused, *unread, *others))
 
 
 def with_readout(

@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from mrs.architecture.altup import AltUp
+from mrs.architecture.laurel import Laurel
+from mrs.architecture.layer_inputs import GatedInput
 from mrs.architecture.mixers.mixer import FeedForward, Mixer, NoMixer
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.slots import Slot, norm_slot
@@ -28,8 +31,10 @@ class Layer:
     `gated`     as `pre`, with what is added multiplied by the tanh of a learned scalar
     `parallel`  x + mixer(norm(x)) + feed_forward(norm(x)), with one norm
 
-    `residual_scale` multiplies what is added. With `output_scale` a learned scalar multiplies the
-    layer's output. Without a `mixer_norm`, the mixer of a `pre` layer reads x itself.
+    `residual_scale` multiplies what is added. Without a `mixer_norm`, the mixer of a `pre` layer
+    reads x itself. With `laurel` the sum after the mixer has a low-rank term, too. After that x may
+    get a `gated_input`. With `output_scale` a learned scalar multiplies the layer's output. With
+    `altup` all this is one of several streams.
     """
 
     mixer: Mixer
@@ -39,6 +44,9 @@ class Layer:
     residual_scale: float = 1.0
     output_scale: bool = False
     mixer_norm: bool = True
+    gated_input: GatedInput | None = None
+    laurel: Laurel | None = None
+    altup: AltUp | None = None
 
     @property
     def has_pre_norms(self) -> bool:
@@ -77,5 +85,11 @@ class Layer:
         yield from self.feed_forward.slots(hidden_size)
         if self.has_post_norms:
             yield norm_slot("ffn.post_norm", hidden_size, self.norm)
+        if self.gated_input is not None:
+            yield from self.gated_input.slots(hidden_size)
+        if self.laurel is not None:
+            yield from self.laurel.slots(hidden_size)
+        if self.altup is not None:
+            yield from self.altup.layer_slots(hidden_size)
         if self.output_scale:
             yield Slot("output_scale", (1,), "vector", suffix="")

@@ -45,7 +45,8 @@ def is_capturable(spec: ModelSpec) -> bool:
     ropes = [layer.mixer.rope for layer in spec.layers]
     scalings = [rope.scaling for rope in ropes if rope is not None and rope.scaling is not None]
     return not any(scaling.depends_on_length for scaling in scalings) and all(
-        isinstance(layer.mixer, Attention | LatentAttention | NoMixer)
+        type(layer.mixer) in (Attention, LatentAttention, NoMixer)
+        and not getattr(layer.mixer, "chunk", None)
         and isinstance(layer.feed_forward, Mlp | NoFeedForward)
         for layer in spec.layers
     )

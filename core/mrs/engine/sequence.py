@@ -31,8 +31,8 @@ class SequenceRequest:
     The reply ends after one of `stop_ids`. `dry_breakers` are the tokens that end a repetition for
     the DRY penalty. With `timeout_s` the reply fails unless it is complete by then. Only sequences
     with the same `prefix_salt` (63 bits) and adapter share prefixes. With `pooling` the prompt is
-    embedded: there is no reply, and `sampling` has no effect; `token_types` then say to which of two
-    texts each token belongs. A `constraint` belongs to this request alone.
+    embedded: there is no reply, and `sampling` has no effect; `token_types` then say to which of
+    two texts each token belongs. A `constraint` belongs to this request alone.
     """
 
     prompt_ids: abc.Sequence[int]

@@ -33,7 +33,7 @@ def read(config: Config) -> ModelSpec:
     mlp = read_mlp(config, activation=config.activation("gelu_pytorch_tanh", "hidden_activation"))
     head_dim = read_heads(config)[2]
     full = read_rope(config, head_dim, default_base=1e6, layer_type="full_attention")
-    local = _local_rope(config, head_dim)
+    local = local_rope(config, head_dim)
     attention = {
         "scale": query_scale(config, LAYERS_OF_27B),
         "qk_norm": norm,
@@ -55,7 +55,8 @@ def read(config: Config) -> ModelSpec:
     )
 
 
-def _local_rope(config: Config, head_dim: int) -> Rope:
+def local_rope(config: Config, head_dim: int) -> Rope:
+    """The rope of the layers with a sliding window."""
     if "sliding_attention" in config.mapping("rope_parameters"):
         return read_rope(config, head_dim, layer_type="sliding_attention")
     return Rope(head_dim, config.number("rope_local_base_freq", 1e4))

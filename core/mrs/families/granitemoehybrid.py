@@ -35,7 +35,7 @@ def read(config: Config) -> ModelSpec:
     mamba = None
     if not all(is_attention := _attention_layers(config)):
         bias = config.flag("mamba_proj_bias", False)
-        mamba = read_mamba2(config, norm=norm, bias=bias)
+        mamba = read_mamba2(config, norm=norm, bias=bias, out_bias=bias)
     mixers: list[Mixer] = [attention if each or mamba is None else mamba for each in is_attention]
     scale = config.number("residual_multiplier", 1.0)
     layers = [Layer(mixer, feed_forward, norm, residual_scale=scale) for mixer in mixers]

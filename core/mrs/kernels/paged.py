@@ -172,6 +172,11 @@ class AttentionBatch:
         ends = self.attention_ends
         return None if ends is None else ends.to(self.block_tables.device)
 
+    @cached_property
+    def chunked(self) -> dict[int, AttentionBatch]:
+        """This batch for layers whose tokens attend to their own chunk, by size of the chunks."""
+        return {}
+
     def tiles(self, most_queries: int) -> Tiles:
         """The queries cut into tiles of `most_queries` at most; known from `query_start` alone."""
         if most_queries not in self.tile_cache:

@@ -42,6 +42,7 @@ class ForwardBatch:
     `adapter_ids`   the adapter of each sequence, None for the model without one; None for the whole
                     batch if no sequence has one.
     `token_types`   (N): to which of two texts each token belongs; None if there is one text.
+    `layer_inputs`  (N, layers, size): per-layer embeddings, if the model has them.
     """
 
     token_ids: Tensor
@@ -53,12 +54,16 @@ class ForwardBatch:
     images: tuple[ImageFeatures, ...] = ()
     adapter_ids: Sequence[int | None] | None = None
     token_types: Tensor | None = None
+    layer_inputs: Tensor | None = None
 
     def on(self, device: torch.device) -> ForwardBatch:
-        """The same batch with block tables and slots on `device`."""
-        if all(group.slot_mapping.device == device for group in self.attention):
+        """The same batch with block tables, slots and inputs of layers on `device`."""
+        inputs = self.layer_inputs
+        moved = inputs if inputs is None or inputs.device == device else inputs.to(device)
+        if moved is inputs and all(group.slot_mapping.device == device for group in self.attention):
             return self
-        return replace(self, attention=tuple(group.on(device) for group in self.attention))
+        attention = tuple(group.on(device) for group in self.attention)
+        return replace(self, attention=attention, layer_inputs=moved)
 
     @property
     def has_attention_ends(self) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -18,11 +20,14 @@ from mrs.cache.cache_space import CacheBuilder, CacheConfig, CacheSpace
 from mrs.cache.layer_cache import LayerCache
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.model.adapters import AdapterRows, adapted_weights
+from mrs.model.altup import AltUpLayer, StreamsModule
 from mrs.model.batch import ForwardBatch
 from mrs.model.cross_attention import CrossAttentionLayer
 from mrs.model.encoder_input import EncoderInputModule
 from mrs.model.fused_blocks import fuse_attention, fuse_feed_forward
 from mrs.model.fused_chain import FusedLayer, find_chains
+from mrs.model.laurel import LaurelModule
+from mrs.model.layer_inputs import GatedInputModule, LayerInputsModule
 from mrs.model.linear import Linear
 from mrs.model.model_weights import ModelWeights, NormModule
 from mrs.model.modules import build_feed_forward, build_mixer
@@ -44,10 +49,12 @@ class DecoderLayer:
     def __init__(
         self,
         layer: Layer,
+        index: int,
         weights: ModelWeights,
         rope: RopeTable | None,
         sum_of_ranks: SumOfRanks | None = None,
     ) -> None:
+        self._index = index
         self._scale = layer.residual_scale
         self._sum_of_ranks = sum_of_ranks
         self._is_parallel = layer.style == "parallel"
@@ -64,7 +71,11 @@ class DecoderLayer:
         if layer.has_post_norms:
             self._mixer_post_norm = weights.norm("mixer.post_norm", layer.norm)
             self._post_norm = weights.norm("ffn.post_norm", layer.norm)
-        self._output_scale = float(weights.vector("output_scale")) if layer.output_scale else None
+        self._gated_input = None
+        if layer.gated_input is not None:
+            self._gated_input = GatedInputModule(layer.gated_input, weights)
+        self._laurel = LaurelModule(layer.laurel, weights) if layer.laurel else None
+        self._output_scale = weights.vector("output_scale") if layer.output_scale else None
         is_whole = sum_of_ranks is None
         self._fused_mixer = fuse_attention(layer, weights, rope) if is_whole else None
         self._fused_feed_forward = fuse_feed_forward(layer, weights) if is_whole else None
@@ -82,17 +93,34 @@ class DecoderLayer:
             normed = _maybe(self._mixer_norm, x)
             mixed = self._summed(self.mixer(normed, batch, cache))
             return x + mixed + self._summed(self._feed_forward(normed))
+        x = self.compute(x, batch, cache)
+        added = self.own_input(x, batch)
+        if added is not None:
+            x = x + added
+        return x if self._output_scale is None else x.mul_(self._output_scale)
+
+    def compute(self, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor:
+        """x (N, hidden) after mixer and feed-forward module."""
         if self._has_mixer:
             x = self._mix(x, batch, cache)
         return self._transform(x) if self._has_feed_forward else x
 
+    def own_input(self, x: Tensor, batch: ForwardBatch) -> Tensor | None:
+        """What the layer's own input adds, (N, hidden), if it has one."""
+        if self._gated_input is None or batch.layer_inputs is None:
+            return None
+        return self._gated_input(x, batch.layer_inputs[:, self._index])
+
     def _mix(self, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor:
         if self._fused_mixer is not None and self._fused_mixer.supports(x):
             return self._fused_mixer(x, batch, cache)
-        out = self._summed(self.mixer(_maybe(self._mixer_norm, x), batch, cache))
+        normed = _maybe(self._mixer_norm, x)
+        out = self._summed(self.mixer(normed, batch, cache))
         if self._norms_sum:
             return _maybe(self._mixer_post_norm, out.add_(x))
         out = _maybe(self._mixer_post_norm, out)
+        if self._laurel is not None:
+            return (x + out).add_(self._laurel(normed)).mul_(math.sqrt(0.5))
         return x + out * self._scale if self._scale != 1.0 else x + out
 
     def _transform(self, x: Tensor) -> Tensor:
@@ -102,8 +130,7 @@ class DecoderLayer:
         if self._norms_sum:
             return _maybe(self._post_norm, out.add_(x))
         out = _maybe(self._post_norm, out)
-        x = x + out * self._scale if self._scale != 1.0 else x + out
-        return x if self._output_scale is None else x.mul_(self._output_scale)
+        return x + out * self._scale if self._scale != 1.0 else x + out
 
     def _summed(self, out: Tensor) -> Tensor:
         return out if self._sum_of_ranks is None else self._sum_of_ranks(out)
@@ -136,6 +163,7 @@ class LayerStack:
     ) -> None:
         self.indices = range(first, first + len(devices))
         self.devices = devices
+        self._cache_counts = [spec.layers[index].mixer.cache_count for index in self.indices]
         self._dtype = dtype
         self.rope_tables = {} if rope_tables is None else rope_tables
         self.layers = _build_layers(
@@ -149,6 +177,21 @@ class LayerStack:
         """Declare the cache of each layer."""
         for layer, device in zip(self.layers, self.devices, strict=True):
             layer.mixer.add_cache(builder, device)
+
+    @property
+    def cache_count(self) -> int:
+        """Caches of all these layers for one sequence."""
+        return sum(self._cache_counts)
+
+    def by_layer(self, caches: Sequence[Any]) -> Sequence[Any]:
+        """One entry for each layer: its cache, or a tuple of them, from those of all layers."""
+        if self.cache_count == len(self.layers):
+            return caches
+        rest = iter(caches)
+        return [
+            next(rest) if count == 1 else tuple(next(rest) for _ in range(count))
+            for count in self._cache_counts
+        ]
 
     def forward(
         self,
@@ -164,7 +207,7 @@ class LayerStack:
         """
         # A method of its own: the arguments of `__call__` would stay alive until it returns, and
         # with them the first hidden states.
-        by_layer: Sequence[Any] = list(zip(*caches, strict=True))
+        by_layer = self.by_layer(list(zip(*caches, strict=True)))
         index = 0
         while index < len(self.layers):
             check()
@@ -232,6 +275,10 @@ class Decoder:
         self._embedding = weights.matrix("embedding")
         self._norm = weights.norm("norm", spec.norm) if spec.norm else None
         self._input = EncoderInputModule(spec.input, weights) if spec.input else None
+        self._streams = StreamsModule(spec.altup, weights) if spec.altup else None
+        self._layer_inputs = None
+        if spec.layer_inputs is not None:
+            self._layer_inputs = LayerInputsModule(spec.layer_inputs, weights)
         self._head = self.readout = None
         if spec.readout is not None:
             self.readout = ReadoutModule(spec.readout, weights, self.primary_device)
@@ -326,13 +373,14 @@ class Decoder:
         (N, hidden) of all tokens after the final norm.
         """
         rows: Sequence[int] = batch.logits_rows
-        own = len(self.stack.layers)
+        own = self.stack.cache_count
         own_caches = [each.layers[:own] for each in caches]
         stack = self.stack
         if batch.adapter_ids is not None:
             stack = self._adapted_stack
             self._adapter_rows.select(batch)
-        x = stack.forward(self._embed(batch), batch, own_caches, check)
+        batch = self._with_layer_inputs(batch)
+        x = stack.forward(self._first_states(batch), batch, own_caches, check)
         if self._further is not None:
             x = self._further(x, batch, caches, rows if observe is None else range(x.shape[0]))
         for cache, (span, _) in zip(caches, batch.queries, strict=True):
@@ -345,11 +393,22 @@ class Decoder:
             x = x[rows]
         return self._logits(self._normed(x))
 
+    def _with_layer_inputs(self, batch: ForwardBatch) -> ForwardBatch:
+        if self._layer_inputs is None:
+            return batch
+        ids = batch.token_ids.to(self.primary_device)
+        return replace(batch, layer_inputs=self._layer_inputs(ids, self._embed(batch)))
+
     def _normed(self, x: Tensor) -> Tensor:
         """The final norm of x (N, hidden), on the primary device."""
         if x.device != self.primary_device:
             x = x.to(self.primary_device, self._activation_dtype(self.primary_device))
-        return _maybe(self._norm, x)
+        return _maybe(self._norm, x if self._streams is None else self._streams.join(x))
+
+    def _first_states(self, batch: ForwardBatch) -> Tensor:
+        """What the first layer reads."""
+        x = self._embed(batch)
+        return x if self._streams is None else self._streams.split(x)
 
     def _embed(self, batch: ForwardBatch) -> Tensor:
         """(N, hidden) on the primary device, with image features in place of image tokens."""
@@ -389,9 +448,9 @@ def _build_layers(
     devices: Sequence[torch.device],
     tables: RopeTables,
     sum_of_ranks: SumOfRanks | None,
-) -> list[DecoderLayer | CrossAttentionLayer]:
+) -> list[DecoderLayer | AltUpLayer | CrossAttentionLayer]:
     """The layers `indices`; those with the same rope and device share a table of cos and sin."""
-    layers: list[DecoderLayer | CrossAttentionLayer] = []
+    layers: list[DecoderLayer | AltUpLayer | CrossAttentionLayer] = []
     factors = file_factors(weights)
     for index, device in zip(indices, devices, strict=True):
         layer = spec.layers[index]
@@ -402,7 +461,8 @@ def _build_layers(
         if rope is not None and (rope, device) not in tables:
             tables[rope, device] = RopeTable(rope, device, factors)
         table = None if rope is None else tables[rope, device]
-        layers.append(DecoderLayer(layer, weights.layer(index), table, sum_of_ranks))
+        own = DecoderLayer(layer, index, weights.layer(index), table, sum_of_ranks)
+        layers.append(AltUpLayer(layer.altup, own, weights.layer(index)) if layer.altup else own)
     return layers
 
 

@@ -64,9 +64,9 @@ class ModelWeights:
 
 
 class NormModule:
-    """A normalization over the last dimension, with its weights."""
+    """A normalization over the last dimension, with its weights; only RMS norms can lack them."""
 
-    def __init__(self, norm: Norm, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, norm: Norm, weight: Tensor | None, bias: Tensor | None) -> None:
         self._norm = norm
         self._weight = weight
         self._bias = bias
@@ -74,4 +74,5 @@ class NormModule:
     def __call__(self, x: Tensor) -> Tensor:
         if self._norm.kind == "rms":
             return rms_norm(x, self._weight, self._norm.eps)
+        assert self._weight is not None
         return layer_norm(x, self._weight, self._bias, self._norm.eps)

@@ -64,6 +64,7 @@ class MoeModule:
             MlpModule(moe.expert, weights, f"ffn.experts.{expert}")
             for expert in range(moe.router.experts)
         ]
+        self._weighs_input = moe.weighs_input
         self._latent_in = self._latent_out = None
         if moe.latent is not None:
             self._latent_in = weights.linear("ffn.latent_in")
@@ -109,7 +110,7 @@ class MoeModule:
         for expert, count in zip(used.tolist(), counts.tolist(), strict=True):
             pairs = slice(start, start + count)
             rows = tokens[pairs]
-            out.index_add_(0, rows, self._experts[expert](x[rows]).mul_(pair_weights[pairs]))
+            out.index_add_(0, rows, self._weighted(expert, x[rows], pair_weights[pairs]))
             start += count
         return out
 
@@ -118,5 +119,11 @@ class MoeModule:
         out = torch.zeros_like(x)
         experts, expert_weights = indices[0].cpu().tolist(), weights[0].to(x.dtype)
         for expert, weight in sorted(zip(experts, expert_weights, strict=True), key=itemgetter(0)):
-            out += self._experts[expert](x).mul_(weight)
+            out += self._weighted(expert, x, weight)
         return out
+
+    def _weighted(self, expert: int, x: Tensor, weights: Tensor) -> Tensor:
+        """An expert's output for x (P, hidden) with its weights (P, 1), or a single one."""
+        if self._weighs_input:
+            return self._experts[expert](x * weights)
+        return self._experts[expert](x).mul_(weights)

@@ -20,6 +20,7 @@ from mrs.plan.memory.layer_activations import (
     layer_activation_bytes,
     persistent_bytes,
 )
+from mrs.plan.memory.layer_input_activations import layer_inputs_bytes
 from mrs.plan.memory.stored_weights import ModelWeightsInfo, StoredWeights
 from mrs.request import PREFILL_CHUNK_TOKENS
 from mrs.sizes.blocks import BLOCK_TOKENS, CacheSize
@@ -236,6 +237,7 @@ class ModelSizes:
                     head_activation_bytes(self.spec, shape, head, self.workload.logits_rows)
                     for shape in shapes
                 ),
+                *(layer_inputs_bytes(self.spec, shape, storage) for shape in shapes),
             ),
             persistent_bytes=max(
                 persistent_bytes(self.spec, shape, self.workload.batch) for shape in shapes
