@@ -112,9 +112,14 @@ def test_an_error_in_a_step_of_the_head_ends_the_others(model: Path, tmp_path: P
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_a_random_kill_hangs_nobody(seed: int, model: Path, tmp_path: Path) -> None:
+    """From the moment when the first process has loaded its share."""
     workers, log = Workers(tmp_path, RANKS - 1, once=True), tmp_path / "head.log"
     head = _context.Process(target=head_process, args=(model, workers.port, str(log)))
-    kill_someone(random.Random(seed), head, workers, log)
+
+    def has_met() -> bool:
+        return any("has a share" in workers.said(n) for n in range(RANKS - 1))
+
+    kill_someone(random.Random(seed), head, workers, log, has_met)
 
 
 def test_no_shared_memory_is_left_behind(model: Path, workers: Workers) -> None:
