@@ -97,8 +97,7 @@ class ModelLoader:
             return ()
         from mrs.distributed.tensor_shares import rank_plans, ranks_of
 
-        ranks = ranks_of(self.request)
-        return rank_plans(self.planner, self.plan, self.request, ranks)
+        return rank_plans(self.planner, self.plan, self.request, ranks_of(self.request))
 
     def settle(self, request: RunRequest, plan: Plan) -> None:
         """Use another request for the same model, and the plan that the planner made for it."""
@@ -135,7 +134,9 @@ class ModelLoader:
         image_loader = self._image_loader()
         suggested = suggested_sampling(self.planner.checkpoint)
         if request.cluster is not None:
-            cluster = self._cluster()
+            from mrs.distributed.gather import gather
+
+            cluster = gather(request, self.planner, self.plan, self.rank_plans)
             engine = self._cluster_engine(cluster)
             return LoadedModel(
                 request, self.plan, text, engine, image_loader, suggested, cluster=cluster
@@ -328,17 +329,6 @@ class ModelLoader:
             adapters=planner.description.adapters,
         )
         return decoder, weights
-
-    def _cluster(self) -> Cluster | SharedCluster:
-        """The other processes that the request asks for, once all have joined."""
-        asked = self.request.cluster
-        if asked is not None and asked.shares_layers:
-            from mrs.distributed.shared_cluster import SharedCluster
-
-            return SharedCluster.gather(self.request, self.planner, self.plan, self.rank_plans)
-        from mrs.distributed.cluster import Cluster
-
-        return Cluster.gather(self.request, self.planner, self.plan)
 
     def _cluster_engine(self, cluster: Cluster | SharedCluster) -> EngineLoop:
         """The engine of a model of which other processes compute a part."""

@@ -114,7 +114,7 @@ def cluster_decoder(request: RunRequest) -> Iterator[tuple[Decoder, Cluster]]:
 def shared_decoder(request: RunRequest) -> Iterator[tuple[Decoder, SharedCluster]]:
     """The share of a head, whose workers end their session afterwards."""
     loader = ModelLoader(request)
-    cluster = SharedCluster.gather(request, loader.planner, loader.plan, loader.rank_plans)
+    cluster = SharedCluster.gather(request, loader.rank_plans, loader.planner, loader.plan)
     try:
         yield cluster.decoder(), cluster
     finally:

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -184,11 +185,18 @@ def test_a_random_kill_hangs_nobody(seed: int, model: Path, tmp_path: Path) -> N
     kill_someone(random.Random(seed), head, workers, log)
 
 
-def kill_someone(chance: random.Random, head: BaseProcess, workers: Workers, log: Path) -> None:
+def kill_someone(
+    chance: random.Random,
+    head: BaseProcess,
+    workers: Workers,
+    log: Path,
+    is_ready: Callable[[], bool] = lambda: True,
+) -> None:
     """Start the head, kill or stop one of all processes, and wait for the others to end."""
     head.start()
     everyone = [head, *workers.processes]
     try:
+        wait_until(is_ready)
         time.sleep(chance.random() * 3)
         victim = chance.choice(everyone)
         os.kill(victim.pid or 0, chance.choice([signal.SIGKILL, signal.SIGSTOP]))

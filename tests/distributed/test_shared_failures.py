@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import tempfile
 import time
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from test_failures import ENDLESS, ask_forever, kill_someone
 from test_shared_exact import model_of, shared_request
 
 from mrs.distributed.failures import PeerFailed
+from mrs.distributed.shared_memory import SharedFile, memory_bytes
 from mrs.errors import ExitCode, MrsError
 from support.engines import Asked
 
@@ -112,16 +114,23 @@ def test_an_error_in_a_step_of_the_head_ends_the_others(model: Path, tmp_path: P
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_a_random_kill_hangs_nobody(seed: int, model: Path, tmp_path: Path) -> None:
+    """From the moment when the first process has loaded its share."""
     workers, log = Workers(tmp_path, RANKS - 1, once=True), tmp_path / "head.log"
     head = _context.Process(target=head_process, args=(model, workers.port, str(log)))
-    kill_someone(random.Random(seed), head, workers, log)
+
+    def has_met() -> bool:
+        return any("has a share" in workers.said(n) for n in range(RANKS - 1))
+
+    kill_someone(random.Random(seed), head, workers, log, has_met)
 
 
-def test_no_shared_memory_is_left_behind(model: Path, workers: Workers) -> None:
-    """The file has no name as soon as all processes have opened it."""
-    folder = Path("/dev/shm")
-    if not folder.is_dir():
-        pytest.skip("no file system in memory")
-    before = set(folder.glob("mrs-*"))
-    with shared_decoder(shared_request(model, workers.port, 2)):
-        assert set(folder.glob("mrs-*")) <= before
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files need a name there")
+def test_shared_memory_has_no_name() -> None:
+    """So a head that is killed while the others open it leaves nothing behind."""
+    folders = [Path("/dev/shm"), Path(tempfile.gettempdir())]
+    before = {path for folder in folders for path in folder.glob("mrs-*")}
+    file = SharedFile(2)
+    assert {path for folder in folders for path in folder.glob("mrs-*")} <= before
+    assert file.path.stat().st_size == memory_bytes(2)
+    file.remove()
+    assert not file.path.exists()

@@ -142,7 +142,7 @@ def test_all_processes_have_as_many_blocks(tmp_path: Path) -> None:
     [
         (SIZES | KINDS["llama"], 5, ["5 processes", "4 KV heads", "2 to 4"]),
         (SIZES | KINDS["llama"] | {"num_key_value_heads": 2}, 3, ["2 KV heads", "size 2"]),
-        (SIZES | KINDS["llama"] | {"num_key_value_heads": 1}, 2, ["1 KV heads", "--workers"]),
+        (SIZES | KINDS["llama"] | {"num_key_value_heads": 1}, 2, ["1 KV head ", "--workers"]),
         (SIZES | MIXED_CONFIGS["delta"] | {"head_dim": 16}, 2, ["gated delta net", "--workers"]),
         (SIZES | MIXED_CONFIGS["latent"], 2, ["latent attention", "--workers"]),
         (SIZES | {"model_type": "olmo2"}, 2, ["norm over the queries", "--workers"]),

@@ -161,17 +161,17 @@ def _axes(layer: Layer, blocks: Mapping[str, int]) -> Iterator[_Axis]:
 
 
 def _vocabulary_axis(spec: ModelSpec) -> _Axis:
-    return _Axis("rows of the vocabulary", spec.vocab_size)
+    return _Axis("vocabulary row", spec.vocab_size)
 
 
 def _head_axis(mixer: Attention, blocks: Mapping[str, int]) -> _Axis:
     """Heads of keys, each with its heads of queries, whose outputs are columns of `mixer.o`."""
     block, columns = blocks["mixer.o.weight"], mixer.heads // mixer.kv_heads * mixer.head_dim
-    return _Axis("KV heads", mixer.kv_heads, block // gcd(block, columns))
+    return _Axis("KV head", mixer.kv_heads, block // gcd(block, columns))
 
 
 def _mlp_axis(mlp: Mlp, block: int) -> _Axis:
-    return _Axis("columns of an MLP", mlp.intermediate, block)
+    return _Axis("MLP column", mlp.intermediate, block)
 
 
 def _mlps(feed_forward: FeedForward) -> Iterator[tuple[str, Mlp]]:
@@ -189,10 +189,11 @@ def _require_enough(spec: ModelSpec, blocks: Sequence[_Blocks], ranks: int) -> N
     least = min((*axes, _vocabulary_axis(spec)), key=_groups)
     if least.groups >= ranks:
         return
+    plural = "" if least.total == 1 else "s"
     groups = f" in groups of {least.unit}" if least.unit > 1 else ""
     sizes = f"use {FLAG} 2" + (f" to {least.groups}" if least.groups > 2 else "")
     raise UsageError(
-        f"{ranks} processes cannot share {least.total} {least.what}{groups}",
+        f"{ranks} processes cannot share {least.total} {least.what}{plural}{groups}",
         where=FLAG,
         hint=sizes if least.groups > 1 else _PIPELINE,
     )

@@ -28,7 +28,7 @@ class SharedCluster:
 
     @classmethod
     def gather(
-        cls, request: RunRequest, planner: Planner, plan: Plan, plans: Sequence[RankPlan]
+        cls, request: RunRequest, plans: Sequence[RankPlan], planner: Planner, plan: Plan
     ) -> SharedCluster:
         """Wait for all workers, and tell each its share: `plans` are of all ranks.
 

@@ -1,4 +1,4 @@
-"""The memory that processes of one machine share: a file without a name (no torch)."""
+"""The memory that processes of one machine share (no torch)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from mrs.units import human_bytes
 
 #: Values of a process that are exchanged at once.
 TILE_VALUES = 1 << 18
-_SHARED_MEMORY = Path("/dev/shm")
 
 
 def memory_bytes(ranks: int) -> int:
@@ -21,28 +20,34 @@ def memory_bytes(ranks: int) -> int:
 
 
 class SharedFile:
-    """A file for the memory of a group. Its name goes as soon as all processes have opened it."""
+    """A file for the memory of a group, which all processes open before it is removed.
+
+    On Linux it has no name, so that nothing is left behind when this process is killed.
+    """
 
     def __init__(self, ranks: int) -> None:
         """Raises DoesNotFit."""
-        folder = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
-        descriptor, name = tempfile.mkstemp(prefix="mrs-", dir=folder)
-        self.path = Path(name)
+        if hasattr(os, "memfd_create"):
+            self._descriptor = os.memfd_create("mrs")
+            self.path = Path(f"/proc/{os.getpid()}/fd/{self._descriptor}")
+        else:
+            self._descriptor, name = tempfile.mkstemp(prefix="mrs-")
+            self.path = Path(name)
         try:
-            _reserve(descriptor, memory_bytes(ranks))
+            _reserve(self._descriptor, memory_bytes(ranks))
         except OSError as error:
             self.remove()
             raise DoesNotFit(
                 f"there is no room for {human_bytes(memory_bytes(ranks))} of shared memory",
                 missing_bytes=memory_bytes(ranks),
-                where=f"{self.path.parent}, {error.strerror}",
+                where=error.strerror or "",
             ) from error
-        finally:
-            os.close(descriptor)
 
     def remove(self) -> None:
-        with suppress(OSError):
-            self.path.unlink()
+        os.close(self._descriptor)
+        if not hasattr(os, "memfd_create"):
+            with suppress(OSError):
+                self.path.unlink()
 
 
 def _reserve(descriptor: int, size_bytes: int) -> None:
