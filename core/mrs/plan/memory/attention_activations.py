@@ -198,8 +198,9 @@ def _attend_bytes(attention: Attention, shape: ForwardShape) -> int:
 def _attend_both_ways_bytes(attention: EncoderAttention, shape: ForwardShape) -> int:
     """Attention to all tokens of a text, in addition to queries, keys and values.
 
-    The result is there twice. With a window, T queries at a time have positions relative to S keys (two of 8 bytes), a mask
-    of booleans, that of all G heads of a key head, and the mask in the type of the activations.
+    The result is there twice. With a window, T queries at a time have positions relative to S keys
+    (two of 8 bytes), a mask of booleans, that of all G heads of a key head, and the mask in the
+    type of the activations.
     """
     query = shape.size(attention.heads * attention.head_dim)
     results = 2 * query
