@@ -79,7 +79,7 @@ def test_the_default_model_comes_first(tmp_path: Path, default: str) -> None:
         ([], "is not a JSON object"),
         ({}, "has no model"),
         ({"a": 1}, "a in .* is not a JSON object"),
-        ({"a": {"Embedding": {"model_id": "b"}}}, "no one selector that mrs knows: Embedding"),
+        ({"a": {"Speech": {"model_id": "b"}}}, "no one selector that mrs knows: Speech"),
         ({"a": {"alias": "b"}}, "no one selector that mrs knows: none"),
         ({"a": {"Plain": {}}}, "has no model_id"),
         ({"a": {"Plain": {"model_id": 3}}}, "model_id of Plain of a .* is not a text"),
