@@ -24,7 +24,6 @@ from mrs.request import Message, RunRequest, Sampling
 from mrs.text.shorten import max_prompt_tokens, newest_tokens, newest_turns
 
 if TYPE_CHECKING:
-    from mrs.architecture.readout import Readout
     from mrs.distributed.cluster import Cluster
     from mrs.distributed.shared_cluster import SharedCluster
     from mrs.embedder import Embedder, Vector
@@ -72,7 +71,8 @@ class LoadedModel:
         self._text = text
         self._image_loader = image_loader
         self._engine: EngineLoop | None = engine
-        self._readout = engine.readout
+        #: How the model makes vectors of texts; None for a model that makes replies.
+        self.readout = engine.readout
         self.pace = Pace()
 
     @property
@@ -83,11 +83,6 @@ class LoadedModel:
                 "the model is closed", where=self.plan.model.model_id, hint="load it again"
             )
         return self._engine
-
-    @property
-    def readout(self) -> Readout | None:
-        """How the model makes vectors of texts; None for a model that makes replies."""
-        return self._readout
 
     @property
     def is_closed(self) -> bool:

@@ -8,21 +8,16 @@ from typing import Any
 
 from torch import Tensor
 
+from support.sentence_models import SIZES
+
 #: Longer than the windows, and than 16 tokens for the native kernel of many queries.
 TOKENS = 70
 _SIZES: dict[str, Any] = {
+    **SIZES,
     "vocab_size": 160,
-    "hidden_size": 64,
-    "intermediate_size": 96,
     "num_hidden_layers": 3,
-    "num_attention_heads": 4,
     "max_position_embeddings": 128,
-    "initializer_range": 0.08,
     "pad_token_id": 1,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "cls_token_id": None,
-    "sep_token_id": None,
 }
 
 

@@ -197,6 +197,20 @@ def test_a_shortened_embedding_has_its_length_again(bert: Path, tmp_path: Path) 
     model.close()
 
 
+def test_any_dimensions(bert: Path, tmp_path: Path) -> None:
+    model = load(modified(bert, tmp_path, is_matryoshka=True))
+    (short,) = model.embed(["a key"], dimensions=7)
+    assert len(short.values) == 7
+    with pytest.raises(Unsupported, match="1 to 64"):
+        model.embed(["a key"], dimensions=65)
+    model.close()
+
+
+def test_a_huge_size_is_refused_at_once(bert: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotReadable):
+        load(modified(bert, tmp_path, is_matryoshka=True, hidden_size=2**61))
+
+
 @pytest.mark.parametrize(
     ("pooling", "words"),
     [
@@ -238,7 +252,14 @@ def test_pickled_modules_are_refused(bert: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "{}", '[{"type": "x.Pooling"}]', '[{"type": "a", "path": "../b"}]']
+    "text",
+    [
+        "{",
+        "{}",
+        '[{"type": "x.Pooling"}]',
+        '[{"type": "a", "path": "../b"}]',
+        json.dumps([{"type": "a", "path": ""}] * 65),
+    ],
 )
 def test_a_broken_list_of_modules_is_one_error(bert: Path, tmp_path: Path, text: str) -> None:
     folder = modified(bert, tmp_path)

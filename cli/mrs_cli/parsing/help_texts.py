@@ -33,7 +33,7 @@ EMBED_HELP = "Make embeddings of texts: mrs embed -m ID TEXT."
 EMBED_EXAMPLES = """\b
 Examples:
   mrs embed -m sentence-transformers/all-MiniLM-L6-v2 "A text" "Another one"
-  mrs embed -m google/embeddinggemma-300m --prompt-name query "Which text is it?"
+  mrs embed -m google/embeddinggemma-300m --prompt-name query "Which one?"
   mrs embed -m Qwen/Qwen3-Embedding-0.6B --file texts.txt -o embeddings.npy
 """
 

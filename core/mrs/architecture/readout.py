@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -47,7 +47,7 @@ class Readout:
     dense: tuple[Dense, ...] = ()
     normalize: bool = True
     size: int = 0
-    dimensions: tuple[int, ...] = ()
+    dimensions: tuple[int, ...] | range = ()
     is_score: bool = False
     prompts: tuple[tuple[str, str], ...] = ()
     default_prompt: str | None = None
@@ -81,16 +81,13 @@ class Readout:
 
     def check_dimensions(self, dimensions: int) -> None:
         """Raise Unsupported unless an embedding can be shortened to this size."""
-        if dimensions in (self.size, *self.dimensions):
+        if dimensions == self.size or dimensions in self.dimensions:
             return
-        known = _ranges((*self.dimensions, self.size))
+        if isinstance(self.dimensions, range):
+            known = f"1 to {self.size}"
+        else:
+            known = ", ".join(map(str, (*self.dimensions, self.size)))
         raise Unsupported(
             f"embeddings of {dimensions} values are not supported",
             hint=f"the model's config.json says {known}",
         )
-
-
-def _ranges(sizes: Sequence[int]) -> str:
-    """Sizes in words; many adjacent ones as a range."""
-    is_range = len(sizes) > 2 and sizes[-1] - sizes[0] == len(sizes) - 1
-    return f"{sizes[0]} to {sizes[-1]}" if is_range else ", ".join(map(str, sizes))

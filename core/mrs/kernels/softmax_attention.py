@@ -52,7 +52,7 @@ def attend_both_ways(
     q is (T, H, D), k and v are (T, KV, D). With a `window`, tokens attend to those that are less
     than `window` positions away; WINDOW_QUERIES of them at a time. Returns (T, H * D).
     """
-    k, v = (x.transpose(0, 1).contiguous() for x in (k, v))
+    k, v = k.transpose(0, 1), v.transpose(0, 1)
     tokens = len(q)
     if window is None or tokens <= window:
         return attend_to_all(q, k, v, scale=scale)

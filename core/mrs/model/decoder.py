@@ -388,7 +388,7 @@ class Decoder:
         if observe is not None:
             observe(self._normed(x))
         if self._head is None:
-            return x.new_empty(0)
+            return torch.empty(0)
         if len(rows) < x.shape[0]:
             x = x[rows]
         return self._logits(self._normed(x))

@@ -13,6 +13,8 @@ from mrs.source.folder import Folder, parse_json, read_json, read_text
 MODULES = "modules.json"
 SETTINGS = "config_sentence_transformers.json"
 TRANSFORMER = "sentence_bert_config.json"
+#: Bound on the number of modules; published models have up to five.
+_MOST_MODULES = 64
 _FOLDER = re.compile(r"[\w.-]*")
 _SAFETENSORS, _PICKLE = "model.safetensors", "pytorch_model.bin"
 
@@ -80,6 +82,8 @@ def _modules(folder: Folder) -> Iterator[tuple[str, str]]:
         entries = parse_json(text)
         if not isinstance(entries, list):
             raise TypeError("it is not a list")
+        if len(entries) > _MOST_MODULES:
+            raise ValueError(f"it has {len(entries)} entries")
         for entry in entries:
             kind, name = entry["type"], entry["path"]
             if not isinstance(kind, str) or not _FOLDER.fullmatch(name) or name in (".", ".."):

@@ -60,7 +60,7 @@ class TextFlags:
         list[str] | None,
         Argument(
             rich_help_panel="Prompt",
-            metavar="[TEXT]...",
+            metavar="TEXT",
             help="Texts; without any, and without --file, each line of standard input.",
         ),
     ] = None

@@ -88,12 +88,13 @@ def read_readout(files: SentenceFilesLike, hidden_size: int, where: str) -> Name
 def sized(readout: Readout, hidden_size: int, config: Config) -> Readout:
     """The readout with its sizes: those below the whole are in the model's config.json."""
     size = readout.dense[-1].rows if readout.dense else hidden_size
+    known: tuple[int, ...] | range = ()
     if config.has("matryoshka_dimensions"):
         stated = config.sequence("matryoshka_dimensions")
-    else:
-        stated = range(1, size) if config.flag("is_matryoshka", False) else ()
-    known = sorted({each for each in stated if isinstance(each, int) and 0 < each < size})
-    return replace(readout, size=size, dimensions=tuple(known))
+        known = tuple(sorted({n for n in stated if isinstance(n, int) and 0 < n < size}))
+    elif config.flag("is_matryoshka", False):
+        known = range(1, size)
+    return replace(readout, size=size, dimensions=known)
 
 
 def read_classifier(

@@ -230,21 +230,21 @@ def _attend_bytes(attention: Attention, shape: ForwardShape) -> int:
 def _attend_both_ways_bytes(attention: EncoderAttention, shape: ForwardShape) -> int:
     """Attention to all tokens of a text, in addition to queries, keys and values.
 
-    Keys and values are copied, so that those of a head are adjacent; the result is there twice.
-    With a window, T queries at a time have positions relative to S keys (two of 8 bytes), a mask
-    of booleans, that of all G heads of a key head, and the mask in the type of the activations.
+    The result is there twice. With a window, T queries at a time have positions relative to S keys
+    (two of 8 bytes), a mask of booleans, that of all G heads of a key head, and the mask in the
+    type of the activations.
     """
     query = shape.size(attention.heads * attention.head_dim)
-    copies = 2 * shape.size(attention.kv_heads * attention.head_dim) + 2 * query
+    results = 2 * query
     if attention.window is None or shape.tokens <= attention.window:
         if shape.native and is_native(attention.head_dim):
-            return copies + 8 * shape.tokens + score_bytes(attention, shape)
-        return copies + query + kernel_bytes(attention, shape)
+            return results + 8 * shape.tokens + score_bytes(attention, shape)
+        return results + query + kernel_bytes(attention, shape)
     tile = min(WINDOW_QUERIES, shape.tokens)
     pairs = tile * min(shape.tokens, tile + 2 * (attention.window - 1))
     group = attention.heads // attention.kv_heads
     masks = max(2 * 8 * pairs + pairs, (1 + shape.activation.block_bytes) * group * pairs)
-    return copies + query + masks + kernel_bytes(attention, shape)
+    return results + query + masks + kernel_bytes(attention, shape)
 
 
 def score_bytes(attention: Attention, shape: ForwardShape) -> int:
