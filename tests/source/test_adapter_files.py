@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -16,7 +17,9 @@ from mrs.adapters import add_adapters
 from mrs.architecture.describe import describe
 from mrs.errors import MrsError, NotReadable, Unsupported, UsageError
 from mrs.request import AdapterRequest, ClusterRequest, ModelSource, RunRequest
-from mrs.source.find import open_checkpoint
+from mrs.source.find import fetch, open_checkpoint
+from mrs.source.weights import Weights
+from support.hub_server import HubServer
 from support.lora_files import Adapter
 from support.model_files import DEMO
 
@@ -187,3 +190,21 @@ def test_names_of_older_files(folder: Path) -> None:
     renamed = {name.replace(".weight", ".default.weight"): each for name, each in tensors.items()}
     save_file(renamed, folder / WEIGHTS)
     bind(folder)
+
+
+def test_an_adapter_of_the_hub(hub: HubServer, folder: Path) -> None:
+    """It is planned by its headers, and downloaded with the model."""
+    names = ("adapter_config.json", WEIGHTS)
+    hub.add("someone/adapter", {name: (folder / name).read_bytes() for name in names})
+    checkpoint, description = bind(Path("someone/adapter"))
+    assert not checkpoint.is_local
+    assert checkpoint.files[-1].size_bytes == (folder / WEIGHTS).stat().st_size
+    fetched = fetch(checkpoint)
+    assert fetched.is_local
+    (update, *_) = next(each.updates for each in description.parameters if each.updates)
+    info = fetched.tensors[update.down[0].tensor]
+    found = np.empty(info.shape, np.float32)
+    with Weights(fetched) as weights:
+        weights.read_into(found.data.cast("B"), info)
+    name = info.name.partition(": ")[2]
+    np.testing.assert_array_equal(found, load_file(folder / WEIGHTS)[name].numpy())
