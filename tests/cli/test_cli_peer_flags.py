@@ -110,10 +110,8 @@ REFUSED = [
     ("--mcp-config x plain -m demo", "the client runs them"),
     ("--truncate-sequence plain -m demo", "truncate_sequence=True"),
     ("plain -m demo --matformer-config-path x", "load a checkpoint"),
-    ("lora -m demo", "add -a ID"),
     ("lora-gguf -m demo -a x -o order.json", "leave it out"),
     ("run -m demo --legacy-lora x", "mrs lora -m ID -a ADAPTER"),
-    ("run -m demo --lora x", "give NAME=ID"),
     ("x-lora -m demo -x y", "mrs lora -m ID -a ADAPTER"),
     ("x-lora-gguf -m demo", "mrs lora -m ID -a ADAPTER"),
     ("ggml -m demo", "convert"),
@@ -169,6 +167,16 @@ def test_a_row_that_is_refused_by_name(run_mrs, line: str, way_out: str) -> None
     assert ran.err.startswith("mrs: error: ")
     assert way_out in ran.err
     assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "way_out"),
+    [("lora -m demo", "add -a ID"), ("run -m demo --lora x", "give NAME=ID")],
+)
+def test_an_adapter_without_its_id(run_mrs, line: str, way_out: str) -> None:
+    ran = run_mrs(*line.split(), stdin="hello\n")
+    assert (ran.code, ran.models) == (2, [])
+    assert way_out in ran.err
 
 
 def test_what_is_refused_is_not_offered() -> None:

@@ -22,6 +22,7 @@ from case import Case
 from gguf_files import write_gguf
 from running import TOLERANCE, Loaded, check_planned_bytes, difference, load
 
+from mrs.plan.report.conversions import conversion_text
 from mrs.request import AdapterRequest, ModelSource
 from support.lora_files import Adapter
 
@@ -61,11 +62,15 @@ def test_a_merged_adapter_is_part_of_the_weights(
     base: Any, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     model = base(LLAMA)
-    loaded = check_merged(model, tmp_path, Adapter(model.weights, ALL, settings=settings))
+    adapter = Adapter(model.weights, ALL, settings=settings)
+    loaded = check_merged(model, tmp_path, adapter)
     check_planned_bytes(loaded)
     (plain,) = load(source(model.folder)).plan.breakdowns
     (terms,) = loaded.plan.breakdowns
     assert terms.weight_bytes == plain.weight_bytes
+    in_file = sum(tensor.nbytes for tensor in adapter.tensors.values())
+    assert loaded.plan.model.merged_bytes == in_file
+    assert "of adapters are added to the weights" in conversion_text(loaded.plan)
 
 
 @pytest.mark.parametrize("case", OTHERS, ids=lambda case: case.id)

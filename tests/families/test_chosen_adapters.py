@@ -76,12 +76,18 @@ def test_three_adapters_in_one_batch(base: Any, tmp_path: Path) -> None:
     assert difference(first, plain) > 100 * TOLERANCE
 
 
-def test_they_have_the_planned_bytes(base: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("isq", [None, "q8_0"])
+def test_they_have_the_planned_bytes(
+    base: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, isq: str | None
+) -> None:
+    """Weights, and activations of a batch in which all sequences have the largest adapter."""
     model = base(LLAMA)
     adapters = three(model)
-    loaded = with_three(model, tmp_path, adapters)
+    loaded = with_three(model, tmp_path, adapters, isq=isq)
+    plain_load = load(source(model.folder), isq=isq)
+    monkeypatch.setattr("mrs.model.batch._adapter_ids", lambda inputs: [2] * len(inputs))
     check_planned_bytes(loaded)
-    (terms,), (plain,) = loaded.plan.breakdowns, load(source(model.folder)).plan.breakdowns
+    (terms,), (plain,) = loaded.plan.breakdowns, plain_load.plan.breakdowns
     in_files = sum(tensor.nbytes for adapter in adapters for tensor in adapter.tensors.values())
     assert terms.weight_bytes == plain.weight_bytes + in_files
     assert loaded.weights.bytes_by_device() == {CPU: terms.weight_bytes}

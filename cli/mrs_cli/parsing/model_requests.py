@@ -34,7 +34,6 @@ from mrs_cli.parsing.flags.paged_flags import PagedFlags
 from mrs_cli.parsing.flags.planning_flags import ImageFlags, PlanningFlags
 from mrs_cli.parsing.flags.sampling_flags import SamplingFlags
 from mrs_cli.parsing.grammar_flags import read_grammar
-from mrs_cli.parsing.refusals import ORDER
 from mrs_cli.parsing.setting_kinds import BiasesSetting
 
 
@@ -157,8 +156,6 @@ def lora_gguf_request(
     flags: GlobalFlags, model: LoraGgufFlags, planning: PlanningFlags
 ) -> RunRequest:
     """The request of `lora-gguf`."""
-    if model.order is not None:
-        raise UsageError(f"--order {model.order} is not needed", hint=ORDER)
     return _with_merged(gguf_request(flags, model, planning), model.adapters)
 
 

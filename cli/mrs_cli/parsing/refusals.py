@@ -6,8 +6,7 @@ _TOOLS = "give tools in the requests to the server; the client runs them"
 _GGML = "convert the file to GGUF with llama.cpp's convert_llama_ggml_to_gguf.py"
 _MERGED = "mrs lora -m ID -a ADAPTER adds it to the weights"
 _XLORA = "load one of its adapters: mrs lora -m ID -a ADAPTER"
-#: Files that name the layers of adapters.
-ORDER = "leave it out: the tensors of an adapter name its layers"
+_ORDER = "leave it out: the tensors of an adapter name its layers"
 _SLICE = "load a checkpoint of that size"
 _SEARCH = "let the client search, and put what it found into the messages"
 _TOML = "give its settings as flags: mrs -m ID --isq q4k"
@@ -27,15 +26,16 @@ FLAGS = {
         ("--agent", "--enable-code-execution", "--enable-shell", "--skills-dir"), _TOOLS
     ),
     **dict.fromkeys(("--agent-permission", "--sandbox"), _TOOLS),
-    **dict.fromkeys(("--legacy-lora", "--adapter-model-id", "--adapters-model-id"), _MERGED),
-    **dict.fromkeys(("--legacy-lora-order", "--order"), ORDER),
+    "--legacy-lora": _MERGED,
+    **dict.fromkeys(("--legacy-lora-order", "--order"), _ORDER),
     **dict.fromkeys(("-x", "--xlora", "--xlora-order", "--xlora-model-id"), _XLORA),
     "--tgt-non-granular-index": _XLORA,
     **dict.fromkeys(("--matformer-config-path", "--matformer-slice-name"), _SLICE),
     "--gqa": _GGML,
     **dict.fromkeys(("--mtp", "--mtp-model", "--mtp-n-predict"), _DRAFT),
     **dict.fromkeys(("-w", "--write-uqff", "--from-uqff"), _UQFF),
-    **dict.fromkeys(("-o", "--organization", "--isq-organization"), _TOPOLOGY),
+    **dict.fromkeys(("--organization", "--isq-organization"), _TOPOLOGY),
+    "-o": f"as --organization: {_TOPOLOGY}; as --order: {_ORDER}",
     **dict.fromkeys(("--imatrix", "--calibration-file"), "use a GGUF file that was made with it"),
     "--truncate-sequence": "the Python API has truncate_sequence=True",
     "--profile": "mrs tune finds the best quality that fits; --strategy fastest is for speed",

@@ -151,7 +151,6 @@ class LoraGgufFlags(GgufFlags):
             "-a", "--adapters-model-id", "--adapter-model-id", metavar="ID", help=_ADAPTER_HELP
         ),
     ] = None
-    order: Annotated[str | None, model_option("-o", "--order", hidden=True)] = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
