@@ -46,7 +46,9 @@ class DecoderLayer:
         if layer.has_post_norms:
             self._mixer_post_norm = weights.norm("mixer.post_norm", layer.norm)
             self._post_norm = weights.norm("ffn.post_norm", layer.norm)
-        self._output_scale = float(weights.vector("output_scale")) if layer.output_scale else None
+        self._output_scale = None
+        if layer.output_scale:
+            self._output_scale = float(weights.vector("output_scale").cpu())
         self._fused_mixer = fuse_attention(layer, weights, rope)
         self._fused_feed_forward = fuse_feed_forward(layer, weights)
 
