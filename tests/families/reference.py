@@ -65,7 +65,7 @@ class Reference:
 def make_reference(case: Case, folder: Path) -> Reference:
     torch.manual_seed(sum(map(ord, case.id)))
     config = transformers.AutoConfig.for_model(case.family, **case.config)
-    model = _new_model(case, config)
+    model = new_model(case, config)
     model = model.float().eval()
     _randomize_vectors(model)
     model.save_pretrained(folder)
@@ -104,7 +104,7 @@ def make_reference(case: Case, folder: Path) -> Reference:
     )
 
 
-def _new_model(case: Case, config: transformers.PreTrainedConfig) -> Any:
+def new_model(case: Case, config: transformers.PreTrainedConfig) -> Any:
     if case.family in OTHER_CLASSES:
         return OTHER_CLASSES[case.family]._from_config(config, attn_implementation="eager")
     return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
