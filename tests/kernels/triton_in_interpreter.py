@@ -91,9 +91,11 @@ def test_survives_extreme_blocks(name: str, half: int, repeats: int) -> None:
     result = in_planes(name, blocks).matmul(x).double()
     assert result.isfinite().all()
     # Where weights cancel, errors are measured against what was added up. Tiles cut weights off
-    # where halves end.
+    # where halves end, and only scales that are no halves can make smaller ones.
     error = (result - x.double() @ values.T).abs()
     allowed = 2e-3 * (x.abs().double() @ values.abs().T) + 1e-30
+    if repeats > 1 and name.startswith(("MXFP4", "INT", "FP8")):
+        allowed += 2**-24 * x.abs().double().sum(1, keepdim=True)
     exact = repeats == 1 or values.abs().amax(1) <= 65504
     assert (error <= allowed)[:, exact].all()
 

@@ -251,7 +251,8 @@ def matmul_many_tokens(
 
     x is float16. A program computes TOKENS * ROWS results and decodes 32 words, 256 columns, of
     its rows at a time, to float16 too. The weights of all known models are in the range of
-    float16; larger ones are clamped. Programs that read the same weights have adjacent ids.
+    float16; larger ones are clamped, and those below 2**-24 are zero. Programs that read the same
+    weights have adjacent ids.
     """
     words = 4 * quads
     element_columns = 32 if LAYOUT.scale_bits > 0 else words
