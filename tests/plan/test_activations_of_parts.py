@@ -24,6 +24,15 @@ _NEXT: dict[str, Any] = {
     "linear_key_head_dim": 32,
     "linear_value_head_dim": 32,
 }
+_CHANNEL_DECAYS: dict[str, Any] = {
+    "model_type": "kimi_linear",
+    "layer_types": ["linear_attention", "linear_attention"],
+    "linear_num_heads": 8,
+    "linear_head_dim": 32,
+    "num_experts": 8,
+    "num_experts_per_token": 2,
+    "mlp_layer_types": ["dense", "dense"],
+}
 MODELS: dict[str, dict[str, Any]] = {
     "mixture": {"model_type": "mixtral", "num_local_experts": 4},
     "shared expert": {
@@ -56,6 +65,17 @@ MODELS: dict[str, dict[str, Any]] = {
         "linear_value_head_dim": 64,
     },
     "gated attention": {**_NEXT, "layer_types": ["full_attention", "full_attention"]},
+    "output gate": {**_EXPERTS, "model_type": "afmoe", "head_dim": 32, "num_dense_layers": 2},
+    "xielu": {"model_type": "apertus"},
+    "streams": {
+        "model_type": "gemma3n_text",
+        "head_dim": 32,
+        "layer_types": ["full_attention", "full_attention"],
+        "num_kv_shared_layers": 0,
+        "hidden_size_per_layer_input": 128,
+        "vocab_size_per_layer_input": 256,
+        "activation_sparsity_pattern": [0.9, 0.0],
+    },
 }
 
 
@@ -91,3 +111,11 @@ def test_sinks_and_clamps(tmp_path: Path, path: str, isq: str | None) -> None:
     GptOssForCausalLM(config).to(torch.bfloat16).save_pretrained(tmp_path)
     measured, bound = measured_and_predicted(tmp_path, "bf16", isq=isq)
     assert measured <= bound <= 1.15 * measured
+
+
+@pytest.mark.parametrize(("dtype", "isq"), [("f32", None), ("bf16", None), ("bf16", "q4k")])
+def test_channel_decays(tmp_path: Path, path: str, dtype: str, isq: str | None) -> None:
+    """The bound is a little wider: the workspace of torch's products is counted with blocks."""
+    folder = write_model(tmp_path, {**BASE, **_CHANNEL_DECAYS}, "BF16" if isq else "F32")
+    measured, bound = measured_and_predicted(folder, dtype, isq=isq)
+    assert measured <= bound <= 1.2 * measured
