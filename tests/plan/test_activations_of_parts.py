@@ -113,9 +113,8 @@ def test_sinks_and_clamps(tmp_path: Path, path: str, isq: str | None) -> None:
     assert measured <= bound <= 1.15 * measured
 
 
-@pytest.mark.parametrize(("dtype", "isq"), [("f32", None), ("bf16", None), ("bf16", "q4k")])
-def test_channel_decays(tmp_path: Path, path: str, dtype: str, isq: str | None) -> None:
-    """The bound is a little wider: the workspace of torch's products is counted with blocks."""
-    folder = write_model(tmp_path, {**BASE, **_CHANNEL_DECAYS}, "BF16" if isq else "F32")
-    measured, bound = measured_and_predicted(folder, dtype, isq=isq)
-    assert measured <= bound <= 1.2 * measured
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_channel_decays(tmp_path: Path, path: str, dtype: str) -> None:
+    folder = write_model(tmp_path, {**BASE, **_CHANNEL_DECAYS})
+    measured, bound = measured_and_predicted(folder, dtype)
+    assert measured <= bound <= 1.15 * measured

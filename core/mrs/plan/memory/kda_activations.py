@@ -18,7 +18,7 @@ def kda_bytes(
     delta     3 v, 2 V, 4 V of one sequence, and one chunk
     norm      V, and the norm
     gate      2 V (the result and its norm), the gate in both types and its products
-    project   3 V (norm, gate, their product), 2 v (as measured), and the output projection
+    project   3 V (norm, gate, their product), v, and the output projection
     """
     one, size = shape.of_one_sequence(), kda.values
     values, wide, own = shape.size(size), 4 * shape.tokens * size, 4 * one.tokens * size
@@ -35,5 +35,5 @@ def kda_bytes(
         throughout + 4 * own + chunk_bytes(one.tokens, kda.heads, kda.head_dim),
         wide + norm_bytes(shape, size) + values,
         2 * wide + shape.size(kda.head_dim) + gate + wide,
-        3 * wide + 2 * values + projection,
+        3 * wide + values + projection,
     )
