@@ -150,6 +150,34 @@ MIXED_CONFIGS: dict[str, dict[str, Any]] = {
     "exact gelu": {"model_type": "gemma3_text", "hidden_activation": "gelu"},
     "parallel": {"model_type": "phi", "num_key_value_heads": 4, "hidden_act": "gelu_new"},
     "layer norm": {"model_type": "starcoder2"},
+    "shared keys": {
+        "model_type": "gemma4_text",
+        "global_head_dim": 32,
+        "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+        "sliding_window": WINDOW,
+        "num_kv_shared_layers": 1,
+        "hidden_size_per_layer_input": 32,
+        "vocab_size_per_layer_input": VOCABULARY,
+    },
+    "streams": {
+        "model_type": "gemma3n_text",
+        "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+        "sliding_window": WINDOW,
+        "num_kv_shared_layers": 0,
+        "hidden_size_per_layer_input": 32,
+        "vocab_size_per_layer_input": VOCABULARY,
+        "laurel_rank": 32,
+        "activation_sparsity_pattern": [0.9, 0.0, 0.0],
+    },
+    "chunks": {
+        "model_type": "llama4_text",
+        "attention_chunk_size": 64,
+        "intermediate_size_mlp": 96,
+        "num_local_experts": 4,
+        "floor_scale": 8,
+        "no_rope_layers": [1, 0, 1],
+    },
+    "learned activation": {"model_type": "apertus"},
 }
 
 

@@ -18,6 +18,7 @@ from mrs.architecture.readers.layer_reader import (
     read_norm,
 )
 from mrs.architecture.readers.mamba2_reader import read_mamba2
+from mrs.families.granitemoehybrid import MAMBA_NAMES
 
 
 def read(config: Config) -> ModelSpec:
@@ -78,13 +79,7 @@ FAMILY = Family(
     },
     safetensors={
         "norm": "model.final_layernorm",
-        "mixer.in": "mamba.in_proj",
-        "mixer.conv": "mamba.conv1d",
-        "mixer.step_bias": "mamba.dt_bias",
-        "mixer.decay": "mamba.A_log",
-        "mixer.skip": "mamba.D",
-        "mixer.head_norm": "mamba.norm",
-        "mixer.out": "mamba.out_proj",
+        **MAMBA_NAMES,
         "ffn.norm": "pre_ff_layernorm",
         "ffn.gate": "feed_forward.gate_proj",
         "ffn.up": "feed_forward.up_proj",

@@ -69,6 +69,16 @@ def _read_feed_forward(config: Config) -> FeedForward:
     return Moe(read_router(config, norm_topk_prob=True), expert, shared=shared)
 
 
+MAMBA_NAMES = {
+    "mixer.in": "mamba.in_proj",
+    "mixer.conv": "mamba.conv1d",
+    "mixer.step_bias": "mamba.dt_bias",
+    "mixer.decay": "mamba.A_log",
+    "mixer.skip": "mamba.D",
+    "mixer.head_norm": "mamba.norm",
+    "mixer.out": "mamba.out_proj",
+}
+
 FAMILY = Family(
     "granitemoehybrid",
     read,
@@ -80,13 +90,7 @@ FAMILY = Family(
         "mamba_d_state": 256,
     },
     safetensors={
-        "mixer.in": "mamba.in_proj",
-        "mixer.conv": "mamba.conv1d",
-        "mixer.step_bias": "mamba.dt_bias",
-        "mixer.decay": "mamba.A_log",
-        "mixer.skip": "mamba.D",
-        "mixer.head_norm": "mamba.norm",
-        "mixer.out": "mamba.out_proj",
+        **MAMBA_NAMES,
         "ffn.gate_up": "shared_mlp.input_linear",
         "ffn.down": "shared_mlp.output_linear",
         "ffn.shared.gate_up": "shared_mlp.input_linear",

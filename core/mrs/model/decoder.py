@@ -114,13 +114,14 @@ class DecoderLayer:
     def _mix(self, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor:
         if self._fused_mixer is not None and self._fused_mixer.supports(x):
             return self._fused_mixer(x, batch, cache)
-        normed = _maybe(self._mixer_norm, x)
-        out = self._summed(self.mixer(normed, batch, cache))
+        if self._laurel is not None:
+            normed = _maybe(self._mixer_norm, x)
+            out = _maybe(self._mixer_post_norm, self.mixer(normed, batch, cache))
+            return (x + out).add_(self._laurel(normed)).mul_(math.sqrt(0.5))
+        out = self._summed(self.mixer(_maybe(self._mixer_norm, x), batch, cache))
         if self._norms_sum:
             return _maybe(self._mixer_post_norm, out.add_(x))
         out = _maybe(self._mixer_post_norm, out)
-        if self._laurel is not None:
-            return (x + out).add_(self._laurel(normed)).mul_(math.sqrt(0.5))
         return x + out * self._scale if self._scale != 1.0 else x + out
 
     def _transform(self, x: Tensor) -> Tensor:

@@ -44,6 +44,20 @@ class KimiDeltaAttentionModule:
         self, x: Tensor, batch: ForwardBatch, cache: Sequence[RecurrentStateCache]
     ) -> Tensor:
         """x (N, hidden) to (N, hidden); updates the states of the sequences."""
+        out = self._head_norm(self._attend(x, batch, cache)).flatten(1)
+        gate = self._gate_out(self._gate_in(x)).float()
+        return self._out(gated("sigmoid", gate, out).to(x.dtype))
+
+    def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
+        config = self._config
+        recent = (3 * config.values, config.kernel_tokens - 1)
+        state = (config.heads, config.head_dim, config.head_dim)
+        builder.add(lambda: RecurrentStateCache(recent, state, device=device))
+
+    def _attend(
+        self, x: Tensor, batch: ForwardBatch, cache: Sequence[RecurrentStateCache]
+    ) -> Tensor:
+        """x (N, hidden) to the output of each head (N, H, D) in float32."""
         config = self._config
         qkv = [project(x) for project in self._projections]
         beta = activated("sigmoid", linear(x, self._beta))  # (N, H)
@@ -53,14 +67,7 @@ class KimiDeltaAttentionModule:
             recent, state = each.tensors
             q, k, v = self._convolved([part[rows] for part in qkv], recent)
             out[rows] = channel_delta_rule(q, k, v, log_decay[rows], beta[rows], state)
-        gate = self._gate_out(self._gate_in(x)).float()
-        return self._out(gated("sigmoid", gate, self._head_norm(out).flatten(1)).to(x.dtype))
-
-    def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
-        config = self._config
-        recent = (3 * config.values, config.kernel_tokens - 1)
-        state = (config.heads, config.head_dim, config.head_dim)
-        builder.add(lambda: RecurrentStateCache(recent, state, device=device))
+        return out
 
     def _log_decay(self, x: Tensor) -> Tensor:
         """x (N, hidden) to the logarithms of the decays (N, H, D)."""

@@ -66,7 +66,7 @@ def _mlp_bytes(
 
     up        gate(x), if gated, and up_proj
     activate  2 I (native kernels overwrite the gate), 3 I in torch; 3 I and 7 I if clamped;
-              5 I for xIELU
+              4 I and a mask for xIELU
     down      the product of both and down_proj
     """
     intermediate = shape.size(mlp.intermediate)
@@ -77,7 +77,9 @@ def _mlp_bytes(
         shape, mlp.intermediate, hidden_size, storage_of(f"{slot}.down"), bias=mlp.bias
     )
     if not mlp.gated:
-        activated = (5 if mlp.activation == "xielu" else 2) * intermediate
+        activated = 2 * intermediate
+        if mlp.activation == "xielu":
+            activated = 4 * intermediate + shape.tokens * mlp.intermediate
         return max(into, activated, intermediate + out)
     activated = (2 if shape.native else 3) * intermediate
     if mlp.activation == "clamped_swiglu":
