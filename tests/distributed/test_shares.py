@@ -23,6 +23,9 @@ from support.model_files import DEMO, LLAMA_70B, write_headers
 from support.tiny_decoders import MIXED_CONFIGS
 
 
+GEMMA3N = {"model_type": "gemma3n_text", "num_kv_shared_layers": 0}
+
+
 def shapes(plan: RankPlan) -> dict[str, tuple[int, ...]]:
     return {each.name: each.shape for each in plan.planner.description.parameters}
 
@@ -146,6 +149,7 @@ def test_all_processes_have_as_many_blocks(tmp_path: Path) -> None:
         (SIZES | MIXED_CONFIGS["delta"] | {"head_dim": 16}, 2, ["gated delta net", "--workers"]),
         (SIZES | MIXED_CONFIGS["latent"], 2, ["latent attention", "--workers"]),
         (SIZES | {"model_type": "olmo2"}, 2, ["norm over the queries", "--workers"]),
+        (SIZES | GEMMA3N, 2, ["inputs or streams", "leave out --tensor"]),
     ],
 )
 def test_what_cannot_be_shared_is_named(

@@ -111,6 +111,11 @@ def _require_shareable(spec: ModelSpec) -> None:
         raise _refused("an embedding with more rows than the head")
     for layer in spec.layers:
         mixer, feed_forward = layer.mixer, layer.feed_forward
+        if layer.gated_input or layer.laurel or layer.altup:
+            what = "layers with inputs or streams of their own"
+            raise Unsupported(f"{what} cannot be in several processes", hint=f"leave out {FLAG}")
+        if isinstance(feed_forward, Mlp) and feed_forward.cutoff is not None:
+            raise _refused("an MLP with a sparse gate")
         if not isinstance(mixer, Attention):
             raise _refused(_name(mixer))
         if mixer.qk_norm_whole:
