@@ -352,8 +352,7 @@ class ModelLoader:
 
 
 def _learn_speed_of(profile: ProfileResult, plan: Plan) -> None:
-    from mrs.loaded_model import learn_speed
-    from mrs.plan.speed.learnt import Pace
+    from mrs.plan.speed.learnt import Pace, learn_speed
 
     pace = Pace()
     pace.add_step(1 / profile.decode_tokens_per_s if profile.decode_tokens_per_s else math.inf)

@@ -14,7 +14,8 @@ from torch import Tensor
 from mrs.distributed.model_part import one_device_plan
 from mrs.distributed.shared_decoder import SharedDecoder
 from mrs.distributed.tensor_shares import RankPlan, load_share, rank_plans
-from mrs.model.decoder import Decoder, DecoderLayer
+from mrs.model.decoder import Decoder
+from mrs.model.decoder_layer import DecoderLayer
 from mrs.model_loader import ModelLoader
 from mrs.request import RunRequest
 

@@ -22,7 +22,6 @@ from mrs.source.weights import Weights
 from support.model_files import DEMO, LLAMA_70B, write_headers
 from support.tiny_decoders import MIXED_CONFIGS
 
-
 GEMMA3N = {"model_type": "gemma3n_text", "num_kv_shared_layers": 0}
 
 

@@ -83,7 +83,7 @@ def _load_layers(
 
     from mrs.distributed.stage import Stage
     from mrs.load.tensor_reader import TORCH_DTYPES
-    from mrs.model.decoder import LayerStack
+    from mrs.model.layer_stack import LayerStack
 
     weights, spec = load_part(planner, plan, parameters), planner.description.spec
     devices = [torch.device(plan.devices[0].torch_device)] * (assignment.end - assignment.first)

@@ -2,228 +2,30 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.cross_attention_spec import CrossAttention
-from mrs.architecture.mixers.mixer import NoFeedForward, NoMixer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Rope, RopeScaling
+from mrs.architecture.norm_rope import RopeScaling
 from mrs.architecture.unmerged_adapter import UnmergedAdapter
 from mrs.cache.cache_space import CacheBuilder, CacheConfig, CacheSpace
-from mrs.cache.layer_cache import LayerCache
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.model.adapters import AdapterRows, adapted_weights
-from mrs.model.altup import AltUpLayer, StreamsModule
+from mrs.model.altup import StreamsModule
 from mrs.model.batch import ForwardBatch
-from mrs.model.cross_attention import CrossAttentionLayer
+from mrs.model.decoder_layer import SumOfRanks, maybe_norm
 from mrs.model.encoder_input import EncoderInputModule
-from mrs.model.fused_blocks import fuse_attention, fuse_feed_forward
-from mrs.model.fused_chain import FusedLayer, find_chains
-from mrs.model.laurel import LaurelModule
-from mrs.model.layer_inputs import GatedInputModule, LayerInputsModule
+from mrs.model.layer_inputs import LayerInputsModule
+from mrs.model.layer_stack import LayerStack, activation_dtype
 from mrs.model.linear import Linear
-from mrs.model.model_weights import ModelWeights, NormModule
-from mrs.model.modules import build_feed_forward, build_mixer
+from mrs.model.model_weights import ModelWeights
 from mrs.model.readout import ReadoutModule
-from mrs.model.rope import RopeTable, file_factors
 from mrs.model.vision.vision_module import VisionModule
 from mrs.sizes.blocks import CacheSize
-
-#: Adds up the outputs (N, hidden) of the same module in several processes.
-SumOfRanks = Callable[[Tensor], Tensor]
-
-
-class DecoderLayer:
-    """Token mixer and feed-forward block, of any style but `gated`.
-
-    If several processes share its weights, `sum_of_ranks` adds up what each computes.
-    """
-
-    def __init__(
-        self,
-        layer: Layer,
-        index: int,
-        weights: ModelWeights,
-        rope: RopeTable | None,
-        sum_of_ranks: SumOfRanks | None = None,
-    ) -> None:
-        self._index = index
-        self._scale = layer.residual_scale
-        self._sum_of_ranks = sum_of_ranks
-        self._is_parallel = layer.style == "parallel"
-        self._norms_sum = layer.style == "post_sum"
-        self.mixer = build_mixer(layer.mixer, weights, rope)
-        self._feed_forward = build_feed_forward(layer.feed_forward, weights)
-        self._mixer_norm = self._norm = self._mixer_post_norm = self._post_norm = None
-        self._has_mixer = not isinstance(layer.mixer, NoMixer)
-        self._has_feed_forward = not isinstance(layer.feed_forward, NoFeedForward)
-        if layer.has_mixer_norm:
-            self._mixer_norm = weights.norm("mixer.norm", layer.norm)
-        if layer.has_feed_forward_norm:
-            self._norm = weights.norm("ffn.norm", layer.norm)
-        if layer.has_post_norms:
-            self._mixer_post_norm = weights.norm("mixer.post_norm", layer.norm)
-            self._post_norm = weights.norm("ffn.post_norm", layer.norm)
-        self._gated_input = None
-        if layer.gated_input is not None:
-            self._gated_input = GatedInputModule(layer.gated_input, weights)
-        self._laurel = LaurelModule(layer.laurel, weights) if layer.laurel else None
-        self._output_scale = weights.vector("output_scale") if layer.output_scale else None
-        is_whole = sum_of_ranks is None
-        self._fused_mixer = fuse_attention(layer, weights, rope) if is_whole else None
-        self._fused_feed_forward = fuse_feed_forward(layer, weights) if is_whole else None
-
-    @property
-    def fused(self) -> FusedLayer | None:
-        """Both blocks, if the native library computes them."""
-        if self._fused_mixer is None or self._fused_feed_forward is None:
-            return None
-        return FusedLayer(self._fused_mixer, self._fused_feed_forward)
-
-    def __call__(self, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor:
-        """x (N, hidden) to (N, hidden); `cache` has this layer's cache of each sequence."""
-        if self._is_parallel:
-            normed = _maybe(self._mixer_norm, x)
-            mixed = self._summed(self.mixer(normed, batch, cache))
-            return x + mixed + self._summed(self._feed_forward(normed))
-        x = self.compute(x, batch, cache)
-        added = self.own_input(x, batch)
-        if added is not None:
-            x = x + added
-        return x if self._output_scale is None else x.mul_(self._output_scale)
-
-    def compute(self, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor:
-        """x (N, hidden) after mixer and feed-forward module."""
-        if self._has_mixer:
-            x = self._mix(x, batch, cache)
-        return self._transform(x) if self._has_feed_forward else x
-
-    def own_input(self, x: Tensor, batch: ForwardBatch) -> Tensor | None:
-        """What the layer's own input adds, (N, hidden), if it has one."""
-        if self._gated_input is None or batch.layer_inputs is None:
-            return None
-        return self._gated_input(x, batch.layer_inputs[:, self._index])
-
-    def _mix(self, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor:
-        if self._fused_mixer is not None and self._fused_mixer.supports(x):
-            return self._fused_mixer(x, batch, cache)
-        if self._laurel is not None:
-            normed = _maybe(self._mixer_norm, x)
-            out = _maybe(self._mixer_post_norm, self.mixer(normed, batch, cache))
-            return (x + out).add_(self._laurel(normed)).mul_(math.sqrt(0.5))
-        out = self._summed(self.mixer(_maybe(self._mixer_norm, x), batch, cache))
-        if self._norms_sum:
-            return _maybe(self._mixer_post_norm, out.add_(x))
-        out = _maybe(self._mixer_post_norm, out)
-        return x + out * self._scale if self._scale != 1.0 else x + out
-
-    def _transform(self, x: Tensor) -> Tensor:
-        if self._fused_feed_forward is not None and self._fused_feed_forward.supports(x):
-            return self._fused_feed_forward(x)
-        out = self._summed(self._feed_forward(_maybe(self._norm, x)))
-        if self._norms_sum:
-            return _maybe(self._post_norm, out.add_(x))
-        out = _maybe(self._post_norm, out)
-        return x + out * self._scale if self._scale != 1.0 else x + out
-
-    def _summed(self, out: Tensor) -> Tensor:
-        return out if self._sum_of_ranks is None else self._sum_of_ranks(out)
-
-
-def _maybe(norm: NormModule | None, x: Tensor) -> Tensor:
-    return x if norm is None else norm(x)
-
-
-#: A table of cos and sin for each rope and device.
-RopeTables = dict[tuple[Rope, torch.device], RopeTable]
-
-
-class LayerStack:
-    """Consecutive layers of a model from index `first` on, each on its device.
-
-    Activations are float32 on a CPU, whose kernels accumulate in float32 anyway, and of `dtype` on
-    other devices.
-    """
-
-    def __init__(
-        self,
-        spec: ModelSpec,
-        weights: ModelWeights,
-        devices: Sequence[torch.device],
-        dtype: torch.dtype,
-        first: int = 0,
-        rope_tables: RopeTables | None = None,
-        sum_of_ranks: SumOfRanks | None = None,
-    ) -> None:
-        self.indices = range(first, first + len(devices))
-        self.devices = devices
-        self._cache_counts = [spec.layers[index].mixer.cache_count for index in self.indices]
-        self._dtype = dtype
-        self.rope_tables = {} if rope_tables is None else rope_tables
-        self.layers = _build_layers(
-            spec, weights, self.indices, devices, self.rope_tables, sum_of_ranks
-        )
-        self.chains = find_chains(
-            [layer.fused if isinstance(layer, DecoderLayer) else None for layer in self.layers]
-        )
-
-    def add_caches(self, builder: CacheBuilder) -> None:
-        """Declare the cache of each layer."""
-        for layer, device in zip(self.layers, self.devices, strict=True):
-            layer.mixer.add_cache(builder, device)
-
-    @property
-    def cache_count(self) -> int:
-        """Caches of all these layers for one sequence."""
-        return sum(self._cache_counts)
-
-    def by_layer(self, caches: Sequence[Any]) -> Sequence[Any]:
-        """One entry for each layer: its cache, or a tuple of them, from those of all layers."""
-        if self.cache_count == len(self.layers):
-            return caches
-        rest = iter(caches)
-        return [
-            next(rest) if count == 1 else tuple(next(rest) for _ in range(count))
-            for count in self._cache_counts
-        ]
-
-    def forward(
-        self,
-        x: Tensor,
-        batch: ForwardBatch,
-        caches: Sequence[Sequence[LayerCache]],
-        check: Callable[[], None],
-    ) -> Tensor:
-        """x (N, hidden) to (N, hidden), on the last layer's device.
-
-        `caches` has for each sequence the caches of these layers. Activations move between devices
-        only if the next layer is on another one. `check` is called before each layer.
-        """
-        # A method of its own: the arguments of `__call__` would stay alive until it returns, and
-        # with them the first hidden states.
-        by_layer = self.by_layer(list(zip(*caches, strict=True)))
-        index = 0
-        while index < len(self.layers):
-            check()
-            device = self.devices[index]
-            if x.device != device:
-                x = x.to(device, activation_dtype(device, self._dtype))
-            batch = batch.on(device)
-            chain = self.chains.get(index)
-            if chain is not None and chain.supports(x, batch):
-                x = chain(x, batch, by_layer)
-                index = chain.layer_indices.stop
-            else:
-                x = self.layers[index](x, batch, by_layer[index])
-                index += 1
-        return x
 
 
 class FurtherLayers(Protocol):
@@ -244,10 +46,6 @@ class FurtherLayers(Protocol):
         The caches of these layers take up the new tokens. Without wanted rows it returns before
         they are computed.
         """
-
-
-def activation_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if device.type == "cpu" else dtype
 
 
 class Decoder:
@@ -404,7 +202,7 @@ class Decoder:
         """The final norm of x (N, hidden), on the primary device."""
         if x.device != self.primary_device:
             x = x.to(self.primary_device, self._activation_dtype(self.primary_device))
-        return _maybe(self._norm, x if self._streams is None else self._streams.join(x))
+        return maybe_norm(self._norm, x if self._streams is None else self._streams.join(x))
 
     def _first_states(self, batch: ForwardBatch) -> Tensor:
         """What the first layer reads."""
@@ -440,31 +238,6 @@ class Decoder:
 
     def _activation_dtype(self, device: torch.device) -> torch.dtype:
         return activation_dtype(device, self._dtype)
-
-
-def _build_layers(
-    spec: ModelSpec,
-    weights: ModelWeights,
-    indices: range,
-    devices: Sequence[torch.device],
-    tables: RopeTables,
-    sum_of_ranks: SumOfRanks | None,
-) -> list[DecoderLayer | AltUpLayer | CrossAttentionLayer]:
-    """The layers `indices`; those with the same rope and device share a table of cos and sin."""
-    layers: list[DecoderLayer | AltUpLayer | CrossAttentionLayer] = []
-    factors = file_factors(weights)
-    for index, device in zip(indices, devices, strict=True):
-        layer = spec.layers[index]
-        if isinstance(layer.mixer, CrossAttention):
-            layers.append(CrossAttentionLayer(layer, weights.layer(index)))
-            continue
-        rope = layer.mixer.rope
-        if rope is not None and (rope, device) not in tables:
-            tables[rope, device] = RopeTable(rope, device, factors)
-        table = None if rope is None else tables[rope, device]
-        own = DecoderLayer(layer, index, weights.layer(index), table, sum_of_ranks)
-        layers.append(AltUpLayer(layer.altup, own, weights.layer(index)) if layer.altup else own)
-    return layers
 
 
 def _find_rope_switch_lengths(spec: ModelSpec) -> set[int]:
