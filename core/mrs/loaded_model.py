@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from mrs.errors import Unsupported, UsageError
 from mrs.events import DeviceMemoryUsage
+from mrs.plan.learn_speed import learn_speed
 from mrs.plan.plan import Plan
-from mrs.plan.speed.learnt import Pace, learn_speed
+from mrs.plan.speed.learnt import Pace
 from mrs.request import Message, RunRequest, Sampling
 from mrs.text.shorten import max_prompt_tokens, newest_tokens, newest_turns
 

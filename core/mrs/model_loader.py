@@ -352,7 +352,8 @@ class ModelLoader:
 
 
 def _learn_speed_of(profile: ProfileResult, plan: Plan) -> None:
-    from mrs.plan.speed.learnt import Pace, learn_speed
+    from mrs.plan.learn_speed import learn_speed
+    from mrs.plan.speed.learnt import Pace
 
     pace = Pace()
     pace.add_step(1 / profile.decode_tokens_per_s if profile.decode_tokens_per_s else math.inf)

@@ -16,7 +16,8 @@ from mrs.events import Finished
 from mrs.kernels.cpu.library import path_name
 from mrs.model_loader import ModelLoader
 from mrs.plan.cost import Work
-from mrs.plan.speed.learnt import Learnt, Pace, learn, learn_speed
+from mrs.plan.learn_speed import learn_speed
+from mrs.plan.speed.learnt import Learnt, Pace, learn
 from mrs.plan.speed.rates import device_speed
 from mrs.plan.speed.roofline import SpeedEstimate
 from mrs.request import Message, ModelSource, RunRequest, Sampling

@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mrs.devices.bandwidth import (
-    bandwidth_of,
-    has_room_to_measure,
-    is_host_known,
-    learn_host_bandwidth,
-    remember_bandwidth,
-)
 from mrs.devices.measurements import cache_file, host_key, read_entries, write_entries
-from mrs.devices.processor import is_busy
 from mrs.plan.speed.roofline import Range, SpeedEstimate
-
-if TYPE_CHECKING:
-    from mrs.plan.plan import Plan
 
 FILE_NAME = "speed.json"
 
@@ -67,22 +55,6 @@ class Learnt:
         if not isinstance(entry, dict):
             return cls()
         return cls(**{name: _numbers(entry.get(name)) for name in cls.__dataclass_fields__})
-
-
-def learn_speed(plan: Plan, pace: Pace) -> None:
-    """Store the measured speed for later plans; Ctrl-C skips it."""
-    index = plan.speed.only_device
-    if pace.step_s is None or index is None or plan.devices[index].bandwidth_source == "given":
-        return
-    device = plan.devices[index]
-    with suppress(KeyboardInterrupt):
-        if device.torch_device == "cpu" and not is_busy():
-            if not is_host_known() and has_room_to_measure():
-                learn_host_bandwidth()
-            learn(plan.speed, pace)
-        measured = plan.speed.shown_bandwidth(index, 1 / pace.step_s)
-        if measured > bandwidth_of(device):
-            remember_bandwidth(device, measured)
 
 
 def learn(speed: SpeedEstimate, pace: Pace, file: Path | None = None) -> None:
