@@ -39,7 +39,7 @@ def test_texts_files_and_pipes_say_the_same(model: str, tmp_path: Path) -> None:
     file = tmp_path / "texts.txt"
     file.write_text("a key\ntext\n")
     target = tmp_path / "found.npy"
-    assert embed("-m", model, "--file", str(file), "-o", str(target))[:2] == (0, [])
+    assert embed("-m", model, "--file", str(file), "--output", str(target))[:2] == (0, [])
     found = np.load(target)
     assert found.dtype == np.float32
     assert np.abs(found - [line["embedding"] for line in lines]).max() < 1e-6

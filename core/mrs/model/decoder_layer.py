@@ -74,8 +74,8 @@ class DecoderLayer:
         """x (N, hidden) to (N, hidden); `cache` has this layer's cache of each sequence."""
         if self._is_parallel:
             normed = maybe_norm(self._mixer_norm, x)
-            mixed = self._summed(self.mixer(normed, batch, cache))
-            return x + mixed + self._summed(self._feed_forward(normed))
+            x = x + self._summed(self.mixer(normed, batch, cache))
+            return x + self._summed(self._feed_forward(normed))
         x = self.compute(x, batch, cache)
         added = self.own_input(x, batch)
         if added is not None:

@@ -7,6 +7,7 @@ from torch import Tensor
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.kernels.nonlinearities import activated, cut_off, gated
 from mrs.kernels.xielu import XieluParameters, xielu
+from mrs.model.linear import Linear
 from mrs.model.model_weights import ModelWeights
 
 
@@ -33,10 +34,14 @@ class MlpModule:
             return self._down(xielu(self._up(x), self._xielu))
         if self._gate is None:
             return self._down(activated(self._activation, self._up(x)))
-        gate = self._gate(x)
+        # No name holds the gate, so that it is freed before the product with `down`.
+        out = self._down(
+            gated(self._activation, self._scaled_gate(self._gate, x), self._up(x), self._clamp)
+        )
+        return out if self._out_scale == 1.0 else out.mul_(self._out_scale)
+
+    def _scaled_gate(self, linear: Linear, x: Tensor) -> Tensor:
+        gate = linear(x)
         if self._cutoff is not None:
             gate = cut_off(gate, self._cutoff)
-        if self._gate_scale != 1.0:
-            gate.mul_(self._gate_scale)
-        out = self._down(gated(self._activation, gate, self._up(x), self._clamp))
-        return out if self._out_scale == 1.0 else out.mul_(self._out_scale)
+        return gate if self._gate_scale == 1.0 else gate.mul_(self._gate_scale)

@@ -21,7 +21,6 @@ class EmbedFlags:
     output: Annotated[
         str | None,
         prompt_option(
-            "-o",
             "--output",
             metavar="FILE",
             help="Write all embeddings to FILE as a NumPy array of float32, one row for each text, "
