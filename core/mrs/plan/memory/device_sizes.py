@@ -132,10 +132,11 @@ class Workload:
 
         Activations have the type `dense`, on a CPU float32. The chunk has all `images`.
         """
-        chunk = min(self.chunk_tokens, self.context_tokens)
+        longest = self.cache.tokens  # a pool may be shorter than the context
+        chunk = min(self.chunk_tokens, longest)
         make = partial(
             ForwardShape,
-            context_tokens=self.context_tokens,
+            context_tokens=longest,
             activation=FORMATS["F32"] if on_cpu else dense,
             cache=cache,
             threads=cpu_threads() if on_cpu else 0,
@@ -194,8 +195,10 @@ class ModelSizes:
         other = copy(self)
         other.workload = replace(self.workload, pool_blocks=blocks)
         other.kv_bytes = self._kv_bytes(other.workload.cache, self.image_keys)
+        is_short = other.workload.cache.tokens < self.workload.context_tokens
+        known = {} if is_short else self._sizes  # shorter sequences need less
         other._sizes = {
-            is_cpu: replace(sizes, kv_bytes=other.kv_bytes) for is_cpu, sizes in self._sizes.items()
+            is_cpu: replace(sizes, kv_bytes=other.kv_bytes) for is_cpu, sizes in known.items()
         }
         return other
 
