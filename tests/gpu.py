@@ -2,10 +2,10 @@
 
     python tests/gpu.py [--folder FOLDER] [--quick]
 
-Runs the kernels against float64, three families against transformers, splits over devices, the
-plan against the device's own counters, and speeds: in a few minutes, each part in a process of its
-own. FOLDER gets a random Llama of 1.1 billion parameters. `--quick` leaves out speeds. Exits with 1
-if a part failed, and with 0 on a machine without a GPU.
+Runs the kernels against float64, three families against transformers and with CUDA graphs, splits
+over devices, what plans assume and the plan against the device's own counters, and speeds: in a few
+minutes, each part in a process of its own. FOLDER gets a random Llama of 1.1 billion parameters.
+`--quick` leaves out speeds. Exits with 1 if a part failed, and with 0 on a machine without a GPU.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ def checks() -> list[Part]:
         Part("attention", (python, str(TESTS / "bench" / "cuda_attention.py"))),
         Part("families", (*pytest, families, "-k", FAMILIES), 15),
         Part("split over CPU and GPU", (*pytest, splits, "-k", f"cuda and ({FAMILIES})"), 15),
+        Part("memory that plans assume", (python, str(TESTS / "bench" / "cuda_memory.py"))),
         Part("plan and measurement", (*mrs, "plan", "-m", "demo"), 60),
         Part("plan and measurement, quantized", (*mrs, "plan", "--isq", "q4k", "-m", "demo"), 60),
     ]
@@ -79,12 +80,17 @@ def checks() -> list[Part]:
 def speeds(folder: Path) -> list[Part]:
     python = sys.executable
     bench = (python, "-m", "mrs_cli", "bench", "-p", "512", "-n", "64")
+    no_graphs = ("env", "MRS_CUDA_GRAPHS=off", *bench)
     peers = str(TESTS / "bench" / "gpu_peers.py")
     make = str(TESTS / "bench" / "random_llama.py")
     model = str(folder)
     return [
         Part("a model to measure", (python, make, model), 3),
         Part("speed, bf16", (*bench, "plain", "-m", model), 15),
+        Part("speed, bf16, without CUDA graphs", (*no_graphs, "plain", "-m", model), 15),
+        Part(
+            "speed, bf16, 16 sequences", (*bench, "--concurrency", "16", "plain", "-m", model), 15
+        ),
         Part("speed, Q4_K", (*bench, "--isq", "q4k", "plain", "-m", model), 15),
         Part("speed, Q8_0", (*bench, "--isq", "q8_0", "plain", "-m", model), 15),
         Part("speed of other engines", (python, peers, model), 15),

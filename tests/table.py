@@ -62,7 +62,8 @@ def _cell(outcomes: set[str]) -> str:
 
 def main() -> int:
     here = Path(__file__).parent
-    tables, codes = zip(*(make_table(here / name) for name in ("families", "vision")), strict=True)
+    folders = ("families", "vision", "embeddings")
+    tables, codes = zip(*(make_table(here / name) for name in folders), strict=True)
     text = HEADING + "\n".join(tables)
     (here / "families.md").write_text(text, encoding="utf-8")
     print(text, end="")

@@ -24,6 +24,7 @@ from mrs_cli.parsing.flags.command_flags import (
     PlanFlags,
     ShellFlags,
 )
+from mrs_cli.parsing.flags.embed_flags import EmbedFlags, TextFlags
 from mrs_cli.parsing.flags.global_flags import (
     BenchGlobalFlags,
     GlobalFlags,
@@ -44,6 +45,8 @@ from mrs_cli.parsing.help_texts import (
     COMPLETIONS_HELP,
     DELETE_HELP,
     DOCTOR_HELP,
+    EMBED_EXAMPLES,
+    EMBED_HELP,
     EXAMPLES,
     LIST_HELP,
     MODELS_HELP,
@@ -230,6 +233,12 @@ def _bench(now: Invocation, request: RunRequest) -> int:
     return run_bench(now.environment, now.output, now.bench, request)
 
 
+def _embed(now: Invocation, request: RunRequest) -> int:
+    from mrs_cli.commands.embed import run_embed
+
+    return run_embed(now.environment, now.output, now.embed, now.texts, request)
+
+
 _PLANNED = {"planning": PlanningFlags, "output": OutputFlags}
 RUN = Action(
     _run,
@@ -239,6 +248,11 @@ RUN = Action(
 PLAN = Action(_plan, {"plan": PlanFlags, "flags": PlanGlobalFlags, **_PLANNED}, _PLANNED)
 TUNE = Action(_tune, PLAN.before, PLAN.after)
 SERVE = Action(_serve, {"server": ServerFlags, "flags": LoadGlobalFlags, **_PLANNED}, _PLANNED)
+EMBED = Action(
+    _embed,
+    {"embed": EmbedFlags, "flags": LoadGlobalFlags, **_PLANNED},
+    {**_PLANNED, "embed": EmbedFlags, "texts": TextFlags},
+)
 BENCH = Action(_bench, {"bench": BenchFlags, "flags": BenchGlobalFlags, **_PLANNED}, _PLANNED)
 
 
@@ -318,6 +332,7 @@ def command_tree() -> Any:
     plan = partial(PLAN.group, name="plan", help=PLAN_HELP, epilog=PLAN_EXAMPLES, default="demo")
     models = {"multi-model": (MODELS_HELP, _multi_model)}
     serve = partial(SERVE.group, name="serve", help=SERVE_HELP, epilog=SERVE_EXAMPLES, more=models)
+    embed = partial(EMBED.group, name="embed", help=EMBED_HELP, epilog=EMBED_EXAMPLES)
     tune = partial(TUNE.group, name="tune", help=TUNE_HELP)
     bench = partial(BENCH.group, name="bench", help=BENCH_HELP)
     commands = Commands(
@@ -326,6 +341,7 @@ def command_tree() -> Any:
             "plan": (PLAN_HELP, plan),
             "serve": (SERVE_HELP, serve),
             **models,
+            "embed": (EMBED_HELP, embed),
             "worker": (WORKER_HELP, _worker),
             "bench": (BENCH_HELP, bench),
             "tune": (TUNE_HELP, tune),

@@ -28,12 +28,18 @@ EXIT_MEANINGS = {
 VARIABLES = {
     "HF_HOME, HF_HUB_CACHE, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE": "as the hub library reads them",
     "CUDA_VISIBLE_DEVICES": "as CUDA reads it",
+    "MRS_CUDA_GRAPHS": "if off, decode steps on an NVIDIA GPU are not captured as CUDA graphs",
     "MRS_LOGICAL_DEVICES": "accelerators simulated on the CPU, such as cpu,cpu or cpu=2GiB",
     "MRS_API_KEY": "a key of the server, in addition to those of --api-key-file",
     "MRS_CLUSTER_SECRET, MRS_CLUSTER_SECRET_FILE": "the secret of workers on other machines, or "
     "a file of mode 0600 with it",
     "RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT": "as torchrun sets them; also SLURM_PROCID and "
     "SLURM_NTASKS",
+    "MISTRALRS_NO_NCCL": "if 1, --tensor-parallel-size gives each process some of the layers "
+    "instead of a share of each",
+    "MISTRALRS_MN_LOCAL_WORLD_SIZE": "as --tensor-parallel-size",
+    "MISTRALRS_MN_GLOBAL_WORLD_SIZE, RING_CONFIG": "several machines, as mistral.rs reads these "
+    "and the further MISTRALRS_MN variables; each process gets some of the layers",
     "NO_COLOR": "if set and not empty, no colours are used",
     "TERM": "if dumb, no colours and no cursor movement are used",
 }

@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from mrs.plan.plan import Plan
 
 
+class Embedding(Protocol):
+    """The embedding of a text of `tokens` tokens."""
+
+    @property
+    def values(self) -> Sequence[float]: ...
+    @property
+    def tokens(self) -> int: ...
+
+
 class Model(Protocol):
     """A loaded model, as commands use it.
 
@@ -47,6 +56,20 @@ class Model(Protocol):
 
     def stream_chat(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[Event]: ...
     def stream_completion(self, prompt: str, sampling: Sampling) -> Iterator[Event]: ...
+    def require_replies(self) -> None:
+        """Raise Unsupported if the model makes none."""
+
+    def require_embeddings(self, dimensions: int | None = None) -> None:
+        """Raise Unsupported if the model makes none, or none of so many values."""
+
+    def embed(
+        self,
+        texts: Sequence[str],
+        *,
+        prompt_name: str | None = None,
+        truncate: bool = False,
+        dimensions: int | None = None,
+    ) -> Sequence[Embedding]: ...
     def close(self) -> None: ...
 
 

@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mrs.api.architectures import (
         Architecture,
+        EmbeddingArchitecture,
         ModelDType,
         MultimodalArchitecture,
         VisionArchitecture,
     )
-    from mrs.api.requests import ChatCompletionRequest, CompletionRequest
+    from mrs.api.lora_adapter import LoraAdapter
+    from mrs.api.requests import ChatCompletionRequest, CompletionRequest, EmbeddingRequest
     from mrs.api.responses import (
         ChatCompletionChunkResponse,
         ChatCompletionResponse,
@@ -41,6 +43,9 @@ __all__ = [
     "CompletionChunkResponse",
     "CompletionRequest",
     "CompletionResponse",
+    "EmbeddingArchitecture",
+    "EmbeddingRequest",
+    "LoraAdapter",
     "ModelDType",
     "MultimodalArchitecture",
     "Runner",
@@ -52,6 +57,9 @@ _MODULES = {
     "Architecture": "architectures",
     "ChatCompletionRequest": "requests",
     "CompletionRequest": "requests",
+    "EmbeddingArchitecture": "architectures",
+    "EmbeddingRequest": "requests",
+    "LoraAdapter": "lora_adapter",
     "ModelDType": "architectures",
     "MultimodalArchitecture": "architectures",
     "Runner": "runner",

@@ -51,11 +51,15 @@ class ContextFull(UsageError):
     """The prompt has `prompt_tokens`; the `holder` (model or KV cache) only `context_tokens`."""
 
     def __init__(
-        self, prompt_tokens: int, context_tokens: int, holder: str = "model's context"
+        self,
+        prompt_tokens: int,
+        context_tokens: int,
+        holder: str = "model's context",
+        hint: str = "shorten the prompt or clear the conversation",
     ) -> None:
         super().__init__(
             f"the prompt has {prompt_tokens} tokens and the {holder} holds {context_tokens}",
-            hint="shorten the prompt or clear the conversation",
+            hint=hint,
         )
         self.prompt_tokens = prompt_tokens
         self.context_tokens = context_tokens

@@ -23,6 +23,8 @@ _BY_NAME = {
 }
 #: Every value of `--isq`.
 ISQ_NAMES = (*_BY_NAME, *_BY_BITS)
+#: Formats that weights can be quantized to.
+ENCODABLE = frozenset(_BY_NAME.values())
 #: Values of `--isq` in mistralrs that are not supported here.
 _NOT_SUPPORTED = ("hqq4", "hqq8", "fp8")
 

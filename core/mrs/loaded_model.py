@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from mrs.devices.bandwidth import (
-    bandwidth_of,
-    has_room_to_measure,
-    is_host_known,
-    learn_host_bandwidth,
-    remember_bandwidth,
-)
-from mrs.devices.processor import is_busy
-from mrs.errors import UsageError
+from mrs.errors import Unsupported, UsageError
 from mrs.events import DeviceMemoryUsage
+from mrs.plan.learn_speed import learn_speed
 from mrs.plan.plan import Plan
-from mrs.plan.speed.learnt import Pace, learn
+from mrs.plan.speed.learnt import Pace
 from mrs.request import Message, RunRequest, Sampling
 from mrs.text.shorten import max_prompt_tokens, newest_tokens, newest_turns
 
 if TYPE_CHECKING:
     from mrs.distributed.cluster import Cluster
+    from mrs.distributed.shared_cluster import SharedCluster
+    from mrs.embedder import Embedder, Vector
     from mrs.engine.image_input import ImageInput
     from mrs.engine.loop import EngineLoop, Outbox
-    from mrs.engine.pooling import PoolingKind
     from mrs.engine.prompt import Prompt
     from mrs.engine.reply import Reply
     from mrs.engine.reply_events import ReplyEvents
@@ -55,7 +48,7 @@ class LoadedModel:
         engine: EngineLoop,
         image_loader: ImageLoader | None = None,
         suggested_sampling: Mapping[str, float] | None = None,
-        cluster: Cluster | None = None,
+        cluster: Cluster | SharedCluster | None = None,
     ) -> None:
         self.plan = plan
         self.summary = plan.summary if cluster is None else f"{plan.summary}: {cluster.summary}"
@@ -70,6 +63,8 @@ class LoadedModel:
         self._text = text
         self._image_loader = image_loader
         self._engine: EngineLoop | None = engine
+        #: How the model makes vectors of texts; None for a model that makes replies.
+        self.readout = engine.readout
         self.pace = Pace()
 
     @property
@@ -218,20 +213,82 @@ class LoadedModel:
         sequence = self.engine.start(request, outbox)
         return ReplyEvents(sequence, self._text, prompt, sampling, self.plan.speed, self.pace)
 
-    def start_embedding(
-        self, prompt: Prompt, kind: PoolingKind, outbox: Outbox, *, timeout_s: float | None = None
-    ) -> ReplyEvents:
-        """Start to embed a prompt; at its end, `sequence.pooling` has the vector.
+    def require_replies(self) -> None:
+        """Raise Unsupported if the model makes none."""
+        self.engine.require_replies()
 
-        Raises UsageError and NotReadable.
+    def require_embeddings(self, dimensions: int | None = None) -> None:
+        """Raise Unsupported if there are no embeddings, or none of so many values."""
+        if self.readout is not None and self.readout.is_score:
+            raise Unsupported(
+                "the model ranks texts and makes no embeddings", hint=f"use {self.readout.commands}"
+            )
+        if dimensions is not None and self.readout is None:
+            raise Unsupported("embeddings of a model for replies cannot be shortened")
+        if dimensions is not None and self.readout is not None:
+            self.readout.check_dimensions(dimensions)
+
+    def ranking_prompt(self, query: str, document: str, *, truncate: bool = False) -> Prompt:
+        """The tokens of a question and a document, which the model scores together.
+
+        With `truncate`, a document that exceeds the context loses its end. Raises Unsupported.
         """
-        from mrs.engine.pooling import Pooling
-        from mrs.engine.reply_events import ReplyEvents
-        from mrs.engine.sequence import SequenceRequest
+        from mrs.engine.prompt import Prompt
 
-        sampling = Sampling(max_tokens=1)
-        request = SequenceRequest(prompt.ids, sampling, timeout_s=timeout_s, pooling=Pooling(kind))
-        return ReplyEvents(self.engine.start(request, outbox), self._text, prompt, sampling)
+        if self.readout is None or not self.readout.is_score:
+            raise Unsupported("the model does not rank texts", hint="load a reranker")
+        most_tokens = self.context_tokens if truncate else None
+        ids, types = self.tokenizer.encode_whole(query, document, most_tokens=most_tokens)
+        return Prompt(ids, token_types=types)
+
+    def embedding_prompt(
+        self, text: str | Sequence[int], *, prompt_name: str | None = None, truncate: bool = False
+    ) -> Prompt:
+        """The tokens of a text to embed, or given token ids.
+
+        The text follows the prompt of that name, by default the one that the model's files say.
+        With `truncate`, one that exceeds the context loses its end. Raises UsageError.
+        """
+        from mrs.engine.prompt import Prompt
+
+        most_tokens = self.context_tokens if truncate else None
+        if not isinstance(text, str):
+            return Prompt(list(text)[:most_tokens])
+        if self.readout is None:
+            if prompt_name is not None:
+                raise UsageError(f"the model has no prompt {prompt_name!r}")
+            return self.completion_prompt(text, Sampling(max_tokens=1), truncate=truncate)
+        text = self.readout.prompted(text, prompt_name)
+        return Prompt(self.tokenizer.encode_whole(text, most_tokens=most_tokens).ids)
+
+    @property
+    def embedder(self) -> Embedder:
+        """Makes vectors of prompts. Raises UsageError after `close`."""
+        from mrs.embedder import Embedder
+
+        return Embedder(self.engine, self._text)
+
+    def embed(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        prompt_name: str | None = None,
+        truncate: bool = False,
+        dimensions: int | None = None,
+    ) -> list[Vector]:
+        """The embedding of each text, or its first `dimensions` values.
+
+        Other arguments and errors are those of `embedding_prompt` and `require_embeddings`.
+        """
+        from mrs.embedder import shortened
+
+        self.require_embeddings(dimensions)
+        prompts = [
+            self.embedding_prompt(text, prompt_name=prompt_name, truncate=truncate)
+            for text in texts
+        ]
+        found = self.embedder.vectors(prompts)
+        return [each._replace(values=shortened(each.values, dimensions)) for each in found]
 
     def prompt_tokens(self, messages: Sequence[Message]) -> int:
         """The number of prompt tokens of a conversation."""
@@ -318,19 +375,3 @@ class LoadedModel:
         return Reply(
             self.engine, self._text, prompt, sampling, self.plan.speed, self.pace, timeout_s
         )
-
-
-def learn_speed(plan: Plan, pace: Pace) -> None:
-    """Store the measured speed for later plans; Ctrl-C skips it."""
-    index = plan.speed.only_device
-    if pace.step_s is None or index is None or plan.devices[index].bandwidth_source == "given":
-        return
-    device = plan.devices[index]
-    with suppress(KeyboardInterrupt):
-        if device.torch_device == "cpu" and not is_busy():
-            if not is_host_known() and has_room_to_measure():
-                learn_host_bandwidth()
-            learn(plan.speed, pace)
-        measured = plan.speed.shown_bandwidth(index, 1 / pace.step_s)
-        if measured > bandwidth_of(device):
-            remember_bandwidth(device, measured)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from mrs.adapters import add_adapters
 from mrs.architecture.describe import Description, describe
 from mrs.devices.device import Device, without_reserved
 from mrs.devices.host_memory import forget_peak, resident_bytes
@@ -31,6 +33,8 @@ from mrs.source.suggested_sampling import suggested_sampling
 if TYPE_CHECKING:
     from mrs.cache.prefix.disk import DiskPrefixCache
     from mrs.distributed.cluster import Cluster
+    from mrs.distributed.shared_cluster import SharedCluster
+    from mrs.distributed.tensor_shares import RankPlan
     from mrs.engine.engine_builder import DraftConfig
     from mrs.engine.loop import EngineLoop
     from mrs.engine.profile.run import ProfileResult
@@ -66,7 +70,7 @@ class ModelLoader:
             description = describe(
                 checkpoint, self.request.arch, with_vision=vision is not None, max_edge=edge
             )
-            return self._new_planner(checkpoint, description)
+            return self._new_planner(*add_adapters(checkpoint, description, self.request))
 
     @cached_property
     def draft(self) -> ModelLoader | None:
@@ -86,6 +90,15 @@ class ModelLoader:
         """What `load` will do. A model that does not fit has a plan as well."""
         return self._planned(self.planner)
 
+    @cached_property
+    def rank_plans(self) -> Sequence[RankPlan]:
+        """The plans of all processes that share the layers of `plan`; none if this one has all."""
+        if self.request.cluster is None or not self.request.cluster.shares_layers:
+            return ()
+        from mrs.distributed.tensor_shares import rank_plans, ranks_of
+
+        return rank_plans(self.planner, self.plan, self.request, ranks_of(self.request))
+
     def settle(self, request: RunRequest, plan: Plan) -> None:
         """Use another request for the same model, and the plan that the planner made for it."""
         self.request, self.plan = request, plan
@@ -97,9 +110,7 @@ class ModelLoader:
         from mrs.loaded_model import LoadedModel
         from mrs.text.template_process import renderer
 
-        if request.cluster is not None:
-            from mrs.distributed.cluster import Cluster
-        else:
+        if request.cluster is None:
             self.plan.require_fit()
         for line in pool_warnings(request.paged, self.plan.workload, self.plan.devices[0].kind):
             _logger.warning("%s", line)
@@ -123,7 +134,9 @@ class ModelLoader:
         image_loader = self._image_loader()
         suggested = suggested_sampling(self.planner.checkpoint)
         if request.cluster is not None:
-            cluster = Cluster.gather(request, self.planner, self.plan)
+            from mrs.distributed.gather import gather
+
+            cluster = gather(request, self.planner, self.plan, self.rank_plans)
             engine = self._cluster_engine(cluster)
             return LoadedModel(
                 request, self.plan, text, engine, image_loader, suggested, cluster=cluster
@@ -313,27 +326,14 @@ class ModelLoader:
             [torch_devices[index] for index in plan.layer_devices],
             TORCH_DTYPES[plan.dense.name],
             TORCH_DTYPES[plan.cache_format.name],
+            adapters=planner.description.adapters,
         )
         return decoder, weights
 
-    def _cluster_engine(self, cluster: Cluster) -> EngineLoop:
-        """The engine of a model whose last layers are in other processes."""
-        import torch
-
-        from mrs.load.tensor_reader import TORCH_DTYPES
-        from mrs.model.decoder import Decoder
-
-        plan = self.plan
+    def _cluster_engine(self, cluster: Cluster | SharedCluster) -> EngineLoop:
+        """The engine of a model of which other processes compute a part."""
         try:
-            decoder = Decoder(
-                self.planner.description.spec,
-                cluster.load_own(),
-                [torch.device(plan.devices[0].torch_device)] * len(cluster.own_layers),
-                TORCH_DTYPES[plan.dense.name],
-                TORCH_DTYPES[plan.cache_format.name],
-                cluster.connect(),
-            )
-            return _engine(self.request, plan, decoder, None, None)
+            return _engine(self.request, self.plan, cluster.decoder(), None, None)
         except BaseException:
             cluster.close()
             raise
@@ -352,7 +352,7 @@ class ModelLoader:
 
 
 def _learn_speed_of(profile: ProfileResult, plan: Plan) -> None:
-    from mrs.loaded_model import learn_speed
+    from mrs.plan.learn_speed import learn_speed
     from mrs.plan.speed.learnt import Pace
 
     pace = Pace()

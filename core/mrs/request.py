@@ -81,6 +81,20 @@ class ModelSource:
 
 
 @dataclass(frozen=True)
+class AdapterRequest:
+    """A LoRA adapter: `model_id` is a hub id or a local folder.
+
+    A merged one is added to the weights while they are loaded. Others stay apart, and requests
+    choose one by its `name`.
+    """
+
+    model_id: str
+    name: str = ""
+    is_merged: bool = True
+    revision: str = "main"
+
+
+@dataclass(frozen=True)
 class Grammar:
     """What a reply must match: the `text` of a grammar of some kind.
 
@@ -107,7 +121,7 @@ class Sampling:
     `dry_sequence_breakers` ends a repetition.
 
     With a `seed` (which overrides the model's) the same prompt gets the same reply; requests that
-    differ in `variant` get different random numbers.
+    differ in `variant` get different random numbers. The `adapter` is one that requests choose.
     """
 
     temperature: float = 0.1
@@ -129,6 +143,7 @@ class Sampling:
     variant: int = 0
     ignore_eos: bool = False
     grammar: Grammar | None = None
+    adapter: str | None = None
 
 
 @dataclass(frozen=True)
@@ -203,12 +218,15 @@ class ClusterRequest:
     wait_for       or: so many, which join from other machines
     listen         the address where they join, HOST:PORT
     wait_limit_s   how long they may take; None is any time
+    shares_layers  every process computes a share of each layer (tensor parallelism), instead of
+                   some of the layers
     """
 
     workers: int = 0
     wait_for: int = 0
     listen: str | None = None
     wait_limit_s: float | None = None
+    shares_layers: bool = False
 
 
 @dataclass(frozen=True)
@@ -227,6 +245,7 @@ class RunRequest:
     prefix_cache_n         number of past sequences in the prefix cache
     prefix_cache_dir       folder that stores the prefix cache between runs, if any
     prefix_cache_dir_size  size limit of that folder
+    adapters               LoRA adapters; merged ones are added in this order
     cluster                set if other processes compute some of the layers
     reasoning_effort       how long the model thinks, for templates that know it
     target_gap_s           the time between two tokens of a reply that the prompts of others should
@@ -269,4 +288,5 @@ class RunRequest:
     target_gap_s: float | None = None
     reserved_bytes: tuple[tuple[str, int], ...] = ()
     max_models: int = 1
+    adapters: tuple[AdapterRequest, ...] = ()
     cluster: ClusterRequest | None = None

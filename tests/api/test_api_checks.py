@@ -133,7 +133,7 @@ def test_an_architecture_is_of_the_kind_that_is_loaded() -> None:
         Which.VisionPlain("demo", max_num_images=0)
 
 
-@pytest.mark.parametrize("name", ["session_id", "adapter"])
+@pytest.mark.parametrize("name", ["session_id", "shell_skills"])
 def test_what_is_not_supported_says_so(name: str) -> None:
     ChatCompletionRequest(QUESTION, **{name: None})
     with pytest.raises(Unsupported, match=f"{name} is not supported: leave it out"):

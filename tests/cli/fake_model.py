@@ -69,6 +69,9 @@ class FakeModel:
     def memory(self) -> list[DeviceMemoryUsage]:
         return [DeviceMemoryUsage("cpu", 512 << 20, 4 << 30)]
 
+    def require_replies(self) -> None:
+        """It makes replies."""
+
     def prompt_tokens(self, messages: Sequence[Message]) -> int:
         return sum(len(message["content"].split()) for message in messages)
 

@@ -54,6 +54,7 @@ PLAIN_SOURCES = [
     (["--hf-cache-path", "/c"], {"cache_path": "/c"}),
 ]
 SAMPLING = [
+    (["--adapter", "a"], {"adapter": "a"}),
     (["--max-tokens", "5"], {"max_tokens": 5}),
     (["--temperature", "0"], {"temperature": 0.0}),
     (["--top-k", "0"], {"top_k": 0}),

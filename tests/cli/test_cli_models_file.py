@@ -55,6 +55,11 @@ def test_each_model_has_its_own_settings_and_the_flags(tmp_path: Path) -> None:
     assert three.vision.max_edge == 400
 
 
+def test_a_model_for_embeddings(tmp_path: Path) -> None:
+    (found,) = read(tmp_path, {"a": {"Embedding": {"model_id": "org/embeds"}}}).values()
+    assert (found.source.model_id, found.source.container) == ("org/embeds", "safetensors")
+
+
 @pytest.mark.parametrize("default", ["b", "org/b"])
 def test_the_default_model_comes_first(tmp_path: Path, default: str) -> None:
     content = {
@@ -74,7 +79,7 @@ def test_the_default_model_comes_first(tmp_path: Path, default: str) -> None:
         ([], "is not a JSON object"),
         ({}, "has no model"),
         ({"a": 1}, "a in .* is not a JSON object"),
-        ({"a": {"Embedding": {"model_id": "b"}}}, "no one selector that mrs knows: Embedding"),
+        ({"a": {"Speech": {"model_id": "b"}}}, "no one selector that mrs knows: Speech"),
         ({"a": {"alias": "b"}}, "no one selector that mrs knows: none"),
         ({"a": {"Plain": {}}}, "has no model_id"),
         ({"a": {"Plain": {"model_id": 3}}}, "model_id of Plain of a .* is not a text"),

@@ -14,7 +14,7 @@ import pytest
 
 from mrs.architecture.family_registry import family_by_name
 from mrs.architecture.vision.describe_vision import vision_family
-from mrs.request import ModelSource, PagedRequest, RunRequest, VisionRequest
+from mrs.request import AdapterRequest, ModelSource, PagedRequest, RunRequest, VisionRequest
 from mrs.source.locate import DEMO_FOLDER
 from mrs.topology import experts_on_cpu
 from mrs_cli.app import command_tree
@@ -48,8 +48,15 @@ SAME: list[tuple[str, dict[str, Any]]] = [
     ("vision-plain -m demo --max-num-images 2", {"vision": VisionRequest(None, 2)}),
     ("plain -m demo -a llama -d f16", {"arch": "llama", "dtype": "f16"}),
     ("plain -m demo --max-seq-len 64 --max-batch-size 2", {"max_seq_len": 64, "max_batch_size": 2}),
+    ("lora -m demo -a x;y", {"adapters": (AdapterRequest("x"), AdapterRequest("y"))}),
+    ("lora -m demo --adapter-model-id x", {"adapters": (AdapterRequest("x"),)}),
+    ("lora -m demo -a x --arch llama", {"adapters": (AdapterRequest("x"),), "arch": "llama"}),
     # the newer program
     ("-m demo", {}),
+    (
+        "-m demo --lora a=x --lora b=y/z",
+        {"adapters": (AdapterRequest("x", "a", False), AdapterRequest("y/z", "b", False))},
+    ),
     ("run auto -m demo", {}),
     ("run text -m demo", {}),
     ("run -m demo --quant 4", {"isq": "4"}),
@@ -90,6 +97,10 @@ SAID = [
     "--prompt-batchsize 64 plain -m demo",
     "--throughput plain -m demo",
     "run -m demo --no-ui",
+    "run -m demo --enable-lora",
+    "run -m demo --lora-max-adapters 4",
+    "run -m demo --lora-max-rank 4",
+    "run -m demo --lora-max-bytes 4",
 ]
 
 REFUSED = [
@@ -99,10 +110,10 @@ REFUSED = [
     ("--mcp-config x plain -m demo", "the client runs them"),
     ("--truncate-sequence plain -m demo", "truncate_sequence=True"),
     ("plain -m demo --matformer-config-path x", "load a checkpoint"),
-    ("lora -m demo -a x", "merge_and_unload"),
-    ("lora-gguf -m demo", "merge_and_unload"),
-    ("x-lora -m demo -x y", "load the base model"),
-    ("x-lora-gguf -m demo", "load the base model"),
+    ("lora-gguf -m demo -a x -o order.json", "leave it out"),
+    ("run -m demo --legacy-lora x", "mrs lora -m ID -a ADAPTER"),
+    ("x-lora -m demo -x y", "mrs lora -m ID -a ADAPTER"),
+    ("x-lora-gguf -m demo", "mrs lora -m ID -a ADAPTER"),
     ("ggml -m demo", "convert"),
     ("toml -f x", "mrs -m ID"),
     ("embedding -m demo", "/v1/embeddings"),
@@ -113,7 +124,6 @@ REFUSED = [
     ("update", "pip install"),
     ("uninstall", "pip uninstall"),
     ("run -m demo --video x", "--image"),
-    ("run -m demo --lora a=b", "merge_and_unload"),
     ("run -m demo --sandbox-image x", "the client runs them"),
     ("tune -m demo --profile fast", "--strategy fastest"),
     ("tune -m demo --emit-config x", "--plan plan.json"),
@@ -157,6 +167,16 @@ def test_a_row_that_is_refused_by_name(run_mrs, line: str, way_out: str) -> None
     assert ran.err.startswith("mrs: error: ")
     assert way_out in ran.err
     assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "way_out"),
+    [("lora -m demo", "add -a ID"), ("run -m demo --lora x", "give NAME=ID")],
+)
+def test_an_adapter_without_its_id(run_mrs, line: str, way_out: str) -> None:
+    ran = run_mrs(*line.split(), stdin="hello\n")
+    assert (ran.code, ran.models) == (2, [])
+    assert way_out in ran.err
 
 
 def test_what_is_refused_is_not_offered() -> None:

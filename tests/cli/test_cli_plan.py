@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from mrs.errors import ExitCode
 from mrs.plan.report.document import SCHEMA
 from mrs_cli.app import main
 from mrs_cli.environment import Environment
@@ -298,3 +299,28 @@ def test_a_pool_of_blocks(run_mrs, small: str) -> None:
     assert document["devices"][-1]["bytes"]["kv_cache"] == cache["tokens"] * token_bytes
     ran = run_mrs("--pa-ctxt-len", "64", "--no-paged-attn", "plan", "--dry-run", "-m", small)
     assert "warning: --pa-ctxt-len has no effect with --no-paged-attn" in ran.out
+
+
+def test_the_part_of_each_process(run_mrs, big: str) -> None:
+    """Of processes that share every layer: 80 layers of 8 KV heads, of which one has 2."""
+    flags = ("plan", "--dry-run", "--tensor-parallel-size", "3", "--device", "cpu=640GiB")
+    ran = run_mrs(*flags, "plain", "-m", big)
+    assert "rank 2: " in ran.out
+    assert "3 processes need " in ran.out
+    ran = run_mrs(*flags, "--json", "plain", "-m", big)
+    document = json.loads(ran.out)
+    Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
+    kv_bytes = [each["kv_bytes"] for each in document["ranks"]]
+    assert sum(kv_bytes) == sum(layer["kv_bytes"] for layer in document["layers"])
+    assert kv_bytes[2] * 3 == kv_bytes[0] * 2
+
+
+def test_processes_that_do_not_fit_together(run_mrs, big: str) -> None:
+    flags = ("--tensor-parallel-size", "2", "--device", "cpu=100GiB")
+    assert run_mrs("plan", "--dry-run", *flags, "plain", "-m", big).code == ExitCode.DOES_NOT_FIT
+
+
+def test_several_processes_are_not_measured(run_mrs, small: str) -> None:
+    ran = run_mrs("plan", "--tensor-parallel-size", "2", "plain", "-m", small)
+    assert ran.code == ExitCode.USAGE
+    assert "add --dry-run" in ran.err

@@ -17,8 +17,8 @@ import torch
 
 from mrs.distributed.cluster import Cluster
 from mrs.distributed.model_part import one_device_plan
+from mrs.distributed.shared_cluster import SharedCluster
 from mrs.engine.engine import Engine
-from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.decoder import Decoder
 from mrs.model_loader import ModelLoader
 from mrs.request import ClusterRequest, ModelSource, RunRequest
@@ -105,17 +105,18 @@ def cluster_decoder(request: RunRequest) -> Iterator[tuple[Decoder, Cluster]]:
     plan = one_device_plan(planner, request)
     cluster = Cluster.gather(request, planner, plan)
     try:
-        yield (
-            Decoder(
-                planner.description.spec,
-                cluster.load_own(),
-                [torch.device("cpu")] * len(cluster.own_layers),
-                TORCH_DTYPES[plan.dense.name],
-                TORCH_DTYPES[plan.cache_format.name],
-                cluster.connect(),
-            ),
-            cluster,
-        )
+        yield cluster.decoder(), cluster
+    finally:
+        cluster.close()
+
+
+@contextmanager
+def shared_decoder(request: RunRequest) -> Iterator[tuple[Decoder, SharedCluster]]:
+    """The share of a head, whose workers end their session afterwards."""
+    loader = ModelLoader(request)
+    cluster = SharedCluster.gather(request, loader.rank_plans, loader.planner, loader.plan)
+    try:
+        yield cluster.decoder(), cluster
     finally:
         cluster.close()
 

@@ -6,7 +6,9 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -178,12 +180,23 @@ def test_another_model_is_refused_on_both_sides(model: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_random_kill_hangs_nobody(seed: int, model: Path, tmp_path: Path) -> None:
     """At any moment, from the meeting to decoding: everyone else ends, with one line."""
-    chance = random.Random(seed)
     workers, log = Workers(tmp_path, 2, once=True), tmp_path / "head.log"
     head = _context.Process(target=head_process, args=(model, workers.port, 2, str(log)))
+    kill_someone(random.Random(seed), head, workers, log)
+
+
+def kill_someone(
+    chance: random.Random,
+    head: BaseProcess,
+    workers: Workers,
+    log: Path,
+    is_ready: Callable[[], bool] = lambda: True,
+) -> None:
+    """Start the head, kill or stop one of all processes, and wait for the others to end."""
     head.start()
     everyone = [head, *workers.processes]
     try:
+        wait_until(is_ready)
         time.sleep(chance.random() * 3)
         victim = chance.choice(everyone)
         os.kill(victim.pid or 0, chance.choice([signal.SIGKILL, signal.SIGSTOP]))

@@ -14,7 +14,8 @@ from mrs.cache.sequence_cache import SequenceCache
 from mrs.engine.engine import Engine
 from mrs.kernels.cpu.library import is_available
 from mrs.model.batch import SequenceInput, forward_batch
-from mrs.model.decoder import Decoder, DecoderLayer
+from mrs.model.decoder import Decoder
+from mrs.model.decoder_layer import DecoderLayer
 from mrs.model.fused_chain import FusedLayerChain
 from mrs.sizes.fused_workspace import FEW_TOKENS
 from support.engines import Asked, make_engine

@@ -177,7 +177,7 @@ from mrs.engine.loop import EngineLoop
 from mrs.engine.sequence import SequenceRequest
 decoder = tiny_decoder("dense")
 decoder.stack.layers *= 1000  # so many that a prompt takes minutes
-decoder.stack._devices *= 1000
+decoder.stack.devices *= 1000
 engine = make_engine(decoder, planned_tokens=64, context_tokens=2000, chunk_tokens=1000)
 loop = EngineLoop(engine)
 stream = loop.submit(SequenceRequest([1] * 1000, GREEDY))

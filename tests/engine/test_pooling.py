@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mrs.engine.pooling import Pooling, PoolingKind
+from mrs.architecture.readout import POOLING_KINDS, PoolingKind
+from mrs.engine.pooling import Pooling
 
 
-@pytest.mark.parametrize("kind", ["mean", "last"])
+@pytest.mark.parametrize("kind", POOLING_KINDS)
 @pytest.mark.parametrize("chunk_tokens", [1, 7, 64])
 def test_in_chunks(kind: PoolingKind, chunk_tokens: int) -> None:
     scales = torch.randn(150, 40, generator=torch.manual_seed(1)).mul(8).exp()
@@ -17,7 +18,24 @@ def test_in_chunks(kind: PoolingKind, chunk_tokens: int) -> None:
     whole.add(hidden, is_first=True)
     for first, rows in enumerate(hidden.split(chunk_tokens)):
         chunked.add(rows, is_first=first == 0)
-    assert chunked.vector() == whole.vector()
-    mean = hidden.double().mean(0) if kind == "mean" else hidden[-1].double()
-    expected = mean / mean.norm()
-    torch.testing.assert_close(torch.tensor(whole.vector(), dtype=torch.float64), expected)
+    whole.finish(None)
+    chunked.finish(None)
+    assert chunked.values == whole.values
+    pooled = {
+        "mean": hidden.double().mean(0),
+        "last": hidden[-1].double(),
+        "cls": hidden[0].double(),
+        "max": hidden.double().amax(0),
+    }[kind]
+    expected = pooled / pooled.norm()
+    torch.testing.assert_close(torch.tensor(whole.values, dtype=torch.float64), expected)
+
+
+def test_the_first_chunk_replaces_all_before() -> None:
+    """A step that was rolled back computes a prompt again."""
+    for kind in POOLING_KINDS:
+        pooling = Pooling(kind, normalize=False)
+        pooling.add(torch.full((3, 2), 9.0), is_first=True)
+        pooling.add(torch.full((3, 2), 1.0), is_first=True)
+        pooling.finish(lambda pooled: pooled * 2)
+        assert pooling.values == [2.0, 2.0]

@@ -12,6 +12,7 @@ from support.references import computed_once
 from support.threads import one_thread
 
 if TYPE_CHECKING:
+    from adapter_bases import Base
     from reference import Reference
     from running import Loaded
 
@@ -24,6 +25,14 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Ref
     from reference import make_reference
 
     return computed_once(make_reference, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Base]:
+    """The model of a case that adapters change, and its weights; made once."""
+    from adapter_bases import make_base
+
+    return computed_once(make_base, tmp_path_factory)
 
 
 @pytest.fixture(scope="session", params=CASES, ids=lambda case: case.id)

@@ -33,10 +33,37 @@ _EXPERTS: dict[str, Any] = {
     "moe_intermediate_size": 24,
 }
 
+_SMALL: dict[str, Any] = {
+    **_GEMMA,
+    "num_hidden_layers": 6,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+    "num_kv_shared_layers": 3,
+    "hidden_size_per_layer_input": 32,
+    "vocab_size_per_layer_input": 160,
+}
+
+SHARED: tuple[Case, ...] = (
+    Case("gemma4_text", "shared", _SMALL, None),
+    Case(
+        "gemma4_text",
+        "shared-odd",
+        {
+            **_SMALL,
+            **_SWITCHED,
+            "num_hidden_layers": 5,
+            "layer_types": ["full_attention", "sliding_attention", *["full_attention"] * 3],
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+            "vocab_size_per_layer_input": 170,
+        },
+        None,
+    ),
+)
 GEMMA4: tuple[Case, ...] = (
     Case("gemma4_text", "default", {**_PLAIN, "num_hidden_layers": 6}, None),
     Case("gemma4_text", "odd", {**_SWITCHED, "hidden_size_per_layer_input": 0}, None),
     Case("gemma4_text", "experts", {**_PLAIN, **_EXPERTS}, None),
     Case("gemma4_unified_text", "default", _GEMMA, None),
     Case("gemma4_unified_text", "odd", _SWITCHED, None),
+    *SHARED,
 )

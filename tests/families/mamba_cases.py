@@ -31,6 +31,22 @@ _NEMOTRON: dict[str, Any] = {
     "time_step_min": 1e-6,
 }
 
+_FALCON: dict[str, Any] = {
+    "mamba_d_ssm": 96,
+    "mamba_n_heads": 6,
+    "mamba_d_head": 16,
+    "mamba_d_state": 24,
+    "key_multiplier": 0.7,
+    "mlp_multipliers": [0.8, 1.3],
+    "ssm_multipliers": [0.9, 1.1, 0.8, 1.2, 0.7],
+    "ssm_in_multiplier": 1.25,
+    "ssm_out_multiplier": 0.6,
+    "attention_in_multiplier": 1.2,
+    "attention_out_multiplier": 0.9,
+    "embedding_multiplier": 3.0,
+    "lm_head_multiplier": 0.5,
+}
+
 MAMBAS: tuple[Case, ...] = (
     Case("nemotron_h", "default", _NEMOTRON, None),
     Case(
@@ -55,6 +71,37 @@ MAMBAS: tuple[Case, ...] = (
             "num_experts_per_tok": 1,
             "layer_norm_epsilon": 1e-3,
         },
+        None,
+    ),
+    Case("falcon_h1", "default", _FALCON, None),
+    Case(
+        "falcon_h1",
+        "odd",
+        {
+            "head_dim": 20,
+            "num_key_value_heads": 1,
+            "mamba_d_ssm": None,
+            "mamba_expand": 1,
+            "mamba_n_heads": 4,
+            "mamba_d_state": 24,
+            "mamba_n_groups": 2,
+            "mamba_d_conv": 3,
+            "mamba_rms_norm": True,
+            "mamba_norm_before_gate": False,
+            "mamba_conv_bias": False,
+            "mamba_proj_bias": True,
+            "projectors_bias": True,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "tie_word_embeddings": True,
+            "rms_norm_eps": 1e-4,
+        },
+        None,
+    ),
+    Case(
+        "falcon_h1",
+        "norm-first",
+        {**_FALCON, "mamba_rms_norm": True, "projectors_bias": True, "ssm_multipliers": None},
         None,
     ),
     Case("granitemoehybrid", "default", _GRANITE, None),

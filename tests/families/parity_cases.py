@@ -11,8 +11,12 @@ from typing import Any
 from case import WINDOW, Case
 from delta_net_cases import DELTA_NETS
 from dense_cases import DENSE
+from gated_cases import AFMOE, APERTUS
+from gemma3n_cases import GEMMA3N
 from gemma4_cases import GEMMA4
 from hybrid_cases import HYBRIDS
+from kimi_cases import KIMI
+from llama4_cases import LLAMA4
 from mamba_cases import MAMBAS
 from mixture_cases import MIXTURES
 from routed_cases import ROUTED
@@ -242,6 +246,11 @@ CASES: tuple[Case, ...] = (
     *DELTA_NETS,
     *MAMBAS,
     *DENSE,
+    *APERTUS,
+    *AFMOE,
+    *LLAMA4,
+    *KIMI,
+    *GEMMA3N,
     *GEMMA4,
     *ROUTED,
 )

@@ -24,6 +24,10 @@ KEPT_EXACT = (
     "router.proj.weight",
     "router.weight",
     "correction_bias",
+    "_coefs.weight",
+    "f_a_proj.weight",
+    "f_b_proj.weight",
+    ".b_proj.weight",
     "in_proj_ba.weight",
     "in_proj_b.weight",
     "in_proj_a.weight",
@@ -61,7 +65,7 @@ class Reference:
 def make_reference(case: Case, folder: Path) -> Reference:
     torch.manual_seed(sum(map(ord, case.id)))
     config = transformers.AutoConfig.for_model(case.family, **case.config)
-    model = _new_model(case, config)
+    model = new_model(case, config)
     model = model.float().eval()
     _randomize_vectors(model)
     model.save_pretrained(folder)
@@ -71,7 +75,7 @@ def make_reference(case: Case, folder: Path) -> Reference:
         if parameter.ndim > 1 and not name.endswith(KEPT_EXACT):
             parameter.copy_(parameter.bfloat16())
     prompt = torch.randint(config.vocab_size, (1, PROMPT_TOKENS))
-    if any(type(part).__name__.endswith(ROUTERS) for part in model.modules()):
+    if any(map(_is_router, model.modules())):
         prompt = _unambiguous_prompt(rounded)
     prompt_logits = model(prompt).logits[0]
     settings = {
@@ -100,7 +104,7 @@ def make_reference(case: Case, folder: Path) -> Reference:
     )
 
 
-def _new_model(case: Case, config: transformers.PreTrainedConfig) -> Any:
+def new_model(case: Case, config: transformers.PreTrainedConfig) -> Any:
     if case.family in OTHER_CLASSES:
         return OTHER_CLASSES[case.family]._from_config(config, attn_implementation="eager")
     return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
@@ -112,7 +116,7 @@ def _unambiguous_prompt(model: torch.nn.Module) -> Tensor:
     Where two experts are nearly as good for one of its tokens, rounding would swap them.
     """
     prompts = torch.randint(model.config.vocab_size, (64, PROMPT_TOKENS))
-    routers = [part for part in model.modules() if type(part).__name__.endswith(ROUTERS)]
+    routers = [part for part in model.modules() if _is_router(part)]
     seen: list[tuple[Tensor, ...]] = []
     hooks = [
         router.register_forward_pre_hook(lambda _, inputs: seen.append(inputs))
@@ -123,25 +127,38 @@ def _unambiguous_prompt(model: torch.nn.Module) -> Tensor:
         hook.remove()
     swaps = torch.zeros(len(prompts))
     for router, (x, *rest) in zip(routers, seen, strict=True):
-        _, weights, chosen = (result.sort(-1).values for result in router(x, *rest))
+        weights, chosen = _routed(router(x, *rest))
         for _ in range(32):
             changed = router(x * (1 + 0.02 * torch.randn_like(x)), *rest)
-            _, new_weights, new_chosen = (result.sort(-1).values for result in changed)
+            new_weights, new_chosen = _routed(changed)
             moved = (new_chosen != chosen) | ((new_weights - weights).abs() > 0.1)
             swaps += moved.view(len(prompts), -1).sum(-1)
     best = int(swaps.argmin())
     return prompts[best : best + 1]
 
 
+def _is_router(part: torch.nn.Module) -> bool:
+    name = type(part).__name__
+    return name.endswith(ROUTERS) and not name.endswith("ForgetGate")
+
+
+def _routed(results: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """The weights of the chosen experts, and which these are, from what a router returns."""
+    if len(results) == 2:  # Llama 4's has a weight for each expert, 0 for those not chosen
+        return results[0], results[0] > 0
+    _, weights, chosen = (result.sort(-1).values for result in results)
+    return weights, chosen
+
+
 def _randomize_vectors(model: torch.nn.Module) -> None:
     """Norm weights and biases start as ones and zeros, which would hide a missing one.
 
-    The biases of experts are stacked.
+    The biases of experts are stacked. Some matrices start as zeros, too.
     """
     kinds = ("correction_bias", "expert_bias")
     corrections = (buffer for name, buffer in model.named_buffers() if name.endswith(kinds))
     endings = ("proj_bias", "correction_bias")
     stacked = {p for name, p in model.named_parameters() if name.endswith(endings)}
     for parameter in (*model.parameters(), *corrections):
-        if parameter.ndim == 1 or parameter in stacked:
+        if parameter.ndim == 1 or parameter in stacked or not parameter.any():
             parameter += 0.3 * torch.randn_like(parameter)

@@ -10,6 +10,7 @@ import torch
 from reference import REPLY_TOKENS, Reference
 from torch import Tensor
 
+from mrs.adapters import add_adapters
 from mrs.architecture.describe import Description, describe
 from mrs.cache.cache_space import CacheSpace
 from mrs.cache.paged_kv import PagedKVCache
@@ -22,7 +23,7 @@ from mrs.model.model_weights import ModelWeights
 from mrs.plan.memory.kv_bytes import layer_kv_bytes
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.plan import Plan, make_plan
-from mrs.request import PREFILL_CHUNK_TOKENS, ModelSource, RunRequest
+from mrs.request import PREFILL_CHUNK_TOKENS, AdapterRequest, ModelSource, RunRequest
 from mrs.sizes.blocks import CacheSize
 from mrs.source.find import open_checkpoint
 from support.planned_decoder import planned_decoder
@@ -48,15 +49,23 @@ def load(
     devices: Sequence[torch.device] = (CPU,),
     isq: str | None = None,
     packs: bool | None = None,
+    adapters: Sequence[AdapterRequest] = (),
 ) -> Loaded:
     """The layers are spread over `devices` in equal runs; the rest sits on the first.
 
     `packs` says whether quantized weights are packed for the native kernels, if there are any; by
     default, only those that are quantized while loading.
     """
+    request = RunRequest(
+        source,
+        dtype=dtype,
+        isq=isq,
+        cpu=True,
+        max_seq_len=PLANNED_TOKENS,
+        adapters=tuple(adapters),
+    )
     checkpoint = open_checkpoint(source)
-    description = describe(checkpoint)
-    request = RunRequest(source, dtype=dtype, isq=isq, cpu=True, max_seq_len=PLANNED_TOKENS)
+    checkpoint, description = add_adapters(checkpoint, describe(checkpoint), request)
     host = probe_devices(what_if=(), cpu_only=True)
     on_cpu = all(device.type == "cpu" for device in devices)
     packs = on_cpu and is_available() and (isq is not None if packs is None else packs)
@@ -129,10 +138,12 @@ def check_planned_bytes(loaded: Loaded) -> None:
 def cache_bytes(decoder: Decoder, chunk_tokens: int) -> list[int]:
     """Bytes that each layer allocates for one sequence of the planned tokens."""
     cache = decoder.new_cache(PLANNED_TOKENS, chunk_tokens)
-    return [
+    sizes = [
         layer.kv.nbytes if isinstance(layer, PagedKVCache) else layer.nbytes
         for layer in cache.layers
     ]
+    by_layer = decoder.stack.by_layer(sizes)
+    return [sum(each) if isinstance(each, tuple) else each for each in by_layer]
 
 
 def difference(ours: Tensor, theirs: Tensor) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 import transformers
 from case import Case
+from reference import new_model
 
 
 @dataclass(frozen=True)
@@ -21,5 +22,5 @@ def save_model(case: Case, folder: Path) -> SavedModel:
     """Write config and weights of a case as safetensors."""
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(case.family, **case.config)
-    transformers.AutoModelForCausalLM.from_config(config).float().save_pretrained(folder)
+    new_model(case, config).float().save_pretrained(folder)
     return SavedModel(case, folder, config)

@@ -5,16 +5,29 @@ from __future__ import annotations
 import pytest
 import torch
 from delta_net_cases import DELTA_NETS
+from gated_cases import AFMOE
+from gemma3n_cases import GEMMA3N
+from gemma4_cases import SHARED
 from hybrid_cases import HYBRIDS
+from kimi_cases import KIMI
+from llama4_cases import LLAMA4
 from mamba_cases import MAMBAS
 from mixture_cases import MIXTURES
+from reference import REPLY_TOKENS
 from routed_cases import ROUTED
 from running import TOLERANCE, Conversation, difference, load
 
+from mrs.distributed.model_part import require_splittable
+from mrs.errors import Unsupported
 from mrs.model.batch import SequenceInput, forward_batch
-from mrs.request import ModelSource
+from mrs.request import ModelSource, Sampling
+from support.engines import Asked, make_engine
 
-STATES = [*HYBRIDS, *DELTA_NETS, *MAMBAS]
+STATES = [*HYBRIDS, *DELTA_NETS, *MAMBAS, *KIMI]
+FALCONS = [case for case in MAMBAS if case.family == "falcon_h1"]
+#: Families whose layers have more than one new concept.
+NEW = [*SHARED, *GEMMA3N, *AFMOE, *LLAMA4]
+GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=REPLY_TOKENS)
 
 
 @pytest.mark.parametrize("case", STATES, ids=lambda case: case.id)
@@ -34,7 +47,7 @@ def test_restored_states_go_on(case, references) -> None:
     assert torch.equal(again.feed(truth.second_turn), first)
 
 
-@pytest.mark.parametrize("case", [*MIXTURES, *ROUTED, *STATES], ids=lambda case: case.id)
+@pytest.mark.parametrize("case", [*MIXTURES, *ROUTED, *STATES, *NEW], ids=lambda case: case.id)
 @torch.inference_mode()
 def test_sequences_of_a_batch_do_not_mix(case, references) -> None:
     """One goes on, the other begins, in one pass."""
@@ -53,3 +66,31 @@ def test_sequences_of_a_batch_do_not_mix(case, references) -> None:
     alone = Conversation(model.decoder).feed(beginning)
     assert difference(together[len(going_on) :], alone) < TOLERANCE
     assert difference(together[: len(going_on)], truth.prompt_logits[20:30]) < TOLERANCE
+
+
+@pytest.mark.parametrize("cached", [0, 2])
+@pytest.mark.parametrize("case", [*NEW, *FALCONS, *KIMI], ids=lambda case: case.id)
+def test_five_replies_share_steps(case, cached: int, references) -> None:
+    """Twice: the second time from the prefix cache, if there is one."""
+    truth = references(case)
+    model = load(ModelSource(str(truth.folder), "safetensors"))
+    engine = make_engine(
+        model.decoder,
+        planned_tokens=64,
+        context_tokens=512,
+        chunk_tokens=16,
+        max_seqs=5,
+        planned_seqs=5,
+        prefix_cache_n=cached,
+    )
+    for _ in range(2):
+        asked = [Asked.of(engine, truth.prompt, GREEDY) for _ in range(5)]
+        assert [each.finish() for each in asked] == [truth.reply] * 5
+    assert bool(engine.stats.cached_tokens) == bool(cached)
+
+
+def test_layers_with_two_caches_stay_in_one_process(references) -> None:
+    folder = references(FALCONS[0]).folder
+    spec = load(ModelSource(str(folder), "safetensors")).decoder.spec
+    with pytest.raises(Unsupported, match="attention and a state"):
+        require_splittable(spec)

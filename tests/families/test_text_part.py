@@ -34,9 +34,23 @@ _QWEN_VISION: dict[str, Any] = {
 }
 
 
+_LLAMA_VISION: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 128,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 32,
+    "patch_size": 16,
+    "vision_output_dim": 32,
+    "projector_input_dim": 32,
+    "projector_output_dim": 32,
+}
+_GEMMA_VISION: dict[str, Any] = {**_VISION, "num_key_value_heads": 2}
+
+
 def _text_config(case_id: str) -> dict[str, Any]:
     case = next(case for case in CASES if case.id == case_id)
-    return {**case.config, "model_type": case.family}
+    return {**case.config, "model_type": case.family, "pad_token_id": 0}
 
 
 @pytest.mark.parametrize(
@@ -48,6 +62,8 @@ def _text_config(case_id: str) -> dict[str, Any]:
         (transformers.SmolVLMConfig, "llama-default", "smolvlm_vision"),
         (transformers.Qwen3_5Config, "qwen3_5_text-odd", _QWEN_VISION),
         (transformers.Qwen3_5MoeConfig, "qwen3_5_moe_text-odd", _QWEN_VISION),
+        (transformers.Llama4Config, "llama4_text-default", _LLAMA_VISION),
+        (transformers.Gemma4Config, "gemma4_text-shared", _GEMMA_VISION),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )

@@ -27,12 +27,12 @@ def _a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_all_is_well() -> None:
     assert self_test.triton_unavailable_reason(GPU) is None
-    assert targets._has_triton_kernels(GPU)
+    assert targets._has_triton_kernels(GPU, self_test.LAYOUTS)
 
 
 def test_other_devices_are_not_asked() -> None:
-    assert not targets._has_triton_kernels(torch.device("mps"))
-    assert not targets._has_triton_kernels(torch.device("cpu"))
+    assert not targets._has_triton_kernels(torch.device("mps"), self_test.LAYOUTS)
+    assert not targets._has_triton_kernels(torch.device("cpu"), self_test.LAYOUTS)
 
 
 def test_no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,8 +59,8 @@ def test_a_compiler_that_fails(
 
     monkeypatch.setattr(self_test, "largest_error", fail)
     with caplog.at_level(logging.WARNING):
-        assert not targets._has_triton_kernels(GPU)
-        assert not targets._has_triton_kernels(GPU)
+        assert not targets._has_triton_kernels(GPU, self_test.LAYOUTS)
+        assert not targets._has_triton_kernels(GPU, self_test.LAYOUTS)
     (message,) = [record.getMessage() for record in caplog.records]
     assert message == (
         "cuda:0 has to decode weights for every product: "

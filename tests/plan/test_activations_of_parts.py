@@ -24,6 +24,15 @@ _NEXT: dict[str, Any] = {
     "linear_key_head_dim": 32,
     "linear_value_head_dim": 32,
 }
+_CHANNEL_DECAYS: dict[str, Any] = {
+    "model_type": "kimi_linear",
+    "layer_types": ["linear_attention", "linear_attention"],
+    "linear_num_heads": 8,
+    "linear_head_dim": 32,
+    "num_experts": 8,
+    "num_experts_per_token": 2,
+    "mlp_layer_types": ["dense", "dense"],
+}
 MODELS: dict[str, dict[str, Any]] = {
     "mixture": {"model_type": "mixtral", "num_local_experts": 4},
     "shared expert": {
@@ -56,6 +65,17 @@ MODELS: dict[str, dict[str, Any]] = {
         "linear_value_head_dim": 64,
     },
     "gated attention": {**_NEXT, "layer_types": ["full_attention", "full_attention"]},
+    "output gate": {**_EXPERTS, "model_type": "afmoe", "head_dim": 32, "num_dense_layers": 2},
+    "xielu": {"model_type": "apertus"},
+    "streams": {
+        "model_type": "gemma3n_text",
+        "head_dim": 32,
+        "layer_types": ["full_attention", "full_attention"],
+        "num_kv_shared_layers": 0,
+        "hidden_size_per_layer_input": 128,
+        "vocab_size_per_layer_input": 256,
+        "activation_sparsity_pattern": [0.9, 0.0],
+    },
 }
 
 
@@ -90,4 +110,11 @@ def test_sinks_and_clamps(tmp_path: Path, path: str, isq: str | None) -> None:
     )
     GptOssForCausalLM(config).to(torch.bfloat16).save_pretrained(tmp_path)
     measured, bound = measured_and_predicted(tmp_path, "bf16", isq=isq)
+    assert measured <= bound <= 1.15 * measured
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_channel_decays(tmp_path: Path, path: str, dtype: str) -> None:
+    folder = write_model(tmp_path, {**BASE, **_CHANNEL_DECAYS})
+    measured, bound = measured_and_predicted(folder, dtype)
     assert measured <= bound <= 1.15 * measured

@@ -89,7 +89,7 @@ def test_what_is_planned_for_a_gpu_is_loaded(
     model: tuple[Checkpoint, Description], planes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Loaded on a CPU, which can hold both kinds of matrices but has no kernels for planes."""
-    monkeypatch.setattr(targets, "_has_triton_kernels", lambda device: planes)
+    monkeypatch.setattr(targets, "_has_triton_kernels", lambda device, layouts: planes)
     monkeypatch.setattr(targets, "_BLOCK_CHUNK_WEIGHTS", 7 * 256)  # rows come in several parts
     sizes = sizes_on(model, GPU)
     weights = load(model, sizes)
@@ -108,7 +108,7 @@ def test_all_forms_hold_the_same_numbers(
         return [matrix.rows(torch.arange(matrix.shape[0]), torch.float32) for matrix in matrices]
 
     on_gpu = sizes_on(model, GPU)
-    monkeypatch.setattr(targets, "_has_triton_kernels", lambda device: True)
+    monkeypatch.setattr(targets, "_has_triton_kernels", lambda device, layouts: True)
     in_planes = values(on_gpu)
     monkeypatch.undo()
     in_blocks = values(on_gpu)

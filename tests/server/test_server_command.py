@@ -176,7 +176,7 @@ def start() -> Iterator[Callable[..., Process]]:
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_the_commands_of_the_readme_answer(start: Callable[..., Process]) -> None:
     blocks = re.findall(r"```bash\n(.*?)```", README.read_text(), re.DOTALL)
-    (block,) = (each for each in blocks if "curl" in each)
+    (block,) = (each for each in blocks if "curl" in each and "mrs --port" in each)
     serve, *clients = block.strip().splitlines()
     words = serve.removeprefix("mrs ").replace("1234", "0").split()
     mrs = start(*words)

@@ -317,6 +317,25 @@ def test_a_file_that_shrinks_after_opening(tmp_path: Path) -> None:
         weights.read_into(data, tensor)
 
 
+def test_parts_of_rows(tmp_path: Path) -> None:
+    """Many short reads have the bytes and the errors of single ones."""
+    checkpoint = open_checkpoint(source(plain(tmp_path)))
+    info = checkpoint.tensors["model.layers.2.mlp.weight"]
+    whole = bytearray(info.size_bytes)
+    rows = np.empty((3, 8), np.uint8)
+    with Weights(checkpoint) as weights:
+        weights.read_into(memoryview(whole), info)
+        weights.read_rows_into(rows, info, (32, 0, 4))
+        assert rows.tobytes() == whole[32:40] + whole[:8] + whole[4:12]
+        with pytest.raises(ValueError, match="no bytes"):
+            weights.read_rows_into(rows, info, (0, 44, 0))
+        path = tmp_path / "model.safetensors"
+        with path.open("r+b") as file:
+            file.truncate(info.offset_bytes + 36)
+        with pytest.raises(NotReadable, match="now has"):
+            weights.read_rows_into(rows, info, (0, 8, 32))
+
+
 def test_a_part_of_a_tensor(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(source(plain(tmp_path)))
     info = checkpoint.tensors["model.layers.2.mlp.weight"]

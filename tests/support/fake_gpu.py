@@ -27,12 +27,28 @@ class HostRead(Exception):
 
 @dataclass
 class Traffic:
-    """The shapes of all copies between GPUs and the host, and a line for each operation."""
+    """The shapes of all copies between GPUs and the host, and a line for each operation.
+
+    `allocated` are the shapes of new tensors on GPUs, and `reads` the memory that operations use
+    and none of them has allocated.
+    """
 
     to_host: list[Shape] = field(default_factory=list)
     from_host: list[Shape] = field(default_factory=list)
     between_gpus: list[Shape] = field(default_factory=list)
     operations: list[str] = field(default_factory=list)
+    allocated: list[Shape] = field(default_factory=list)
+    reads: set[int] = field(default_factory=set)
+    _own: set[int] = field(default_factory=set, compare=False)
+
+    def add_memory(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Count what an operation reads and allocates."""
+        known = {_storage(x) for x in inputs if isinstance(x, FakeTensor)}
+        self.reads |= known - self._own
+        for x in outputs:
+            if isinstance(x, FakeTensor) and _storage(x) not in known:
+                self._own.add(_storage(x))
+                self.allocated.append(tuple(x.shape))
 
 
 @final
@@ -83,7 +99,9 @@ class _Operations(FakeTensorMode):
             self._gpu.traffic.to_host.append(tuple(args[1].shape))
             return args[0].zero_()
         self._count(str(func), devices, leaves)
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        self._gpu.traffic.add_memory(leaves, tree_leaves(out))
+        return out
 
     def _to_host(self, source: Tensor, kwargs: dict[str, Any]) -> Tensor:
         self._gpu.traffic.to_host.append(tuple(source.shape))
@@ -210,12 +228,18 @@ def _new_empty(x: Tensor, *size: Any, **options: Any) -> Tensor:
 _REPLACED: dict[Any, Any] = {
     Tensor.new_empty: _new_empty,
     Tensor.copy_: aten.copy_.default,
+    Tensor.contiguous: lambda x: aten.clone.default(x, memory_format=torch.contiguous_format),
     Tensor.data_ptr: lambda x: 0,  # an address is no value: the host has it
     Tensor.__invert__: aten.bitwise_not.default,
     Tensor.__getitem__: _get,
     Tensor.__setitem__: _set,
     torch.nn.functional.scaled_dot_product_attention: _attention,
 }
+
+
+def _storage(x: Tensor) -> int:
+    """An identifier of the memory that a tensor is a view of."""
+    return int(x.untyped_storage()._cdata)
 
 
 def _is_gpu(x: object) -> bool:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from mrs.engine import engine_builder
 from mrs.kernels import attention_backend
 
 
@@ -38,6 +39,7 @@ def use_fake_triton(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name in ("attend_tiles", "combine_splits"):
         setattr(module, name, FakeKernel(name, launches))
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(attention_backend, "has_triton_attention", lambda device: True)
+    for user in (attention_backend, engine_builder):
+        monkeypatch.setattr(user, "has_triton_attention", lambda device: True)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     return launches

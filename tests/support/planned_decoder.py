@@ -29,4 +29,6 @@ def planned_decoder(
         checkpoint, description.parameters, plan.storage, device_of, lambda name, size_bytes: None
     )
     dtypes = TORCH_DTYPES[plan.dense.name], TORCH_DTYPES[plan.cache_format.name]
-    return weights, Decoder(description.spec, weights, layer_devices, *dtypes)
+    return weights, Decoder(
+        description.spec, weights, layer_devices, *dtypes, adapters=description.adapters
+    )

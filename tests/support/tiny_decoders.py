@@ -150,6 +150,34 @@ MIXED_CONFIGS: dict[str, dict[str, Any]] = {
     "exact gelu": {"model_type": "gemma3_text", "hidden_activation": "gelu"},
     "parallel": {"model_type": "phi", "num_key_value_heads": 4, "hidden_act": "gelu_new"},
     "layer norm": {"model_type": "starcoder2"},
+    "shared keys": {
+        "model_type": "gemma4_text",
+        "global_head_dim": 32,
+        "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+        "sliding_window": WINDOW,
+        "num_kv_shared_layers": 1,
+        "hidden_size_per_layer_input": 32,
+        "vocab_size_per_layer_input": VOCABULARY,
+    },
+    "streams": {
+        "model_type": "gemma3n_text",
+        "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+        "sliding_window": WINDOW,
+        "num_kv_shared_layers": 0,
+        "hidden_size_per_layer_input": 32,
+        "vocab_size_per_layer_input": VOCABULARY,
+        "laurel_rank": 32,
+        "activation_sparsity_pattern": [0.9, 0.0, 0.0],
+    },
+    "chunks": {
+        "model_type": "llama4_text",
+        "attention_chunk_size": 64,
+        "intermediate_size_mlp": 96,
+        "num_local_experts": 4,
+        "floor_scale": 8,
+        "no_rope_layers": [1, 0, 1],
+    },
+    "learned activation": {"model_type": "apertus"},
 }
 
 
@@ -182,6 +210,12 @@ def decoder_on(kind: str, device: torch.device) -> Decoder:
     return _decoder({**_SIZES, **CONFIGS[kind]}, [device] * 3, DenseMatrix, primary=device)
 
 
+def random_decoder(config: Mapping[str, Any], device: torch.device, dtype: torch.dtype) -> Decoder:
+    """A model of any size, whose matrices and caches are of `dtype`."""
+    devices = [device] * config["num_hidden_layers"]
+    return _decoder(config, devices, lambda x: DenseMatrix(x.to(dtype)), dtype, device, dtype)
+
+
 def packed_decoder(kind: str) -> Decoder:
     """Its matrices are packed, so that there has to be a native library."""
     return _decoder({**_SIZES, **_PACKED_SIZES, **PACKED_CONFIGS[kind]}, [CPU] * 5, _packed)
@@ -193,6 +227,7 @@ def _decoder(
     to_matrix: Callable[[Tensor], Matrix],
     cache_dtype: torch.dtype = torch.float32,
     primary: torch.device = CPU,
+    dtype: torch.dtype = torch.float32,
 ) -> Decoder:
     family = families()[config["model_type"]]
     spec = family.read(Config({**family.defaults, **config}, "tiny"))
@@ -207,7 +242,7 @@ def _decoder(
             vectors[parameter.name] = numbers
         else:
             matrices[parameter.name] = to_matrix(numbers)
-    return Decoder(spec, ModelWeights(matrices, vectors), devices, torch.float32, cache_dtype)
+    return Decoder(spec, ModelWeights(matrices, vectors), devices, dtype, cache_dtype)
 
 
 def _packed(numbers: Tensor) -> PackedMatrix:

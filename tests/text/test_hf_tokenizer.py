@@ -228,8 +228,8 @@ def test_malformed_files(
 
 
 def test_decoders_that_nobody_wrote_down(tokenizer_json: dict[str, Any]) -> None:
-    wordpiece = {"type": "WordPiece", "prefix": "##", "cleanup": True}
-    for decoder in (None, wordpiece):
+    ctc = {"type": "CTC", "pad_token": "<pad>", "word_delimiter_token": "|", "cleanup": True}
+    for decoder in (None, ctc):
         text = json.dumps({**tokenizer_json, "decoder": decoder})
         with pytest.raises(Unsupported, match="decoder"):
             read_hf_tokenizer({"tokenizer.json": text}.get)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+from mrs.distributed.peer_variables import SEVERAL_MACHINES
 from mrs.events import OnProgress
 from mrs.request import RunRequest
 from mrs.source.address import model_name
@@ -18,7 +19,7 @@ Result = TypeVar("Result")
 
 def load_model(environment: Environment, request: RunRequest, *, quiet: bool) -> Model:
     """The loaded model; its summary is printed on standard error."""
-    if "MASTER_ADDR" in environment.variables:
+    if any(name in environment.variables for name in ("MASTER_ADDR", *SEVERAL_MACHINES)):
         from mrs_cli.commands.worker import launched_request
 
         request = launched_request(environment, request)

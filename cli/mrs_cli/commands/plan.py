@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mrs.devices.bandwidth import learn_host_bandwidth
+from mrs.distributed.tensor_shares import ranks_fit
 from mrs.errors import ExitCode, UsageError
 from mrs.garbage import garbage_collection_paused
 from mrs.model_loader import ModelLoader
@@ -17,6 +18,7 @@ from mrs_cli.environment import Environment
 from mrs_cli.parsing.flags.command_flags import OutputFlags, PlanFlags
 from mrs_cli.render.log_lines import log_to_stderr
 from mrs_cli.render.plan.plan_lines import render_plan
+from mrs_cli.render.plan.rank_lines import rank_lines, ranks_document
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +46,10 @@ def _show_plan(
 ) -> ExitCode:
     request = replace(request, devices=tuple(planned.device or ()))
     _check(planned, request)
+    if request.cluster is not None and request.cluster.shares_layers and not planned.dry_run:
+        raise UsageError(
+            "a model in several processes cannot be measured yet", hint="add --dry-run"
+        )
     is_settled = request.plan_file is not None
     if not planned.dry_run:
         learn_host_bandwidth()
@@ -61,8 +67,10 @@ def _show_plan(
     solved = solution is not None and solution.best is not None
     changes = [] if solved or is_settled else nearest_changes(planner, request, made)
     at_once = conversations_at_once(planner, request, made)
+    ranks = loader.rank_plans
     if not output.json:
         render_plan(environment, made, changes, solution, at_once)
+        environment.stdout.writelines(f"{line}\n" for line in rank_lines(ranks))
     result = None
     if made.fits and not planned.dry_run:
         result = _measure(environment, output, loader)
@@ -70,12 +78,15 @@ def _show_plan(
         from mrs.plan.report.document import dumps, to_document
 
         document = to_document(made, changes, solution, result, at_once)
+        if ranks:
+            document["ranks"] = ranks_document(ranks)
         environment.stdout.write(dumps(document) + "\n")
     elif result is not None:
         from mrs_cli.render.plan.measured_table import measured_table
 
         environment.stdout.write("\n".join(["", *measured_table(loader.plan, result)]) + "\n")
-    return ExitCode.DONE if made.fits else ExitCode.DOES_NOT_FIT
+    fits = made.fits if not ranks else ranks_fit(ranks)
+    return ExitCode.DONE if fits else ExitCode.DOES_NOT_FIT
 
 
 def _show_machines(

@@ -40,6 +40,7 @@ def run(environment: Environment, task: RunTask) -> ExitCode:
             typed_ahead = stack.enter_context(without_echo(environment.stdin))
         model = load_model(environment, task.request, quiet=output.quiet)
         stack.callback(model.close)
+        model.require_replies()
         session = Session(
             model,
             completed(task.sampling, model.suggested_sampling, task.chosen_by),

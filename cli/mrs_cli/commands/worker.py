@@ -14,12 +14,14 @@ from mrs_cli.render.error_lines import say
 from mrs_cli.render.log_lines import log_to_stderr
 
 if TYPE_CHECKING:
+    from mrs.distributed.peer_variables import PeerRole
     from mrs.distributed.worker import WorkerSettings
     from mrs.plan.planner import Planner
 
 
 def work(environment: Environment, output: OutputFlags, flags: WorkerFlags) -> ExitCode:
     """Joins the head of `--join` and serves it until it leaves, or until Ctrl-C."""
+    from mrs.distributed.local_ranks import PARENT_VARIABLE
     from mrs.distributed.meeting import parse_address
     from mrs.distributed.secret import find_secret
     from mrs.distributed.worker import WorkerSettings
@@ -28,30 +30,65 @@ def work(environment: Environment, output: OutputFlags, flags: WorkerFlags) -> E
         raise UsageError("no head is given", hint="add --join HOST:PORT")
     address = parse_address(flags.join, "--join")
     secret = find_secret(address[0], environment.variables)
-    settings = WorkerSettings(address, secret, flags.once, flags.rank or 0, flags.model_id)
+    parent = environment.variables.get(PARENT_VARIABLE, "")
+    settings = WorkerSettings(
+        address,
+        secret,
+        flags.once,
+        flags.rank or 0,
+        flags.model_id,
+        parent_pid=int(parent) if parent.isdecimal() else 0,
+    )
     return _serve(environment, output, settings)
 
 
 def launched_request(environment: Environment, request: RunRequest) -> RunRequest:
-    """The request of a process that torchrun or Slurm has started.
+    """The request of one of several processes that another program has started.
 
-    Rank 0 is the head; any other rank works for it, and this ends the process with SystemExit.
+    Variables of torchrun, Slurm or mistral.rs say which one. Rank 0 is the head; any other rank
+    works for it, and this ends the process with SystemExit.
     """
-    variables = environment.variables
-    if request.cluster is not None:
+    variables, cluster = environment.variables, request.cluster
+    if cluster is not None and not cluster.shares_layers:
         return request
     from mrs.distributed.launcher import launched
+    from mrs.distributed.peer_variables import peer_role
 
+    role = None if cluster is not None else peer_role(variables)
+    if role is not None and role.cluster is not None:
+        return replace(request, cluster=role.cluster)
+    if role is not None:
+        raise SystemExit(_work_as(environment, request, role))
     rank = launched(variables)
     if rank is None:
         return request
+    if cluster is not None and rank.world != cluster.workers + cluster.wait_for + 1:
+        raise UsageError(
+            f"{rank.world} processes were started",
+            where="--tensor-parallel-size",
+            hint=f"give {rank.world}, or leave the flag out",
+        )
     if rank.rank == 0:
-        return replace(request, cluster=ClusterRequest())
+        shares_layers = cluster is not None
+        return replace(request, cluster=ClusterRequest(shares_layers=shares_layers))
     from mrs.distributed.worker import WorkerSettings
 
     address, secret = rank.find_head()
     settings = WorkerSettings(address, secret, once=True, rank=rank.rank)
     raise SystemExit(_serve(environment, OutputFlags(quiet=True), settings))
+
+
+def _work_as(environment: Environment, request: RunRequest, role: PeerRole) -> ExitCode:
+    """Serve the head of mistral.rs's variables with this machine's copy of the model."""
+    from mrs.distributed.meeting import parse_address
+    from mrs.distributed.secret import find_secret
+    from mrs.distributed.worker import WorkerSettings
+
+    address = parse_address(role.address, "the head's address")
+    secret = find_secret(address[0], environment.variables)
+    model_id = request.source.model_id
+    settings = WorkerSettings(address, secret, once=True, rank=role.rank, model_id=model_id)
+    return _serve(environment, OutputFlags(), settings)
 
 
 def _serve(environment: Environment, output: OutputFlags, settings: WorkerSettings) -> ExitCode:

@@ -28,6 +28,15 @@ PLAN_HELP = "Show how a model will use memory; without --dry-run, load it and me
 
 BENCH_HELP = "Measure how fast a model is, and how much of the memory bandwidth it uses."
 
+EMBED_HELP = "Make embeddings of texts: mrs embed -m ID TEXT."
+
+EMBED_EXAMPLES = """\b
+Examples:
+  mrs embed -m sentence-transformers/all-MiniLM-L6-v2 "A text" "Another one"
+  mrs embed -m google/embeddinggemma-300m --prompt-name query "Which one?"
+  mrs embed -m Qwen/Qwen3-Embedding-0.6B --file texts.txt -o embeddings.npy
+"""
+
 CACHE_HELP = "Show and delete downloaded models."
 
 DELETE_HELP = "Delete a model from the hub cache: mrs cache delete -m ID."

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import PurePath
 from typing import Any
 
+from mrs.distributed.peer_variables import local_ranks, shares_allowed
 from mrs.errors import Unsupported, UsageError
 from mrs.request import (
+    AdapterRequest,
     ClusterRequest,
     ModelSource,
     PagedRequest,
@@ -21,6 +25,8 @@ from mrs_cli.parsing.flags.global_flags import GlobalFlags
 from mrs_cli.parsing.flags.model_flags import (
     AnyModelFlags,
     GgufFlags,
+    LoraFlags,
+    LoraGgufFlags,
     PlainFlags,
     VisionFlags,
 )
@@ -141,6 +147,32 @@ def _vision(flags: ImageFlags) -> VisionRequest:
     return VisionRequest(**given)
 
 
+def lora_request(flags: GlobalFlags, model: LoraFlags, planning: PlanningFlags) -> RunRequest:
+    """The request of `lora`."""
+    return _with_merged(plain_request(flags, model, planning), model.adapters)
+
+
+def lora_gguf_request(
+    flags: GlobalFlags, model: LoraGgufFlags, planning: PlanningFlags
+) -> RunRequest:
+    """The request of `lora-gguf`."""
+    return _with_merged(gguf_request(flags, model, planning), model.adapters)
+
+
+def _with_merged(request: RunRequest, given: Sequence[str] | None) -> RunRequest:
+    ids = [each.strip() for text in given or () for each in text.split(";") if each.strip()]
+    if not ids:
+        raise UsageError("no adapter is given", hint="add -a ID, or use mrs -m ID without one")
+    return replace(request, adapters=(*map(AdapterRequest, ids), *request.adapters))
+
+
+def _chosen_adapter(text: str) -> AdapterRequest:
+    name, _, model_id = text.partition("=")
+    if not name or not model_id:
+        raise UsageError(f"--lora {text} is not valid", hint="give NAME=ID")
+    return AdapterRequest(model_id, name, is_merged=False)
+
+
 def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
     """The fields of a request that do not depend on the selector, without those not given."""
     given = {
@@ -160,6 +192,7 @@ def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
         "reasoning_effort": flags.reasoning_effort,
         "dtype": planning.dtype,
         "topology": _topology(planning),
+        "adapters": tuple(map(_chosen_adapter, planning.lora or ())),
         "max_seq_len": planning.max_seq_len,
         "max_batch_size": planning.max_batch_size,
     }
@@ -174,13 +207,27 @@ def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
     }
 
 
-def cluster_request(flags: ClusterFlags) -> ClusterRequest | None:
+def cluster_request(
+    flags: ClusterFlags, variables: Mapping[str, str] = os.environ
+) -> ClusterRequest | None:
     """The processes that the flags ask for; None for this one alone. Raises UsageError."""
     if flags.workers and flags.wait_for:
         raise UsageError("--workers and --wait-for exclude each other", hint="give one of them")
-    if not flags.workers and not flags.wait_for:
+    workers, wait_for = flags.workers or 0, flags.wait_for or 0
+    ranks = flags.tensor_parallel_size or local_ranks(variables)
+    if ranks is not None:
+        others = workers or wait_for
+        if others and others != ranks - 1:
+            raise UsageError(
+                f"{ranks} processes are this one and {ranks - 1} more, not {others}",
+                where="--tensor-parallel-size",
+                hint="leave out --workers and --wait-for",
+            )
+        workers = ranks - 1 - wait_for
+    if not workers and not wait_for:
         return None
-    return ClusterRequest(flags.workers or 0, flags.wait_for or 0, flags.listen, flags.wait_limit)
+    shares_layers = ranks is not None and shares_allowed(variables)
+    return ClusterRequest(workers, wait_for, flags.listen, flags.wait_limit, shares_layers)
 
 
 def paged_request(flags: PagedFlags) -> PagedRequest:

@@ -18,6 +18,7 @@ from mrs_cli.parsing.model_requests import gguf_request, plain_request, vision_r
 
 _SELECTORS: dict[str, tuple[Any, Callable[[GlobalFlags, Any, PlanningFlags], RunRequest]]] = {
     "Plain": (PlainFlags, plain_request),
+    "Embedding": (PlainFlags, plain_request),
     "VisionPlain": (VisionFlags, vision_request),
     "Gguf": (GgufFlags, gguf_request),
 }

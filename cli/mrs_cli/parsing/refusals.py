@@ -4,8 +4,9 @@ from __future__ import annotations
 
 _TOOLS = "give tools in the requests to the server; the client runs them"
 _GGML = "convert the file to GGUF with llama.cpp's convert_llama_ggml_to_gguf.py"
-_ADAPTER = "merge the adapter with peft's merge_and_unload(), and load the merged model"
-_XLORA = "load the base model alone, or a model with the adapter merged into it"
+_MERGED = "mrs lora -m ID -a ADAPTER adds it to the weights"
+_XLORA = "load one of its adapters: mrs lora -m ID -a ADAPTER"
+_ORDER = "leave it out: the tensors of an adapter name its layers"
 _SLICE = "load a checkpoint of that size"
 _SEARCH = "let the client search, and put what it found into the messages"
 _TOML = "give its settings as flags: mrs -m ID --isq q4k"
@@ -25,16 +26,16 @@ FLAGS = {
         ("--agent", "--enable-code-execution", "--enable-shell", "--skills-dir"), _TOOLS
     ),
     **dict.fromkeys(("--agent-permission", "--sandbox"), _TOOLS),
-    **dict.fromkeys(("--lora", "--enable-lora", "--adapter", "--adapter-model-id"), _ADAPTER),
-    **dict.fromkeys(("--lora-max-adapters", "--lora-max-rank", "--lora-max-bytes"), _ADAPTER),
-    **dict.fromkeys(("--legacy-lora", "--legacy-lora-order", "--order"), _ADAPTER),
+    "--legacy-lora": _MERGED,
+    **dict.fromkeys(("--legacy-lora-order", "--order"), _ORDER),
     **dict.fromkeys(("-x", "--xlora", "--xlora-order", "--xlora-model-id"), _XLORA),
     "--tgt-non-granular-index": _XLORA,
     **dict.fromkeys(("--matformer-config-path", "--matformer-slice-name"), _SLICE),
     "--gqa": _GGML,
     **dict.fromkeys(("--mtp", "--mtp-model", "--mtp-n-predict"), _DRAFT),
     **dict.fromkeys(("-w", "--write-uqff", "--from-uqff"), _UQFF),
-    **dict.fromkeys(("-o", "--organization", "--isq-organization"), _TOPOLOGY),
+    **dict.fromkeys(("--organization", "--isq-organization"), _TOPOLOGY),
+    "-o": f"as --organization: {_TOPOLOGY}; as --order: {_ORDER}",
     **dict.fromkeys(("--imatrix", "--calibration-file"), "use a GGUF file that was made with it"),
     "--truncate-sequence": "the Python API has truncate_sequence=True",
     "--profile": "mrs tune finds the best quality that fits; --strategy fastest is for speed",
@@ -45,7 +46,6 @@ FLAGS = {
 
 #: Commands and selectors, and what to do instead.
 COMMANDS = {
-    **dict.fromkeys(("lora", "lora-gguf"), _ADAPTER),
     **dict.fromkeys(("x-lora", "x-lora-gguf"), _XLORA),
     **dict.fromkeys(("ggml", "lora-ggml", "x-lora-ggml"), _GGML),
     **dict.fromkeys(("toml", "from-config"), _TOML),

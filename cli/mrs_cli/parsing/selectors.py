@@ -1,4 +1,4 @@
-"""The selectors, which name a model: `run`, `plain`, `vision-plain` and `gguf`."""
+"""The selectors, which name a model: `run`, `plain`, `gguf` and others."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ from typing import Any
 from mrs.request import RunRequest
 from mrs_cli.environment import Environment
 from mrs_cli.parsing.flags.command_flags import BenchFlags, OutputFlags, PlanFlags
+from mrs_cli.parsing.flags.embed_flags import EmbedFlags, TextFlags
 from mrs_cli.parsing.flags.global_flags import GlobalFlags
-from mrs_cli.parsing.flags.model_flags import AnyModelFlags, GgufFlags, PlainFlags, VisionFlags
+from mrs_cli.parsing.flags.model_flags import (
+    AnyModelFlags,
+    GgufFlags,
+    LoraFlags,
+    LoraGgufFlags,
+    PlainFlags,
+    VisionFlags,
+)
 from mrs_cli.parsing.flags.planning_flags import PlanningFlags
 from mrs_cli.parsing.flags.prompt_flags import StdinFlags
 from mrs_cli.parsing.flags.sampling_flags import AskFlags
@@ -18,6 +26,8 @@ from mrs_cli.parsing.flags.server_flags import ServerFlags
 from mrs_cli.parsing.model_requests import (
     any_request,
     gguf_request,
+    lora_gguf_request,
+    lora_request,
     plain_request,
     vision_request,
 )
@@ -43,6 +53,13 @@ SELECTORS = (
     Selector("plain", "A text model in safetensors format.", PlainFlags, plain_request),
     Selector("vision-plain", "A vision model in safetensors format.", VisionFlags, vision_request),
     Selector("gguf", "A model in GGUF format.", GgufFlags, gguf_request),
+    Selector("lora", "A text model with LoRA adapters in its weights.", LoraFlags, lora_request),
+    Selector(
+        "lora-gguf",
+        "A GGUF model with LoRA adapters in its weights.",
+        LoraGgufFlags,
+        lora_gguf_request,
+    ),
 )
 
 
@@ -59,3 +76,5 @@ class Invocation:
     planning: PlanningFlags = field(default_factory=PlanningFlags)
     bench: BenchFlags = field(default_factory=BenchFlags)
     server: ServerFlags = field(default_factory=ServerFlags)
+    embed: EmbedFlags = field(default_factory=EmbedFlags)
+    texts: TextFlags = field(default_factory=TextFlags)

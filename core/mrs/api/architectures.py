@@ -8,6 +8,8 @@ from enum import Enum
 class Architecture(Enum):
     """Architectures of text models; overrides what the checkpoint's config says."""
 
+    Afmoe = "afmoe"
+    Apertus = "apertus"
     Arcee = "arcee"
     Cohere2 = "cohere2"
     DeepSeekV2 = "deepseek_v2"
@@ -18,9 +20,11 @@ class Architecture(Enum):
     Ernie4_5 = "ernie4_5"
     Ernie4_5Moe = "ernie4_5_moe"
     Exaone4 = "exaone4"
+    FalconH1 = "falcon_h1"
     Gemma = "gemma"
     Gemma2 = "gemma2"
     Gemma3 = "gemma3_text"
+    Gemma3n = "gemma3n_text"
     Gemma4 = "gemma4_text"
     Gemma4Unified = "gemma4_unified_text"
     GLM4 = "glm4"
@@ -31,9 +35,11 @@ class Architecture(Enum):
     GraniteMoeHybrid = "granitemoehybrid"
     HunYuanDenseV1 = "hunyuan_v1_dense"
     HunYuanMoEV1 = "hunyuan_v1_moe"
+    KimiLinear = "kimi_linear"
     Lfm2 = "lfm2"
     Lfm2Moe = "lfm2_moe"
     Llama = "llama"
+    Llama4 = "llama4_text"
     Llama3_2Vision = "mllama_text_model"
     MiniMaxM2 = "minimax_m2"
     Ministral3 = "ministral3"
@@ -56,6 +62,17 @@ class Architecture(Enum):
     SeedOss = "seed_oss"
     SmolLm3 = "smollm3"
     Starcoder2 = "starcoder2"
+
+
+class EmbeddingArchitecture(Enum):
+    """Architectures of models that embed or rank texts; overrides the checkpoint's config."""
+
+    Bert = "bert"
+    EmbeddingGemma = "gemma3_text"
+    ModernBert = "modernbert"
+    NomicBert = "nomic_bert"
+    Qwen3Embedding = "qwen3"
+    XlmRoberta = "xlm_roberta"
 
 
 class VisionArchitecture(Enum):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from mrs.api.field_types import Allowed, FieldType, Number, of_type, one_of, quoted, require
+from mrs.api.lora_adapter import LoraAdapter
 from mrs.errors import Unsupported
 from mrs.request import CACHE_TYPES, Speculation
 from mrs.sizes.blocks import BLOCK_SIZES
@@ -26,6 +27,18 @@ def _is_bias(value: Any) -> bool:
     return isinstance(value, Mapping) and all(
         _COUNT.accepts(token) and _BIAS.accepts(bias) for token, bias in value.items()
     )
+
+
+def _is_input(value: Any) -> bool:
+    """Whether this is a text, token ids, or a list of one of these."""
+    if _is_text(value):
+        return True
+    kinds: list[Callable[[Any], bool]] = [_is_text, _COUNT.accepts, _is_ids]
+    return bool(value) and any(_is_list(value, accepts) for accepts in kinds)
+
+
+def _is_ids(value: Any) -> bool:
+    return _is_list(value, _COUNT.accepts)
 
 
 def _is_text(value: Any) -> bool:
@@ -46,6 +59,7 @@ _TEXT, _PATH = of_type("a string", str), of_type("a path", str, Path)
 _NAME = Allowed(
     "a name or a path, not an empty one", lambda value: _PATH.accepts(value) and bool(str(value))
 )
+_NAME_TEXT = Allowed("a name", lambda value: _is_text(value) and bool(value))
 _TEXTS = Allowed(
     "a string or a list of strings", lambda value: _is_text(value) or _is_list(value, _is_text)
 )
@@ -58,6 +72,11 @@ _LAYERS = Allowed(
     lambda value: _TEXTS.accepts(value) or _COUNT.accepts(value),
 )
 
+_ADAPTERS = Allowed(
+    "a list of LoraAdapter(alias, source)",
+    lambda value: _is_list(value, lambda each: isinstance(each, LoraAdapter)),
+)
+
 #: The type of every supported field, by its name.
 FIELDS: Mapping[str, FieldType] = {
     # a request
@@ -66,6 +85,11 @@ FIELDS: Mapping[str, FieldType] = {
         lambda value: _is_text(value) or _is_list(value, lambda m: isinstance(m, Mapping)),
     ),
     "prompt": _TEXT,
+    "input": Allowed(
+        "a string, a list of strings, of token ids, or of lists of token ids", _is_input
+    ),
+    "prompt_name": _TEXT,
+    "dimensions": _POSITIVE,
     "model": _TEXT,
     "max_tokens": _POSITIVE,
     "n_choices": _POSITIVE,
@@ -101,6 +125,7 @@ FIELDS: Mapping[str, FieldType] = {
         "none, auto, required or the object of a function",
         lambda value: _is_text(value) or isinstance(value, Mapping),
     ),
+    "adapter": _NAME_TEXT,
     "response_format": Allowed("an object", lambda value: isinstance(value, Mapping)),
     # a model
     "model_id": _NAME,
@@ -111,6 +136,10 @@ FIELDS: Mapping[str, FieldType] = {
     "mmproj_filename": _NAME,
     "hf_cache_path": _PATH,
     "max_edge": _POSITIVE,
+    "adapters": _ADAPTERS,
+    "max_adapters": _POSITIVE,
+    "max_rank": _POSITIVE,
+    "max_bytes": _POSITIVE,
     "max_num_images": _POSITIVE,
     "max_image_length": _POSITIVE,
     # a runner

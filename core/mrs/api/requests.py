@@ -31,6 +31,7 @@ class _Settings:
     grammar            what replies must match, of the `grammar_type` regex, json_schema, lark or
                        llguidance
     response_format    the same in OpenAI's form, of the type text, json_object or json_schema
+    adapter            the LoRA adapter with this alias
     """
 
     max_tokens: int | None
@@ -54,6 +55,7 @@ class _Settings:
     grammar: str | Mapping[str, Any] | None
     grammar_type: str | None
     response_format: Mapping[str, Any] | None
+    adapter: str | None
 
     def __post_init__(self) -> None:
         check_fields(self, {})
@@ -101,6 +103,7 @@ class _Settings:
             ignore_eos=self.ignore_eos,
             grammar=self._grammar,
             variant=choice,
+            adapter=self.adapter,
         )
 
 
@@ -159,7 +162,7 @@ class ChatCompletionRequest(_Settings):
     input_files: None = None
     ignore_eos: bool = False
     _: KW_ONLY
-    adapter: None = None
+    adapter: str | None = None
     response_format: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -229,11 +232,37 @@ class CompletionRequest(_Settings):
     truncate_sequence: bool = False
     ignore_eos: bool = False
     _: KW_ONLY
-    adapter: None = None
+    adapter: str | None = None
     logprobs: bool = False
     top_logprobs: int | None = None
     stream: bool = False
     response_format: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class EmbeddingRequest:
+    """Asks for the embeddings of a text or token ids, or of several of them.
+
+    The first fields and their order are those of the Python package mistralrs. The texts follow
+    the prompt of the model's files that `prompt_name` names, such as `query`; `dimensions` are the
+    first so many values, if the model's files allow that. Raises UsageError and Unsupported.
+    """
+
+    input: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
+    truncate_sequence: bool = False
+    _: KW_ONLY
+    prompt_name: str | None = None
+    dimensions: int | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, {})
+
+    @property
+    def inputs(self) -> list[str | Sequence[int]]:
+        """Each text, or the token ids of each."""
+        whole: Any = self.input
+        is_one = isinstance(whole, str) or all(isinstance(each, int) for each in whole)
+        return [whole] if is_one else list(whole)
 
 
 def _default(value: float | None, default: float) -> float:

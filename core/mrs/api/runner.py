@@ -17,7 +17,7 @@ from mrs.api.build_responses import (
 from mrs.api.checks import check, check_arguments
 from mrs.api.chunk_stream import ChunkStream, Events, collect
 from mrs.api.field_types import of_type, one_of, require
-from mrs.api.requests import ChatCompletionRequest, CompletionRequest
+from mrs.api.requests import ChatCompletionRequest, CompletionRequest, EmbeddingRequest
 from mrs.api.responses import (
     ChatCompletionChunkResponse,
     ChatCompletionResponse,
@@ -27,6 +27,7 @@ from mrs.api.responses import (
 from mrs.api.which import (
     AnyWhich,
     Which,
+    adapters_of,
     check_which,
     dtype_of,
     model_source,
@@ -152,6 +153,7 @@ class Runner:
                 jinja_explicit=path_text(jinja_explicit),
                 vision=vision_request(which),
                 paged=paged,
+                adapters=adapters_of(which),
             )
         ).load(on_progress)
         self._request_ids = itertools.count()
@@ -199,6 +201,19 @@ class Runner:
         if request.stream:
             return ChunkStream(replies, lambda chunk: completion_chunk(chunk, identity), start)
         return completion_response(collect(replies), identity, start)
+
+    def send_embedding_request(
+        self, request: EmbeddingRequest, model_id: str | None = None
+    ) -> list[list[float]]:
+        """The embedding of each input. Raises MrsError."""
+        self._check_call(request, EmbeddingRequest, model_id)
+        found = self._model.embed(
+            request.inputs,
+            prompt_name=request.prompt_name,
+            truncate=request.truncate_sequence,
+            dimensions=request.dimensions,
+        )
+        return [vector.values for vector in found]
 
     def tokenize_text(
         self,

@@ -7,18 +7,24 @@ from dataclasses import KW_ONLY, dataclass
 from enum import Enum
 from typing import Any
 
-from mrs.api.architectures import Architecture, ModelDType, VisionArchitecture
+from mrs.api.architectures import (
+    Architecture,
+    EmbeddingArchitecture,
+    ModelDType,
+    VisionArchitecture,
+)
 from mrs.api.checks import check_fields
 from mrs.api.field_types import Allowed, FieldType, of_type, one_of, require
+from mrs.api.lora_adapter import LoraAdapter
 from mrs.errors import UsageError
-from mrs.request import Dtype, ModelSource, VisionRequest
+from mrs.request import AdapterRequest, Dtype, ModelSource, VisionRequest
 
 AnyDtype = ModelDType | Dtype
 _DTYPES = one_of(*(each.value for each in ModelDType), *ModelDType)
 
 
 class Which:
-    """The kinds of models: `Which.Plain(…)`, `Which.MultimodalPlain(…)`, `Which.GGUF(…)`.
+    """The kinds of models: `Plain`, `MultimodalPlain`, `Embedding`, `GGUF` and `Lora`.
 
     Their fields and the order of these are those of the Python package mistralrs, and some more as
     keyword arguments; a field that is not supported accepts its default value only. Raises
@@ -80,12 +86,54 @@ class Which:
     VisionPlain = MultimodalPlain
 
     @dataclass(frozen=True)
+    class Lora:
+        """A text model in safetensors files, with `adapters` among which requests choose.
+
+        The limits of adapters have no effect: all of them are loaded with the model.
+        """
+
+        model_id: str
+        adapters: Sequence[LoraAdapter] | None = None
+        arch: Architecture | None = None
+        tokenizer_json: str | None = None
+        topology: None = None
+        write_uqff: None = None
+        from_uqff: None = None
+        dtype: AnyDtype = "auto"
+        hf_cache_path: str | None = None
+        max_adapters: int = 16
+        max_rank: int = 256
+        max_bytes: int = 8589934592
+
+        def __post_init__(self) -> None:
+            check_fields(self, {"arch": _one_or_none(Architecture), "dtype": _DTYPES})
+
+    @dataclass(frozen=True)
+    class Embedding:
+        """A model that makes embeddings of texts: a hub id or a local folder."""
+
+        model_id: str
+        arch: EmbeddingArchitecture | None = None
+        tokenizer_json: str | None = None
+        topology: None = None
+        write_uqff: None = None
+        from_uqff: None = None
+        dtype: AnyDtype = "auto"
+        hf_cache_path: str | None = None
+        imatrix: None = None
+        calibration_file: None = None
+
+        def __post_init__(self) -> None:
+            check_fields(self, {"arch": _one_or_none(EmbeddingArchitecture), "dtype": _DTYPES})
+
+    @dataclass(frozen=True)
     class GGUF:
         """A model in GGUF files: a hub id or folder and file names, or the path of one file.
 
         `tok_model_id` is a model whose tokenizer and chat template replace those of the file.
         `mmproj_filename` is the file with the vision tower, in the same folder; it makes this a
-        vision model.
+        vision model. Requests choose among `adapters`; their limits have no effect, as they are
+        all loaded with the model.
         """
 
         quantized_model_id: str
@@ -101,7 +149,7 @@ class Which:
         imatrix: None = None
         calibration_file: None = None
         max_edge: int | None = None
-        adapters: None = None
+        adapters: Sequence[LoraAdapter] | None = None
         max_adapters: int = 16
         max_rank: int = 256
         max_bytes: int = 8589934592
@@ -118,10 +166,11 @@ class Which:
                 )
 
 
-AnyWhich = Which.Plain | Which.MultimodalPlain | Which.GGUF
+AnyWhich = Which.Plain | Which.MultimodalPlain | Which.Embedding | Which.GGUF | Which.Lora
 _WHICH = of_type(
-    'Which.Plain(model_id="…"), Which.MultimodalPlain(…) or Which.GGUF(…)',
-    *(Which.Plain, Which.MultimodalPlain, Which.GGUF),
+    'Which.Plain(model_id="…"), Which.MultimodalPlain(…), Which.Embedding(…), Which.GGUF(…) or '
+    "Which.Lora(…)",
+    *(Which.Plain, Which.MultimodalPlain, Which.Embedding, Which.GGUF, Which.Lora),
 )
 
 
@@ -149,6 +198,12 @@ def vision_request(which: AnyWhich) -> VisionRequest | None:
     if isinstance(which, Which.GGUF) and which.mmproj_filename is not None:
         return VisionRequest(which.max_edge)
     return None
+
+
+def adapters_of(which: AnyWhich) -> tuple[AdapterRequest, ...]:
+    """The adapters among which requests choose."""
+    given = which.adapters if isinstance(which, (Which.Lora, Which.GGUF)) else None
+    return tuple(each.request() for each in given or ())
 
 
 def model_source(which: AnyWhich, token_source: str) -> ModelSource:

@@ -21,6 +21,9 @@ class Piece(NamedTuple):
     into rows. A vector has one column. `rows` is None for the whole tensor. `transform` is applied
     to the stored values. If `transposed`, the last two dimensions are swapped before rows are
     counted. If `packed` is set, `tensor` is the name of a weight that several tensors store.
+    `columns` are those of each row, whole blocks; None for all. With `paired_heads`, the rows are
+    so many heads, each with the first and then the second values of all rotary pairs; they are
+    read pair by pair.
     """
 
     tensor: str
@@ -28,6 +31,22 @@ class Piece(NamedTuple):
     transform: WeightTransform | None = None
     transposed: bool = False
     packed: PackedWeight | None = None
+    columns: range | None = None
+    paired_heads: int = 0
+
+
+class LowRankUpdate(NamedTuple):
+    """What a LoRA adapter adds to a weight while it is loaded: scale * up @ down.
+
+    `down` (rank, columns) and `up` (rows, rank) are read from the adapter. With a `magnitude`
+    (rows), each row of the sum is then scaled to that norm (DoRA).
+    """
+
+    rank: int
+    scale: float
+    down: tuple[Piece, ...]
+    up: tuple[Piece, ...]
+    magnitude: tuple[Piece, ...] = ()
 
 
 class Parameter(NamedTuple):
@@ -37,7 +56,7 @@ class Parameter(NamedTuple):
     (a matrix of the vision tower or projector) keeps the file's format, `--isq` does not apply;
     `dense` uses the model's dtype; a `vector`, or a small matrix that must be exact, is float32.
     `layer` is the index of the decoder layer, or None outside of the layers. `pieces` are
-    concatenated along the first dimension.
+    concatenated along the first dimension. `updates` are added one after another.
     """
 
     name: str
@@ -45,6 +64,7 @@ class Parameter(NamedTuple):
     role: Role
     layer: int | None
     pieces: tuple[Piece, ...]
+    updates: tuple[LowRankUpdate, ...] = ()
 
     @property
     def columns(self) -> int:

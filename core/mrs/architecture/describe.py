@@ -13,14 +13,19 @@ from mrs.architecture.describe_safetensors import (
     read_safetensors,
 )
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.unmerged_adapter import UnmergedAdapter
 
 
 @dataclass(frozen=True)
 class Description:
-    """What planner and loader know of a model: its architecture and all of its parameters."""
+    """What planner and loader know of a model: its architecture and all of its parameters.
+
+    `adapters` are those that requests choose; their matrices are among the parameters.
+    """
 
     spec: ModelSpec
     parameters: tuple[Parameter, ...]
+    adapters: tuple[UnmergedAdapter, ...] = ()
 
 
 def describe(

@@ -17,8 +17,10 @@ def read_gguf(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: b
     spec = family.read(Config(config_from_gguf(metadata, shapes, family.gguf_keys, where), where))
     if family.gguf_rope_interleaved:
         spec = spec.with_interleaved_rope()
-    parameters = list_parameters(spec, {**GGUF, **family.gguf}, shapes)
-    found = ReadModel(spec, parameters, ignored=family.ignored)
+    names = {**GGUF, **family.gguf}
+    parameters = list_parameters(spec, names, shapes)
+    ignored = (*family.ignored, *spec.unused_names(names))
+    found = ReadModel(spec, parameters, ignored=ignored)
     return _with_mmproj(found, checkpoint) if with_vision else found
 
 

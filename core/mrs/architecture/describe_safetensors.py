@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from mrs.architecture.binding import Parameter, WeightTransform
@@ -11,6 +12,14 @@ from mrs.architecture.family import Family
 from mrs.architecture.family_registry import family_by_name
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.parameters import list_parameters
+from mrs.architecture.readers.readout_reader import (
+    NamedReadout,
+    SentenceFilesLike,
+    most_tokens,
+    read_readout,
+    sized,
+)
+from mrs.architecture.readout import Readout
 from mrs.architecture.schemes.registry import read_quantization
 from mrs.architecture.slots import WeightKind
 from mrs.architecture.tensor_names import SAFETENSORS
@@ -38,6 +47,8 @@ class CheckpointHeaders(Protocol):
     def image_config(self) -> Mapping[str, Any]: ...
     @property
     def tensors(self) -> Mapping[str, TensorHeader]: ...
+    @property
+    def sentence(self) -> SentenceFilesLike: ...
 
 
 class ReadModel(NamedTuple):
@@ -68,13 +79,52 @@ def read_safetensors(checkpoint: CheckpointHeaders, arch: str | None) -> ReadMod
     values, rename, others = _inner_model(values, checkpoint.tensors)
     family = family_by_name(arch or model_type(values, where))
     config = Config({**family.defaults, **values}, where)
-    full = family.read(config)
+    full, more_names = with_readout(family.read(config), family, config, checkpoint.sentence)
     spec = full.without_cross_attention()
     names = {slot: rename(name) for slot, name in {**SAFETENSORS, **family.safetensors}.items()}
+    names = {**_without_wrapper(names, prefix, checkpoint.tensors), **more_names}
     parameters = text_parameters(checkpoint, family, config, spec, names, prefix)
     removed = set(range(len(full.layers))) - set(spec.file_layer_indices)
     unused = (names["layer"].format(layer=index) for index in sorted(removed))
-    return ReadModel(spec, parameters, prefix, (*family.ignored, *unused, *others))
+    unread = spec.unused_names(names)
+    return ReadModel(spec, parameters, prefix, (*family.ignored, *unused, *unread, *others))
+
+
+def with_readout(
+    spec: ModelSpec, family: Family, config: Config, files: SentenceFilesLike
+) -> tuple[ModelSpec, Mapping[str, str]]:
+    """The spec with its readout, if it has one, and the names of the readout's tensors.
+
+    An encoder without any files of sentence-transformers takes the mean of its hidden states.
+    """
+    tokens = spec.context_tokens
+    if family.classifier is not None and _is_classifier(config):
+        found = family.classifier(config)
+    elif files.modules:
+        found = read_readout(files, spec.hidden_size, config.where)
+        tokens = most_tokens(files, spec, config.where)
+    elif spec.attends_both_ways:
+        found = NamedReadout(Readout(), {})
+    else:
+        return spec, {}
+    readout = sized(found.readout, spec.hidden_size, config)
+    headless = replace(spec, tied_head=False, head_bias=False)
+    return replace(headless, readout=readout, context_tokens=tokens), found.names
+
+
+def _is_classifier(config: Config) -> bool:
+    names = config.sequence("architectures", ())
+    return any(str(name).endswith("ForSequenceClassification") for name in names)
+
+
+def _without_wrapper(
+    names: Mapping[str, str], prefix: str, tensors: Collection[str]
+) -> Mapping[str, str]:
+    """The names of tensors in a file of the inner model alone (`embed_tokens`), if it is one."""
+    wrapper = names["embedding"].partition(".")[0] + "."
+    if f"{prefix}{names['embedding'].removeprefix(wrapper)}.weight" not in tensors:
+        return names
+    return {slot: name.removeprefix(wrapper) for slot, name in names.items()}
 
 
 def text_parameters(

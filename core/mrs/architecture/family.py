@@ -9,6 +9,7 @@ from typing import Any
 
 from mrs.architecture.config import Config
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.readout_reader import NamedReadout
 
 Names = Mapping[str, str]
 
@@ -33,6 +34,8 @@ class Family:
                            values of a rotary pair are adjacent
     norm_plus_one          safetensors files store norm weights as offsets from one (GGUF files
                            store the sum)
+    classifier             for files of a model for classification, which ranks texts: config ->
+                           its dense layers, with their tensor names
     ignored                prefixes of tensor names that inference does not need; `{layers}` stands
                            for the number of layers
     """
@@ -47,4 +50,5 @@ class Family:
     gguf_keys: Names = field(default_factory=dict)
     gguf_rope_interleaved: bool = False
     norm_plus_one: bool = False
+    classifier: Callable[[Config], NamedReadout] | None = None
     ignored: tuple[str, ...] = ()

@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from mrs.architecture.altup import AltUp
+from mrs.architecture.laurel import Laurel
+from mrs.architecture.layer_inputs import GatedInput
 from mrs.architecture.mixers.mixer import FeedForward, Mixer, NoMixer
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.slots import Slot, norm_slot
@@ -24,29 +27,36 @@ class Layer:
     `pre`       x + mixer(norm(x)), then x + feed_forward(norm(x))
     `sandwich`  as `pre`, with a further norm on what is added
     `post`      x + norm(mixer(x)), then x + norm(feed_forward(x))
+    `post_sum`  norm(x + mixer(x)), then norm(x + feed_forward(x))
     `gated`     as `pre`, with what is added multiplied by the tanh of a learned scalar
     `parallel`  x + mixer(norm(x)) + feed_forward(norm(x)), with one norm
 
-    `residual_scale` multiplies what is added. With `output_scale` a learned scalar multiplies the
-    layer's output.
+    `residual_scale` multiplies what is added. Without a `mixer_norm`, the mixer of a `pre` layer
+    reads x itself. With `laurel` the sum after the mixer has a low-rank term, too. After that x may
+    get a `gated_input`. With `output_scale` a learned scalar multiplies the layer's output. With
+    `altup` all this is one of several streams.
     """
 
     mixer: Mixer
     feed_forward: FeedForward
     norm: Norm
-    style: Literal["pre", "sandwich", "post", "gated", "parallel"] = "pre"
+    style: Literal["pre", "sandwich", "post", "post_sum", "gated", "parallel"] = "pre"
     residual_scale: float = 1.0
     output_scale: bool = False
+    mixer_norm: bool = True
+    gated_input: GatedInput | None = None
+    laurel: Laurel | None = None
+    altup: AltUp | None = None
 
     @property
     def has_pre_norms(self) -> bool:
         """Whether mixer and feed-forward module read the norm of x."""
-        return self.style != "post"
+        return self.style not in ("post", "post_sum")
 
     @property
     def has_mixer_norm(self) -> bool:
         """Whether the mixer reads a norm of x."""
-        return self.has_pre_norms and not isinstance(self.mixer, NoMixer)
+        return self.has_pre_norms and self.mixer_norm and not isinstance(self.mixer, NoMixer)
 
     @property
     def has_feed_forward_norm(self) -> bool:
@@ -57,8 +67,8 @@ class Layer:
 
     @property
     def has_post_norms(self) -> bool:
-        """Whether there are norms on what is added."""
-        return self.style in ("sandwich", "post")
+        """Whether there are norms on what is added, or on the sum."""
+        return self.style in ("sandwich", "post", "post_sum")
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         """The weights in a model of `hidden_size`."""
@@ -75,5 +85,11 @@ class Layer:
         yield from self.feed_forward.slots(hidden_size)
         if self.has_post_norms:
             yield norm_slot("ffn.post_norm", hidden_size, self.norm)
+        if self.gated_input is not None:
+            yield from self.gated_input.slots(hidden_size)
+        if self.laurel is not None:
+            yield from self.laurel.slots(hidden_size)
+        if self.altup is not None:
+            yield from self.altup.layer_slots(hidden_size)
         if self.output_scale:
             yield Slot("output_scale", (1,), "vector", suffix="")

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from mrs.architecture.altup import AltUp
+from mrs.architecture.encoder_input import EncoderInput
+from mrs.architecture.layer_inputs import LayerInputs
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
+from mrs.architecture.mixers.encoder_attention_spec import EncoderAttention
 from mrs.architecture.mixers.mixer import Mixer
 from mrs.architecture.norm_rope import Norm
+from mrs.architecture.readout import Readout
 from mrs.architecture.slots import Slot, norm_slot
+from mrs.errors import Unsupported
 
 if TYPE_CHECKING:
     from mrs.architecture.vision_spec import Vision
@@ -23,14 +29,18 @@ class ModelSpec:
     logits = softcap(logit_scale * head(norm(layers(embedding_scale * embedding[ids])))), where
     softcap(x) is logit_softcap * tanh(x / logit_softcap), or x without a `logit_softcap`.
     `extra_tokens` are ids after the vocabulary: the embedding has rows for them, the head does not.
+    `layer_inputs` are inputs of the layers in addition to x; `altup` makes x several streams.
     `file_layers` are the indices of `layers` in the file; empty if the file has no other layers.
+
+    A model with a `readout` has no head: it makes a vector of each text. The layers of an encoder
+    read `input`, and their output may have no further `norm`.
     """
 
     family: str
     vocab_size: int
     hidden_size: int
     layers: tuple[Layer, ...]
-    norm: Norm
+    norm: Norm | None
     tied_head: bool
     context_tokens: int
     embedding_scale: float = 1.0
@@ -40,6 +50,29 @@ class ModelSpec:
     vision: Vision | None = None
     extra_tokens: int = 0
     file_layers: tuple[int, ...] = ()
+    layer_inputs: LayerInputs | None = None
+    altup: AltUp | None = None
+    input: EncoderInput | None = None
+    readout: Readout | None = None
+
+    @property
+    def attends_both_ways(self) -> bool:
+        """Whether tokens attend to later ones, so that one step must compute a whole sequence."""
+        return any(isinstance(layer.mixer, EncoderAttention) for layer in self.layers)
+
+    def require_replies(self) -> None:
+        """Raise Unsupported if the model makes no logits."""
+        if self.readout is not None:
+            raise Unsupported(
+                f"this {self.family} model makes {self.readout.product} of texts, but no replies",
+                hint=f"use {self.readout.commands}",
+            )
+
+    @property
+    def head_weight(self) -> str:
+        """The parameter that makes logits; without a head, the embedding."""
+        has_own_head = self.readout is None and not self.tied_head
+        return "head.weight" if has_own_head else "embedding.weight"
 
     @property
     def file_layer_indices(self) -> tuple[int, ...]:
@@ -51,11 +84,20 @@ class ModelSpec:
         yield Slot(
             "embedding", (self.vocab_size + self.extra_tokens, self.hidden_size), "embedding"
         )
-        yield norm_slot("norm", self.hidden_size, self.norm)
-        if not self.tied_head:
+        if self.input is not None:
+            yield from self.input.slots(self.hidden_size)
+        if self.norm is not None:
+            yield norm_slot("norm", self.hidden_size, self.norm)
+        if self.readout is not None:
+            yield from self.readout.slots()
+        elif not self.tied_head:
             yield Slot("head", (self.vocab_size, self.hidden_size), "head", self.head_bias)
         elif self.head_bias:
             yield Slot("head", (self.vocab_size,), "vector", suffix=".bias")
+        if self.altup is not None:
+            yield from self.altup.model_slots(self.hidden_size)
+        if self.layer_inputs is not None:
+            yield from self.layer_inputs.slots(self.hidden_size, len(self.layers))
         for name, pairs in sorted(_factor_tables(self)):
             yield Slot(name, (pairs,), "vector")
 
@@ -71,6 +113,14 @@ class ModelSpec:
         return replace(
             self, layers=tuple(self.layers[index] for index in indices), file_layers=indices
         )
+
+    def unused_names(self, names: Mapping[str, str]) -> list[str]:
+        """Prefixes of names of tensors, in a table of names, that its layers do not read."""
+        return [
+            names["layer"].format(layer=index) + names[slot]
+            for index, layer in zip(self.file_layer_indices, self.layers, strict=True)
+            for slot in layer.mixer.unused_slots
+        ]
 
     def with_interleaved_rope(self) -> ModelSpec:
         """The same model with adjacent rotary pairs, as in GGUF files with permuted q and k."""

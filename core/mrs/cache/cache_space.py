@@ -14,6 +14,7 @@ from mrs.cache.block_table import BlockTable
 from mrs.cache.layer_cache import LayerCache, OwnLayer
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.cache.sequence_cache import SequenceCache
+from mrs.cache.shared_kv import SharedKVCache
 from mrs.kernels.paged import PagedKV
 from mrs.sizes.blocks import CacheSize
 
@@ -35,15 +36,27 @@ class CacheBuilder:
         self.config = config
         self._groups: dict[int | None, list[PagedKV]] = {}
         self._layers: list[_NewLayer] = []
+        self._paged: dict[int, tuple[PagedKV, int]] = {}
         self._own: list[int] = []
 
     def add_paged(self, kv: PagedKV, window: int | None = None) -> int:
         """Add a layer whose keys and values are in blocks; returns its group of block tables."""
-        window = self.config.size.window_of(window)
-        self._groups.setdefault(window, []).append(kv)
-        group = list(self._groups).index(window)
+        group = self.add_blocks(kv, window)
+        self._paged[len(self._layers)] = kv, group
         self._layers.append(lambda tables: PagedKVCache(kv, tables[group], group))
         return group
+
+    def add_blocks(self, kv: PagedKV, window: int | None = None) -> int:
+        """Add further keys and values of a layer, in the same blocks as its others."""
+        window = self.config.size.window_of(window)
+        self._groups.setdefault(window, []).append(kv)
+        return list(self._groups).index(window)
+
+    def add_shared(self, layer: int) -> PagedKV:
+        """Add a layer that reads the keys and values of the earlier layer `layer`."""
+        kv, group = self._paged[layer]
+        self._layers.append(lambda tables: SharedKVCache(kv, group))
+        return kv
 
     def add(self, new: Callable[[], OwnLayer]) -> None:
         """Add a layer that has a cache without blocks for each sequence."""

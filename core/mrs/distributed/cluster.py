@@ -6,29 +6,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mrs.devices.bandwidth import bandwidth_of
+from mrs.distributed.assign import Part, assignments, meet, require_plain
 from mrs.distributed.head import Head
-from mrs.distributed.launcher import launched
-from mrs.distributed.local_ranks import LocalRanks, new_secret
-from mrs.distributed.meeting import Listener, parse_address
-from mrs.distributed.messages import Assignment
-from mrs.distributed.model_part import (
-    fingerprint,
-    own_parameters,
-    plan_hash,
-    request_json,
-    require_splittable,
-    weights_sample,
-)
-from mrs.distributed.secret import find_secret
+from mrs.distributed.model_part import own_parameters, require_splittable
 from mrs.distributed.split import RankMemory, mapped_layers, split_layers
-from mrs.errors import UsageError
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
-from mrs.request import ClusterRequest, RunRequest
+from mrs.request import RunRequest
 from mrs.units import human_bytes
 
 if TYPE_CHECKING:
     from mrs.distributed.further_layers import RemoteLayers
+    from mrs.model.decoder import Decoder
     from mrs.model.model_weights import ModelWeights
 
 
@@ -46,21 +35,16 @@ class Cluster:
         """Wait for all workers, and assign layers to them. Raises MrsError."""
         assert request.cluster is not None
         require_splittable(planner.description.spec)
-        if request.prefix_cache_dir is not None:
-            raise UsageError(
-                "the prefix cache of several processes cannot be stored in a folder",
-                hint="leave out --prefix-cache-dir",
-            )
-        if request.draft_model is not None:
-            raise UsageError(
-                "a draft model cannot be used with several processes yet",
-                hint="leave out --draft-model",
-            )
-        head, count = _meet(request.cluster)
+        require_plain(request)
+        head, count = meet(request.cluster)
         try:
             head.gather(count)
             ranges = _ranges(request, plan, head)
-            head.assign(_assignments(request, planner, plan, ranges))
+            parts = [
+                Part(layers, own_parameters(planner.description, layers, is_head=False))
+                for layers in ranges[1:]
+            ]
+            head.assign(assignments(request, planner, plan, parts))
             return cls(head, planner, plan, ranges)
         except BaseException:
             head.close()
@@ -79,6 +63,23 @@ class Cluster:
         hidden, chunk = self._planner.description.spec.hidden_size, self._plan.workload.chunk_tokens
         return self.head.connect(4 * hidden * (chunk + 65536))
 
+    def decoder(self) -> Decoder:
+        """The model: own layers, and those of the workers. Raises MrsError."""
+        import torch
+
+        from mrs.load.tensor_reader import TORCH_DTYPES
+        from mrs.model.decoder import Decoder
+
+        plan = self._plan
+        return Decoder(
+            self._planner.description.spec,
+            self.load_own(),
+            [torch.device(plan.devices[0].torch_device)] * len(self.own_layers),
+            TORCH_DTYPES[plan.dense.name],
+            TORCH_DTYPES[plan.cache_format.name],
+            self.connect(),
+        )
+
     @property
     def summary(self) -> str:
         """Which rank has how many layers, and where."""
@@ -90,20 +91,6 @@ class Cluster:
 
     def close(self) -> None:
         self.head.close()
-
-
-def _meet(asked: ClusterRequest) -> tuple[Head, int]:
-    """A head that listens, and the number of its workers."""
-    rank = launched()
-    if rank is not None and not asked.workers and not asked.listen:
-        listener = Listener((rank.host, 0), rank.new_secret())
-        rank.publish(listener.address)
-        return Head(listener, None, asked.wait_limit_s), rank.world - 1
-    address = parse_address(asked.listen or "127.0.0.1:0", "--listen")
-    secret = new_secret() if asked.workers else find_secret(address[0])
-    listener = Listener(address, secret)
-    local = LocalRanks(asked.workers, listener.address, secret) if asked.workers else None
-    return Head(listener, local, asked.wait_limit_s), asked.workers or asked.wait_for
 
 
 def _ranges(request: RunRequest, plan: Plan, head: Head) -> list[range]:
@@ -119,31 +106,3 @@ def _ranges(request: RunRequest, plan: Plan, head: Head) -> list[range]:
         free_bytes = device.free_bytes // (shared if is_here else 1)
         ranks.append(RankMemory(each.name, free_bytes, device.bytes_per_s))
     return split_layers(layer_bytes, ranks)
-
-
-def _assignments(
-    request: RunRequest, planner: Planner, plan: Plan, ranges: Sequence[range]
-) -> list[Assignment]:
-    """One for each worker; `ranges` has the layers of the head, too."""
-    size, spec = plan.workload.cache, planner.description.spec
-    found = []
-    for rank, layers in enumerate(ranges[1:], 1):
-        parameters = own_parameters(planner.description, layers, is_head=False)
-        facts = {
-            "request": request_json(request).decode(),
-            "first": layers.start,
-            "end": layers.stop,
-            "dense": plan.dense.name,
-            "cache_format": plan.cache_format.name,
-            "tokens": size.tokens,
-            "sequences": size.sequences,
-            "chunk_tokens": size.chunk_tokens,
-            "block_tokens": size.block_tokens,
-            "pool_blocks": size.pool_blocks,
-            "fingerprint": fingerprint(plan, spec),
-            "sample": weights_sample(planner.checkpoint, parameters),
-        }
-        values = {**facts, "request": request_json(request)}
-        world = len(ranges)
-        found.append(Assignment(rank, world, plan_hash=plan_hash(facts), **values))  # type: ignore[arg-type]
-    return found

@@ -74,7 +74,7 @@ class RemoteLayers:
         try:
             for rank in self._ranks:
                 rank.link.doing = f"in step {self._number}"
-                rank.link.send(_step(rank, self._number, batch, caches, rows))
+                rank.link.send(step_of(rank, self._number, batch, caches, rows))
             send_hidden(self._right, self._number, x)
             if not len(rows):
                 return x[:0]
@@ -92,13 +92,15 @@ def _add(builder: CacheBuilder, log: Log, layer: int, info: LayerCacheInfo) -> i
     return -1
 
 
-def _step(
+def step_of(
     rank: RemoteRank,
     number: int,
     batch: ForwardBatch,
     caches: Sequence[SequenceCache],
     rows: Sequence[int],
+    tokens: bytes = b"",
 ) -> Step:
+    """The step of a rank, with all commands that wait in its log."""
     ends = batch.attention[0].attention_ends if batch.attention else None
     commands = [rank.log.popleft() for _ in range(len(rank.log))]
     return Step(
@@ -116,9 +118,10 @@ def _step(
                 caches, batch.queries, batch.rope_lengths, strict=True
             )
         ],
-        _ints(batch.positions),
-        None if ends is None else _ints(ends),
+        int64_bytes(batch.positions),
+        None if ends is None else int64_bytes(ends),
         list(rows),
+        tokens,
     )
 
 
@@ -126,5 +129,5 @@ def _states(cache: SequenceCache, layers: range) -> list[RemoteState]:
     return [each for each in (cache.layers[n] for n in layers) if isinstance(each, RemoteState)]
 
 
-def _ints(values: Tensor) -> bytes:
+def int64_bytes(values: Tensor) -> bytes:
     return values.to("cpu", torch.int64).contiguous().numpy().tobytes()

@@ -21,6 +21,7 @@ from mrs.distributed.messages import (
     Attach,
     Connect,
     Connected,
+    ConnectGroup,
     Failed,
     Goodbye,
     Join,
@@ -31,7 +32,9 @@ from mrs.distributed.messages import (
 from mrs.errors import ExitCode, MrsError
 
 if TYPE_CHECKING:
-    from mrs.distributed.further_layers import RemoteLayers
+    from mrs.distributed.further_layers import RemoteLayers, RemoteRank
+    from mrs.distributed.rank_group import RankGroup
+    from mrs.distributed.shared_head import SharedRanks
 
 _logger = logging.getLogger(__name__)
 _SAY_AGAIN_S = 30.0
@@ -67,7 +70,7 @@ class Head:
         self._local = local
         self._wait_limit_s = wait_limit_s
         self.members: list[Member] = []
-        self._neighbours: list[Channel] = []
+        self._neighbours: list[Channel | RankGroup] = []
         self._joining: SimpleQueue[tuple[Channel, Join]] = SimpleQueue()
         self._attaching: SimpleQueue[tuple[Channel, Attach]] = SimpleQueue()
         self._is_complete = False
@@ -118,11 +121,9 @@ class Head:
 
     def connect(self, most_bytes: int) -> RemoteLayers:
         """Wait until all have loaded their layers, and connect neighbours. Raises MrsError."""
-        from mrs.distributed.further_layers import RemoteLayers, RemoteRank
+        from mrs.distributed.further_layers import RemoteLayers
 
-        for member in self.members:
-            ready = member.link.take(Ready)
-            member.caches, member.weight_bytes = ready.caches, ready.weight_bytes
+        ranks = self._loaded()
         for member, right in zip(self.members, [*self.members[1:], None], strict=True):
             address = None if right is None else (right.host, right.join.port)
             member.link.send(Connect(address))
@@ -132,10 +133,38 @@ class Head:
         self._neighbours = [channel for channel, _ in attached]
         sides = {attach.side: channel for channel, attach in attached}
         sides["left"].most_data_bytes = most_bytes
-        for member in self.members:
-            member.link.doing = "before the first step"
-        ranks = [RemoteRank(each.link, each.layers, each.caches) for each in self.members]
         return RemoteLayers(ranks, sides["right"], sides["left"], self.reason)
+
+    def connect_group(self) -> SharedRanks:
+        """Wait until all have loaded their shares, and connect each with all. Raises MrsError."""
+        from mrs.distributed.rank_group import RankGroup
+        from mrs.distributed.shared_head import SharedRanks
+        from mrs.distributed.shared_memory import SharedFile
+
+        ranks = self._loaded()
+        file = SharedFile(len(ranks) + 1)
+        try:
+            addresses = [(each.host, each.join.port) for each in self.members]
+            for member in self.members:
+                member.link.send(ConnectGroup(addresses, str(file.path)))
+            for member in self.members:
+                member.link.take(Connected)
+            attached = [self._attaching.get(timeout=SILENCE_S) for _ in ranks]
+            group = RankGroup(0, {attach.rank: channel for channel, attach in attached}, file.path)
+        finally:
+            file.remove()
+        self._neighbours = [group]
+        return SharedRanks(ranks, group, self.reason)
+
+    def _loaded(self) -> list[RemoteRank]:
+        """All ranks, once they have loaded their weights."""
+        from mrs.distributed.further_layers import RemoteRank
+
+        for member in self.members:
+            ready = member.link.take(Ready)
+            member.caches, member.weight_bytes = ready.caches, ready.weight_bytes
+            member.link.doing = "before the first step"
+        return [RemoteRank(each.link, each.layers, each.caches) for each in self.members]
 
     def reason(self, error: Exception) -> MrsError:
         """Why a step has failed: the failure of a worker, or else the error itself."""

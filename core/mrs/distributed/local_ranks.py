@@ -13,6 +13,8 @@ from mrs.distributed.secret import FILE_VARIABLE, VARIABLE
 from mrs.errors import MrsError
 
 _END_S = 4.0
+#: The process that has started a worker, without which it must not wait for a head.
+PARENT_VARIABLE = "MRS_PARENT_PID"
 
 
 def new_secret() -> bytes:
@@ -28,6 +30,7 @@ class LocalRanks:
         command = [sys.executable, "-m", "mrs_cli", "worker", "--once", "--quiet"]
         command += ["--join", f"{host}:{port}"]
         variables = {**os.environ, VARIABLE: secret.decode("ascii")}
+        variables[PARENT_VARIABLE] = str(os.getpid())
         variables.pop(FILE_VARIABLE, None)
         for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID"):
             variables.pop(name, None)

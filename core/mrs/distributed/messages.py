@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 #: Raised whenever a message changes its meaning.
-PROTOCOL = 1
+PROTOCOL = 2
 
 
 class Message(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
@@ -64,14 +64,14 @@ class Join(Message, frozen=True):
 
 
 class Attach(Message, frozen=True):
-    """A further connection of a rank, for hidden states from or to its neighbour."""
+    """A further connection of a rank: for hidden states from or to its neighbour, or in a group."""
 
     rank: int
-    side: Literal["left", "right"]
+    side: Literal["left", "right", "group"]
 
 
 class Assignment(Message, frozen=True):
-    """The layers `first` to `end` of a model for a rank.
+    """The layers `first` to `end` of a model for a rank; with `is_share`, a share of each.
 
     `request` is the head's request as JSON. `fingerprint` is the hash of the model's tensors,
     `sample` that of bytes of the layers' weights, `plan_hash` that of everything decided here.
@@ -91,6 +91,7 @@ class Assignment(Message, frozen=True):
     pool_blocks: int | None
     fingerprint: str
     sample: str
+    is_share: bool
     plan_hash: str
 
 
@@ -115,8 +116,18 @@ class Connect(Message, frozen=True):
     right: tuple[str, int] | None
 
 
+class ConnectGroup(Message, frozen=True):
+    """Dial the head and all workers before this rank; `workers` are the addresses of all.
+
+    `memory` is the path of a file that all ranks map into their memory.
+    """
+
+    workers: list[tuple[str, int]]
+    memory: str
+
+
 class Connected(Message, frozen=True):
-    """Both neighbours are connected."""
+    """Both neighbours are connected, or all ranks of a group."""
 
 
 class Beat(Message, frozen=True):
@@ -214,7 +225,7 @@ class Step(Message, frozen=True):
     """A forward pass, after commands to the caches.
 
     `positions` is (N) or (3, N) int64, `attention_ends` (N) int64. Of the last layer's output only
-    the rows `wanted` go back.
+    the rows `wanted` go back. Ranks that share layers get the `tokens` (N) int64.
     """
 
     number: int
@@ -223,6 +234,7 @@ class Step(Message, frozen=True):
     positions: bytes
     attention_ends: bytes | None
     wanted: list[int]
+    tokens: bytes = b""
 
 
 class Hidden(Message, frozen=True):
@@ -242,6 +254,7 @@ Any = (
     | Assignment
     | Ready
     | Connect
+    | ConnectGroup
     | Connected
     | Beat
     | Failed

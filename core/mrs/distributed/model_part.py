@@ -13,6 +13,7 @@ import msgspec
 from mrs.architecture.binding import Parameter
 from mrs.architecture.describe import Description
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
+from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.model_spec import ModelSpec
 from mrs.errors import NotReadable, Unsupported
 from mrs.plan.placement.placement import Placement
@@ -53,11 +54,16 @@ def one_device_plan(planner: Planner, request: RunRequest) -> Plan:
 
 def require_splittable(spec: ModelSpec) -> None:
     """Raises Unsupported."""
+    hint = "leave out --workers and --wait-for"
     if any(isinstance(layer.mixer, CrossAttention) for layer in spec.layers):
-        raise Unsupported(
-            "layers that attend to images cannot be in several processes",
-            hint="leave out --workers and --wait-for",
-        )
+        what = "layers that attend to images"
+        raise Unsupported(f"{what} cannot be in several processes", hint=hint)
+    if spec.layer_inputs or any(isinstance(layer.mixer, SharedAttention) for layer in spec.layers):
+        what = "layers with inputs of their own or with shared keys and values"
+        raise Unsupported(f"{what} cannot be in several processes", hint=hint)
+    if any(layer.mixer.cache_count > 1 for layer in spec.layers):
+        what = "layers with attention and a state"
+        raise Unsupported(f"{what} cannot be in several processes", hint=hint)
 
 
 def own_parameters(description: Description, layers: range, *, is_head: bool) -> list[Parameter]:

@@ -20,7 +20,7 @@ from mrs.distributed.channel import Damaged
 from mrs.distributed.messages import CacheCommand, LayerCacheInfo, SequenceStep, Step
 from mrs.kernels.paged import PagedKV, Queries
 from mrs.model.batch import ForwardBatch, attention_batches
-from mrs.model.decoder import LayerStack
+from mrs.model.layer_stack import LayerStack
 
 
 @dataclass

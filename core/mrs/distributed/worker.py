@@ -7,6 +7,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from mrs.devices.device import Device
@@ -21,12 +23,14 @@ from mrs.distributed.messages import (
     Attach,
     Connect,
     Connected,
+    ConnectGroup,
     DeviceReport,
     Failed,
     Join,
     Ready,
     Step,
 )
+from mrs.distributed.rank_group import RankGroup
 from mrs.errors import ExitCode, MrsError
 
 _DIAL_AGAIN_S = 0.3
@@ -39,6 +43,7 @@ class WorkerSettings(NamedTuple):
     """How to join: `rank` 0 lets the head choose, `model_id` is this machine's copy of the model.
 
     With `once` the worker ends when the head leaves; otherwise it keeps its weights for the next.
+    A worker with a `parent_pid` was started by the head itself, and waits for no other.
     """
 
     address: tuple[str, int]
@@ -47,6 +52,7 @@ class WorkerSettings(NamedTuple):
     rank: int = 0
     model_id: str | None = None
     name: str = ""
+    parent_pid: int = 0
 
 
 def run_worker(settings: WorkerSettings, say: Say, new_planner: NewPlanner) -> None:
@@ -75,6 +81,8 @@ def _dialed(settings: WorkerSettings, say: Say) -> Channel:
     host, port = settings.address
     is_told, since_s = False, time.monotonic()
     while True:
+        if settings.parent_pid and os.getppid() != settings.parent_pid:
+            raise PeerFailed("the head has ended before this worker has joined it")
         try:
             return dial(settings.address, settings.secret)
         except OSError as error:
@@ -111,21 +119,22 @@ class _Session:
             self._report(error)
             raise
         self._link.send(Ready(part.weight_bytes, part.stage.cache_infos))
-        say(f"rank {message.rank} has layers {message.first} to {message.end - 1}")
+        share = "a share of " if message.is_share else ""
+        say(f"rank {message.rank} has {share}layers {message.first} to {message.end - 1}")
         return part
 
     def serve(self, part: LoadedPart) -> None:
         """Compute steps until the link ends. Raises HeadLeft, PeerFailed or another MrsError."""
         assert self._assignment is not None
         try:
-            left, right = self._connected(self._assignment)
-            most_bytes = 4 * part.stage.hidden_size * part.most_tokens
-            left.most_data_bytes = most_bytes
+            compute = self._joined_share(part, self._assignment)
+            if compute is None:
+                compute = self._joined_layers(part, self._assignment)
             self._link.send(Connected())
             while True:
                 step = self._link.take(Step)
                 self._link.doing = f"in step {step.number}"
-                self._compute(part, step, left, right)
+                compute(step)
                 self._link.doing = f"after step {step.number}"
         except (HeadLeft, PeerFailed):
             raise
@@ -142,7 +151,32 @@ class _Session:
         for channel in self._neighbours:
             channel.close()
 
-    def _compute(self, part: LoadedPart, step: Step, left: Channel, right: Channel) -> None:
+    def _joined_share(self, part: LoadedPart, own: Assignment) -> Callable[[Step], None] | None:
+        """What computes steps together with all other ranks; None without shares of layers."""
+        if part.share is None:
+            return None
+        share, connect = part.share, self._link.take(ConnectGroup)
+        addresses = [self._settings.address, *connect.workers]
+        channels = {}
+        for rank in range(own.rank):
+            channels[rank] = dial(addresses[rank], self._settings.secret)
+            self._neighbours.append(channels[rank])
+            channels[rank].send(Attach(own.rank, "group"))
+        for _ in range(own.world - own.rank - 1):
+            channel, attach = self._attached()
+            channels[attach.rank] = channel
+        if set(channels) != set(range(own.world)) - {own.rank}:
+            raise Damaged(f"connections of ranks {sorted(channels)} for rank {own.rank}")
+        share.decoder.join(RankGroup(own.rank, channels, Path(connect.memory)))
+        return share.compute
+
+    def _joined_layers(self, part: LoadedPart, own: Assignment) -> Callable[[Step], None]:
+        """What computes steps between both neighbours."""
+        left, right = self._connected(own)
+        left.most_data_bytes = 4 * part.stage.hidden_size * part.most_tokens
+        return partial(self._compute, part, left, right)
+
+    def _compute(self, part: LoadedPart, left: Channel, right: Channel, step: Step) -> None:
         assert self._assignment is not None
         for command in step.commands:
             part.stage.run(command)
@@ -162,16 +196,23 @@ class _Session:
         right.send(Attach(own.rank, "left"))
         if own.rank == 1:
             left = dial(settings.address, settings.secret)
+            self._neighbours.append(left)
             left.send(Attach(own.rank, "right"))
         else:
-            found = self._listener.arrived.get(timeout=SILENCE_S)
-            assert found is not None
-            left = found
-            attach, _ = left.receive()
+            left, attach = self._attached()
             if attach != Attach(own.rank - 1, "left"):
                 raise Damaged(f"{attach} is not from the left neighbour")
-        self._neighbours.append(left)
         return left, right
+
+    def _attached(self) -> tuple[Channel, Attach]:
+        """The next connection of another worker."""
+        channel = self._listener.arrived.get(timeout=SILENCE_S)
+        assert channel is not None
+        self._neighbours.append(channel)
+        attach, _ = channel.receive()
+        if not isinstance(attach, Attach):
+            raise Damaged(f"{attach} is not from another worker")
+        return channel, attach
 
     def _reason(self, error: Exception) -> MrsError:
         """Why a neighbour's connection has ended: what the head says, or else the error."""

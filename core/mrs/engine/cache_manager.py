@@ -40,6 +40,8 @@ class CacheManager:
 
     def can_allocate(self, sequences: abc.Iterable[Sequence]) -> bool:
         """Whether all these sequences with their drafts together fit in the planned memory."""
+        if self._decoder.spec.attends_both_ways:
+            return True  # nothing is cached
         all_of_them = list(sequences)
         return self._size.fits(
             [len(each.token_ids) + len(each.draft) for each in all_of_them],

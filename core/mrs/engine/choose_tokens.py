@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from mrs.engine.sampling.candidates import NoProbabilities
 from mrs.engine.sampling.processors import FloatArray
 from mrs.engine.sampling.sampler import Proposal, SampledToken
 from mrs.engine.sequence import Sequence
@@ -30,7 +31,18 @@ def _choose_next(
     sequence: Sequence, logits: FloatArray, proposal: Proposal | None
 ) -> list[SampledToken]:
     """Add the next token after logits (V,) to a sequence, and those that it forces."""
-    token = sequence.sampler(logits, proposal)
+    return _add(sequence, sequence.sampler(logits, proposal))
+
+
+def add_token(sequence: Sequence, token_id: int) -> Iterator[SampledToken]:
+    """Add the next token, which a device has chosen; -1 if the logits were not finite."""
+    if token_id < 0:
+        raise NoProbabilities
+    yield from _add(sequence, sequence.sampler.accept(token_id))
+
+
+def _add(sequence: Sequence, token: SampledToken) -> list[SampledToken]:
+    """Add a token and those that it forces, and end the sequence if it is complete."""
     sequence.token_ids.append(token.id)
     if token.id in sequence.stop_ids:
         sequence.finish("stop")

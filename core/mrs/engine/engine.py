@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from itertools import islice, takewhile
 from random import Random
 from typing import NamedTuple
@@ -12,8 +13,8 @@ from torch import Tensor
 
 from mrs.architecture.model_spec import ModelSpec
 from mrs.engine.cache_manager import CacheManager
-from mrs.engine.choose_tokens import choose_tokens
-from mrs.engine.sampling.processors import FloatArray
+from mrs.engine.choose_tokens import add_token, choose_tokens
+from mrs.engine.decode_graph import DecodeGraphs
 from mrs.engine.sampling.sampler import SampledToken, Sampler
 from mrs.engine.scheduler import Scheduler
 from mrs.engine.sequence import (
@@ -64,7 +65,9 @@ class Engine:
         context_tokens: int,
         pool_tokens: int | None = None,
         seed: int | None = None,
+        graphs: DecodeGraphs | None = None,
     ) -> None:
+        """With `graphs`, the steps that they can compute are theirs."""
         self.spec = spec
         #: The most tokens of a sequence: those of the model, or of the pool of all KV blocks.
         self.context_tokens = min(context_tokens, pool_tokens or context_tokens)
@@ -73,6 +76,7 @@ class Engine:
         self.scheduler = scheduler
         self.caches = caches
         self._worker = worker
+        self._graphs = graphs
         self._seed = seed
         self._num_computed_tokens = 0
         self._num_drafts = 0
@@ -104,8 +108,7 @@ class Engine:
         prompt_ids, sampling = list(request.prompt_ids), request.sampling
         if not prompt_ids:
             raise UsageError("the prompt has no tokens", hint="give it a text")
-        if len(prompt_ids) >= self.context_tokens:
-            raise ContextFull(len(prompt_ids), self.context_tokens, self._holder)
+        self._check_length(request)
         rows = self.spec.vocab_size + self.spec.extra_tokens
         if max(prompt_ids) >= rows:
             raise NotReadable(
@@ -115,6 +118,7 @@ class Engine:
         max_length = self.context_tokens
         if sampling.max_tokens is not None:
             max_length = min(max_length, len(prompt_ids) + sampling.max_tokens)
+        self._worker.require_adapter(sampling.adapter)
         # Every reply has an rng of its own, so that none depends on another.
         seed = self._seed if sampling.seed is None else sampling.seed
         rng = Random() if seed is None else Random((seed + sampling.variant) % 2**64)
@@ -137,7 +141,21 @@ class Engine:
             None if timeout_s is None else time.monotonic() + timeout_s,
             request.prefix_salt,
             request.pooling,
+            sampling.adapter,
+            request.token_types,
+            self.spec.attends_both_ways,
         )
+
+    def _check_length(self, request: SequenceRequest) -> None:
+        """A reply needs room for a token; a text that is embedded may fill the context."""
+        tokens, most = len(request.prompt_ids), self.context_tokens
+        if request.pooling is None:
+            self.spec.require_replies()
+            if tokens >= most:
+                raise ContextFull(tokens, most, self._holder)
+        elif tokens > most:
+            hint = "shorten the text, or ask for it to be truncated"
+            raise ContextFull(tokens, most, self._holder, hint)
 
     def add(self, request: SequenceRequest) -> Sequence:
         """Start a sequence. Raises UsageError, NotReadable and QueueFull."""
@@ -163,7 +181,8 @@ class Engine:
                 self.caches.mark(sequence)
         start_s = time.perf_counter()
         try:
-            logits = self._worker.forward(batch)
+            chosen = None if self._graphs is None else self._graphs.decode(batch)
+            logits = self._worker.forward(batch) if chosen is None else None
         except StepAborted:
             self._rollback(batch)  # the next step ends the sequences
             return outputs
@@ -182,7 +201,10 @@ class Engine:
             self._num_computed_tokens += num_tokens
             if sequence.num_computed_tokens in (sequence.snapshot_at, sequence.num_prompt_tokens):
                 self.caches.store_prefix(sequence)
-        return outputs + self._sample([each for each, _ in batch if each.is_computed], logits)
+        complete = [each for each, _ in batch if each.is_computed]
+        for sequence, token in zip(complete, chosen or (), strict=False):
+            outputs += self._extend(sequence, add_token(sequence, token))
+        return outputs if logits is None else outputs + self._sample(complete, logits)
 
     def abort_all(self, error: Exception) -> None:
         """Let every sequence end with `error` before the next step. Any thread may call this."""
@@ -220,15 +242,15 @@ class Engine:
                 self._release(sequence)
                 outputs.append(TokenOutput(sequence, None, "stop", time.perf_counter()))
                 continue
-            outputs += self._extend(sequence, own)
+            outputs += self._extend(sequence, choose_tokens(sequence, own))
         return outputs
 
-    def _extend(self, sequence: Sequence, rows: list[FloatArray]) -> list[TokenOutput]:
-        """Choose tokens after logits (V,) of the last token, and of each token of the draft."""
+    def _extend(self, sequence: Sequence, chosen: Iterator[SampledToken]) -> list[TokenOutput]:
+        """Output the tokens that `chosen` adds to a sequence."""
         tokens: list[SampledToken] = []
         error = None
         try:
-            tokens.extend(choose_tokens(sequence, rows))  # has the tokens before an error
+            tokens.extend(chosen)  # has the tokens before an error
         except Exception as raised:  # noqa: BLE001 - raised where the reply is read
             error = raised
         self._settle_draft(sequence, tokens)

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 
+from mrs.cache.cache_space import CacheSpace
 from mrs.cache.prefix.disk import DiskPrefixCache
 from mrs.cache.prefix.manager import PrefixCacheManager
 from mrs.engine.cache_manager import CacheManager
+from mrs.engine.cuda_capture import CudaCapture
+from mrs.engine.decode_graph import DecodeGraphs, is_capturable
 from mrs.engine.draft_model import DraftModel
 from mrs.engine.drafter import Drafter, LookupDrafter
 from mrs.engine.engine import Engine
 from mrs.engine.scheduler import MAX_WAITING, Scheduler
 from mrs.engine.step_budget import StepBudget
 from mrs.engine.worker import Worker
+from mrs.kernels.triton.attention_check import has_triton_attention
 from mrs.model.decoder import Decoder
 from mrs.sizes.blocks import CacheSize
+
+#: With the value "off" in this environment variable, no decode step is captured.
+GRAPHS_VARIABLE = "MRS_CUDA_GRAPHS"
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,17 @@ def build_engine(decoder: Decoder, config: EngineConfig) -> Engine:
         context_tokens=config.context_tokens,
         pool_tokens=size.total_tokens if size.is_pool else None,
         seed=config.seed,
+        graphs=_graphs(decoder, space, config.max_seqs),
     )
+
+
+def _graphs(decoder: Decoder, space: CacheSpace, max_seqs: int) -> DecodeGraphs | None:
+    """CUDA graphs for the decode steps; None if the model or its device has none."""
+    device = decoder.primary_device
+    can = device.type == "cuda" and decoder.is_on_one_device and is_capturable(decoder.spec)
+    if not can or os.environ.get(GRAPHS_VARIABLE) == "off" or not has_triton_attention(device):
+        return None
+    return DecodeGraphs(decoder, space, max_seqs, CudaCapture(device))
 
 
 def _drafter(config: EngineConfig, vocab_size: int) -> Drafter | None:

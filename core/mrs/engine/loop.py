@@ -9,6 +9,7 @@ from collections.abc import Sequence as ReadOnlyList
 from queue import SimpleQueue
 from typing import NamedTuple, Protocol
 
+from mrs.architecture.readout import Readout
 from mrs.architecture.vision_spec import Vision
 from mrs.engine.engine import Engine, EngineStats
 from mrs.engine.image_input import ImageInput
@@ -136,6 +137,15 @@ class EngineLoop:
     def vision(self) -> Vision | None:
         """The vision part of the model, if it has one."""
         return self._engine.spec.vision
+
+    @property
+    def readout(self) -> Readout | None:
+        """How the model makes vectors of texts, if it does not make replies."""
+        return self._engine.spec.readout
+
+    def require_replies(self) -> None:
+        """Raise Unsupported if the model makes none."""
+        self._engine.spec.require_replies()
 
     @property
     def stats(self) -> EngineStats:

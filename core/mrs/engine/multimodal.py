@@ -21,10 +21,12 @@ def sequence_input(
     length: int,
     *,
     num_logits: int = 1,
+    token_types: Sequence[int] = (),
 ) -> SequenceInput:
     """The next tokens of a sequence, `token_ids`, which follow those in its cache.
 
     The sequence has `length` tokens. Logits are wanted after the last `num_logits` of these.
+    The `token_types` are those of a whole sequence.
     """
     chunk = range(cache.length, cache.length + len(token_ids))
     vision = decoder.spec.vision
@@ -42,6 +44,7 @@ def sequence_input(
         positions,
         attention_ends,
         logits_rows=range(len(chunk) - num_logits, len(chunk)),
+        token_types=token_types,
     )
 
 

@@ -1,39 +1,57 @@
-"""The embedding of a prompt: its final hidden states in one vector."""
+"""The vector of a text: its final hidden states, pooled and read out."""
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-PoolingKind = Literal["mean", "last"]
-POOLING_KINDS: tuple[PoolingKind, ...] = get_args(PoolingKind)
+from mrs.architecture.readout import PoolingKind
 
 
 class Pooling:
-    """Collects the hidden states of a prompt, chunk by chunk: their mean, or the last of them."""
+    """Collects the hidden states of a prompt, chunk by chunk, and makes a vector of them.
 
-    def __init__(self, kind: PoolingKind) -> None:
+    With `normalize` the vector gets the length 1.
+    """
+
+    def __init__(self, kind: PoolingKind, *, normalize: bool = True) -> None:
         self._kind = kind
-        self._sum: Tensor | None = None
+        self._normalize = normalize
+        self._pooled: Tensor | None = None
         self._count = 0
+        #: The values of the vector, after the last chunk.
+        self.values: list[float] = []
 
     def add(self, hidden: Tensor, *, is_first: bool) -> None:
         """Add the states (N, hidden) of the next tokens; the first ones replace all before."""
-        if is_first or self._kind == "last":
-            self._sum, self._count = None, 0
-        rows = hidden[-1:] if self._kind == "last" else hidden
-        if self._sum is None:
-            self._sum = torch.zeros(rows.shape[1], dtype=torch.float64)
-        # Row by row, so that the sum is the same in chunks of any size.
-        for row in rows.cpu():
-            self._sum += row
-        self._count += rows.shape[0]
+        before = None if is_first else self._pooled
+        self._count = len(hidden) + (0 if is_first else self._count)
+        if self._kind == "cls":
+            self._pooled = _on_host(hidden[0]) if before is None else before
+        elif self._kind == "last":
+            self._pooled = _on_host(hidden[-1])
+        elif self._kind == "max":
+            largest = _on_host(hidden.amax(0))
+            self._pooled = largest if before is None else largest.maximum(before)
+        else:
+            states = _on_host(hidden)
+            # Row by row, so that the sum is the same in chunks of any size.
+            self._pooled = total = torch.zeros_like(states[0]) if before is None else before
+            for row in states:
+                total += row
 
-    def vector(self) -> list[float]:
-        """The embedding, with length 1."""
-        assert self._sum is not None
-        mean = self._sum / self._count
-        found: list[float] = (mean / mean.norm().clamp_min(1e-12)).tolist()
-        return found
+    def finish(self, read_out: Callable[[Tensor], Tensor] | None) -> None:
+        """Make the vector after the last chunk, which `read_out` transforms before its norm."""
+        assert self._pooled is not None
+        vector = self._pooled / self._count if self._kind == "mean" else self._pooled
+        if read_out is not None:
+            vector = read_out(vector)
+        if self._normalize:
+            vector = vector / vector.norm().clamp_min(1e-12)
+        self.values, self._pooled = vector.tolist(), None
+
+
+def _on_host(states: Tensor) -> Tensor:
+    return states.cpu().double()

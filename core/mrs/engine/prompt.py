@@ -32,13 +32,15 @@ class Prompt:
     """The token ids of a prompt, and its images at their positions.
 
     `opening` is text of the reply that the prompt already has. `is_chat` is false for a text to
-    continue. Each reply gets a constraint of its own, which says which texts it may have, and finds
-    calls of tools with an object of its own.
+    continue. `token_types` say to which of two texts each token belongs, if there are two. Each
+    reply gets a constraint of its own, which says which texts it may have, and finds calls of
+    tools with an object of its own.
     """
 
     ids: Sequence[int]
     opening: str = ""
     images: Sequence[ImageInput] = ()
     is_chat: bool = False
+    token_types: Sequence[int] = ()
     new_constraint: Callable[[], Constraint] | None = None
     new_calls: Callable[[], ReplyCalls] | None = None

@@ -162,7 +162,7 @@ class Scheduler:
     def _add_chunk(self, sequence: Sequence, left: int, prompts: ScheduledBatch) -> int:
         """Schedule up to `left` tokens that are not computed yet; returns how many.
 
-        There may be more if an image has more tokens that cannot be divided.
+        There may be more if an image, or the whole sequence, cannot be divided.
         """
         if left <= 0:
             return 0
@@ -173,9 +173,11 @@ class Scheduler:
         start, end = sequence.num_computed_tokens, len(sequence.token_ids)
         if start < sequence.snapshot_at:
             end = sequence.snapshot_at
-        num_tokens = chunk_end(sequence.images, min(end, start + left), start=start) - start
+        if not sequence.is_undivided:
+            end = chunk_end(sequence.images, min(end, start + left), start=start)
+        num_tokens = end - start
         if num_tokens > left and prompts:
-            return 0  # the image has a step of its own
+            return 0  # it has a step of its own
         prompts.append(ScheduledSequence(sequence, num_tokens))
         return num_tokens
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import abc
 from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
 from mrs.errors import MrsError
@@ -28,8 +30,9 @@ class SequenceRequest:
 
     The reply ends after one of `stop_ids`. `dry_breakers` are the tokens that end a repetition for
     the DRY penalty. With `timeout_s` the reply fails unless it is complete by then. Only sequences
-    with the same `prefix_salt` (63 bits) share prefixes. With `pooling` the prompt is embedded:
-    there is no reply, and `sampling` has no effect. A `constraint` belongs to this request alone.
+    with the same `prefix_salt` (63 bits) and adapter share prefixes. With `pooling` the prompt is
+    embedded: there is no reply, and `sampling` has no effect; `token_types` then say to which of
+    two texts each token belongs. A `constraint` belongs to this request alone.
     """
 
     prompt_ids: abc.Sequence[int]
@@ -40,6 +43,7 @@ class SequenceRequest:
     timeout_s: float | None = None
     prefix_salt: int = 0
     pooling: Pooling | None = None
+    token_types: abc.Sequence[int] = ()
     constraint: Constraint | None = None
 
 
@@ -56,7 +60,8 @@ class Sequence:
     numbers sequences in the order in which they came; `num_overtaken` counts the later ones that
     started earlier. `is_batched` is set once it shares a step. `deadline_s` is a time of
     `time.monotonic`, and `started_s` of `time.perf_counter`: when it first ran. A finished sequence
-    has a `finish_reason`, and an `error` if that is what ended it.
+    has a `finish_reason`, and an `error` if that is what ended it. If it `is_undivided`, one step
+    has to compute all of its tokens.
     """
 
     token_ids: list[int]
@@ -68,6 +73,9 @@ class Sequence:
     deadline_s: float | None = None
     prefix_salt: int = 0
     pooling: Pooling | None = None
+    adapter: str | None = None
+    token_types: abc.Sequence[int] = ()
+    is_undivided: bool = False
     lookup: PromptLookup | None = None
     draft: list[int] = field(default_factory=list)
     proposals: list[Proposal] = field(default_factory=list)
@@ -112,14 +120,15 @@ class Sequence:
 
         The token ids of all images are the same, but their contents in a cache are not.
         """
-        if not self.images and not self.prefix_salt:
+        salt = self.prefix_salt ^ _salt_of(self.adapter)
+        if not self.images and not salt:
             return self.token_ids
         keys = list(self.token_ids)
         for image in self.images:
             for position in image.positions:
                 keys[position] = image.key
-        if self.prefix_salt:  # a negative number, as the keys of images are
-            keys[0] = -1 - ((self.prefix_salt ^ keys[0]) & _LARGEST_SALT)
+        if salt:  # a negative number, as the keys of images are
+            keys[0] = -1 - ((salt ^ keys[0]) & _LARGEST_SALT)
         return keys
 
     def forget_forbidden_draft(self) -> None:
@@ -167,6 +176,14 @@ class TokenOutput(NamedTuple):
     token: SampledToken | None
     finish_reason: FinishReason | None
     time_s: float
+
+
+@cache
+def _salt_of(adapter: str | None) -> int:
+    """63 bits that differ between adapters; 0 without one."""
+    if adapter is None:
+        return 0
+    return int.from_bytes(sha256(adapter.encode()).digest()[:8], "little") & _LARGEST_SALT
 
 
 class QueueFull(MrsError):

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from mrs.engine.multimodal import sequence_input
 from mrs.engine.sequence import ScheduledBatch
-from mrs.model.batch import forward_batch
+from mrs.errors import UsageError
+from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 
 
@@ -22,6 +23,15 @@ class Worker:
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
 
+    def require_adapter(self, name: str | None) -> None:
+        """Raise UsageError unless it is None, or the name of an adapter of the model."""
+        known = self._decoder.adapter_ids
+        if name is None or name in known:
+            return
+        names = ", ".join(known)
+        hint = f"choose one of {names}" if names else "load it with --lora NAME=ID"
+        raise UsageError(f"the model has no adapter {name!r}", hint=hint)
+
     def forward(self, batch: ScheduledBatch, check: Callable[[], None] | None = None) -> Tensor:
         """Logits (W, vocab) float32 on the CPU, of the sequences that are complete with `batch`.
 
@@ -29,35 +39,44 @@ class Worker:
         caches take up the new tokens; `num_computed_tokens` stays as it is. `check` is called
         between layers, and may raise; by default it raises StepAborted if all are aborted.
         """
-        inputs, caches = [], []
-        for sequence, num_tokens in batch:
-            assert sequence.cache is not None
-            end, length = sequence.num_computed_tokens + num_tokens, len(sequence.token_ids)
-            ids = [*sequence.token_ids[sequence.num_computed_tokens : end], *sequence.draft]
-            caches.append(sequence.cache)
-            inputs.append(
-                sequence_input(
-                    self._decoder,
-                    sequence.cache,
-                    sequence.images,
-                    ids,
-                    length,
-                    num_logits=max(end - length + 1, 0),
-                )
-            )
+        inputs = batch_inputs(self._decoder, batch)
 
         def check_aborted() -> None:
             if all(sequence.is_aborted for sequence, _ in batch):
                 raise StepAborted
 
         embedded = any(sequence.pooling is not None for sequence, _ in batch)
-        observe = _pool(batch) if embedded else None
+        observe = _pool(batch, self._decoder.readout) if embedded else None
+        caches = [each.cache for each in inputs]
         return self._decoder.forward(
             forward_batch(inputs), caches, check or check_aborted, observe
         ).cpu()
 
 
-def _pool(batch: ScheduledBatch) -> Callable[[Tensor], None]:
+def batch_inputs(decoder: Decoder, batch: ScheduledBatch) -> list[SequenceInput]:
+    """The inputs of the sequences of a batch, whose logits are wanted from their last token on."""
+    inputs = []
+    for sequence, num_tokens in batch:
+        assert sequence.cache is not None
+        end, length = sequence.num_computed_tokens + num_tokens, len(sequence.token_ids)
+        own = sequence_input(
+            decoder,
+            sequence.cache,
+            sequence.images,
+            [*sequence.token_ids[sequence.num_computed_tokens : end], *sequence.draft],
+            length,
+            num_logits=max(end - length + 1, 0),
+            token_types=sequence.token_types,
+        )
+        if sequence.adapter is not None:
+            own = own._replace(adapter_id=decoder.adapter_ids[sequence.adapter])
+        inputs.append(own)
+    return inputs
+
+
+def _pool(
+    batch: ScheduledBatch, read_out: Callable[[Tensor], Tensor] | None
+) -> Callable[[Tensor], None]:
     """A function that passes the hidden states (N, hidden) of a batch to those that pool them."""
 
     def pool(hidden: Tensor) -> None:
@@ -66,6 +85,8 @@ def _pool(batch: ScheduledBatch) -> Callable[[Tensor], None]:
             if sequence.pooling is not None:
                 rows = hidden[start : start + num_tokens]
                 sequence.pooling.add(rows, is_first=sequence.num_computed_tokens == 0)
+                if sequence.num_computed_tokens + num_tokens == len(sequence.token_ids):
+                    sequence.pooling.finish(read_out)
             start += num_tokens
 
     return pool

@@ -6,9 +6,11 @@ To add a family:
    `ModelSpec`, with the readers in `architecture/readers/`, and the tensor names that differ from
    those in `architecture/tensor_names.py`.
 2. Add its cases to `tests/families/parity_cases.py` (and to `gguf_files.py` if its metadata is
-   special): they compare every position's logits with those of transformers. Then run
-   `python tests/table.py --slow`, which writes `tests/families.md`.
+   special): they compare every position's logits with those of transformers. Those of an encoder
+   are in `tests/embeddings/encoder_cases.py`. Then run `python tests/table.py --slow`, which writes
+   `tests/families.md`.
 3. A feature that no spec has yet becomes a field in `architecture/layers.py`, which the modules in
    `model/` read. If a family needs more than about 60 lines, the specs lack a concept.
-4. Add it to `Architecture` in `core/mrs/api/architectures.py`.
+4. Add it to `Architecture`, or an encoder to `EmbeddingArchitecture`, in
+   `core/mrs/api/architectures.py`.
 """

@@ -13,6 +13,7 @@ from mrs.architecture.norm_rope import Rope
 from mrs.architecture.readers.layer_reader import (
     decoder,
     read_attention,
+    read_encoder_attention,
     read_heads,
     read_mlp,
     read_norm,
@@ -25,13 +26,14 @@ LAYERS_OF_27B = 62
 
 
 def read(config: Config) -> ModelSpec:
-    config.allow_only("use_bidirectional_attention", False)
+    is_encoder = config.flag("use_bidirectional_attention", False)
+    read_mixer = read_encoder_attention if is_encoder else read_attention
     norm = read_norm(config)
     bias = config.flag("attention_bias", False)
     mlp = read_mlp(config, activation=config.activation("gelu_pytorch_tanh", "hidden_activation"))
     head_dim = read_heads(config)[2]
     full = read_rope(config, head_dim, default_base=1e6, layer_type="full_attention")
-    local = _local_rope(config, head_dim)
+    local = local_rope(config, head_dim)
     attention = {
         "scale": query_scale(config, LAYERS_OF_27B),
         "qk_norm": norm,
@@ -41,7 +43,7 @@ def read(config: Config) -> ModelSpec:
     layers = []
     for window in windows(config, period=config.positive("sliding_window_pattern", 6)):
         rope = local if window else full
-        mixer = read_attention(config, rope=rope, window=window, **attention)
+        mixer = read_mixer(config, rope=rope, window=window, **attention)
         layers.append(Layer(mixer, mlp, norm, style="sandwich"))
     return decoder(
         config,
@@ -53,7 +55,8 @@ def read(config: Config) -> ModelSpec:
     )
 
 
-def _local_rope(config: Config, head_dim: int) -> Rope:
+def local_rope(config: Config, head_dim: int) -> Rope:
+    """The rope of the layers with a sliding window."""
     if "sliding_attention" in config.mapping("rope_parameters"):
         return read_rope(config, head_dim, layer_type="sliding_attention")
     return Rope(head_dim, config.number("rope_local_base_freq", 1e4))

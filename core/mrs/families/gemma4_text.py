@@ -1,6 +1,6 @@
 """Gemma 4, text: heads of other sizes in full layers, whose values may be their keys.
 
-Sizes whose last layers share keys and values, or with an embedding for each layer, are refused.
+In small sizes the last layers share keys and values, and each layer has an embedding.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mixer import FeedForward
 from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
+from mrs.architecture.mixers.mlp_spec import Activation
 from mrs.architecture.mixers.moe_spec import Moe
+from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.readers.layer_reader import (
     decoder,
@@ -25,6 +27,11 @@ from mrs.architecture.readers.layer_reader import (
 )
 from mrs.architecture.readers.moe_reader import read_expert, read_router
 from mrs.architecture.readers.rope_reader import read_rope, with_default_rope
+from mrs.architecture.readers.shared_layers_reader import (
+    read_gated_input,
+    read_layer_inputs,
+    share_kv,
+)
 
 
 def read(config: Config) -> ModelSpec:
@@ -33,23 +40,33 @@ def read(config: Config) -> ModelSpec:
 
 def read_gemma4(config: Config, family: str) -> ModelSpec:
     config.allow_only("use_bidirectional_attention", "vision", False)
-    config.allow_only("num_kv_shared_layers", 0)
-    config.allow_only("hidden_size_per_layer_input", 0)
     config = with_default_rope(config, DEFAULT_ROPE)
     norm = read_norm(config)
     local = _read_attention(config, "sliding_attention")
     full = _read_attention(_full_config(config), "full_attention")
+    kinds = [*windows(config, period=6)[:-1], None]
+    mixers = share_kv(config, [full if window is None else local for window in kinds])
     feed_forward = _read_feed_forward(config)
-    layers = []
-    for window in [*windows(config, period=6)[:-1], None]:
-        mixer = full if window is None else local
-        layers.append(Layer(mixer, feed_forward, norm, style="sandwich", output_scale=True))
+    last = _read_feed_forward(_double_wide(config))
+    gated_input = read_gated_input(config, _read_activation(config), norm)
+    layers = [
+        Layer(
+            mixer,
+            last if isinstance(mixer, SharedAttention) else feed_forward,
+            norm,
+            style="sandwich",
+            gated_input=gated_input,
+            output_scale=True,
+        )
+        for mixer in mixers
+    ]
     return decoder(
         config,
         family,
         layers,
         norm,
         embedding_scale=config.positive("hidden_size") ** 0.5,
+        layer_inputs=read_layer_inputs(config, norm),
         logit_softcap=config.optional_number("final_logit_softcapping"),
     )
 
@@ -82,8 +99,20 @@ def _read_attention(config: Config, kind: str) -> Attention:
     )
 
 
+def _double_wide(config: Config) -> Config:
+    """The config of the layers that share keys and values."""
+    if not config.flag("use_double_wide_mlp", False):
+        return config
+    size = 2 * config.positive("intermediate_size")
+    return Config({**config.values, "intermediate_size": size}, config.where)
+
+
+def _read_activation(config: Config) -> Activation:
+    return config.activation("gelu_pytorch_tanh", "hidden_activation")
+
+
 def _read_feed_forward(config: Config) -> FeedForward:
-    activation = config.activation("gelu_pytorch_tanh", "hidden_activation")
+    activation = _read_activation(config)
     mlp, norm = read_mlp(config, activation=activation), read_norm(config)
     if not config.flag("enable_moe_block", False):
         return mlp
@@ -122,6 +151,10 @@ FAMILY = Family(
     "gemma4_text",
     read,
     aliases=("gemma4",),
-    defaults={**DEFAULTS, "hidden_size_per_layer_input": 256},
+    defaults={
+        **DEFAULTS,
+        "hidden_size_per_layer_input": 256,
+        "vocab_size_per_layer_input": 262_144,
+    },
     safetensors=NAMES,
 )

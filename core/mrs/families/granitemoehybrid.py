@@ -35,7 +35,7 @@ def read(config: Config) -> ModelSpec:
     mamba = None
     if not all(is_attention := _attention_layers(config)):
         bias = config.flag("mamba_proj_bias", False)
-        mamba = read_mamba2(config, norm=norm, bias=bias)
+        mamba = read_mamba2(config, norm=norm, bias=bias, out_bias=bias)
     mixers: list[Mixer] = [attention if each or mamba is None else mamba for each in is_attention]
     scale = config.number("residual_multiplier", 1.0)
     layers = [Layer(mixer, feed_forward, norm, residual_scale=scale) for mixer in mixers]
@@ -69,6 +69,16 @@ def _read_feed_forward(config: Config) -> FeedForward:
     return Moe(read_router(config, norm_topk_prob=True), expert, shared=shared)
 
 
+MAMBA_NAMES = {
+    "mixer.in": "mamba.in_proj",
+    "mixer.conv": "mamba.conv1d",
+    "mixer.step_bias": "mamba.dt_bias",
+    "mixer.decay": "mamba.A_log",
+    "mixer.skip": "mamba.D",
+    "mixer.head_norm": "mamba.norm",
+    "mixer.out": "mamba.out_proj",
+}
+
 FAMILY = Family(
     "granitemoehybrid",
     read,
@@ -80,13 +90,7 @@ FAMILY = Family(
         "mamba_d_state": 256,
     },
     safetensors={
-        "mixer.in": "mamba.in_proj",
-        "mixer.conv": "mamba.conv1d",
-        "mixer.step_bias": "mamba.dt_bias",
-        "mixer.decay": "mamba.A_log",
-        "mixer.skip": "mamba.D",
-        "mixer.head_norm": "mamba.norm",
-        "mixer.out": "mamba.out_proj",
+        **MAMBA_NAMES,
         "ffn.gate_up": "shared_mlp.input_linear",
         "ffn.down": "shared_mlp.output_linear",
         "ffn.shared.gate_up": "shared_mlp.input_linear",

@@ -58,7 +58,8 @@ def _read_layer(config: Config, kind: str, norm: Norm) -> Layer:
         # The models have no upper limit, whatever `time_step_limit` says.
         limits = {"least_step": config.number("time_step_min", 0.001), "most_step": float("inf")}
         bias = config.flag("use_bias", False)
-        return Layer(read_mamba2(config, norm=norm, bias=bias, **limits), NoFeedForward(), norm)
+        mamba = read_mamba2(config, norm=norm, bias=bias, out_bias=bias, **limits)
+        return Layer(mamba, NoFeedForward(), norm)
     if kind == "attention":
         return Layer(read_attention(config, rope=None), NoFeedForward(), norm)
     if kind == "mlp":

@@ -53,6 +53,12 @@ def gated(activation: str, gate: Tensor, up: Tensor, clamp: float = 7.0) -> Tens
     return _ACTIVATIONS[activation](gate).mul_(up)
 
 
+def cut_off(x: Tensor, deviations: float) -> Tensor:
+    """relu(x - cutoff), where the cutoff is so many deviations above a row's mean; overwrites x."""
+    deviation, mean = torch.std_mean(x, -1, correction=0, keepdim=True)
+    return x.sub_(mean + deviation * deviations).relu_()
+
+
 def softplus(x: Tensor) -> Tensor:
     """log(1 + exp(x)), or x where that is the same in float32."""
     return torch.where(x > 20, x, x.exp().log1p_())

@@ -6,7 +6,7 @@ import ctypes
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -132,6 +132,9 @@ class AttentionBatch:
                       is written.
     `attention_ends`  (N) int64 on the CPU: the last position that each token attends to; None
                       means its own.
+
+    `tile_cache` has what `tiles` returned. On a GPU whose graphs read it, a batch may have its
+    lengths there too.
     """
 
     query_start: Tensor
@@ -139,6 +142,7 @@ class AttentionBatch:
     block_tables: Tensor
     slot_mapping: Tensor
     attention_ends: Tensor | None = None
+    tile_cache: dict[int, Tiles] = field(default_factory=dict, compare=False)
 
     @cached_property
     def native(self) -> NativeBatch:
@@ -169,12 +173,13 @@ class AttentionBatch:
         return None if ends is None else ends.to(self.block_tables.device)
 
     @cached_property
-    def _tiles(self) -> dict[int, Tiles]:
+    def chunked(self) -> dict[int, AttentionBatch]:
+        """This batch for layers whose tokens attend to their own chunk, by size of the chunks."""
         return {}
 
     def tiles(self, most_queries: int) -> Tiles:
         """The queries cut into tiles of `most_queries` at most; known from `query_start` alone."""
-        if most_queries not in self._tiles:
+        if most_queries not in self.tile_cache:
             bounds = list(itertools.pairwise(self.query_start.tolist()))
             starts = [(n, *each) for n, each in enumerate(bounds)]
             decode = [each for each in starts if each[2] - each[1] == 1]
@@ -186,8 +191,8 @@ class AttentionBatch:
             ]
             device = self.block_tables.device
             tables = (torch.tensor(x, dtype=torch.int32).view(-1, 3) for x in (decode, prefill))
-            self._tiles[most_queries] = Tiles(*(table.to(device) for table in tables))
-        return self._tiles[most_queries]
+            self.tile_cache[most_queries] = Tiles(*(table.to(device) for table in tables))
+        return self.tile_cache[most_queries]
 
     @cached_property
     def queries(self) -> tuple[Queries, ...]:
@@ -206,4 +211,4 @@ class AttentionBatch:
         if self.slot_mapping.device == device:
             return self
         tables, slots = self.block_tables.to(device), self.slot_mapping.to(device)
-        return replace(self, block_tables=tables, slot_mapping=slots)
+        return replace(self, block_tables=tables, slot_mapping=slots, tile_cache={})

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mrs.kernels.cpu import elementwise
+from mrs.sizes.attention_workspace import WINDOW_QUERIES
 
 
 def attend_with_torch(
@@ -41,6 +42,30 @@ def attend_to_all(q: Tensor, k: Tensor, v: Tensor, *, scale: float) -> Tensor:
     if library and elementwise.can_attend(k, v):
         return elementwise.attend_to_all(library, q, k, v, scale)
     return _attend(q.to(k.dtype), k, v, None, scale, None, None).to(q.dtype)
+
+
+def attend_both_ways(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None = None
+) -> Tensor:
+    """Attention of the T tokens of a whole sequence to each other, in q's dtype.
+
+    q is (T, H, D), k and v are (T, KV, D). With a `window`, tokens attend to those that are less
+    than `window` positions away; WINDOW_QUERIES of them at a time. Returns (T, H * D).
+    """
+    k, v = k.transpose(0, 1), v.transpose(0, 1)
+    tokens = len(q)
+    if window is None or tokens <= window:
+        return attend_to_all(q, k, v, scale=scale)
+    outs = []
+    for first in range(0, tokens, WINDOW_QUERIES):
+        end = min(first + WINDOW_QUERIES, tokens)
+        start, stop = max(0, first - window + 1), min(tokens, end + window - 1)
+        query = torch.arange(first, end, device=q.device)[:, None]
+        key = torch.arange(start, stop, device=q.device)[None, :]
+        mask = (query - key).abs() < window
+        near = slice(start, stop)
+        outs.append(_attend(q[first:end], k[:, near], v[:, near], mask, scale, None, None))
+    return torch.cat(outs)
 
 
 def _attend(

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mrs.architecture.binding import Parameter
 from mrs.kernels.cpu.heap import freed_memory_returned, keep_freed_memory, use_one_heap
+from mrs.load.merge_adapters import MergedRows
 from mrs.load.targets import TARGETS, DenseTarget, Target, cpu_arena
 from mrs.load.tensor_reader import TensorReader
 from mrs.model.linear import Matrix, PermutedMatrix
@@ -73,6 +74,7 @@ def load_to_run(
 
 
 def _fill(target: Target, parameter: Parameter, reader: TensorReader, *, permutes: bool) -> None:
+    merged = MergedRows(parameter, reader)
     for piece in parameter.pieces:
         for rows, stored in reader.chunks(piece, parameter.columns, permutes=permutes):
-            target.add(rows, stored, piece.transform)
+            target.add(*merged.add(rows, stored), piece.transform)

@@ -20,8 +20,9 @@ from mrs.architecture.binding import Parameter, WeightTransform
 from mrs.formats import Format
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.cpu.weight_memory import WeightArena
+from mrs.kernels.triton.bit_planes import PlaneLayout
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
-from mrs.kernels.triton.self_test import triton_unavailable_reason
+from mrs.kernels.triton.self_test import layouts_to_check, triton_unavailable_reason
 from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.linear import BlockMatrix, DenseMatrix, Matrix
 from mrs.quants import decode, requantize
@@ -118,8 +119,8 @@ class BlockTarget:
         self._columns = columns
         self._row = 0
         self._matrix: PlaneMatrix | BlockMatrix
-        if storage.format.name in PLANE_LAYOUTS and _has_triton_kernels(device):
-            layout = PLANE_LAYOUTS[storage.format.name]
+        layout = PLANE_LAYOUTS.get(storage.format.name)
+        if layout is not None and _has_triton_kernels(device, layouts_to_check(layout)):
             self._matrix = PlaneMatrix(layout, rows, columns, device)
         else:
             self._matrix = BlockMatrix(storage.format, rows, columns, device)
@@ -167,11 +168,11 @@ def _in_format(rows: Tensor, stored: Format, wanted: Format) -> Tensor:
 
 
 @cache
-def _has_triton_kernels(device: torch.device) -> bool:
+def _has_triton_kernels(device: torch.device, layouts: tuple[PlaneLayout, ...]) -> bool:
     """Whether the Triton kernels run on a device and compute correct products; warns if not."""
     if device.type != "cuda":
         return False
-    reason = triton_unavailable_reason(device)
+    reason = triton_unavailable_reason(device, layouts)
     if reason is not None:
         _logger.warning("%s has to decode weights for every product: %s", device, reason)
     return reason is None

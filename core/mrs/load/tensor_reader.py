@@ -49,6 +49,9 @@ class TensorReader:
         several tensors store in the format of their layout. If `permutes`, columns of a permuted
         layout are sorted by group. Raises NotReadable.
         """
+        if piece.paired_heads:
+            yield self._paired_rows(piece, columns)
+            return
         if piece.packed is not None:
             yield from self._unpacked(piece.packed, piece.rows, columns, permutes)
             return
@@ -59,7 +62,9 @@ class TensorReader:
         weights = load_chunk_weights(torch.get_num_threads())
         for chunk in _chunks(rows, columns, weights):
             if piece.transposed:
-                yield _as_bytes(self._transposed_rows(info, columns, chunk))
+                yield _as_bytes(self._transposed_rows(info, piece.columns, columns, chunk))
+            elif piece.columns is not None:
+                yield self._parts_of_rows(info, piece.columns, chunk), info.format
             else:
                 yield self._stored_rows(info, _row_bytes(info, columns), chunk), info.format
 
@@ -92,6 +97,15 @@ class TensorReader:
                 values = decode(found, layout.format)
                 yield _as_bytes(torch.empty_like(values).index_copy_(1, order, values))
 
+    def _paired_rows(self, piece: Piece, columns: int) -> tuple[Tensor, Format]:
+        """All rows of a piece whose heads have the two values of each rotary pair apart."""
+        chunks, stored = [], FORMATS["F32"]
+        for chunk, stored in self.chunks(piece._replace(paired_heads=0), columns):  # noqa: B007
+            chunks.append(chunk.clone())  # all chunks use the same buffer
+        rows = torch.cat(chunks)
+        halves = rows.view(piece.paired_heads, 2, -1, rows.shape[1])
+        return halves.transpose(1, 2).reshape(rows.shape), stored
+
     def _table(self, rows: int, row_bytes: int) -> Tensor:
         """The buffer as uint8 (rows, row_bytes), with undefined contents."""
         if self._buffer.nbytes < rows * row_bytes:
@@ -104,13 +118,27 @@ class TensorReader:
         self._files.read_into(table.numpy().data.cast("B"), info, rows.start * row_bytes)
         return table[:: rows.step]
 
-    def _transposed_rows(self, info: TensorInfo, columns: int, rows: range) -> Tensor:
-        """Rows of a stack of stored matrices (…, columns, height), each of them transposed.
+    def _parts_of_rows(self, info: TensorInfo, columns: range, rows: range) -> Tensor:
+        """Some columns of rows in the file's format: uint8 (rows, row_bytes)."""
+        start_bytes, end_bytes = (
+            info.format.size_bytes((n,)) for n in (columns.start, columns.stop)
+        )
+        table = self._table(len(rows), end_bytes - start_bytes)
+        row_bytes = _row_bytes(info, info.shape[-1])
+        starts = (row * row_bytes + start_bytes for row in rows)
+        self._files.read_rows_into(table.numpy(), info, starts)
+        return table
 
-        `count` rows of the result are `count` stored columns: for these, one range of every stored
-        row is read.
+    def _transposed_rows(
+        self, info: TensorInfo, some: range | None, columns: int, rows: range
+    ) -> Tensor:
+        """Rows of a stack of stored matrices (…, width, height), each of them transposed.
+
+        `columns` columns, which are `some` of the stored width or all. `count` rows of the result
+        are `count` stored columns: for these, one range of every stored row is read.
         """
-        height = info.shape[-1]
+        width, height = info.shape[-2:]
+        first_column = 0 if some is None else some.start
         dtype = TORCH_DTYPES.get(info.format.name, torch.float32)
         result = torch.empty(len(rows), columns, dtype=dtype)
         done = 0
@@ -119,8 +147,8 @@ class TensorReader:
             count = min(len(range(first, height, rows.step)), len(rows) - done)
             span = (count - 1) * rows.step + 1
             table = self._table(columns, info.format.size_bytes((span,)))
-            for column, buffer in enumerate(table.numpy()):
-                start = info.format.size_bytes(((matrix * columns + column) * height + first,))
+            for column, buffer in enumerate(table.numpy(), first_column):
+                start = info.format.size_bytes(((matrix * width + column) * height + first,))
                 self._files.read_into(buffer.data, info, start)
             result[done : done + count] = decode(table, info.format, dtype).T[:: rows.step]
             done += count

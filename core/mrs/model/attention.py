@@ -11,11 +11,12 @@ from mrs.architecture.mixers.attention_spec import Attention
 from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.kernels.attention_backend import AttentionBackend, attention_backend
+from mrs.kernels.chunked_attention import within_chunks
 from mrs.kernels.nonlinearities import gated
 from mrs.kernels.norms import rms_norm
 from mrs.kernels.paged import PagedKV
 from mrs.model.batch import ForwardBatch
-from mrs.model.model_weights import ModelWeights
+from mrs.model.model_weights import ModelWeights, NormModule
 from mrs.model.query_scale import scale_queries
 from mrs.model.rope import RopeTable
 
@@ -31,9 +32,12 @@ class AttentionModule:
         self._q, self._k = weights.linear("mixer.q"), weights.linear("mixer.k")
         self._v = self._k if config.values_are_keys else weights.linear("mixer.v")
         self._o = weights.linear("mixer.o")
+        self._gate = weights.linear("mixer.gate") if config.output_gate else None
         self._sinks = weights.vector("mixer.sinks") if config.sinks else None
         self._q_norm = self._k_norm = None
-        if config.qk_norm is not None:
+        if config.qk_norm is not None and not config.qk_norm_learned:
+            self._q_norm = self._k_norm = NormModule(config.qk_norm, None, None)
+        elif config.qk_norm is not None:
             self._q_norm = weights.norm("mixer.q_norm", config.qk_norm)
             self._k_norm = weights.norm("mixer.k_norm", config.qk_norm)
 
@@ -54,6 +58,8 @@ class AttentionModule:
         if not config.qk_norm_whole and not config.qk_norm_after_rope:
             q, k = self._normed(q, k)
         out = self._attend(q, k, v, batch, cache[0])
+        if self._gate is not None:
+            out = gated("sigmoid", self._gate(x), out)
         if gate is not None:
             out = gated("sigmoid", gate.flatten(1), out)
         return self._o(out)
@@ -69,7 +75,7 @@ class AttentionModule:
             device=device,
         )
         self._backend = attention_backend(kv)
-        builder.add_paged(kv, config.window)
+        builder.add_paged(kv, config.window or config.chunk)
 
     def _normed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         if self._q_norm is None or self._k_norm is None:
@@ -87,6 +93,8 @@ class AttentionModule:
             q, k = self._normed(q, k)
         if config.query_scale is not None:
             scale_queries(q, config.query_scale, batch)
+        if config.chunk is not None:
+            group = within_chunks(group, config.chunk, cache.kv.block_tokens)
         self._backend.write(cache.kv, group, k, v)
         return self._backend.attend(
             q,

@@ -39,7 +39,10 @@ class ForwardBatch:
     `attention`     block tables and slots, one entry for each block pool.
     `logits_rows`   the W rows whose logits are computed, in ascending order.
     `images`        features of the images among the new tokens.
-    `adapter_ids`   (B): reserved for an adapter of each sequence.
+    `adapter_ids`   the adapter of each sequence, None for the model without one; None for the whole
+                    batch if no sequence has one.
+    `token_types`   (N): to which of two texts each token belongs; None if there is one text.
+    `layer_inputs`  (N, layers, size): per-layer embeddings, if the model has them.
     """
 
     token_ids: Tensor
@@ -49,13 +52,18 @@ class ForwardBatch:
     attention: tuple[AttentionBatch, ...]
     logits_rows: Sequence[int]
     images: tuple[ImageFeatures, ...] = ()
-    adapter_ids: Tensor | None = None
+    adapter_ids: Sequence[int | None] | None = None
+    token_types: Tensor | None = None
+    layer_inputs: Tensor | None = None
 
     def on(self, device: torch.device) -> ForwardBatch:
-        """The same batch with block tables and slots on `device`."""
-        if all(group.slot_mapping.device == device for group in self.attention):
+        """The same batch with block tables, slots and inputs of layers on `device`."""
+        inputs = self.layer_inputs
+        moved = inputs if inputs is None or inputs.device == device else inputs.to(device)
+        if moved is inputs and all(group.slot_mapping.device == device for group in self.attention):
             return self
-        return replace(self, attention=tuple(group.on(device) for group in self.attention))
+        attention = tuple(group.on(device) for group in self.attention)
+        return replace(self, attention=attention, layer_inputs=moved)
 
     @property
     def has_attention_ends(self) -> bool:
@@ -80,7 +88,8 @@ class SequenceInput(NamedTuple):
     tokens. The rows of `images` and `logits_rows` count from the first of these tokens. The rotary
     position of a token is its index in the sequence plus `offset`, or given by `positions` (3, T).
     `attention_ends` (T,) is the index of the last token that each token attends to; None means
-    itself.
+    itself. `adapter_id` is the index of an adapter of the decoder. `token_types` (T) say to which
+    of two texts a token belongs; () means to the first.
     """
 
     cache: SequenceCache
@@ -91,6 +100,8 @@ class SequenceInput(NamedTuple):
     positions: Tensor | None = None
     attention_ends: Tensor | None = None
     logits_rows: Sequence[int] = ()
+    adapter_id: int | None = None
+    token_types: Sequence[int] = ()
 
     @property
     def span(self) -> range:
@@ -118,7 +129,14 @@ def forward_batch(inputs: Sequence[SequenceInput]) -> ForwardBatch:
             for each, first in first_rows
             for image in each.images
         ),
+        _adapter_ids(inputs),
+        _token_types(inputs),
     )
+
+
+def _adapter_ids(inputs: Sequence[SequenceInput]) -> Sequence[int | None] | None:
+    ids = [each.adapter_id for each in inputs]
+    return None if all(each is None for each in ids) else ids
 
 
 def attention_batches(
@@ -150,6 +168,13 @@ def _positions(inputs: Sequence[SequenceInput]) -> Tensor:
         for each in inputs
     ]
     return torch.cat(positions, dim=1)
+
+
+def _token_types(inputs: Sequence[SequenceInput]) -> Tensor | None:
+    if not any(each.token_types for each in inputs):
+        return None
+    types = (each.token_types or [0] * len(each.token_ids) for each in inputs)
+    return _ints([kind for each in types for kind in each])
 
 
 def _attention_ends(inputs: Sequence[SequenceInput]) -> Tensor | None:

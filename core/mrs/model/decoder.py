@@ -3,147 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.cross_attention_spec import CrossAttention
-from mrs.architecture.mixers.mixer import NoFeedForward, NoMixer
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import RopeScaling
+from mrs.architecture.unmerged_adapter import UnmergedAdapter
 from mrs.cache.cache_space import CacheBuilder, CacheConfig, CacheSpace
-from mrs.cache.layer_cache import LayerCache
 from mrs.cache.sequence_cache import SequenceCache
+from mrs.model.adapters import AdapterRows, adapted_weights
+from mrs.model.altup import StreamsModule
 from mrs.model.batch import ForwardBatch
-from mrs.model.cross_attention import CrossAttentionLayer
-from mrs.model.fused_blocks import fuse_attention, fuse_feed_forward
-from mrs.model.fused_chain import FusedLayer, find_chains
+from mrs.model.decoder_layer import SumOfRanks, maybe_norm
+from mrs.model.encoder_input import EncoderInputModule
+from mrs.model.layer_inputs import LayerInputsModule
+from mrs.model.layer_stack import LayerStack, activation_dtype
 from mrs.model.linear import Linear
-from mrs.model.model_weights import ModelWeights, NormModule
-from mrs.model.modules import build_feed_forward, build_mixer
-from mrs.model.rope import RopeTable, file_factors
+from mrs.model.model_weights import ModelWeights
+from mrs.model.readout import ReadoutModule
 from mrs.model.vision.vision_module import VisionModule
 from mrs.sizes.blocks import CacheSize
-
-
-class DecoderLayer:
-    """Token mixer and feed-forward block, of style `pre`, `sandwich`, `post` or `parallel`."""
-
-    def __init__(self, layer: Layer, weights: ModelWeights, rope: RopeTable | None) -> None:
-        self._scale = layer.residual_scale
-        self._is_parallel = layer.style == "parallel"
-        self.mixer = build_mixer(layer.mixer, weights, rope)
-        self._feed_forward = build_feed_forward(layer.feed_forward, weights)
-        self._mixer_norm = self._norm = self._mixer_post_norm = self._post_norm = None
-        self._has_mixer = not isinstance(layer.mixer, NoMixer)
-        self._has_feed_forward = not isinstance(layer.feed_forward, NoFeedForward)
-        if layer.has_mixer_norm:
-            self._mixer_norm = weights.norm("mixer.norm", layer.norm)
-        if layer.has_feed_forward_norm:
-            self._norm = weights.norm("ffn.norm", layer.norm)
-        if layer.has_post_norms:
-            self._mixer_post_norm = weights.norm("mixer.post_norm", layer.norm)
-            self._post_norm = weights.norm("ffn.post_norm", layer.norm)
-        self._output_scale = float(weights.vector("output_scale")) if layer.output_scale else None
-        self._fused_mixer = fuse_attention(layer, weights, rope)
-        self._fused_feed_forward = fuse_feed_forward(layer, weights)
-
-    @property
-    def fused(self) -> FusedLayer | None:
-        """Both blocks, if the native library computes them."""
-        if self._fused_mixer is None or self._fused_feed_forward is None:
-            return None
-        return FusedLayer(self._fused_mixer, self._fused_feed_forward)
-
-    def __call__(self, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor:
-        """x (N, hidden) to (N, hidden); `cache` has this layer's cache of each sequence."""
-        if self._is_parallel:
-            normed = _maybe(self._mixer_norm, x)
-            return x + self.mixer(normed, batch, cache) + self._feed_forward(normed)
-        if self._has_mixer:
-            x = self._mix(x, batch, cache)
-        return self._transform(x) if self._has_feed_forward else x
-
-    def _mix(self, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor:
-        if self._fused_mixer is not None and self._fused_mixer.supports(x):
-            return self._fused_mixer(x, batch, cache)
-        out = self.mixer(_maybe(self._mixer_norm, x), batch, cache)
-        out = _maybe(self._mixer_post_norm, out)
-        return x + out * self._scale if self._scale != 1.0 else x + out
-
-    def _transform(self, x: Tensor) -> Tensor:
-        if self._fused_feed_forward is not None and self._fused_feed_forward.supports(x):
-            return self._fused_feed_forward(x)
-        out = self._feed_forward(_maybe(self._norm, x))
-        out = _maybe(self._post_norm, out)
-        x = x + out * self._scale if self._scale != 1.0 else x + out
-        return x if self._output_scale is None else x.mul_(self._output_scale)
-
-
-def _maybe(norm: NormModule | None, x: Tensor) -> Tensor:
-    return x if norm is None else norm(x)
-
-
-class LayerStack:
-    """Consecutive layers of a model from index `first` on, each on its device.
-
-    Activations are float32 on a CPU, whose kernels accumulate in float32 anyway, and of `dtype` on
-    other devices.
-    """
-
-    def __init__(
-        self,
-        spec: ModelSpec,
-        weights: ModelWeights,
-        devices: Sequence[torch.device],
-        dtype: torch.dtype,
-        first: int = 0,
-    ) -> None:
-        self.indices = range(first, first + len(devices))
-        self._devices = devices
-        self._dtype = dtype
-        self.layers = _build_layers(spec, weights, self.indices, devices)
-        self.chains = find_chains(
-            [layer.fused if isinstance(layer, DecoderLayer) else None for layer in self.layers]
-        )
-
-    def add_caches(self, builder: CacheBuilder) -> None:
-        """Declare the cache of each layer."""
-        for layer, device in zip(self.layers, self._devices, strict=True):
-            layer.mixer.add_cache(builder, device)
-
-    def forward(
-        self,
-        x: Tensor,
-        batch: ForwardBatch,
-        caches: Sequence[Sequence[LayerCache]],
-        check: Callable[[], None],
-    ) -> Tensor:
-        """x (N, hidden) to (N, hidden), on the last layer's device.
-
-        `caches` has for each sequence the caches of these layers. Activations move between devices
-        only if the next layer is on another one. `check` is called before each layer.
-        """
-        # A method of its own: the arguments of `__call__` would stay alive until it returns, and
-        # with them the first hidden states.
-        by_layer: Sequence[Any] = list(zip(*caches, strict=True))
-        index = 0
-        while index < len(self.layers):
-            check()
-            device = self._devices[index]
-            if x.device != device:
-                x = x.to(device, activation_dtype(device, self._dtype))
-            batch = batch.on(device)
-            chain = self.chains.get(index)
-            if chain is not None and chain.supports(x, batch):
-                x = chain(x, batch, by_layer)
-                index = chain.layer_indices.stop
-            else:
-                x = self.layers[index](x, batch, by_layer[index])
-                index += 1
-        return x
 
 
 class FurtherLayers(Protocol):
@@ -166,15 +48,12 @@ class FurtherLayers(Protocol):
         """
 
 
-def activation_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if device.type == "cpu" else dtype
-
-
 class Decoder:
     """A model whose layers are on `layer_devices`; all else is on the embedding's device.
 
     `cache_dtype` is the type of cached keys and values, by default `dtype`. `further` computes the
-    layers after those of `layer_devices`, if there are any.
+    layers after those of `layer_devices`, if there are any. Sequences of a batch may use
+    `adapters`, by their index. `sum_of_ranks` as in `DecoderLayer`.
     """
 
     def __init__(
@@ -185,14 +64,26 @@ class Decoder:
         dtype: torch.dtype,
         cache_dtype: torch.dtype | None = None,
         further: FurtherLayers | None = None,
+        sum_of_ranks: SumOfRanks | None = None,
+        adapters: Sequence[UnmergedAdapter] = (),
     ) -> None:
         self.spec = spec
+        self.adapter_ids = {adapter.name: index for index, adapter in enumerate(adapters)}
         self._dtype = dtype
         self._cache_dtype = cache_dtype or dtype
         self._embedding = weights.matrix("embedding")
-        self._norm = weights.norm("norm", spec.norm)
-        head = "embedding" if spec.tied_head else "head"
-        self._head = Linear(weights.matrix(head), weights.optional_vector("head.bias"))
+        self._norm = weights.norm("norm", spec.norm) if spec.norm else None
+        self._input = EncoderInputModule(spec.input, weights) if spec.input else None
+        self._streams = StreamsModule(spec.altup, weights) if spec.altup else None
+        self._layer_inputs = None
+        if spec.layer_inputs is not None:
+            self._layer_inputs = LayerInputsModule(spec.layer_inputs, weights)
+        self._head = self.readout = None
+        if spec.readout is not None:
+            self.readout = ReadoutModule(spec.readout, weights, self.primary_device)
+        else:
+            matrix = weights.matrix(spec.head_weight.removesuffix(".weight"))
+            self._head = Linear(matrix, weights.optional_vector("head.bias"))
         self._rope_switch_lengths = _find_rope_switch_lengths(spec)
         self.vision = None
         if spec.vision is not None:
@@ -200,7 +91,13 @@ class Decoder:
             self.vision = VisionModule(
                 spec.vision, weights.under("vision."), self.primary_device, activation_dtype
             )
-        self.stack = LayerStack(spec, weights, layer_devices, dtype)
+        self.stack = LayerStack(spec, weights, layer_devices, dtype, sum_of_ranks=sum_of_ranks)
+        self._adapter_rows, self._adapted_stack = AdapterRows(), self.stack
+        if adapters:  # the same layers, fused only where no adapter changes them
+            adapted = adapted_weights(weights, adapters, self._adapter_rows)
+            self._adapted_stack = LayerStack(
+                spec, adapted, layer_devices, dtype, rope_tables=self.stack.rope_tables
+            )
         self._further = further
 
     @property
@@ -208,13 +105,33 @@ class Decoder:
         """The device of the embedding and the output head."""
         return self._embedding.device
 
+    @property
+    def is_on_one_device(self) -> bool:
+        """Whether this process computes the whole model on the primary device."""
+        return self._further is None and {self.primary_device} == {*self.stack.devices}
+
+    def reserve_positions(self, count: int) -> tuple[int, ...]:
+        """Have the rotary angles of the first `count` positions; how many each table has now.
+
+        A table moves in memory when it grows.
+        """
+        for rope in self.stack.rope_tables.values():
+            rope.reserve(count)
+        return tuple(rope.rows for rope in self.stack.rope_tables.values())
+
     def new_space(self, size: CacheSize) -> CacheSpace:
         """Memory for the caches of all sequences."""
         builder = CacheBuilder(CacheConfig(size, self._cache_dtype))
+        self._add_caches(builder)
+        return builder.build()
+
+    def _add_caches(self, builder: CacheBuilder) -> None:
         self.stack.add_caches(builder)
+        if self._adapted_stack is not self.stack:
+            # Its layers use the same caches, and choose how to compute attention over them.
+            self._adapted_stack.add_caches(CacheBuilder(builder.config))
         if self._further is not None:
             self._further.add_caches(builder)
-        return builder.build()
 
     def new_cache(self, capacity_tokens: int, chunk_tokens: int) -> SequenceCache:
         """An empty cache for one sequence of up to `capacity_tokens`, with its own memory."""
@@ -247,7 +164,7 @@ class Decoder:
         check: Callable[[], None] = lambda: None,
         observe: Callable[[Tensor], None] | None = None,
     ) -> Tensor:
-        """Logits (W, vocab) float32 of the batch's `logits_rows`.
+        """Logits (W, vocab) float32 of the batch's `logits_rows`; none with a readout.
 
         `caches` are those of the batch's sequences; the new tokens are added to them. Activations
         move between devices only if the next layer is on another device. `check` is called before
@@ -255,40 +172,64 @@ class Decoder:
         (N, hidden) of all tokens after the final norm.
         """
         rows: Sequence[int] = batch.logits_rows
-        own = len(self.stack.layers)
+        own = self.stack.cache_count
         own_caches = [each.layers[:own] for each in caches]
-        x = self.stack.forward(self._embed(batch), batch, own_caches, check)
+        stack = self.stack
+        if batch.adapter_ids is not None:
+            stack = self._adapted_stack
+            self._adapter_rows.select(batch)
+        batch = self._with_layer_inputs(batch)
+        x = stack.forward(self._first_states(batch), batch, own_caches, check)
         if self._further is not None:
             x = self._further(x, batch, caches, rows if observe is None else range(x.shape[0]))
         for cache, (span, _) in zip(caches, batch.queries, strict=True):
             cache.advance(span.stop - span.start)
         if observe is not None:
             observe(self._normed(x))
+        if self._head is None:
+            return torch.empty(0)
         if len(rows) < x.shape[0]:
             x = x[rows]
         return self._logits(self._normed(x))
+
+    def _with_layer_inputs(self, batch: ForwardBatch) -> ForwardBatch:
+        if self._layer_inputs is None:
+            return batch
+        ids = batch.token_ids.to(self.primary_device)
+        return replace(batch, layer_inputs=self._layer_inputs(ids, self._embed(batch)))
 
     def _normed(self, x: Tensor) -> Tensor:
         """The final norm of x (N, hidden), on the primary device."""
         if x.device != self.primary_device:
             x = x.to(self.primary_device, self._activation_dtype(self.primary_device))
-        return self._norm(x)
+        return maybe_norm(self._norm, x if self._streams is None else self._streams.join(x))
+
+    def _first_states(self, batch: ForwardBatch) -> Tensor:
+        """What the first layer reads."""
+        x = self._embed(batch)
+        return x if self._streams is None else self._streams.split(x)
 
     def _embed(self, batch: ForwardBatch) -> Tensor:
         """(N, hidden) on the primary device, with image features in place of image tokens."""
         primary_device = self.primary_device
-        x = self._embedding.rows(
-            batch.token_ids.to(primary_device), self._activation_dtype(primary_device)
-        )
-        if self.spec.embedding_scale != 1.0:
-            x = x * self.spec.embedding_scale
+        x = self._look_up(batch.token_ids.to(primary_device))
         if self.spec.vision is not None and self.spec.vision.enters == "embeddings":
             for image in batch.images:
                 x[image.rows.to(primary_device)] = image.features.to(x.dtype)
-        return x
+        return x if self._input is None else self._input(x, batch)
+
+    def _look_up(self, token_ids: Tensor) -> Tensor:
+        """The scaled embeddings (N, hidden) of `token_ids` (N)."""
+        x = self._embedding.rows(token_ids, self._activation_dtype(self.primary_device))
+        return x if self.spec.embedding_scale == 1.0 else x * self.spec.embedding_scale
+
+    def _project(self, x: Tensor) -> Tensor:
+        """x (W, hidden) to logits (W, vocab) float32, before scale and cap."""
+        assert self._head is not None
+        return self._head(x).float()
 
     def _logits(self, x: Tensor) -> Tensor:
-        logits = self._head(x).float()
+        logits = self._project(x)
         if self.spec.logit_scale != 1.0:
             logits = logits * self.spec.logit_scale
         if self.spec.logit_softcap is not None:
@@ -297,26 +238,6 @@ class Decoder:
 
     def _activation_dtype(self, device: torch.device) -> torch.dtype:
         return activation_dtype(device, self._dtype)
-
-
-def _build_layers(
-    spec: ModelSpec, weights: ModelWeights, indices: range, devices: Sequence[torch.device]
-) -> list[DecoderLayer | CrossAttentionLayer]:
-    """The layers `indices`; those with the same rope and device share a table of cos and sin."""
-    layers: list[DecoderLayer | CrossAttentionLayer] = []
-    tables: dict[object, RopeTable] = {}
-    factors = file_factors(weights)
-    for index, device in zip(indices, devices, strict=True):
-        layer = spec.layers[index]
-        if isinstance(layer.mixer, CrossAttention):
-            layers.append(CrossAttentionLayer(layer, weights.layer(index)))
-            continue
-        rope = layer.mixer.rope
-        if rope is not None and (rope, device) not in tables:
-            tables[rope, device] = RopeTable(rope, device, factors)
-        table = tables.get((rope, device))
-        layers.append(DecoderLayer(layer, weights.layer(index), table))
-    return layers
 
 
 def _find_rope_switch_lengths(spec: ModelSpec) -> set[int]:

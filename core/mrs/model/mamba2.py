@@ -29,7 +29,7 @@ class Mamba2Module:
         self._convolution_bias = weights.optional_vector("mixer.conv.bias")
         self._step_bias = weights.vector("mixer.step_bias")
         self._decay, self._skip = weights.vector("mixer.decay"), weights.vector("mixer.skip")
-        self._norm = weights.vector("mixer.head_norm.weight")
+        self._norm = weights.optional_vector("mixer.head_norm.weight")
 
     def __call__(
         self, x: Tensor, batch: ForwardBatch, cache: Sequence[RecurrentStateCache]
@@ -37,16 +37,30 @@ class Mamba2Module:
         """x (N, hidden) to (N, hidden); updates the states of the sequences."""
         config = self._config
         sizes = [config.values, config.channels, config.heads]
-        gate, inner, step = torch.split(self._in(x), sizes, dim=-1)
+        projected = self._in(x)
+        parts = torch.split(projected, list(config.parts), dim=-1) if config.multipliers else ()
+        for part, factor in zip(parts, config.multipliers, strict=True):
+            part.mul_(factor)
+        gate, inner, step = torch.split(projected, sizes, dim=-1)
         step = softplus(step.float() + self._step_bias)
         step = step.clamp_(config.least_step, config.most_step)
         out = torch.empty(x.shape[0], config.values, device=x.device)
         for (rows, context), each in zip(batch.queries, cache, strict=True):
             first = context - (rows.stop - rows.start)
             out[rows] = self._mix(inner[rows], step[rows], each, first)
-        out = gated("silu", gate.float().contiguous(), out).view(x.shape[0], config.groups, -1)
-        out = rms_norm(out, None, config.norm.eps).flatten(1).mul_(self._norm)
+        if config.norm_before_gate:
+            out = self._normed(out)
+        out = gated("silu", gate.float().contiguous(), out)
+        if not config.norm_before_gate:
+            out = self._normed(out)
         return self._out(out.to(x.dtype))
+
+    def _normed(self, out: Tensor) -> Tensor:
+        """out (N, values) with each group normalized, if there is a norm."""
+        if self._config.norm is None or self._norm is None:
+            return out
+        groups = out.view(out.shape[0], self._config.groups, -1)
+        return rms_norm(groups, None, self._config.norm.eps).flatten(1).mul_(self._norm)
 
     def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
         config = self._config

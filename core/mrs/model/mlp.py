@@ -5,7 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.kernels.nonlinearities import activated, gated
+from mrs.kernels.nonlinearities import activated, cut_off, gated
+from mrs.kernels.xielu import XieluParameters, xielu
+from mrs.model.linear import Linear
 from mrs.model.model_weights import ModelWeights
 
 
@@ -17,11 +19,29 @@ class MlpModule:
 
     def __init__(self, config: Mlp, weights: ModelWeights, slot: str = "ffn") -> None:
         self._activation, self._clamp = config.activation, config.clamp
+        self._cutoff = config.cutoff
+        self._gate_scale, self._out_scale = config.gate_scale, config.out_scale
         self._gate = weights.linear(f"{slot}.gate") if config.gated else None
+        self._xielu = None
+        if config.activation == "xielu":
+            numbers = (weights.vector(f"{slot}.{name}") for name in XieluParameters._fields)
+            self._xielu = XieluParameters(*numbers)
         self._up, self._down = weights.linear(f"{slot}.up"), weights.linear(f"{slot}.down")
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (N, hidden) to (N, hidden)."""
+        if self._xielu is not None:
+            return self._down(xielu(self._up(x), self._xielu))
         if self._gate is None:
             return self._down(activated(self._activation, self._up(x)))
-        return self._down(gated(self._activation, self._gate(x), self._up(x), self._clamp))
+        # No name holds the gate, so that it is freed before the product with `down`.
+        out = self._down(
+            gated(self._activation, self._scaled_gate(self._gate, x), self._up(x), self._clamp)
+        )
+        return out if self._out_scale == 1.0 else out.mul_(self._out_scale)
+
+    def _scaled_gate(self, linear: Linear, x: Tensor) -> Tensor:
+        gate = linear(x)
+        if self._cutoff is not None:
+            gate = cut_off(gate, self._cutoff)
+        return gate if self._gate_scale == 1.0 else gate.mul_(self._gate_scale)

@@ -30,6 +30,10 @@ class ModelWeights:
         """The parameters whose names continue with `prefix`."""
         return ModelWeights(self._matrices, self._vectors, self._prefix + prefix)
 
+    def with_matrices(self, matrices: Mapping[str, Matrix]) -> ModelWeights:
+        """The same parameters with other matrices for some names."""
+        return ModelWeights({**self._matrices, **matrices}, self._vectors, self._prefix)
+
     def matrix(self, slot: str) -> Matrix:
         return self._matrices[f"{self._prefix}{slot}.weight"]
 
@@ -60,9 +64,9 @@ class ModelWeights:
 
 
 class NormModule:
-    """A normalization over the last dimension, with its weights."""
+    """A normalization over the last dimension, with its weights; only RMS norms can lack them."""
 
-    def __init__(self, norm: Norm, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, norm: Norm, weight: Tensor | None, bias: Tensor | None) -> None:
         self._norm = norm
         self._weight = weight
         self._bias = bias
@@ -70,4 +74,5 @@ class NormModule:
     def __call__(self, x: Tensor) -> Tensor:
         if self._norm.kind == "rms":
             return rms_norm(x, self._weight, self._norm.eps)
+        assert self._weight is not None
         return layer_norm(x, self._weight, self._bias, self._norm.eps)

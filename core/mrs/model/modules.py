@@ -10,17 +10,23 @@ from torch import Tensor
 
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
+from mrs.architecture.mixers.encoder_attention_spec import EncoderAttention
+from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
 from mrs.architecture.mixers.mamba2_spec import Mamba2
 from mrs.architecture.mixers.mixer import FeedForward, Mixer, NoFeedForward, NoMixer
 from mrs.architecture.mixers.mla_spec import LatentAttention
 from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.moe_spec import Moe
+from mrs.architecture.mixers.parallel_mixers_spec import ParallelMixers
+from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
 from mrs.cache.cache_space import CacheBuilder
 from mrs.model.attention import AttentionModule
 from mrs.model.batch import ForwardBatch
 from mrs.model.delta_net import DeltaNetModule
+from mrs.model.encoder_attention import EncoderAttentionModule
+from mrs.model.kda import KimiDeltaAttentionModule
 from mrs.model.latent_attention import LatentAttentionModule
 from mrs.model.mamba2 import Mamba2Module
 from mrs.model.mlp import MlpModule
@@ -28,7 +34,9 @@ from mrs.model.mlp_and_moe import MlpAndMoeModule
 from mrs.model.model_weights import ModelWeights
 from mrs.model.moe import MoeModule
 from mrs.model.no_module import NoFeedForwardModule, NoMixerModule
+from mrs.model.parallel_mixers import ParallelMixersModule
 from mrs.model.rope import RopeTable
+from mrs.model.shared_attention import SharedAttentionModule
 from mrs.model.short_convolution import ShortConvolutionModule
 
 
@@ -51,10 +59,14 @@ class FeedForwardModule(Protocol):
 
 _MIXERS: dict[type, Callable[[Any, ModelWeights, RopeTable | None], TokenMixer]] = {
     Attention: AttentionModule,
+    EncoderAttention: EncoderAttentionModule,
+    SharedAttention: SharedAttentionModule,
     LatentAttention: LatentAttentionModule,
     GatedDeltaNet: DeltaNetModule,
+    KimiDeltaAttention: KimiDeltaAttentionModule,
     ShortConvolution: ShortConvolutionModule,
     Mamba2: Mamba2Module,
+    ParallelMixers: ParallelMixersModule,
     NoMixer: NoMixerModule,
 }
 _FEED_FORWARDS: dict[type, Callable[[Any, ModelWeights], FeedForwardModule]] = {

@@ -64,6 +64,7 @@ class MoeModule:
             MlpModule(moe.expert, weights, f"ffn.experts.{expert}")
             for expert in range(moe.router.experts)
         ]
+        self._weighs_input = moe.weighs_input
         self._latent_in = self._latent_out = None
         if moe.latent is not None:
             self._latent_in = weights.linear("ffn.latent_in")
@@ -109,7 +110,14 @@ class MoeModule:
         for expert, count in zip(used.tolist(), counts.tolist(), strict=True):
             pairs = slice(start, start + count)
             rows = tokens[pairs]
-            out.index_add_(0, rows, self._experts[expert](x[rows]).mul_(pair_weights[pairs]))
+            weight = pair_weights[pairs]
+            out.index_add_(  # no name holds the inputs while the expert computes
+                0,
+                rows,
+                self._weigh_output(
+                    self._experts[expert](self._weigh_input(x[rows], weight)), weight
+                ),
+            )
             start += count
         return out
 
@@ -118,5 +126,13 @@ class MoeModule:
         out = torch.zeros_like(x)
         experts, expert_weights = indices[0].cpu().tolist(), weights[0].to(x.dtype)
         for expert, weight in sorted(zip(experts, expert_weights, strict=True), key=itemgetter(0)):
-            out += self._experts[expert](x).mul_(weight)
+            out += self._weigh_output(self._experts[expert](self._weigh_input(x, weight)), weight)
         return out
+
+    def _weigh_input(self, x: Tensor, weights: Tensor) -> Tensor:
+        """An expert's input x (P, hidden), times its weights (P, 1) if they are for the input."""
+        return x * weights if self._weighs_input else x
+
+    def _weigh_output(self, x: Tensor, weights: Tensor) -> Tensor:
+        """An expert's output, which may be overwritten, times weights that are for the output."""
+        return x if self._weighs_input else x.mul_(weights)

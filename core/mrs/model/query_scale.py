@@ -12,6 +12,6 @@ def scale_queries(q: Tensor, scale: QueryScale, batch: ForwardBatch) -> None:
     """Multiply q (N, H, D) by the factor of each token's position, in place."""
     positions = batch.positions if batch.positions.dim() == 1 else batch.positions[0]
     steps = ((positions + scale.offset) / scale.length).floor()
-    if bool(steps.any()):
+    if not positions.is_cpu or bool(steps.any()):  # no host waits for positions on a device
         factors = 1 + scale.beta * steps.log1p()
         q.mul_(factors.to(q.device, q.dtype)[:, None, None])

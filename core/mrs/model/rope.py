@@ -150,6 +150,11 @@ class RopeTable:
             self._angles_positions = batch.positions
         return self._angles
 
+    @property
+    def rows(self) -> int:
+        """Positions that the table has angles of."""
+        return self._cos.shape[0]
+
     def reserve(self, count: int) -> None:
         """Have the angles of the first `count` positions, unless they depend on the length."""
         if self._is_fixed and count > self._cos.shape[0]:

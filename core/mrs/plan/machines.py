@@ -115,7 +115,7 @@ def _demand(planner: Planner, request: RunRequest, device: Device) -> _Demand:
     plan = alone.plan(settled, Placement([(0, layers)]))
     reads = decoded_layer_bytes(plan.parameters, description.spec, plan.storage)
     terms = plan.breakdowns[0]
-    head = "embedding.weight" if description.spec.tied_head else "head.weight"
+    head = description.spec.head_weight
     return _Demand(
         [w + kv for w, kv in zip(plan.layer_bytes, plan.kv_bytes, strict=True)],
         plan.layer_bytes,

@@ -26,7 +26,7 @@ from mrs.plan.placement.placement import Placement
 from mrs.plan.speed.estimate import estimate_speed
 from mrs.plan.speed.roofline import SpeedEstimate
 from mrs.plan.warnings import plan_warnings
-from mrs.request import DEFAULT_SEQ_TOKENS, RunRequest, Strategy
+from mrs.request import DEFAULT_SEQ_TOKENS, PREFILL_CHUNK_TOKENS, RunRequest, Strategy
 from mrs.source.address import model_name
 from mrs.storage import Storage
 from mrs.topology import Topology, is_expert
@@ -254,7 +254,9 @@ def make_plan(
     wanted_tokens = request.max_seq_len or DEFAULT_SEQ_TOKENS
     context_tokens = min(wanted_tokens, spec.context_tokens)
     paged = request.paged
-    workload = Workload(context_tokens, request.max_batch_size, block_tokens=paged.block_tokens)
+    # An encoder computes a whole text at once.
+    chunk = context_tokens if spec.attends_both_ways else PREFILL_CHUNK_TOKENS
+    workload = Workload(context_tokens, request.max_batch_size, chunk, paged.block_tokens)
     cache_format = _cache_format(request, files, dense, devices)
     images = None
     if request.vision is not None:
@@ -305,7 +307,9 @@ def make_plan(
         kv_bytes_per_token=sizes.kv_bytes_per_token,
         kv_bytes_per_further_token=sizes.kv_bytes_per_further_token,
         breakdowns=breakdowns,
-        prefix_bytes=prefix_budgets(request, breakdowns),
+        prefix_bytes=prefix_budgets(
+            request if files.facts.makes_replies else replace(request, prefix_cache_n=0), breakdowns
+        ),
         speed=estimate_speed(sizes, placement, devices),
         warnings=plan_warnings(
             request, spec, placement, devices, breakdowns, vision, sizes.workload

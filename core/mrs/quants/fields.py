@@ -1,15 +1,17 @@
-"""The bit fields of ggml's blocks, for matrices that store each field in a plane of its own."""
+"""The bit fields of blocks, for matrices that store each field in a plane of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from mrs.formats import Format
+from mrs.formats import GROUP_SIZES, INT_BITS, Format
 from mrs.kernels.triton.bit_planes import BlockFields, PlaneLayout
 from mrs.quants.bits import fields, planes, typed
+from mrs.quants.grouped import int_codes
 from mrs.quants.k_quants import unpack_q3_k_scales, unpack_scales_and_minima
 
 #: The plane layout of each format that has one.
@@ -28,6 +30,20 @@ PLANE_LAYOUTS = {
     "Q6_K": PlaneLayout(
         256, code_bits=6, code_zero=32, has_base=False, sub_block=16, scale_bits=8, scale_zero=128
     ),
+    "MXFP4": PlaneLayout(32, code_bits=4, code_zero=0, has_base=False, is_float=True),
+    **{
+        f"INT{bits}_{n}": PlaneLayout(
+            n, code_bits=bits, code_zero=128 if bits == 8 else 0, has_base=True, is_wide=True
+        )
+        for bits in INT_BITS
+        for n in GROUP_SIZES
+    },
+    **{
+        f"FP8_{n}": PlaneLayout(
+            n, code_bits=8, code_zero=0, has_base=False, is_wide=True, is_float=True
+        )
+        for n in GROUP_SIZES
+    },
 }
 
 
@@ -105,6 +121,22 @@ def _q6_k(blocks: Tensor) -> BlockFields:
     return BlockFields(codes, _half(blocks[:, 208:210]), None, _unsigned(blocks[:, 192:208]))
 
 
+def _mxfp4(blocks: Tensor) -> BlockFields:
+    return BlockFields(planes(blocks[:, 1:], 16, 4), blocks[:, :1])
+
+
+def _fp8(blocks: Tensor) -> BlockFields:
+    return BlockFields(blocks[:, 4:], typed(blocks[:, :4], torch.float32))
+
+
+def _int(blocks: Tensor, bits: int) -> BlockFields:
+    codes = int_codes(blocks[:, 8:].reshape(-1, 4 * bits), bits).reshape(len(blocks), -1)
+    if bits == 8:
+        codes = _unsigned(codes.view(torch.uint8))
+    head = typed(blocks[:, :8], torch.float32)
+    return BlockFields(codes, head[:, :1], head[:, 1:])
+
+
 _SPLITTERS: dict[str, Callable[[Tensor], BlockFields]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
@@ -116,4 +148,7 @@ _SPLITTERS: dict[str, Callable[[Tensor], BlockFields]] = {
     "Q4_K": _q4_k,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
+    "MXFP4": _mxfp4,
+    **{f"INT{bits}_{n}": partial(_int, bits=bits) for bits in INT_BITS for n in GROUP_SIZES},
+    **{f"FP8_{n}": _fp8 for n in GROUP_SIZES},
 }

@@ -23,7 +23,7 @@ from mrs.quants.bits import bytes_of, pack_planes, planes, typed
 _UNIT = 32
 
 
-def _int_codes(packed: torch.Tensor, bits: int) -> torch.Tensor:
+def int_codes(packed: torch.Tensor, bits: int) -> torch.Tensor:
     """Codes of 32 weights each, uint8 (N, 4 * bits) -> (N, 32); signed if `bits` is 8."""
     if bits == 8:
         return packed.view(torch.int8)
@@ -46,7 +46,7 @@ def pack_int_codes(codes: torch.Tensor, bits: int) -> torch.Tensor:
 def decode_int(blocks: torch.Tensor, bits: int) -> torch.Tensor:
     head = typed(blocks[:, :8], torch.float32)
     packed = blocks[:, 8:].reshape(-1, 4 * bits)
-    values = _int_codes(packed, bits).reshape(len(blocks), -1).float()
+    values = int_codes(packed, bits).reshape(len(blocks), -1).float()
     return values.mul_(head[:, :1]).add_(head[:, 1:])
 
 

@@ -12,6 +12,8 @@ STEP_KEYS = 64
 #: Prompts are processed in blocks of ROW_VECTORS vectors of queries, as in
 #: native/attention/attend_rows.inc.h.
 ROW_VECTORS = 4
+#: Tokens of an encoder's layer with a window that attend at a time.
+WINDOW_QUERIES = 256
 
 
 def is_native(*dims: int) -> bool:

@@ -18,16 +18,20 @@ from mrs.sizes.fused_workspace import ACTIVATIONS
 def fusable_attention(layer: Layer) -> Attention | None:
     """The layer's attention if it can be fused, otherwise None."""
     attention = layer.mixer
-    if not isinstance(attention, Attention) or attention.rope is None or not _is_ordinary(layer):
+    if type(attention) is not Attention or attention.rope is None or not _is_ordinary(layer):
         return None
     head_norm = attention.qk_norm or Norm(0.0)
+    if not attention.qk_norm_learned:
+        return None
     if attention.qk_norm_whole or head_norm.kind != "rms" or not is_native(attention.head_dim):
         return None
-    if attention.qk_norm_after_rope or attention.query_scale is not None:
+    if attention.qk_norm_after_rope or attention.query_scale is not None or attention.chunk:
         return None
     if attention.value_norm is not None or attention.values_are_keys:
         return None
-    return None if attention.sinks or attention.gated or attention.out_bias else attention
+    if attention.gated or attention.output_gate:
+        return None
+    return None if attention.sinks or attention.out_bias else attention
 
 
 def fusable_mlp(layer: Layer) -> Mlp | None:
@@ -35,10 +39,14 @@ def fusable_mlp(layer: Layer) -> Mlp | None:
     mlp = layer.feed_forward
     if not isinstance(mlp, Mlp) or not _is_ordinary(layer):
         return None
+    if mlp.cutoff is not None or mlp.gate_scale != 1.0 or mlp.out_scale != 1.0:
+        return None
     return mlp if mlp.gated and not mlp.bias and mlp.activation in ACTIVATIONS else None
 
 
 def _is_ordinary(layer: Layer) -> bool:
-    if layer.output_scale or layer.feed_forward.has_own_norm:
+    if layer.output_scale or layer.gated_input or layer.laurel or layer.altup:
+        return False
+    if layer.feed_forward.has_own_norm or not layer.mixer_norm:
         return False
     return layer.style == "pre" and layer.residual_scale == 1.0 and layer.norm.kind == "rms"

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 from mrs.errors import NotReadable
 from mrs.formats import Format
-from mrs.request import Container, ModelSource
+from mrs.request import AdapterRequest, Container, ModelSource
 from mrs.source.folder import Folder, decode_text, read_text
 from mrs.source.reader import LocalFile, expanded
+from mrs.source.sentence_files import SentenceFiles
 
 
 class TensorInfo(NamedTuple):
@@ -38,12 +39,47 @@ class WeightsFile:
 
 
 @dataclass(frozen=True)
+class AdapterFiles:
+    """A LoRA adapter: adapter_config.json as parsed, and its tensors by the names in its `file`."""
+
+    request: AdapterRequest
+    config: Mapping[str, Any]
+    tensors: Mapping[str, TensorInfo]
+    file: WeightsFile
+    folder: Folder
+
+    @property
+    def name(self) -> str:
+        return self.request.name
+
+    @property
+    def is_merged(self) -> bool:
+        return self.request.is_merged
+
+    @property
+    def where(self) -> str:
+        """What errors call the adapter."""
+        return self.request.model_id
+
+    @property
+    def path(self) -> str:
+        """The name of its file in a model's checkpoint: the full path, if it is on this machine."""
+        folder = self.folder.path
+        return (
+            f"{self.folder.label}/{self.file.name}"
+            if folder is None
+            else str(folder / self.file.name)
+        )
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """The headers of a model's files, local or on the hub.
 
     `config` is config.json as parsed, or the metadata of the (first) GGUF file; long GGUF arrays
     are decoded on first access; `image_config` is preprocessor_config.json, or the image part of
-    processor_config.json. `notes` are remarks for the user.
+    processor_config.json. `sentence` are the files of sentence-transformers. `notes` are remarks
+    for the user. The tensors and files of `adapters` are among those of the model.
     """
 
     source: ModelSource
@@ -55,6 +91,8 @@ class Checkpoint:
     tokenizer_folder: Folder | None
     notes: tuple[str, ...] = ()
     image_config: Mapping[str, Any] = field(default_factory=dict)
+    adapters: tuple[AdapterFiles, ...] = ()
+    sentence: SentenceFiles = field(default_factory=SentenceFiles)
 
     @property
     def model_id(self) -> str:
@@ -72,14 +110,15 @@ class Checkpoint:
     @property
     def is_local(self) -> bool:
         """Whether all files that a run needs are on this machine."""
-        folders = (self.folder, self.tokenizer_folder or self.folder)
+        own = (self.folder, self.tokenizer_folder or self.folder)
+        folders = (*own, *(adapter.folder for adapter in self.adapters))
         return all(folder.path is not None for folder in folders)
 
     def local_path(self, file: str) -> Path:
         """The path of a weights file. Raises NotReadable if it has not been downloaded."""
         if self.folder.path is None:
             raise NotReadable(f"{file} has not been downloaded", where=self.folder.label)
-        return self.folder.path / file
+        return self.folder.path / file  # an adapter's file has its full path
 
     def read_text(self, name: str) -> str | None:
         """The text of a file such as `tokenizer.json`; None if the model has no such file.

@@ -10,8 +10,14 @@ from mrs.errors import NotReadable, UsageError
 from mrs.request import ModelSource
 from mrs.source.checkpoint import Checkpoint, WeightsFile
 from mrs.source.folder import Folder, Progress, read_json
-from mrs.source.headers import gguf_tensors, joined, safetensors_tensors
+from mrs.source.headers import gguf_tensors, joined, module_tensors, safetensors_tensors
 from mrs.source.locate import locate, locate_tokenizer
+from mrs.source.sentence_files import (
+    SentenceFiles,
+    read_sentence_files,
+    sentence_side_files,
+    sentence_weights,
+)
 from mrs.source.weights_files import gguf_files, gguf_models, safetensors_files
 
 Selector = Literal["plain", "vision-plain", "gguf"]
@@ -73,7 +79,13 @@ def fetch(model: ModelSource | Checkpoint, progress: Progress | None = None) -> 
         wanted = side_files(checkpoint.tokenizer_folder)
         tokenizer_folder = download(checkpoint.tokenizer_folder, wanted, None)
     wanted = wanted_files(source, checkpoint.folder)
-    return read_checkpoint(source, download(checkpoint.folder, wanted, progress), tokenizer_folder)
+    folder = download(checkpoint.folder, wanted, progress)
+    found = read_checkpoint(source, folder, tokenizer_folder)
+    if not checkpoint.adapters:
+        return found
+    from mrs.source.adapter_files import fetch_adapter, with_adapter_files
+
+    return with_adapter_files(found, [fetch_adapter(a, progress) for a in checkpoint.adapters])
 
 
 def find_selector(source: ModelSource) -> Selector:
@@ -102,6 +114,7 @@ def read_checkpoint(
         files = gguf_files(folder, source.filenames)
         config, tensors = gguf_tensors(folder, files)
         images: Mapping[str, Any] = {}
+        sentence = SentenceFiles()
         if projector := _projector(source, folder):
             images, more = gguf_tensors(folder, projector)
             tensors, files = joined(tensors, more, folder), files + projector
@@ -110,6 +123,10 @@ def read_checkpoint(
         config = _config(folder)
         tensors = safetensors_tensors(folder, files, weight_map)
         images = _image_config(folder)
+        sentence, more_files = read_sentence_files(folder), sentence_weights(folder)
+        if more_files:
+            tensors = joined(tensors, module_tensors(folder, more_files), folder)
+        files += more_files
         tokenizer_folder = tokenizer_folder or folder
     return Checkpoint(
         source=source,
@@ -121,6 +138,7 @@ def read_checkpoint(
         tokenizer_folder=tokenizer_folder,
         notes=folder.notes,
         image_config=images,
+        sentence=sentence,
     )
 
 
@@ -128,7 +146,8 @@ def wanted_files(source: ModelSource, folder: Folder) -> tuple[str, ...]:
     """All files of a model that a run reads."""
     if source.container == "gguf":
         return gguf_files(folder, source.filenames) + _projector(source, folder)
-    return safetensors_files(folder)[0] + side_files(folder)
+    weights = safetensors_files(folder)[0] + sentence_weights(folder)
+    return weights + side_files(folder) + sentence_side_files(folder)
 
 
 def side_files(folder: Folder) -> tuple[str, ...]:

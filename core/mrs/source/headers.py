@@ -35,6 +35,16 @@ def safetensors_tensors(
     return tensors
 
 
+def module_tensors(folder: Folder, files: Sequence[str]) -> dict[str, TensorInfo]:
+    """The tensors of files in subfolders; the names of their tensors begin with the subfolder's."""
+    named: dict[str, TensorInfo] = {}
+    for file in files:
+        inside = file.rpartition("/")[0]
+        for tensor in safetensors_tensors(folder, [file], {}).values():
+            _add(named, tensor._replace(name=f"{inside}/{tensor.name}"), folder)
+    return named
+
+
 def gguf_tensors(
     folder: Folder, files: Sequence[str]
 ) -> tuple[Mapping[str, Any], dict[str, TensorInfo]]:

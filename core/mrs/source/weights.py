@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from io import FileIO
 from types import TracebackType
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from mrs.errors import NotReadable
 from mrs.source.checkpoint import Checkpoint, TensorInfo
 from mrs.source.reader import ByteReader, unreadable
+
+if TYPE_CHECKING:
+    from numpy import uint8
+    from numpy.typing import NDArray
 
 
 @final
@@ -59,6 +64,26 @@ class Weights:
                 where=str(path),
                 hint="another program has changed it: try again when that is finished",
             )
+
+    def read_rows_into(self, rows: NDArray[uint8], info: TensorInfo, starts: Iterable[int]) -> None:
+        """Fill each of `rows` (R, row_bytes) with the tensor's bytes from its start on.
+
+        Many short reads, with one call of the system each. Raises as `read_into` does.
+        """
+        file = None
+        if self.checkpoint.folder.path is not None and hasattr(os, "preadv"):
+            file = self._opened(info.file).fileno()
+        for row, start_bytes in zip(rows, starts, strict=True):
+            is_inside = 0 <= start_bytes <= info.size_bytes - row.nbytes
+            at = info.offset_bytes + start_bytes
+            try:
+                is_read = (
+                    file is not None and is_inside and os.preadv(file, [row], at) == row.nbytes
+                )
+            except OSError:
+                is_read = False
+            if not is_read:
+                self.read_into(row.data, info, start_bytes)  # or its error, in words
 
     def close(self) -> None:
         for file in self._files.values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mrs.errors import Unsupported
 from mrs.text.control_tokens import ControlTokens
@@ -21,8 +21,17 @@ END_OF_TURN = frozenset(
         *("<|END_OF_TURN_TOKEN|>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
     )
 )
-_DECODER_HINT = "byte-level and SentencePiece tokenizers are supported"
+_DECODER_HINT = "byte-level, SentencePiece and WordPiece tokenizers are supported"
+#: Before the pieces that continue a word in WordPiece.
+_CONTINUES = "##"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class TypedIds(NamedTuple):
+    """Token ids, and to which of two texts each belongs (0 or 1)."""
+
+    ids: list[int]
+    types: list[int]
 
 
 class Tokenizer:
@@ -129,6 +138,32 @@ class Tokenizer:
             return [self.bos_id, *ids]
         return ids
 
+    def encode_whole(
+        self, text: str, second: str | None = None, *, most_tokens: int | None = None
+    ) -> TypedIds:
+        """Ids of a text, or of two, with all tokens that the tokenizer puts around them.
+
+        With `most_tokens`, the end of the (second) text is left out if there are more.
+        """
+        parts = [self.backend.encode(text, add_special_tokens=False)]
+        if second is not None:
+            parts.append(self.backend.encode(second, add_special_tokens=False))
+        bos = self._missing_bos
+        if most_tokens is not None:
+            around = self.backend.num_special_tokens_to_add(second is not None) + len(bos)
+            before = sum(len(part) for part in parts[:-1])
+            parts[-1].truncate(max(most_tokens - around - before, 0))
+        whole = self.backend.post_process(parts[0], parts[1] if second is not None else None)
+        return TypedIds([*bos, *whole.ids], [*(0 for _ in bos), *whole.type_ids])
+
+    @cached_property
+    def _missing_bos(self) -> list[int]:
+        """The bos token, if a text begins with it and the backend does not add it."""
+        if not self._add_bos or self.bos_id is None:
+            return []
+        added = self.backend.encode("", add_special_tokens=True).ids
+        return [] if added[:1] == [self.bos_id] else [self.bos_id]
+
     def protect(self, content: str) -> str:
         """`content` with its control tokens marked as text for `encode_rendered`.
 
@@ -184,10 +219,14 @@ class _DecoderKind:
             raise Unsupported("a tokenizer without a decoder", hint=_DECODER_HINT)
         decode = backend.decoder.decode
         self._byte_level = decode(["a", "Ġb"]) == "a b"
-        if not self._byte_level and decode(["a", "▁b"]) != "a b":
+        self._word_pieces = decode(["a", f"{_CONTINUES}b", "c"]) == "ab c"
+        is_known = self._byte_level or self._word_pieces
+        if not is_known and decode(["a", "▁b"]) != "a b":
             raise Unsupported(f"the tokenizer's decoder {backend.decoder}", hint=_DECODER_HINT)
         self._byte_fallback = not self._byte_level and decode(["a", "<0x41>"]) == "aA"
-        self.strips_leading_space = not self._byte_level and decode(["▁a"]) == "a"
+        self.strips_leading_space = self._word_pieces or (
+            not self._byte_level and decode(["▁a"]) == "a"
+        )
         self._byte_of = _byte_of_character() if self._byte_level else {}
 
     def bytes_of(self, text: str) -> bytes:
@@ -196,6 +235,9 @@ class _DecoderKind:
                 return bytes(self._byte_of[character] for character in text)
             except KeyError:
                 return text.encode()
+        if self._word_pieces:
+            is_inside = text.startswith(_CONTINUES)
+            return (text.removeprefix(_CONTINUES) if is_inside else f" {text}").encode()
         if self._byte_fallback and (match := _BYTE_TOKEN.fullmatch(text)):
             return bytes([int(match[1], 16)])
         return text.replace("▁", " ").encode()

@@ -9,7 +9,24 @@ from mrs_cli.parsing.flags.option import cluster_option, model_option
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ClusterFlags:
+class SharedLayersFlags:
+    """How many processes of this machine compute a share of every layer."""
+
+    tensor_parallel_size: Annotated[
+        int | None,
+        cluster_option(
+            "--tensor-parallel-size",
+            "--tp-size",
+            metavar="N",
+            min=1,
+            help="Split every layer over N processes of this machine, this one included, instead "
+            "of giving each some of the layers. It starts the others itself.",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ClusterFlags(SharedLayersFlags):
     """Which other processes compute some of the layers."""
 
     workers: Annotated[

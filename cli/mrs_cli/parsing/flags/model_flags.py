@@ -116,6 +116,43 @@ class GgufFlags(ImageFlags, GgufModelFlags):
     ] = None
 
 
+_ADAPTER_HELP = "LoRA adapter: hub id or local folder; several are separated by ; or given again."
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LoraFlags(PlainFlags):
+    """A text model in safetensors format, and the adapters that are added to its weights."""
+
+    arch: Annotated[
+        str | None,
+        model_option(
+            "--arch",
+            metavar="NAME",
+            autocompletion=shell_completion.architectures,
+            help="Architecture.",
+            show_default="from config.json",
+        ),
+    ] = None
+    adapters: Annotated[
+        list[str] | None,
+        model_option(
+            "-a", "--adapter-model-id", "--adapters-model-id", metavar="ID", help=_ADAPTER_HELP
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LoraGgufFlags(GgufFlags):
+    """A GGUF model, and the adapters that are added to its weights."""
+
+    adapters: Annotated[
+        list[str] | None,
+        model_option(
+            "-a", "--adapters-model-id", "--adapter-model-id", metavar="ID", help=_ADAPTER_HELP
+        ),
+    ] = None
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class AnyModelFlags(ImageFlags):
     """A model whose kind its files tell."""

@@ -21,6 +21,10 @@ class NoEffectFlags:
     ] = None
     prompt_batchsize: Annotated[int | None, _ignored("--prompt-batchsize")] = None
     throughput: Annotated[bool, _ignored("--throughput")] = False
+    enable_lora: Annotated[bool, _ignored("--enable-lora")] = False
+    lora_max_adapters: Annotated[int | None, _ignored("--lora-max-adapters")] = None
+    lora_max_rank: Annotated[int | None, _ignored("--lora-max-rank")] = None
+    lora_max_bytes: Annotated[int | None, _ignored("--lora-max-bytes")] = None
     no_ui: Annotated[bool, _ignored("--no-ui")] = False
 
 
@@ -31,6 +35,11 @@ NO_EFFECT = {
     "prompt; see --target-inter-token-ms",
     "--prompt-batchsize": "prompts are computed in chunks of at most 512 tokens",
     "--throughput": "-v prints the speed of each reply",
+    "--enable-lora": "each --lora NAME=ID loads an adapter",
+    **dict.fromkeys(
+        ("--lora-max-adapters", "--lora-max-rank", "--lora-max-bytes"),
+        "the plan counts the adapters that --lora names, and there are no others",
+    ),
     "--no-ui": "the page at / is part of the server, and needs the key as any client does",
 }
 

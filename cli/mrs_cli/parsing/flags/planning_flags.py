@@ -7,7 +7,7 @@ from functools import partial
 from typing import Annotated, get_args
 
 from mrs.request import DEFAULT_SEQ_TOKENS, Dtype
-from mrs_cli.parsing.flags.option import DEFAULTS, device_option, number
+from mrs_cli.parsing.flags.option import DEFAULTS, device_option, model_option, number
 
 _number = partial(number, device_option)
 
@@ -48,6 +48,15 @@ class PlanningFlags:
     cpu_moe: Annotated[
         bool, device_option("--cpu-moe", help="Put the experts of all layers on the CPU.")
     ] = False
+    lora: Annotated[
+        list[str] | None,
+        model_option(
+            "--lora",
+            metavar="NAME=ID",
+            help="LoRA adapter (hub id or local folder) that requests choose by its name. May be "
+            "given several times.",
+        ),
+    ] = None
     max_seq_len: Annotated[
         int | None,
         _number(

@@ -102,6 +102,15 @@ class SamplingFlags:
             "--stop", metavar="TEXT", help="End the reply before TEXT. May be given several times."
         ),
     ] = None
+    adapter: Annotated[
+        str | None,
+        sampling_option(
+            "--adapter",
+            metavar="NAME",
+            help="Use the adapter of this name, which --lora loads.",
+            show_default="the model without one",
+        ),
+    ] = None
     grammar: Annotated[
         str | None,
         sampling_option(

@@ -56,6 +56,8 @@ def model_facts(plan: Plan) -> str:
 
 
 def _kv_per_token(plan: Plan) -> str:
+    if not any(plan.kv_bytes):
+        return "no KV cache"
     average = f"KV cache of {human_bytes(plan.kv_bytes_per_token)} per token"
     if plan.kv_bytes_per_token == plan.kv_bytes_per_further_token:
         return average
@@ -75,7 +77,8 @@ def workload(plan: Plan) -> str:
     parts = [f"{batch}{load.context_tokens:,} tokens"]
     if plan.isq is not None:
         parts.append(f"quantized to {plan.isq}")
-    parts.append(f"{plan.cache_format.name} KV cache{_pool(plan)}")
+    if any(plan.kv_bytes):
+        parts.append(f"{plan.cache_format.name} KV cache{_pool(plan)}")
     if plan.strategy != "fill":
         parts.append(f"strategy {plan.strategy}")
     if plan.corrected:
@@ -130,7 +133,8 @@ def speed(plan: Plan) -> str:
     }
     numbers = " and ".join(f"{bytes_per_s / 1e9:.0f}" for bytes_per_s in sorted(assumed))
     basis = f" (assuming a memory bandwidth of {numbers} GB/s)" if assumed else ""
-    return f"reply {decode} tokens/s, prompt {prompt} tokens/s{basis}"
+    reply = f"reply {decode} tokens/s, prompt" if plan.model.makes_replies else "texts"
+    return f"{reply} {prompt} tokens/s{basis}"
 
 
 def images(plan: Plan) -> str:
@@ -164,7 +168,7 @@ def draft_model(plan: Plan) -> str:
 
 def conversations(plan: Plan, at_once: int) -> str:
     """How many of the planned length fit at the same time; empty if the plan does not fit."""
-    if not at_once:
+    if not at_once or not plan.model.makes_replies:
         return ""
     tokens = f"{plan.workload.cache.tokens:,} tokens"
     if at_once == 1:

@@ -15,13 +15,16 @@ class Attention(Mixer):
     """Grouped-query softmax attention.
 
     `window` is the sliding window: a query attends to itself and the `window - 1` tokens before it.
+    With a `chunk` it attends to those from the last multiple of `chunk` on up to itself.
     `softcap` caps scores: softcap * tanh(score / softcap). `sinks` adds one learned score per head
     to the denominator of the softmax. `qk_norm` is applied before rope to each head, or with
-    `qk_norm_whole` to the concatenation of all heads; with `qk_norm_after_rope` after rope.
+    `qk_norm_whole` to the concatenation of all heads; with `qk_norm_after_rope` after rope. It has
+    weights if `qk_norm_learned`.
     `value_norm` is an RMS norm of each head of the values, without weights. If `values_are_keys`,
     values are the projected keys, before their norm and rope.
     `query_scale` multiplies queries by a factor that depends on their position. `gated`: q_proj
-    also yields a gate of the same size, and the output is multiplied by sigmoid(gate).
+    also yields a gate of the same size, and the output is multiplied by sigmoid(gate);
+    `output_gate` is the same with a linear map of its own.
     """
 
     heads: int
@@ -30,10 +33,12 @@ class Attention(Mixer):
     scale: float
     rope: Rope | None
     window: int | None = None
+    chunk: int | None = None
     softcap: float | None = None
     qk_norm: Norm | None = None
     qk_norm_whole: bool = False
     qk_norm_after_rope: bool = False
+    qk_norm_learned: bool = True
     value_norm: Norm | None = None
     values_are_keys: bool = False
     query_scale: QueryScale | None = None
@@ -41,6 +46,7 @@ class Attention(Mixer):
     out_bias: bool = False
     sinks: bool = False
     gated: bool = False
+    output_gate: bool = False
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         query_size = self.heads * self.head_dim
@@ -51,7 +57,9 @@ class Attention(Mixer):
         if not self.values_are_keys:
             yield Slot("mixer.v", (key_size, hidden_size), bias=self.qkv_bias)
         yield Slot("mixer.o", (hidden_size, query_size), bias=self.out_bias)
-        if self.qk_norm is not None:
+        if self.output_gate:
+            yield Slot("mixer.gate", (query_size, hidden_size))
+        if self.qk_norm is not None and self.qk_norm_learned:
             whole = self.qk_norm_whole
             yield norm_slot("mixer.q_norm", query_size if whole else self.head_dim, self.qk_norm)
             yield norm_slot("mixer.k_norm", key_size if whole else self.head_dim, self.qk_norm)
@@ -61,8 +69,8 @@ class Attention(Mixer):
     @property
     def cache_shape(self) -> CacheShape:
         row = self.kv_heads * self.head_dim
-        return CacheShape((row, row), self.window)
+        return CacheShape((row, row), self.window or self.chunk)
 
     def cached_multiplications(self, context_tokens: int, image_keys: int) -> int:
-        visible = min(context_tokens, self.window or context_tokens)
+        visible = min(context_tokens, self.window or self.chunk or context_tokens)
         return 2 * self.heads * self.head_dim * visible

@@ -18,7 +18,9 @@ class Mamba2(Mixer):
     `kernel_tokens` tokens, and a step for each head, between `least_step` and `most_step`. What is
     convolved are `heads` of `head_dim` values, and `state_dim` input and output weights for each of
     `groups` of heads. Each head has a recurrent state of shape (`head_dim`, `state_dim`). `norm` is
-    applied to each group of the gated output.
+    applied to each group of the output, after it is gated or, with `norm_before_gate`, before.
+    `multipliers` are factors of five parts of the projection: gates, values, input weights, output
+    weights and steps. `bias` is that of the input projection.
     """
 
     heads: int
@@ -26,11 +28,14 @@ class Mamba2(Mixer):
     state_dim: int
     groups: int
     kernel_tokens: int
-    norm: Norm
+    norm: Norm | None
     least_step: float = 0.0
     most_step: float = float("inf")
     bias: bool = False
+    out_bias: bool = False
     convolution_bias: bool = True
+    norm_before_gate: bool = False
+    multipliers: tuple[float, ...] = ()
     rope: None = None
 
     @property
@@ -46,7 +51,13 @@ class Mamba2(Mixer):
     @property
     def projected(self) -> int:
         """Rows of the input projection: gate, channels and steps."""
-        return self.values + self.channels + self.heads
+        return sum(self.parts)
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Rows of the input projection for gates, values, both kinds of weights, and steps."""
+        weights = self.groups * self.state_dim
+        return self.values, self.values, weights, weights, self.heads
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         yield Slot("mixer.in", (self.projected, hidden_size), bias=self.bias)
@@ -56,8 +67,9 @@ class Mamba2(Mixer):
         yield Slot("mixer.step_bias", (self.heads,), "vector", suffix="")
         yield Slot("mixer.decay", (self.heads,), "vector", suffix="", kind="decay")
         yield Slot("mixer.skip", (self.heads,), "vector", suffix="")
-        yield Slot("mixer.head_norm", (self.values,), "vector")
-        yield Slot("mixer.out", (hidden_size, self.values), bias=self.bias)
+        if self.norm is not None:
+            yield Slot("mixer.head_norm", (self.values,), "vector")
+        yield Slot("mixer.out", (hidden_size, self.values), bias=self.out_bias)
 
     @property
     def cache_shape(self) -> CacheShape:

@@ -55,9 +55,15 @@ class FeedForward(ABC):
 
 
 class Mixer(ABC):
-    """A module through which tokens of one sequence influence each other."""
+    """A module through which tokens of one sequence influence each other.
+
+    Files may have weights for the `unused_slots` of a layer, which are not read. A sequence has
+    `cache_count` caches for it.
+    """
 
     rope: Rope | None
+    unused_slots: tuple[str, ...] = ()
+    cache_count = 1
 
     @abstractmethod
     def slots(self, hidden_size: int) -> Iterator[Slot]:

@@ -9,14 +9,17 @@ from typing import Literal
 from mrs.architecture.mixers.mixer import FeedForward
 from mrs.architecture.slots import Slot
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu2", "clamped_swiglu"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu2", "clamped_swiglu", "xielu"]
 
 
 @dataclass(frozen=True)
 class Mlp(FeedForward):
     """down(activation(gate(x)) * up(x)), or down(activation(up(x))) if not `gated`.
 
-    `clamped_swiglu` is a function of both gate and up, which it clamps to `clamp`.
+    `gate_scale` multiplies gate(x), and `out_scale` the result. With `cutoff`, as much as the mean
+    and `cutoff` standard deviations of a token's gate is subtracted from it, and what is negative
+    then is 0. `clamped_swiglu` is a function of both gate and up, which it clamps to `clamp`.
+    `xielu` has learned numbers, in the layer's MLP only.
     """
 
     intermediate: int
@@ -24,9 +27,15 @@ class Mlp(FeedForward):
     gated: bool = True
     bias: bool = False
     clamp: float = 7.0
+    cutoff: float | None = None
+    gate_scale: float = 1.0
+    out_scale: float = 1.0
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
-        return mlp_slots("ffn", self, hidden_size)
+        yield from mlp_slots("ffn", self, hidden_size)
+        if self.activation == "xielu":
+            for name in ("alpha_p", "alpha_n", "beta", "eps"):
+                yield Slot(f"ffn.{name}", (1,), "vector", suffix="")
 
 
 def mlp_slots(name: str, mlp: Mlp, hidden_size: int, experts: int = 0) -> Iterator[Slot]:

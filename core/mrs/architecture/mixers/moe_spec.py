@@ -52,6 +52,7 @@ class Moe(FeedForward):
     The `shared` expert runs for every token; with `shared_gate` its output is multiplied by the
     sigmoid of a linear map of the token. With a `latent` size a linear map before the experts
     makes vectors of this size, on which they work, and one after them those of the hidden size.
+    With `weighs_input` an expert's weight multiplies its input instead of its output.
     """
 
     router: Router
@@ -60,6 +61,7 @@ class Moe(FeedForward):
     shared_gate: bool = False
     latent: int | None = None
     latent_bias: bool = False
+    weighs_input: bool = False
 
     @property
     def routing(self) -> Routing:

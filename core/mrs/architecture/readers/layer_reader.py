@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mrs.architecture.config import Config
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.encoder_attention_spec import EncoderAttention
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Norm
@@ -22,8 +23,10 @@ def read_norm(config: Config, key: str = "rms_norm_eps", default: float = 1e-6) 
     return Norm(eps=config.number(key, default))
 
 
-def read_layer_norm(config: Config, key: str = "layer_norm_eps") -> Norm:
-    return Norm(eps=config.number(key, 1e-5), kind="layer", bias=True)
+def read_layer_norm(
+    config: Config, key: str = "layer_norm_eps", *, default: float = 1e-5, bias: bool = True
+) -> Norm:
+    return Norm(eps=config.number(key, default), kind="layer", bias=bias)
 
 
 def read_heads(config: Config) -> tuple[int, int, int]:
@@ -41,11 +44,25 @@ def read_heads(config: Config) -> tuple[int, int, int]:
 
 def read_attention(config: Config, **changes: Any) -> Attention:
     """Grouped-query attention scaled by 1/sqrt(head_dim); `changes` override its fields."""
+    return Attention(**_attention_fields(config, changes))
+
+
+def read_encoder_attention(
+    config: Config, *, window: int | None = None, **changes: Any
+) -> EncoderAttention:
+    """The same in both directions; half of the config's `window` is on either side of a token."""
+    if window is not None:
+        changes["window"] = window // 2 + 1
+    return EncoderAttention(**_attention_fields(config, changes))
+
+
+def _attention_fields(config: Config, changes: Mapping[str, Any]) -> dict[str, Any]:
     heads, kv_heads, head_dim = read_heads(config)
-    fields: dict[str, Any] = {"scale": head_dim**-0.5, **changes}
+    sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": head_dim**-0.5}
+    fields: dict[str, Any] = {**sizes, **changes}
     if "rope" not in fields:
         fields["rope"] = read_rope(config, head_dim)
-    return Attention(heads, kv_heads, head_dim, **fields)
+    return fields
 
 
 def read_mlp(config: Config, **changes: Any) -> Mlp:
@@ -59,17 +76,20 @@ def read_window(config: Config) -> int | None:
 
 
 def decoder(
-    config: Config, family: str, layers: Sequence[Layer], norm: Norm, **changes: Any
+    config: Config, family: str, layers: Sequence[Layer], norm: Norm | None, **changes: Any
 ) -> ModelSpec:
     """The spec of a model with these layers; `changes` override its fields."""
-    fields: dict[str, Any] = {"tied_head": config.flag("tie_word_embeddings", False), **changes}
+    fields: dict[str, Any] = {
+        "tied_head": config.flag("tie_word_embeddings", False),
+        "context_tokens": config.positive("max_position_embeddings", 2048),
+        **changes,
+    }
     return ModelSpec(
         family=family,
         vocab_size=config.positive("vocab_size"),
         hidden_size=config.positive("hidden_size"),
         layers=tuple(layers),
         norm=norm,
-        context_tokens=config.positive("max_position_embeddings", 2048),
         **fields,
     )
 

@@ -15,7 +15,16 @@ from mrs.errors import MrsError
 from mrs.request import Sampling
 
 #: Below this the likeliest token is drawn in any case, and quotients stay finite.
-_LEAST_TEMPERATURE = 1e-20
+LEAST_TEMPERATURE = 1e-20
+
+
+class NoProbabilities(MrsError):
+    """The logits are not numbers."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the model gives no probabilities", hint="try another --dtype, such as f32"
+        )
 
 
 class Candidates(NamedTuple):
@@ -38,8 +47,8 @@ class Candidates(NamedTuple):
 def sample_token(logits: FloatArray, sampling: Sampling, rng: Random) -> int:
     """The next token after logits (V,), which are overwritten, at a temperature above 0.
 
-    Top-p and min-p look at the probabilities among the tokens that top-k leaves. Raises MrsError
-    if the logits are not numbers.
+    Top-p and min-p look at the probabilities among the tokens that top-k leaves. Raises
+    NoProbabilities.
     """
     candidates, sums, _, kept = _kept(logits, sampling)
     drawn, _ = sums.search(rng.random() * kept, "right")
@@ -87,14 +96,14 @@ def _kept(
 
 
 def _likeliest(logits: FloatArray, temperature: float, top_k: int | None) -> Candidates:
-    """The `top_k` likeliest tokens in any order, or all."""
+    """The `top_k` likeliest tokens, or all, in the order of tokens."""
     largest = float(logits.max())
     if not math.isfinite(largest):
-        raise MrsError("the model gives no probabilities", hint="try another --dtype, such as f32")
+        raise NoProbabilities
     others = len(logits) - (top_k or len(logits))
-    ids = np.argpartition(logits, others)[others:] if others > 0 else None
+    ids = np.sort(np.argpartition(logits, others)[others:]) if others > 0 else None
     weights = (logits if ids is None else logits[ids]) - np.float32(largest)
-    weights /= max(temperature, _LEAST_TEMPERATURE)
+    weights /= max(temperature, LEAST_TEMPERATURE)
     return Candidates(np.exp(weights, out=weights), ids)
 
 

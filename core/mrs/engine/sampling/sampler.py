@@ -58,9 +58,9 @@ class Sampler:
         *,
         is_seeded: bool = False,
     ) -> None:
-        self._sampling = sampling
+        self.sampling = sampling
+        self.rng = rng
         self._is_seeded = is_seeded
-        self._rng = rng
         self._constraint = constraint
         self.processors: list[LogitsProcessor] = [
             *processors_of(sampling, prompt_ids, vocab_size, breakers),
@@ -77,7 +77,7 @@ class Sampler:
 
         None if log-probabilities are asked for, which only a step can compute. Raises MrsError.
         """
-        if self._constraint is None or self._sampling.logprobs is not None:
+        if self._constraint is None or self.sampling.logprobs is not None:
             return []
         forced = self._constraint.forced_tokens()[:max_tokens]
         for token in forced:
@@ -93,10 +93,19 @@ class Sampler:
 
         It is drawn with the same settings, but the likeliest one if no chance may change the reply.
         """
-        if self._sampling.temperature == 0 or self._is_seeded:
+        if self.sampling.temperature == 0 or self._is_seeded:
             return Proposal(int(logits.argmax()))
-        shares = probabilities(logits, self._sampling)
+        shares = probabilities(logits, self.sampling)
         return Proposal(draw(shares, rng), shares)
+
+    @property
+    def has_constraint(self) -> bool:
+        return self._constraint is not None
+
+    def accept(self, token: int) -> SampledToken:
+        """Take over the next token, which was chosen elsewhere by the same settings and `rng`."""
+        self._append(token)
+        return SampledToken(token)
 
     def _append(self, token: int) -> None:
         for processor in self.processors:
@@ -107,17 +116,17 @@ class Sampler:
 
         It is distributed in the same way with a `proposal`, and likely to be that token.
         """
-        count = self._sampling.logprobs
+        count = self.sampling.logprobs
         original = None if count is None else logits.copy()
         for process in self.processors:
             process(logits)
-        if self._sampling.temperature == 0:
+        if self.sampling.temperature == 0:
             token = int(logits.argmax())
         elif proposal is not None and proposal.probabilities is not None:
-            shares = probabilities(logits, self._sampling)
-            token = accept(shares, proposal.token, proposal.probabilities, self._rng)
+            shares = probabilities(logits, self.sampling)
+            token = accept(shares, proposal.token, proposal.probabilities, self.rng)
         else:
-            token = sample_token(logits, self._sampling, self._rng)
+            token = sample_token(logits, self.sampling, self.rng)
         self._append(token)
         if original is None or count is None:
             return SampledToken(token)

@@ -113,6 +113,7 @@ def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
         scale=read_scale(images),
         resampling=read_resampling(images),
     )
+    assert text.norm is not None
     projector = MergingProjector(
         tower.hidden_size,
         merged,

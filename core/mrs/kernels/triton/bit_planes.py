@@ -27,12 +27,16 @@ class PlaneLayout:
     """A quantization: weight = d * (scale - scale_zero) * (code - code_zero) + base * minimum.
 
     code      `code_bits` bits, one for each column
-    d, base   float16, one for each `block` columns; `base` only if `has_base`
+    d, base   float16, or float32 if `is_wide`, one for each `block` columns; `base` only if
+              `has_base`
     scale     integer of `scale_bits` bits, one for each `sub_block` columns
     minimum   like `scale`, if `has_base`
 
     With `scale_bits` 0, `scale - scale_zero` and `minimum` are 1, and `sub_block` is the number of
     words that a kernel reads together.
+
+    If `is_float`, codes are floats: of 8 bits e4m3, and of 4 bits e2m1, whose `d` are powers of two
+    as bytes, 2**(d - 127).
     """
 
     block: int
@@ -42,6 +46,15 @@ class PlaneLayout:
     sub_block: int = 4
     scale_bits: int = 0
     scale_zero: int = 0
+    is_wide: bool = False
+    is_float: bool = False
+
+    @property
+    def d_type(self) -> torch.dtype:
+        """The type of `d` and `base`."""
+        if self.is_float and self.code_bits == 4:
+            return torch.uint8
+        return torch.float32 if self.is_wide else torch.float16
 
     @property
     def code_low(self) -> int:
@@ -70,7 +83,7 @@ class BlockFields(NamedTuple):
     """The fields of some rows of blocks; None for a field that the quantization lacks.
 
     `codes` uint8 (N, columns); `scales` and `minima` uint8 (N, columns / sub_block); `d` and
-    `base` float16 (N, columns / block).
+    `base` (N, columns / block) of the layout's `d_type`.
     """
 
     codes: Tensor
@@ -130,9 +143,9 @@ def _plane_specs(layout: PlaneLayout, columns: int) -> dict[str, tuple[int, torc
         "minima_high": (groups, layout.scale_high * layout.has_base),
     }
     specs = {name: (count, _WORDS[bits]) for name, (count, bits) in counts_and_bits.items() if bits}
-    specs["d"] = blocks, torch.float16
+    specs["d"] = blocks, layout.d_type
     if layout.has_base:
-        specs["base"] = blocks, torch.float16
+        specs["base"] = blocks, layout.d_type
     return specs
 
 
@@ -173,6 +186,9 @@ def decode_rows(layout: PlaneLayout, planes: Planes, ids: Tensor) -> Tensor:
 
     codes = read(planes.codes_low, planes.codes_high, layout.code_bits, layout.sub_block)
     scale, base = planes.d[ids].float(), None
+    if layout.is_float:
+        codes = _float_values(codes.int(), layout)
+        scale = torch.exp2(scale - 127) if layout.d_type == torch.uint8 else scale
     columns = codes.shape[1]
     if planes.scales_low is not None:
         scales = read(planes.scales_low, planes.scales_high, layout.scale_bits, 1)
@@ -184,6 +200,15 @@ def decode_rows(layout: PlaneLayout, planes: Planes, ids: Tensor) -> Tensor:
         base = _repeated(base, minima.shape[1]) * minima
     weights = _repeated(scale, columns) * (codes - layout.code_zero)
     return weights if base is None else weights + _repeated(base, columns)
+
+
+def _float_values(codes: Tensor, layout: PlaneLayout) -> Tensor:
+    """The values of e4m3 or e2m1 codes, int32, in float32: their bits are those of a float16."""
+    sign = codes >> layout.code_bits - 1
+    exponent_bits, fraction_bits = (4, 3) if layout.code_bits == 8 else (2, 1)
+    magnitude = codes & (1 << layout.code_bits - 1) - 1
+    half = (sign << 15 | magnitude << 10 - fraction_bits).short().view(torch.float16)
+    return half.float() * 2.0 ** (16 - (1 << exponent_bits - 1))
 
 
 def _repeated(values: Tensor, columns: int) -> Tensor:

@@ -60,6 +60,32 @@ def _load_words(low_plane, high_plane, offsets, mask, LOW: tl.constexpr, HIGH: t
 
 
 @triton.jit
+def _float_code(low, high, ELEMENT: tl.constexpr, LAYOUT: tl.constexpr):
+    """Element ELEMENT of each word as a float32: a code of e4m3 or e2m1, times a power of two.
+
+    Its bits are those of a float16, whose exponents are 8 or 14 lower than the code's.
+    """
+    if LAYOUT.code_bits == 8:
+        bits = _shift_element(low, ELEMENT, 4, 7)
+        above = _shift_element(high, ELEMENT, 4, 11)
+        bits = bits | (above & 0x3800) | ((above & 0x4000) << 1)
+    else:
+        code = _shift_element(low, ELEMENT, 4, 9)
+        bits = (code & 0x0E00) | ((code & 0x1000) << 3)
+    return bits.to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def _float_factor(planes, offsets, mask, LAYOUT: tl.constexpr):
+    """What `_float_code` of a block is multiplied with."""
+    if LAYOUT.code_bits == 8:
+        return tl.load(planes.d + offsets, mask=mask, other=0.0) * 256.0
+    else:
+        exponents = tl.load(planes.d + offsets, mask=mask, other=0).to(tl.uint32) << 23
+        return exponents.to(tl.float32, bitcast=True) * 16384.0
+
+
+@triton.jit
 def _load_d_and_base(planes, offsets, mask, LAYOUT: tl.constexpr):
     """d and base of blocks, float32; d twice if the layout has no base."""
     d = tl.load(planes.d + offsets, mask=mask, other=0.0).to(tl.float32)
@@ -146,9 +172,13 @@ def _tile_weights(tile, planes, row, quads, ELEMENT: tl.constexpr, LAYOUT: tl.co
     if LAYOUT.scale_bits > 0:
         factor, offset = _factor_and_offset(scales, ELEMENT, LAYOUT, one)
     else:
-        # Element e of word w is column e * words + w; a block has 32 columns, a group 4 words.
-        block = (ELEMENT * quads + group) // 8
-        d_and_base = _load_d_and_base(planes, row * quads + block, mask, LAYOUT)
+        # Element e of word w is column e * words + w, and a group has 4 words.
+        block = (ELEMENT * quads + group) // (LAYOUT.block // 4)
+        offsets = row * (quads // (LAYOUT.block // 32)) + block
+        if LAYOUT.is_float:
+            code = _float_code(codes[0], codes[1], ELEMENT, LAYOUT)
+            return code * _float_factor(planes, offsets, mask, LAYOUT)
+        d_and_base = _load_d_and_base(planes, offsets, mask, LAYOUT)
         factor, offset = _factor_and_offset_of_blocks(d_and_base, LAYOUT)
     fraction = _fraction(codes[0], codes[1], ELEMENT, LAYOUT.code_low, LAYOUT.code_high, one)
     return fraction * factor + offset
@@ -221,7 +251,8 @@ def matmul_many_tokens(
 
     x is float16. A program computes TOKENS * ROWS results and decodes 32 words, 256 columns, of
     its rows at a time, to float16 too. The weights of all known models are in the range of
-    float16; larger ones are clamped. Programs that read the same weights have adjacent ids.
+    float16; larger ones are clamped, and those below 2**-24 are zero. Programs that read the same
+    weights have adjacent ids.
     """
     words = 4 * quads
     element_columns = 32 if LAYOUT.scale_bits > 0 else words

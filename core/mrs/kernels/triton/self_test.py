@@ -15,14 +15,21 @@ _CAPABILITY = (8, 0)
 #: Relative; rounding to bf16 alone causes an error of 0.15 %.
 LARGEST_ERROR = 5e-3
 
-#: Without and with integer scales: together they have every kind of plane.
+#: Without and with integer scales: together they have every kind of plane of GGUF's integers.
 LAYOUTS = (
     PlaneLayout(32, code_bits=5, code_zero=16, has_base=True),
     PlaneLayout(256, code_bits=6, code_zero=32, has_base=True, sub_block=16, scale_bits=6),
 )
 
 
-def triton_unavailable_reason(device: torch.device) -> str | None:
+def layouts_to_check(layout: PlaneLayout) -> tuple[PlaneLayout, ...]:
+    """The layouts that show whether the kernels are right for this one."""
+    return (layout,) if layout.is_float or layout.is_wide else LAYOUTS
+
+
+def triton_unavailable_reason(
+    device: torch.device, layouts: tuple[PlaneLayout, ...] = LAYOUTS
+) -> str | None:
     """Why the kernels cannot be used on a GPU; None if they can.
 
     Multiplies two small matrices, which also compiles the kernels for the most common sizes, and
@@ -33,7 +40,7 @@ def triton_unavailable_reason(device: torch.device) -> str | None:
     if torch.version.hip is None and torch.cuda.get_device_capability(device) < _CAPABILITY:
         return "Triton does not support matrix products on this GPU"
     try:
-        worst = max(largest_error(layout, device) for layout in LAYOUTS)
+        worst = max(largest_error(layout, device) for layout in layouts)
     except Exception as error:  # noqa: BLE001 - a compiler or driver can raise anything
         first_line = str(error).partition("\n")[0]
         return f"Triton failed with {type(error).__name__}: {first_line}"
@@ -50,12 +57,16 @@ def largest_error(layout: PlaneLayout, device: torch.device) -> float:
     def integers(count: int, bits: int) -> torch.Tensor:
         return torch.randint(0, 1 << bits, (rows, count), generator=generator).byte().to(device)
 
-    d = torch.rand(rows, columns // layout.block, generator=generator).half().to(device)
+    blocks = columns // layout.block
+    if layout.d_type == torch.uint8:
+        d = integers(blocks, 3) + 120
+    else:
+        d = torch.rand(rows, blocks, generator=generator).to(device, layout.d_type)
     groups = columns // layout.sub_block if layout.scale_bits else 0
     fields = BlockFields(
         integers(columns, layout.code_bits),
         d,
-        -d,
+        -d if layout.has_base else None,
         integers(groups, layout.scale_bits) if groups else None,
         integers(groups, layout.scale_bits) if groups else None,
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
+from mrs.architecture.mixers.encoder_attention_spec import EncoderAttention
 from mrs.architecture.mixers.mla_spec import LatentAttention
+from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.norm_rope import Rope
 from mrs.plan.memory.forward_pass import (
     ForwardShape,
@@ -13,7 +15,7 @@ from mrs.plan.memory.forward_pass import (
     norm_bytes,
     product_bytes,
 )
-from mrs.sizes.attention_workspace import is_native, workspace_bytes
+from mrs.sizes.attention_workspace import WINDOW_QUERIES, is_native, workspace_bytes
 from mrs.sizes.mla_scores import heads_at_once
 from mrs.sizes.rope_table import grown_rows
 
@@ -37,7 +39,7 @@ def attention_bytes(
     rotate      throughout, the rotated q and then k; or the rope table while it grows
     norm        the same with rotated q and k, if the norm comes after rope
     attend      throughout, rotated q and k, and the workspace of attention
-    gate        throughout + sigmoid(gate), contiguous
+    gate        throughout + sigmoid(gate), contiguous; or Q and the gate's product
     project     throughout + o_proj
     """
     query_size = attention.heads * attention.head_dim
@@ -76,12 +78,43 @@ def attention_bytes(
         rotated += keys
         phases.append(throughout + _table_growth_bytes(one, attention.rope))
     if attention.qk_norm_after_rope:
-        phases.append(rotated + norm_bytes(shape, query_size))
-        phases.append(rotated + queries + norm_bytes(shape, key_size))
+        bare = 0 if attention.qk_norm_learned else 2 * 4 * shape.tokens
+        phases.append(rotated + bare * query_size + norm_bytes(shape, query_size))
+        phases.append(rotated + queries + bare * key_size + norm_bytes(shape, key_size))
     phases.append(rotated + _attend_bytes(attention, one))
     phases.append(throughout + gates)
+    if attention.output_gate:
+        phases.append(throughout + queries + product("mixer.gate", hidden_size, query_size, False))
     phases.append(throughout + product("mixer.o", query_size, hidden_size, attention.out_bias))
     return max(phases)
+
+
+def shared_attention_bytes(
+    shared: SharedAttention, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
+) -> int:
+    """Peak of these phases. Q is the size of the queries.
+
+    project  q_proj
+    norm     Q and the norm of q
+    rotate   Q and the rotated q; or the rope table while it grows
+    attend   2 Q (queries, result), rotated q and the workspace of attention
+    project  3 Q and o_proj
+    """
+    attention, one = shared.attention, shape.of_one_sequence()
+    query_size = attention.heads * attention.head_dim
+    queries = shape.size(query_size)
+    bias = attention.qkv_bias
+    phases = [
+        product_bytes(shape, hidden_size, query_size, storage_of("mixer.q"), bias=bias),
+        queries + norm_bytes(shape, query_size),
+    ]
+    if (rope := attention.rope) is not None:
+        phases.append(queries + rotation_bytes(shape, attention.heads, attention.head_dim, rope))
+        phases.append(queries + _table_growth_bytes(one, rope))
+    phases.append(3 * queries + _attend_bytes(attention, one))
+    out_bias = attention.out_bias
+    projection = product_bytes(shape, query_size, hidden_size, storage_of("mixer.o"), bias=out_bias)
+    return max(*phases, 3 * queries + projection)
 
 
 def latent_attention_bytes(
@@ -181,6 +214,8 @@ def _attend_bytes(attention: Attention, shape: ForwardShape) -> int:
     The native kernel allocates its result and some scores per thread. torch first copies keys and
     values out of their blocks (three copies of one of them at the peak) and casts the queries.
     """
+    if isinstance(attention, EncoderAttention):
+        return _attend_both_ways_bytes(attention, shape)
     if shape.native and is_native(attention.head_dim):
         return shape.size(attention.heads * attention.head_dim) + score_bytes(attention, shape)
     query = shape.tokens * attention.heads * attention.head_dim * shape.cache.block_bytes
@@ -190,6 +225,26 @@ def _attend_bytes(attention: Attention, shape: ForwardShape) -> int:
     if attention.softcap is None and not attention.sinks:
         return max(3 * keys, cast + _fused_bytes(attention, shape, query, attended))
     return max(3 * keys, cast + _explicit_bytes(attention, shape, query, attended))
+
+
+def _attend_both_ways_bytes(attention: EncoderAttention, shape: ForwardShape) -> int:
+    """Attention to all tokens of a text, in addition to queries, keys and values.
+
+    The result is there twice. With a window, T queries at a time have positions relative to S keys
+    (two of 8 bytes), a mask of booleans, that of all G heads of a key head, and the mask in the
+    type of the activations.
+    """
+    query = shape.size(attention.heads * attention.head_dim)
+    results = 2 * query
+    if attention.window is None or shape.tokens <= attention.window:
+        if shape.native and is_native(attention.head_dim):
+            return results + 8 * shape.tokens + score_bytes(attention, shape)
+        return results + query + kernel_bytes(attention, shape)
+    tile = min(WINDOW_QUERIES, shape.tokens)
+    pairs = tile * min(shape.tokens, tile + 2 * (attention.window - 1))
+    group = attention.heads // attention.kv_heads
+    masks = max(2 * 8 * pairs + pairs, (1 + shape.activation.block_bytes) * group * pairs)
+    return results + query + masks + kernel_bytes(attention, shape)
 
 
 def score_bytes(attention: Attention, shape: ForwardShape) -> int:
@@ -208,6 +263,8 @@ def native_attention_bytes(group: int, key_dim: int, value_dim: int, shape: Forw
 
 def _attended_keys(attention: Attention, shape: ForwardShape) -> int:
     """Keys that a chunk attends to; a sliding window starts before its first token."""
+    if attention.chunk is not None:
+        return min(attention.chunk, shape.context_tokens)
     if attention.window is None or attention.window + shape.tokens >= shape.context_tokens:
         return shape.context_tokens
     return attention.window - 1 + shape.tokens

@@ -20,6 +20,7 @@ from mrs.plan.memory.layer_activations import (
     layer_activation_bytes,
     persistent_bytes,
 )
+from mrs.plan.memory.layer_input_activations import layer_inputs_bytes
 from mrs.plan.memory.stored_weights import ModelWeightsInfo, StoredWeights
 from mrs.request import PREFILL_CHUNK_TOKENS
 from mrs.sizes.blocks import BLOCK_TOKENS, CacheSize
@@ -131,10 +132,11 @@ class Workload:
 
         Activations have the type `dense`, on a CPU float32. The chunk has all `images`.
         """
-        chunk = min(self.chunk_tokens, self.context_tokens)
+        longest = self.cache.tokens  # a pool may be shorter than the context
+        chunk = min(self.chunk_tokens, longest)
         make = partial(
             ForwardShape,
-            context_tokens=self.context_tokens,
+            context_tokens=longest,
             activation=FORMATS["F32"] if on_cpu else dense,
             cache=cache,
             threads=cpu_threads() if on_cpu else 0,
@@ -193,8 +195,10 @@ class ModelSizes:
         other = copy(self)
         other.workload = replace(self.workload, pool_blocks=blocks)
         other.kv_bytes = self._kv_bytes(other.workload.cache, self.image_keys)
+        is_short = other.workload.cache.tokens < self.workload.context_tokens
+        known = {} if is_short else self._sizes  # shorter sequences need less
         other._sizes = {
-            is_cpu: replace(sizes, kv_bytes=other.kv_bytes) for is_cpu, sizes in self._sizes.items()
+            is_cpu: replace(sizes, kv_bytes=other.kv_bytes) for is_cpu, sizes in known.items()
         }
         return other
 
@@ -225,23 +229,29 @@ class ModelSizes:
             vision = vision_sizes(
                 self.spec, self.parameters, storage, self._images, shapes[0], self.workload.batch
             )
-        head = storage["embedding.weight" if self.spec.tied_head else "head.weight"]
+        head = storage[self.spec.head_weight]
         return DeviceSizes(
             weights=weights,
             kv_bytes=self.kv_bytes,
-            layer_act_bytes=self._layer_activations(weights, shapes),
+            layer_act_bytes=self._layer_activations(weights, self._with_adapters(shapes)),
             head_act_bytes=max(
                 vision.activation_bytes if vision else 0,
                 *(
                     head_activation_bytes(self.spec, shape, head, self.workload.logits_rows)
                     for shape in shapes
                 ),
+                *(layer_inputs_bytes(self.spec, shape, storage) for shape in shapes),
             ),
             persistent_bytes=max(
                 persistent_bytes(self.spec, shape, self.workload.batch) for shape in shapes
             ),
             vision=vision,
         )
+
+    def _with_adapters(self, shapes: Sequence[ForwardShape]) -> Sequence[ForwardShape]:
+        """The passes with and, if the model has adapters that requests choose, without fusing."""
+        rank = max((adapter.rank for adapter in self._files.adapters), default=0)
+        return [*shapes, *(replace(each, adapter_rank=rank) for each in shapes if rank)]
 
     def _layer_activations(
         self, weights: StoredWeights, shapes: Sequence[ForwardShape]

@@ -43,7 +43,8 @@ class ForwardShape:
     `tokens` new tokens, at most `sequence_tokens` of them of one sequence, which then has
     `context_tokens` in all. `threads` is the number of CPU threads, 0 on an accelerator. `path` and
     `torch_units` are those of `mrs.devices.cpu_path`. Cross-attention attends to `image_keys` keys
-    of all images; each image of this pass adds `new_image_keys`.
+    of all images; each image of this pass adds `new_image_keys`. No blocks are fused in passes of
+    sequences with adapters, the largest of which has `adapter_rank`.
     """
 
     tokens: int
@@ -56,6 +57,7 @@ class ForwardShape:
     torch_units: frozenset[str] = frozenset()
     image_keys: int = 0
     new_image_keys: int = 0
+    adapter_rank: int = 0
 
     @property
     def native(self) -> bool:
@@ -84,9 +86,16 @@ def product_bytes(
 
     If the columns are permuted, x is copied. If a dense weight has another type than x, x is cast,
     multiplied, and the result cast back:
-    max(w T columns + w T rows, (w + a) T rows). Adding a bias allocates a second result.
+    max(w T columns + w T rows, (w + a) T rows). Adding a bias allocates a second result. An adapter
+    is multiplied in float32 and added to the result, at most for all tokens.
     """
     tokens = tokens or shape.tokens
+    if shape.adapter_rank:
+        without = replace(shape, adapter_rank=0)
+        plain = product_bytes(without, columns, rows, storage, bias=bias, tokens=tokens)
+        value_bytes = shape.activation.block_bytes
+        added = (value_bytes + 4) * (columns + rows) + 4 * shape.adapter_rank + 8
+        return max(plain, tokens * (value_bytes * rows + added))
     if storage.is_permuted:
         inner = product_bytes(
             shape, columns, rows, replace(storage, order_bytes=0), tokens=tokens, bias=bias

@@ -98,7 +98,12 @@ def _fused_mlp(
 
 
 def _are_fused(shape: ForwardShape, storages: Sequence[Storage]) -> bool:
-    """Whether all matrices are packed and are multiplied without decoding them first."""
+    """Whether all matrices are packed and are multiplied without decoding them first.
+
+    Those with adapters that stay apart are multiplied one by one.
+    """
+    if shape.adapter_rank:
+        return False
     packed = all(each.form == "packed" and not each.is_permuted for each in storages)
     return shape.native and packed and not decodes(shape.path, shape.tokens)
 

@@ -13,17 +13,22 @@ from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
+from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
 from mrs.architecture.mixers.mamba2_spec import Mamba2
 from mrs.architecture.mixers.mixer import NoFeedForward, NoMixer
 from mrs.architecture.mixers.mla_spec import LatentAttention
 from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.moe_spec import Moe
+from mrs.architecture.mixers.parallel_mixers_spec import ParallelMixers
+from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
 from mrs.architecture.model_spec import ModelSpec
+from mrs.plan.memory.altup_activations import altup_layer_bytes, laurel_bytes, streams_bytes
 from mrs.plan.memory.attention_activations import (
     attention_bytes,
     latent_attention_bytes,
+    shared_attention_bytes,
     table_bytes,
 )
 from mrs.plan.memory.cross_activations import cross_attention_bytes
@@ -33,6 +38,8 @@ from mrs.plan.memory.fused_activations import (
     fused_layer_bytes,
     fused_mlp_bytes,
 )
+from mrs.plan.memory.kda_activations import kda_bytes
+from mrs.plan.memory.layer_input_activations import gated_input_bytes
 from mrs.plan.memory.mamba2_activations import mamba2_bytes
 from mrs.sizes.delta_rule_workspace import chunk_bytes, native_bytes
 from mrs.sizes.quantization import decoding_bytes
@@ -58,7 +65,8 @@ def _mlp_bytes(
     """Peak of these phases. I is the size of one intermediate tensor (T, intermediate).
 
     up        gate(x), if gated, and up_proj
-    activate  2 I (native kernels overwrite the gate), 3 I in torch; 3 I and 7 I if clamped
+    activate  2 I (native kernels overwrite the gate), 3 I in torch; 3 I and 7 I if clamped;
+              4 I and a mask for xIELU
     down      the product of both and down_proj
     """
     intermediate = shape.size(mlp.intermediate)
@@ -69,7 +77,10 @@ def _mlp_bytes(
         shape, mlp.intermediate, hidden_size, storage_of(f"{slot}.down"), bias=mlp.bias
     )
     if not mlp.gated:
-        return max(into, 2 * intermediate, intermediate + out)
+        activated = 2 * intermediate
+        if mlp.activation == "xielu":
+            activated = 4 * intermediate + shape.tokens * mlp.intermediate
+        return max(into, activated, intermediate + out)
     activated = (2 if shape.native else 3) * intermediate
     if mlp.activation == "clamped_swiglu":
         activated = (3 if shape.native else 7) * intermediate
@@ -132,9 +143,23 @@ def _(nothing: object, shape: ForwardShape, hidden_size: int, storage_of: Storag
 
 
 module_bytes.register(Attention, attention_bytes)
+module_bytes.register(SharedAttention, shared_attention_bytes)
 module_bytes.register(LatentAttention, latent_attention_bytes)
 module_bytes.register(CrossAttention, cross_attention_bytes)
 module_bytes.register(Mamba2, mamba2_bytes)
+module_bytes.register(KimiDeltaAttention, kda_bytes)
+
+
+@module_bytes.register
+def _(both: ParallelMixers, shape: ForwardShape, hidden_size: int, storage_of: StorageOf) -> int:
+    """Peak of these phases. X is the size of x (T, h).
+
+    attention  X (its scaled input) and attention
+    state      2 X (the result of attention, and the scaled input) and the state space
+    """
+    x = shape.size(hidden_size)
+    attention = x + module_bytes(both.attention, shape, hidden_size, storage_of)
+    return max(attention, 2 * x + module_bytes(both.state, shape, hidden_size, storage_of))
 
 
 @module_bytes.register
@@ -215,7 +240,12 @@ def layer_activation_bytes(
     if mlp is None:
         mlp = _mlp_block_bytes(layer, hidden_size, shape, storage_of)
     row_indices = 8 * shape.tokens if layer.style == "gated" else 0
-    return row_indices + max(mixer, mlp)
+    further = 0
+    if layer.gated_input is not None:
+        further = gated_input_bytes(layer.gated_input, hidden_size, shape, storage_of)
+    if layer.altup is not None:
+        return altup_layer_bytes(layer.altup, max(mixer, mlp), further, hidden_size, shape)
+    return row_indices + max(mixer, mlp, further)
 
 
 def _is_scaled(layer: Layer) -> bool:
@@ -252,6 +282,8 @@ def _mixer_block_bytes(
     mixer = x + module_bytes(layer.mixer, shape, hidden_size, storage_of)
     after = x + norm_bytes(shape, hidden_size) if layer.has_post_norms else x
     added = 3 * x if _is_scaled(layer) else 2 * x
+    if layer.laurel is not None:
+        added = laurel_bytes(layer.laurel, hidden_size, shape, storage_of)
     return x + max(norm_bytes(shape, hidden_size), mixer, after, added)
 
 
@@ -271,6 +303,7 @@ def persistent_bytes(spec: ModelSpec, shape: ForwardShape, batch: int) -> int:
 
     per kind of rope      its table, and cosines and sines of this batch
     per sequence          counts of sampled tokens: 5 bytes per token of the vocabulary
+    per token, layer      its per-layer embeddings
     per token, position   ids, positions, slots and the like: 8 bytes each
     """
     ropes = {layer.mixer.rope for layer in spec.layers}
@@ -278,13 +311,18 @@ def persistent_bytes(spec: ModelSpec, shape: ForwardShape, batch: int) -> int:
     tables = sum(table_bytes(rope, one) for rope in ropes if rope is not None)
     angles = sum(shape.tokens * rope.dim // 2 * 4 * 2 for rope in ropes if rope is not None)
     counted = 5 * spec.vocab_size * batch
-    return tables + angles + counted + 8 * (6 * shape.tokens + 2 * shape.context_tokens)
+    inputs = 0
+    if spec.layer_inputs is not None:
+        inputs = shape.size(len(spec.layers) * spec.layer_inputs.size)
+    return tables + angles + inputs + counted + 8 * (6 * shape.tokens + 2 * shape.context_tokens)
 
 
 def head_activation_bytes(spec: ModelSpec, shape: ForwardShape, head: Storage, rows: int) -> int:
     """Peak bytes of embedding, head and sampling; the `rows` of logits are float32.
 
     embed    rows of the embedding and their cast; or the blocks of those rows, decoded
+    readout  the input of the first layer; or the norm, and the hidden states in float64
+    streams  several residual streams made of the embeddings, or joined
     head     the product and the logits
     softcap  the logits three times (twice without a softcap)
     sample   the logits twice, and four vectors of the vocabulary for penalties
@@ -296,10 +334,13 @@ def head_activation_bytes(spec: ModelSpec, shape: ForwardShape, head: Storage, r
         value_bytes = shape.activation.block_bytes
         decoding = decoding_bytes(head.format.name, values, value_bytes, shape.threads)
         embedded = max(embedded, blocks + decoding)
+    if spec.readout is not None:
+        return max(embedded, 2 * embedded + norm_bytes(shape, spec.hidden_size))
     product = product_bytes(
         shape, spec.hidden_size, spec.vocab_size, head, bias=spec.head_bias, tokens=rows
     )
     logits = rows * spec.vocab_size * 4
     capped = 3 * logits if spec.logit_softcap is not None else 2 * logits
     sampling = 2 * logits + 4 * spec.vocab_size * 4
-    return max(embedded, product + logits, capped, sampling)
+    streams = streams_bytes(spec.altup, spec.hidden_size, shape, rows)
+    return max(embedded, streams, product + logits, capped, sampling)

@@ -32,7 +32,7 @@ def mamba2_bytes(
     results = 4 * one.tokens * mamba.values
     scanned = 3 * convolved + 2 * results + chunk
     projection = product_bytes(
-        shape, mamba.values, hidden_size, storage_of("mixer.out"), bias=mamba.bias
+        shape, mamba.values, hidden_size, storage_of("mixer.out"), bias=mamba.out_bias
     )
     later = max(3 * steps, 4 * convolved, scanned, 3 * values, 2 * values + projection)
     return max(into, throughout + later)

@@ -14,7 +14,11 @@ from mrs.storage import Storage
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Figures of a model, and the tensors in its files."""
+    """Figures of a model, and the tensors in its files.
+
+    `makes_replies` is false for one that embeds or ranks texts. `merged_bytes` of `file_bytes` are
+    matrices of adapters that are added to the weights.
+    """
 
     model_id: str
     container: str
@@ -25,6 +29,8 @@ class ModelFacts:
     context_tokens: int
     file_bytes: int
     tensors: Mapping[str, TensorInfo]
+    makes_replies: bool = True
+    merged_bytes: int = 0
 
     @cached_property
     def fingerprint(self) -> str:
@@ -49,7 +55,19 @@ def model_facts(checkpoint: Checkpoint, description: Description) -> ModelFacts:
         context_tokens=description.spec.context_tokens,
         file_bytes=checkpoint.total_bytes,
         tensors=checkpoint.tensors,
+        makes_replies=description.spec.readout is None,
+        merged_bytes=sum(checkpoint.tensors[name].size_bytes for name in _merged(description)),
     )
+
+
+def _merged(description: Description) -> set[str]:
+    """The tensors of adapters that are added to weights."""
+    return {
+        piece.tensor
+        for parameter in description.parameters
+        for update in parameter.updates
+        for piece in (*update.down, *update.up, *update.magnitude)
+    }
 
 
 def weights_format(storage: Mapping[str, Storage]) -> str:

@@ -46,12 +46,19 @@ THREAD_BYTES = MIB
 #: The heap does not return freed memory and cannot use every gap. It wastes at most these fractions
 #: of the largest activations and of the KV cache, and a few blocks.
 HEAP_GAPS, CACHE_GAPS, HEAP_BYTES = 0.7, 0.25, 8 * MIB
-#: An accelerator's allocator rounds blocks up and cannot use every gap between them.
-FRAGMENTATION = 0.25
 
-#: A CUDA context with the kernels of one model: 107 to 555 MiB are reported over many cards, and
-#: the matrix library's workspace adds 8 MiB, or 32 on the largest ones.
-CUDA_CONTEXT = Estimate(107 * MIB + 8 * MIB, 400 * MIB, 555 * MIB + 32 * MIB)
+# What an NVIDIA GPU needs in addition to the tensors of a forward pass. These are assumptions until
+# `python tests/bench/cuda_memory.py`, which measures each by its name, has run on a GPU.
+#: A CUDA context with the kernels of one model: 107 to 555 MiB are reported over many cards.
+CUDA_CONTEXT = Estimate(107 * MIB, 384 * MIB, 555 * MIB)
+#: Workspace of the matrix library: 8 MiB, or 32 on the largest cards.
+CUDA_WORKSPACE = Estimate(8 * MIB, 16 * MIB, 32 * MIB)
+#: Captured decode steps: their temporary memory, which no other step uses, the driver's copies of
+#: their kernels' arguments, and the counts of tokens that sampling on the device needs.
+CUDA_GRAPHS = Estimate(0, 64 * MIB, 256 * MIB)
+#: The share of the largest activations that an accelerator's allocator loses, as it rounds blocks
+#: up and cannot use every gap between them.
+FRAGMENTATION = 0.25
 #: Metal stores command buffers and compiled kernels. Not measured, so the bound is wide.
 METAL_RUNTIME = Estimate(0, 64 * MIB, 256 * MIB)
 
@@ -96,4 +103,6 @@ def runtime_bytes(device: Device) -> Estimate:
     """Memory of an accelerator's driver; nothing for a logical device on the CPU."""
     if device.torch_device == "cpu":
         return NOTHING
-    return METAL_RUNTIME if device.kind == "metal" else CUDA_CONTEXT
+    if device.kind == "metal":
+        return METAL_RUNTIME
+    return CUDA_CONTEXT + CUDA_WORKSPACE + CUDA_GRAPHS

@@ -13,7 +13,8 @@ from mrs.architecture.binding import Parameter, Role
 from mrs.architecture.describe import Description
 from mrs.architecture.layers import Layer
 from mrs.devices.processor import cpu_threads
-from mrs.formats import Format
+from mrs.formats import FORMATS, Format
+from mrs.isq import ENCODABLE
 from mrs.plan.cost import Work, weights_work
 from mrs.plan.memory.model_facts import ModelFacts, model_facts, weights_format
 from mrs.sizes.quantization import CODED_WEIGHTS, SCALED_CHUNK_WEIGHTS, load_chunk_weights
@@ -25,6 +26,8 @@ from mrs.units import MIB
 #: Temporary bytes per weight that is decoded or encoded; in addition if its tensor has separate
 #: scales; in addition if it is transposed in the file.
 CODING_BYTES, SCALED_BYTES, TRANSPOSED_BYTES = 48, 64, 8
+#: The same for weights that an adapter is added to: their values, and a matrix of the adapter.
+UPDATED_BYTES = 12
 #: Most memory of an accelerator while it quantizes 2**21 values and brings them into its layout.
 BLOCK_LOAD_SCRATCH_BYTES = 96 * MIB
 
@@ -71,6 +74,7 @@ class ModelWeightsInfo:
         self.checkpoint = checkpoint
         self.spec = description.spec
         self.parameters = description.parameters
+        self.adapters = description.adapters
         self._description = description
         self._stored: dict[tuple[StorageRules, bool], StoredWeights] = {}
 
@@ -176,7 +180,7 @@ class _ParameterKind(NamedTuple):
     """Everything that storing and loading a parameter depends on.
 
     `formats` are those of its pieces as they are read. `scheme` describes the scheme of a weight
-    that is stored in several tensors.
+    that is stored in several tensors. `update_bytes` are those of the matrices of adapters.
     """
 
     role: Role
@@ -186,6 +190,7 @@ class _ParameterKind(NamedTuple):
     file_bytes: int
     is_permuted: bool
     is_transposed: bool
+    update_bytes: int
 
     @classmethod
     def of(cls, parameter: Parameter, checkpoint: Checkpoint) -> _ParameterKind:
@@ -201,12 +206,19 @@ class _ParameterKind(NamedTuple):
                 format = layout.format
                 scheme = piece.packed.scheme.label(layout.bits)
                 file_bytes += piece.packed.file_bytes(tensors) * rows // layout.rows
-                is_permuted |= layout.is_permuted
-            formats.append(format)
+                is_permuted |= layout.is_permuted and not parameter.updates
+            formats.append(_as_read(format, parameter))
             is_transposed |= piece.transposed
-        shape = parameter.shape
+        ranks = sum(update.rank for update in parameter.updates)
         return cls(
-            parameter.role, shape, tuple(formats), scheme, file_bytes, is_permuted, is_transposed
+            parameter.role,
+            parameter.shape,
+            tuple(formats),
+            scheme,
+            file_bytes,
+            is_permuted,
+            is_transposed,
+            update_bytes=8 * ranks * (parameter.rows + parameter.columns),
         )
 
     def load_scratch_bytes(self, target: Storage, *, is_cpu: bool) -> int:
@@ -220,7 +232,8 @@ class _ParameterKind(NamedTuple):
         file_bytes = max(weights * f.block_bytes // f.block_elements for f in self.formats)
         if not is_cpu:
             return BLOCK_LOAD_SCRATCH_BYTES if target.form == "blocks" else 0
-        if not self.scheme and all(format == target.format for format in self.formats):
+        plain = not self.scheme and not self.update_bytes
+        if plain and all(format == target.format for format in self.formats):
             return file_bytes
         target_bytes = weights * target.format.block_bytes // target.format.block_elements
         coded = CODING_BYTES * min(weights, threads * CODED_WEIGHTS)
@@ -228,4 +241,12 @@ class _ParameterKind(NamedTuple):
             coded += SCALED_BYTES * min(weights, SCALED_CHUNK_WEIGHTS)
         if self.is_transposed:
             coded += TRANSPOSED_BYTES * weights
+        if self.update_bytes:
+            coded += UPDATED_BYTES * weights + self.update_bytes
         return file_bytes + target_bytes + coded
+
+
+def _as_read(format: Format, parameter: Parameter) -> Format:
+    """The format of a piece as it is stored: weights that adapters change are quantized anew."""
+    is_kept = not parameter.updates or not format.is_quantized or format.name in ENCODABLE
+    return format if is_kept else FORMATS["F32"]

@@ -175,7 +175,7 @@ def token_reads(model: ModelSizes, sizes: DeviceSizes, pins: Pins) -> TokenReads
     """Bytes that one token reads: weights, the cache of one sequence, and the head."""
     from mrs.plan.placement.token_time import TokenReads
 
-    head = sizes.storage["embedding.weight" if model.spec.tied_head else "head.weight"]
+    head = sizes.storage[model.spec.head_weight]
     weights = decoded_layer_bytes(model.parameters, model.spec, sizes.storage, pins.experts)
     layers = [w + kv for w, kv in zip(weights, model.sequence_kv_bytes, strict=True)]
     return TokenReads(layers, head.size_bytes)

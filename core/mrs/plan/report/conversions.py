@@ -53,17 +53,23 @@ def conversions(plan: Plan) -> list[Conversion]:
 
 
 def conversion_text(plan: Plan) -> str:
-    """One line if the sizes in memory and in the files differ, else an empty text."""
+    """One line if the sizes in memory and in the files differ, else an empty text.
+
+    It also says how many bytes of adapters are added to the weights.
+    """
     file_bytes, in_memory = plan.model.file_bytes, memory_bytes(plan)
     least = SMALLEST_SHARE * file_bytes
-    if abs(in_memory - file_bytes) < least:
+    merged = plan.model.merged_bytes
+    if abs(in_memory - file_bytes) < least and not merged:
         return ""
     becomes: dict[str, list[str]] = {}
     for each in conversions(plan):
         name = _NAMES.get(each.stored, each.stored)
         becomes.setdefault(f"{name} is {each.verb} to", []).append(each.kept)
     reasons = [f"{what} {' and '.join(kept)}" for what, kept in becomes.items()]
-    unused = file_bytes - sum(stored.size_bytes for stored in plan.stored.values())
+    if merged:
+        reasons.append(f"{human_bytes(merged)} of adapters are added to the weights")
+    unused = file_bytes - merged - sum(stored.size_bytes for stored in plan.stored.values())
     if unused >= least:
         reasons.append(f"{human_bytes(unused)} are not used")
     why = f": {', '.join(reasons)}" if reasons else ""

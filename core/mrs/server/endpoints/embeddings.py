@@ -1,41 +1,42 @@
-"""`/v1/embeddings`: texts as vectors, from the hidden states of the decoder."""
+"""`/v1/embeddings`: texts as vectors, from the hidden states of the model."""
 
 from __future__ import annotations
 
 import base64
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from mrs.engine.loop import Outbox
-from mrs.engine.pooling import PoolingKind
+from mrs.architecture.readout import PoolingKind
+from mrs.embedder import shortened
 from mrs.engine.prompt import Prompt
-from mrs.engine.reply_events import ReplyEvents
-from mrs.errors import ContextFull
-from mrs.events import Finished
 from mrs.loaded_model import LoadedModel
-from mrs.request import Sampling
-from mrs.server.http.errors import api_error
+from mrs.server.endpoints.vectors import vectors
+from mrs.server.http.errors import errors_of
 from mrs.server.http.exchange import Exchange
 from mrs.server.schemas.completion_request import Prompts, prompts_of
-from mrs.server.schemas.structure import refuse
-from mrs.server.service import Service, Start
+from mrs.server.service import Service
 
 
 class EmbeddingRequest(Struct, kw_only=True):
     """Texts or token ids to embed.
 
     encoding_format  a list of numbers, or base64 of 32-bit floats in little-endian order
-    pooling          mean of the hidden states of all tokens, or the state of the last token
-    truncate_sequence  drop the oldest part of a text that exceeds the context
+    dimensions       the first so many values, if the model's files allow that
+    pooling          the state of the first (cls) or last token, or the mean or the largest values
+                     of all; by default as the model's files say, or mean
+    prompt_name      the prompt in the model's files that the texts follow, such as query
+    truncate_sequence  drop the end of a text that exceeds the context (for models that make
+                     replies, its beginning)
     """
 
     input: Prompts
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
-    dimensions: int | None = None
+    dimensions: Annotated[int, Meta(ge=1)] | None = None
     pooling: PoolingKind | None = None
+    prompt_name: str | None = None
     truncate_sequence: bool | None = None
 
 
@@ -66,22 +67,17 @@ class EmbeddingList(Struct, frozen=True, kw_only=True):
 async def embed(service: Service, exchange: Exchange, request: EmbeddingRequest) -> EmbeddingList:
     """The embeddings of texts."""
     slot = service.models.named(request.model)
-    refuse("dimensions", request.dimensions is not None)
     model = await service.use(exchange, slot)
+    with errors_of("input" if request.dimensions is None else "dimensions"):
+        model.require_embeddings(request.dimensions)
     prompts = await service.in_thread(lambda: _prompts(model, request))
-    starts = [_start(service, model, prompt, request.pooling or "mean") for prompt in prompts]
-    group = service.start(exchange, slot, starts)
-    finish, tokens = service.on_finish(exchange, slot), 0
-    async for index, event, _ in group:
-        if isinstance(event, Finished):
-            finish(group.events_of(index), event)
-            tokens += event.usage.prompt_tokens
+    found, tokens = await vectors(service, exchange, slot, prompts, "input", request.pooling)
     as_text = request.encoding_format == "base64"
-    vectors = [_vector(group.events_of(index)) for index in range(len(prompts))]
+    values = (shortened(each, request.dimensions) for each in found)
     return EmbeddingList(
         data=[
-            Embedding(index=index, embedding=_base64(vector) if as_text else vector)
-            for index, vector in enumerate(vectors)
+            Embedding(index=index, embedding=_base64(each) if as_text else each)
+            for index, each in enumerate(values)
         ],
         model=slot.name,
         usage=EmbeddingUsage(prompt_tokens=tokens, total_tokens=tokens),
@@ -89,31 +85,12 @@ async def embed(service: Service, exchange: Exchange, request: EmbeddingRequest)
 
 
 def _prompts(model: LoadedModel, request: EmbeddingRequest) -> list[Prompt]:
-    truncate = bool(request.truncate_sequence)
-    try:
+    truncate, name = bool(request.truncate_sequence), request.prompt_name
+    with errors_of("input" if name is None else "prompt_name"):
         return [
-            model.completion_prompt(each, Sampling(max_tokens=1), truncate=truncate)
+            model.embedding_prompt(each, prompt_name=name, truncate=truncate)
             for each in prompts_of(request.input, "input")
         ]
-    except Exception as error:
-        raise api_error(error, "input") from error
-
-
-def _start(service: Service, model: LoadedModel, prompt: Prompt, kind: PoolingKind) -> Start:
-    def start(outbox: Outbox) -> ReplyEvents:
-        timeout_s = service.settings.request_timeout_s
-        try:
-            return model.start_embedding(prompt, kind, outbox, timeout_s=timeout_s)
-        except ContextFull as error:
-            raise api_error(error, "input") from error
-
-    return start
-
-
-def _vector(events: ReplyEvents) -> list[float]:
-    pooling = events.sequence.pooling
-    assert pooling is not None
-    return pooling.vector()
 
 
 def _base64(vector: list[float]) -> str:

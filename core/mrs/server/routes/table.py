@@ -13,6 +13,7 @@ from mrs.server.endpoints.models import ModelRequest, load, reload, unload
 from mrs.server.endpoints.models import status as model_status
 from mrs.server.endpoints.page import chat_page, page_file, plan
 from mrs.server.endpoints.requantize import Requantized, RequantizeRequest, requantize
+from mrs.server.endpoints.rerank import Ranking, RerankRequest, rerank
 from mrs.server.endpoints.status import (
     ModelBody,
     ModelList,
@@ -57,6 +58,7 @@ ROUTES = (
     Route("POST", "/v1/chat/completions", chat, ChatCompletion, ChatRequest, ChatChunk),
     Route("POST", "/v1/completions", complete, Completion, CompletionRequest, Completion),
     Route("POST", "/v1/embeddings", embed, EmbeddingList, EmbeddingRequest),
+    Route("POST", "/v1/rerank", rerank, Ranking, RerankRequest),
     Route("POST", "/tokenize", tokenize, Tokens, TokenizeRequest),
     Route("POST", "/detokenize", detokenize, Text, DetokenizeRequest),
     Route("GET", "/v1/models", models, ModelList),

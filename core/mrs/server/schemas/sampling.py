@@ -46,6 +46,7 @@ class SamplingFields(Struct, kw_only=True):
     ignore_eos         no token ends a reply
     return_progress    a stream begins with the progress of loading, if the model has to be loaded
     cache_salt         only prompts with the same salt share cached prefixes
+    adapter            the LoRA adapter of that name, which --lora loads
     """
 
     model: str | None = None
@@ -71,6 +72,7 @@ class SamplingFields(Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     return_progress: bool | None = None
     cache_salt: str | None = None
+    adapter: ShortText | None = None
 
     @property
     def choices(self) -> int:

@@ -1,0 +1,32 @@
+"""What the first layer of an encoder reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mrs.architecture.norm_rope import Norm
+from mrs.architecture.slots import Slot, norm_slot
+
+
+@dataclass(frozen=True)
+class EncoderInput:
+    """norm(token + position + token type), where each addend is a row of a learned table.
+
+    The table of positions has `positions` rows, of which a sequence begins with row
+    `first_position`; that of token types, which say to which of two texts a token belongs, has
+    `token_types` rows. A table with 0 rows does not exist.
+    """
+
+    norm: Norm
+    positions: int = 0
+    first_position: int = 0
+    token_types: int = 0
+
+    def slots(self, hidden_size: int) -> Iterator[Slot]:
+        """The weights in a model of `hidden_size`."""
+        if self.positions:
+            yield Slot("positions", (self.positions, hidden_size), "dense")
+        if self.token_types:
+            yield Slot("token_types", (self.token_types, hidden_size), "dense")
+        yield norm_slot("input_norm", hidden_size, self.norm)

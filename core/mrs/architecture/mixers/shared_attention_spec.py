@@ -1,0 +1,38 @@
+"""Attention to the keys and values of an earlier layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.mixer import CacheShape, Mixer
+from mrs.architecture.norm_rope import Rope
+from mrs.architecture.slots import Slot
+
+
+@dataclass(frozen=True)
+class SharedAttention(Mixer):
+    """Attention like `attention`, whose keys and values are those that layer `layer` has cached.
+
+    It has the weights of queries and output only, although files may have the others too.
+    """
+
+    attention: Attention
+    layer: int
+    unused_slots = ("mixer.k", "mixer.v", "mixer.k_norm")
+
+    @property
+    def rope(self) -> Rope | None:  # type: ignore[override]
+        return self.attention.rope
+
+    def slots(self, hidden_size: int) -> Iterator[Slot]:
+        slots = self.attention.slots(hidden_size)
+        return (slot for slot in slots if slot.name not in self.unused_slots)
+
+    @property
+    def cache_shape(self) -> CacheShape:
+        return CacheShape()
+
+    def cached_multiplications(self, context_tokens: int, image_keys: int) -> int:
+        return self.attention.cached_multiplications(context_tokens, image_keys)

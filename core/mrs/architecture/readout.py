@@ -1,0 +1,93 @@
+"""What a model makes of the hidden states of a text: an embedding, or scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from mrs.architecture.norm_rope import Norm
+from mrs.architecture.slots import Slot, norm_slot
+from mrs.errors import Unsupported, UsageError
+
+#: Which hidden state stands for a text: that of the first or the last token, the mean of all, or
+#: the largest value of each dimension.
+PoolingKind = Literal["cls", "mean", "last", "max"]
+POOLING_KINDS: tuple[PoolingKind, ...] = get_args(PoolingKind)
+DenseActivation = Literal["identity", "tanh", "relu", "gelu", "silu", "sigmoid"]
+
+
+@dataclass(frozen=True)
+class Dense:
+    """norm(activation(W x + b)), with a norm only in some models."""
+
+    rows: int
+    columns: int
+    bias: bool = True
+    activation: DenseActivation = "identity"
+    norm: Norm | None = None
+
+
+@dataclass(frozen=True)
+class Readout:
+    """The steps from the hidden states of a text to one vector.
+
+    pooling         hidden states to one vector
+    dense           layers that transform it
+    normalize       whether its length becomes 1
+    size            values of the vector
+    dimensions      smaller sizes: the model was trained so that the first values suffice
+    is_score        whether the values are scores, before their sigmoid, and no embedding
+    prompts         texts that go before a text, by name: for questions, for documents
+    default_prompt  the name of the prompt if a request names none; None for no prompt
+    lowercase       whether texts become lower case before anything else
+    """
+
+    pooling: PoolingKind = "mean"
+    dense: tuple[Dense, ...] = ()
+    normalize: bool = True
+    size: int = 0
+    dimensions: tuple[int, ...] | range = ()
+    is_score: bool = False
+    prompts: tuple[tuple[str, str], ...] = ()
+    default_prompt: str | None = None
+    lowercase: bool = False
+
+    def slots(self) -> Iterator[Slot]:
+        """The weights of the dense layers."""
+        for index, dense in enumerate(self.dense):
+            yield Slot(f"dense.{index}", (dense.rows, dense.columns), "tower", dense.bias)
+            if dense.norm is not None:
+                yield norm_slot(f"dense.{index}.norm", dense.rows, dense.norm)
+
+    @property
+    def product(self) -> str:
+        """What comes out, in one word."""
+        return "scores" if self.is_score else "embeddings"
+
+    @property
+    def commands(self) -> str:
+        """The ways to use such a model."""
+        return "/v1/rerank" if self.is_score else "mrs embed or /v1/embeddings"
+
+    def prompted(self, text: str, name: str | None) -> str:
+        """The text after the prompt of that name. Raises UsageError."""
+        prompts, name = dict(self.prompts), self.default_prompt if name is None else name
+        if name is not None and name not in prompts:
+            known = ", ".join(prompts) or "none"
+            raise UsageError(f"the model has no prompt {name!r}", hint=f"there is {known}")
+        whole = text if name is None else prompts[name] + text
+        return whole.lower() if self.lowercase else whole
+
+    def check_dimensions(self, dimensions: int) -> None:
+        """Raise Unsupported unless an embedding can be shortened to this size."""
+        if dimensions == self.size or dimensions in self.dimensions:
+            return
+        if isinstance(self.dimensions, range):
+            known = f"1 to {self.size}"
+        else:
+            known = ", ".join(map(str, (*self.dimensions, self.size)))
+        raise Unsupported(
+            f"embeddings of {dimensions} values are not supported",
+            hint=f"the model's config.json says {known}",
+        )

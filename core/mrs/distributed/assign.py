@@ -1,0 +1,89 @@
+"""The head's first steps: it meets the workers, and tells them what to load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mrs.architecture.binding import Parameter
+from mrs.distributed.head import Head
+from mrs.distributed.launcher import launched
+from mrs.distributed.local_ranks import LocalRanks, new_secret
+from mrs.distributed.meeting import Listener, parse_address
+from mrs.distributed.messages import Assignment
+from mrs.distributed.model_part import fingerprint, plan_hash, request_json, weights_sample
+from mrs.distributed.secret import find_secret
+from mrs.errors import UsageError
+from mrs.plan.plan import Plan
+from mrs.plan.planner import Planner
+from mrs.request import ClusterRequest, RunRequest
+
+
+def require_plain(request: RunRequest) -> None:
+    """Raises UsageError for what several processes cannot do."""
+    if request.prefix_cache_dir is not None:
+        raise UsageError(
+            "the prefix cache of several processes cannot be stored in a folder",
+            hint="leave out --prefix-cache-dir",
+        )
+    if request.draft_model is not None:
+        raise UsageError(
+            "a draft model cannot be used with several processes yet",
+            hint="leave out --draft-model",
+        )
+
+
+def meet(asked: ClusterRequest) -> tuple[Head, int]:
+    """A head that listens, and the number of its workers."""
+    rank = launched()
+    if rank is not None and not asked.workers and not asked.listen:
+        listener = Listener((rank.host, 0), rank.new_secret())
+        rank.publish(listener.address)
+        return Head(listener, None, asked.wait_limit_s), rank.world - 1
+    address = parse_address(asked.listen or "127.0.0.1:0", "--listen")
+    secret = new_secret() if asked.workers else find_secret(address[0])
+    listener = Listener(address, secret)
+    local = LocalRanks(asked.workers, listener.address, secret) if asked.workers else None
+    return Head(listener, local, asked.wait_limit_s), asked.workers or asked.wait_for
+
+
+class Part(NamedTuple):
+    """What a worker loads: layers, whole or a share of each, and their parameters."""
+
+    layers: range
+    parameters: Sequence[Parameter]
+
+
+def assignments(
+    request: RunRequest,
+    planner: Planner,
+    plan: Plan,
+    parts: Sequence[Part],
+    *,
+    are_shares: bool = False,
+) -> list[Assignment]:
+    """One for each worker, whose `parts` follow that of the head."""
+    size, spec = plan.workload.cache, planner.description.spec
+    found = []
+    for rank, part in enumerate(parts, 1):
+        facts = {
+            "request": request_json(request).decode(),
+            "first": part.layers.start,
+            "end": part.layers.stop,
+            "dense": plan.dense.name,
+            "cache_format": plan.cache_format.name,
+            "tokens": size.tokens,
+            "sequences": size.sequences,
+            "chunk_tokens": size.chunk_tokens,
+            "block_tokens": size.block_tokens,
+            "pool_blocks": size.pool_blocks,
+            "fingerprint": fingerprint(plan, spec),
+            "sample": weights_sample(planner.checkpoint, part.parameters),
+            "is_share": are_shares,
+        }
+        if are_shares:
+            facts |= {"rank": rank, "world": len(parts) + 1}
+        digest = plan_hash(facts)
+        places = {"rank": rank, "world": len(parts) + 1, "request": request_json(request)}
+        found.append(Assignment(plan_hash=digest, **{**facts, **places}))  # type: ignore[arg-type]
+    return found

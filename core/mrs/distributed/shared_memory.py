@@ -1,0 +1,58 @@
+"""The memory that processes of one machine share (no torch)."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from mrs.errors import DoesNotFit
+from mrs.units import human_bytes
+
+#: Values of a process that are exchanged at once.
+TILE_VALUES = 1 << 18
+
+
+def memory_bytes(ranks: int) -> int:
+    """The bytes that `ranks` processes share."""
+    return 2 * ranks * TILE_VALUES * 4
+
+
+class SharedFile:
+    """A file for the memory of a group, which all processes open before it is removed.
+
+    On Linux it has no name, so that nothing is left behind when this process is killed.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        """Raises DoesNotFit."""
+        if hasattr(os, "memfd_create"):
+            self._descriptor = os.memfd_create("mrs")
+            self.path = Path(f"/proc/{os.getpid()}/fd/{self._descriptor}")
+        else:
+            self._descriptor, name = tempfile.mkstemp(prefix="mrs-")
+            self.path = Path(name)
+        try:
+            _reserve(self._descriptor, memory_bytes(ranks))
+        except OSError as error:
+            self.remove()
+            raise DoesNotFit(
+                f"there is no room for {human_bytes(memory_bytes(ranks))} of shared memory",
+                missing_bytes=memory_bytes(ranks),
+                where=error.strerror or "",
+            ) from error
+
+    def remove(self) -> None:
+        os.close(self._descriptor)
+        if not hasattr(os, "memfd_create"):
+            with suppress(OSError):
+                self.path.unlink()
+
+
+def _reserve(descriptor: int, size_bytes: int) -> None:
+    """Allocate now: a write to a full file system would end the process later."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size_bytes)
+    else:
+        os.truncate(descriptor, size_bytes)

@@ -1,0 +1,97 @@
+"""Makes vectors of prompts with the engine of a loaded model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mrs.architecture.readout import PoolingKind
+from mrs.engine.loop import EngineLoop, Outbox, TokenStream
+from mrs.engine.pooling import Pooling
+from mrs.engine.prompt import Prompt
+from mrs.engine.reply_events import ReplyEvents
+from mrs.engine.sequence import SequenceRequest
+from mrs.request import Sampling
+from mrs.text.text_processor import TextProcessor
+
+#: Prompts that wait for the engine at once while many are computed.
+_SUBMITTED = 256
+
+
+class Vector(NamedTuple):
+    """The vector of a prompt of `tokens` tokens: an embedding, or scores."""
+
+    values: list[float]
+    tokens: int
+
+
+class Embedder:
+    """Computes prompts together with all other sequences of the engine.
+
+    Without a kind of pooling it is that of the model's files, or else the mean.
+    """
+
+    def __init__(self, engine: EngineLoop, text: TextProcessor) -> None:
+        self._engine = engine
+        self._text = text
+
+    def start(
+        self,
+        prompt: Prompt,
+        outbox: Outbox,
+        kind: PoolingKind | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> ReplyEvents:
+        """Start a prompt without waiting; at its end, `sequence.pooling` has the vector.
+
+        Raises UsageError and NotReadable.
+        """
+        request = self._request(prompt, kind, timeout_s)
+        sequence = self._engine.start(request, outbox)
+        return ReplyEvents(sequence, self._text, prompt, request.sampling)
+
+    def vectors(self, prompts: Sequence[Prompt]) -> list[Vector]:
+        """The vector of each prompt. A KeyboardInterrupt stops all. Raises as `start` does."""
+        streams: list[TokenStream] = []
+        found: list[Vector] = []
+        try:
+            for prompt in prompts:
+                streams.append(self._engine.submit(self._request(prompt)))
+                if len(streams) - len(found) >= _SUBMITTED:
+                    found.append(_vector(streams[len(found)]))
+            return found + [_vector(stream) for stream in streams[len(found) :]]
+        finally:
+            for stream in streams:
+                stream.close()
+
+    def _request(
+        self, prompt: Prompt, kind: PoolingKind | None = None, timeout_s: float | None = None
+    ) -> SequenceRequest:
+        readout = self._engine.readout
+        kind = kind or (readout.pooling if readout else "mean")
+        return SequenceRequest(
+            prompt.ids,
+            Sampling(max_tokens=1),
+            timeout_s=timeout_s,
+            pooling=Pooling(kind, normalize=readout is None or readout.normalize),
+            token_types=prompt.token_types,
+        )
+
+
+def shortened(values: list[float], dimensions: int | None) -> list[float]:
+    """The first values of an embedding, with its length; None for all."""
+    if dimensions is None or dimensions >= len(values):
+        return values
+    first = values[:dimensions]
+    share = math.hypot(*values) / (math.hypot(*first) or 1.0)
+    return [value * share for value in first]
+
+
+def _vector(stream: TokenStream) -> Vector:
+    for _ in stream:
+        pass
+    sequence = stream.sequence
+    assert sequence.pooling is not None
+    return Vector(sequence.pooling.values, sequence.num_prompt_tokens)

@@ -1,0 +1,135 @@
+"""Consecutive layers of a model, each on its device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mrs.architecture.mixers.cross_attention_spec import CrossAttention
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.norm_rope import Rope
+from mrs.cache.cache_space import CacheBuilder
+from mrs.cache.layer_cache import LayerCache
+from mrs.model.altup import AltUpLayer
+from mrs.model.batch import ForwardBatch
+from mrs.model.cross_attention import CrossAttentionLayer
+from mrs.model.decoder_layer import DecoderLayer, SumOfRanks
+from mrs.model.fused_chain import find_chains
+from mrs.model.model_weights import ModelWeights
+from mrs.model.rope import RopeTable, file_factors
+
+#: A table of cos and sin for each rope and device.
+RopeTables = dict[tuple[Rope, torch.device], RopeTable]
+
+
+class LayerStack:
+    """Consecutive layers of a model from index `first` on, each on its device.
+
+    Activations are float32 on a CPU, whose kernels accumulate in float32 anyway, and of `dtype` on
+    other devices.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: ModelWeights,
+        devices: Sequence[torch.device],
+        dtype: torch.dtype,
+        first: int = 0,
+        rope_tables: RopeTables | None = None,
+        sum_of_ranks: SumOfRanks | None = None,
+    ) -> None:
+        self.indices = range(first, first + len(devices))
+        self.devices = devices
+        self._cache_counts = [spec.layers[index].mixer.cache_count for index in self.indices]
+        self._dtype = dtype
+        self.rope_tables = {} if rope_tables is None else rope_tables
+        self.layers = _build_layers(
+            spec, weights, self.indices, devices, self.rope_tables, sum_of_ranks
+        )
+        self.chains = find_chains(
+            [layer.fused if isinstance(layer, DecoderLayer) else None for layer in self.layers]
+        )
+
+    def add_caches(self, builder: CacheBuilder) -> None:
+        """Declare the cache of each layer."""
+        for layer, device in zip(self.layers, self.devices, strict=True):
+            layer.mixer.add_cache(builder, device)
+
+    @property
+    def cache_count(self) -> int:
+        """Caches of all these layers for one sequence."""
+        return sum(self._cache_counts)
+
+    def by_layer(self, caches: Sequence[Any]) -> Sequence[Any]:
+        """One entry for each layer: its cache, or a tuple of them, from those of all layers."""
+        if self.cache_count == len(self.layers):
+            return caches
+        rest = iter(caches)
+        return [
+            next(rest) if count == 1 else tuple(next(rest) for _ in range(count))
+            for count in self._cache_counts
+        ]
+
+    def forward(
+        self,
+        x: Tensor,
+        batch: ForwardBatch,
+        caches: Sequence[Sequence[LayerCache]],
+        check: Callable[[], None],
+    ) -> Tensor:
+        """x (N, hidden) to (N, hidden), on the last layer's device.
+
+        `caches` has for each sequence the caches of these layers. Activations move between devices
+        only if the next layer is on another one. `check` is called before each layer.
+        """
+        # A method of its own: the arguments of `__call__` would stay alive until it returns, and
+        # with them the first hidden states.
+        by_layer = self.by_layer(list(zip(*caches, strict=True)))
+        index = 0
+        while index < len(self.layers):
+            check()
+            device = self.devices[index]
+            if x.device != device:
+                x = x.to(device, activation_dtype(device, self._dtype))
+            batch = batch.on(device)
+            chain = self.chains.get(index)
+            if chain is not None and chain.supports(x, batch):
+                x = chain(x, batch, by_layer)
+                index = chain.layer_indices.stop
+            else:
+                x = self.layers[index](x, batch, by_layer[index])
+                index += 1
+        return x
+
+
+def activation_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if device.type == "cpu" else dtype
+
+
+def _build_layers(
+    spec: ModelSpec,
+    weights: ModelWeights,
+    indices: range,
+    devices: Sequence[torch.device],
+    tables: RopeTables,
+    sum_of_ranks: SumOfRanks | None,
+) -> list[DecoderLayer | AltUpLayer | CrossAttentionLayer]:
+    """The layers `indices`; those with the same rope and device share a table of cos and sin."""
+    layers: list[DecoderLayer | AltUpLayer | CrossAttentionLayer] = []
+    factors = file_factors(weights)
+    for index, device in zip(indices, devices, strict=True):
+        layer = spec.layers[index]
+        if isinstance(layer.mixer, CrossAttention):
+            layers.append(CrossAttentionLayer(layer, weights.layer(index)))
+            continue
+        rope = layer.mixer.rope
+        if rope is not None and (rope, device) not in tables:
+            tables[rope, device] = RopeTable(rope, device, factors)
+        table = None if rope is None else tables[rope, device]
+        own = DecoderLayer(layer, index, weights.layer(index), table, sum_of_ranks)
+        layers.append(AltUpLayer(layer.altup, own, weights.layer(index)) if layer.altup else own)
+    return layers

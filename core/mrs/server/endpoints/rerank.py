@@ -1,0 +1,102 @@
+"""`/v1/rerank`: documents in the order in which they answer a question, in the form of Jina."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from mrs.engine.prompt import Prompt
+from mrs.loaded_model import LoadedModel
+from mrs.server.endpoints.vectors import vectors
+from mrs.server.http.errors import ApiError, errors_of
+from mrs.server.http.exchange import Exchange
+from mrs.server.service import Service
+
+
+class Document(Struct):
+    """A document as an object."""
+
+    text: str
+
+
+class RerankRequest(Struct, kw_only=True):
+    """A question, and documents to rank by how well they answer it.
+
+    top_n              how many of the best documents are returned; by default all
+    return_documents   whether their texts are, too
+    truncate_sequence  drop the end of a document that exceeds the context
+    """
+
+    query: str
+    documents: Annotated[list[str | Document], Meta(min_length=1)]
+    model: str | None = None
+    top_n: Annotated[int, Meta(ge=1)] | None = None
+    return_documents: bool | None = None
+    truncate_sequence: bool | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        return [each if isinstance(each, str) else each.text for each in self.documents]
+
+
+class Ranked(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A document by its index in the request; the score is from 0 to 1."""
+
+    index: int
+    relevance_score: float
+    document: Document | None = None
+
+
+class RerankUsage(Struct, frozen=True, kw_only=True):
+    """The tokens of all pairs of the question and a document."""
+
+    total_tokens: int
+
+
+class Ranking(Struct, frozen=True, kw_only=True):
+    """The best documents first."""
+
+    model: str
+    results: list[Ranked]
+    usage: RerankUsage
+    object: str = "list"
+
+
+async def rerank(service: Service, exchange: Exchange, request: RerankRequest) -> Ranking:
+    """Documents in the order in which they answer a question."""
+    slot = service.models.named(request.model)
+    model = await service.use(exchange, slot)
+    prompts = await service.in_thread(lambda: _prompts(model, request))
+    found, tokens = await vectors(service, exchange, slot, prompts, "documents")
+    texts = request.texts if request.return_documents else None
+    ranked = [
+        Ranked(
+            index=index,
+            relevance_score=_score(values),
+            document=Document(texts[index]) if texts else None,
+        )
+        for index, values in enumerate(found)
+    ]
+    ranked.sort(key=lambda each: -each.relevance_score)
+    return Ranking(
+        model=slot.name,
+        results=ranked[: request.top_n],
+        usage=RerankUsage(total_tokens=tokens),
+    )
+
+
+def _prompts(model: LoadedModel, request: RerankRequest) -> list[Prompt]:
+    truncate = bool(request.truncate_sequence)
+    with errors_of("documents"):
+        return [
+            model.ranking_prompt(request.query, text, truncate=truncate) for text in request.texts
+        ]
+
+
+def _score(values: list[float]) -> float:
+    """The sigmoid of the only value. Raises ApiError for a model with several classes."""
+    if len(values) != 1:
+        raise ApiError(400, f"the model has {len(values)} classes and ranks nothing", "model")
+    return 1 / (1 + math.exp(-max(min(values[0], 500.0), -500.0)))

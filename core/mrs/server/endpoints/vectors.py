@@ -1,0 +1,65 @@
+"""The vectors of prompts, computed with all other requests to a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mrs.architecture.readout import PoolingKind
+from mrs.engine.loop import Outbox
+from mrs.engine.prompt import Prompt
+from mrs.engine.reply_events import ReplyEvents
+from mrs.errors import ContextFull
+from mrs.events import Finished
+from mrs.loaded_model import LoadedModel
+from mrs.server.http.errors import api_error
+from mrs.server.http.exchange import Exchange
+from mrs.server.models.slot import ModelSlot
+from mrs.server.service import Service, Start
+
+
+async def vectors(
+    service: Service,
+    exchange: Exchange,
+    slot: ModelSlot,
+    prompts: Sequence[Prompt],
+    field: str,
+    kind: PoolingKind | None = None,
+) -> tuple[list[list[float]], int]:
+    """The vector of each prompt, and the tokens of all; `field` of the request has their texts.
+
+    Of a long list, as many as can run at once are started at a time, so that the queue has room
+    for others. Raises ApiError and MrsError.
+    """
+    found: list[list[float]] = []
+    finish, tokens = service.on_finish(exchange, slot), 0
+    at_once = max(slot.request.max_seqs, 1)
+    for first in range(0, len(prompts), at_once):
+        some = prompts[first : first + at_once]
+        starts = [_start(service, slot.model, prompt, kind, field) for prompt in some]
+        group = service.start(exchange, slot, starts)
+        async for index, event, _ in group:
+            if isinstance(event, Finished):
+                finish(group.events_of(index), event)
+                tokens += event.usage.prompt_tokens
+        found += [_vector(group.events_of(index)) for index in range(len(some))]
+        group.close()
+    return found, tokens
+
+
+def _start(
+    service: Service, model: LoadedModel, prompt: Prompt, kind: PoolingKind | None, field: str
+) -> Start:
+    def start(outbox: Outbox) -> ReplyEvents:
+        timeout_s = service.settings.request_timeout_s
+        try:
+            return model.embedder.start(prompt, outbox, kind, timeout_s=timeout_s)
+        except ContextFull as error:
+            raise api_error(error, field) from error
+
+    return start
+
+
+def _vector(events: ReplyEvents) -> list[float]:
+    pooling = events.sequence.pooling
+    assert pooling is not None
+    return pooling.values

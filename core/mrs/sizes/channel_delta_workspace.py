@@ -1,0 +1,18 @@
+"""Workspace of the delta rule with a decay of each channel."""
+
+from __future__ import annotations
+
+#: Tokens in a chunk, whose pairs have a decay for each channel.
+CHUNK_TOKENS = 16
+
+
+def chunk_bytes(tokens: int, heads: int, head_dim: int) -> int:
+    """Peak bytes of one chunk of C tokens, in float32 for each head.
+
+    pairs (C, C, D)   matrix (C, C)   values (C, D)   state (D, D)
+
+    3 pairs, 4 matrices, 8 values and a state
+    """
+    chunk = min(CHUNK_TOKENS, tokens)
+    pairs = chunk * chunk * head_dim
+    return 4 * heads * (3 * pairs + 4 * chunk * chunk + 8 * chunk * head_dim + head_dim**2)

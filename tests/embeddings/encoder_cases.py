@@ -1,0 +1,87 @@
+"""Tiny random encoders: for each family its defaults, and everything switched the other way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from support.sentence_models import SIZES
+
+#: Longer than the windows, and than 16 tokens for the native kernel of many queries.
+TOKENS = 70
+_SIZES: dict[str, Any] = {
+    **SIZES,
+    "vocab_size": 160,
+    "num_hidden_layers": 3,
+    "max_position_embeddings": 128,
+    "pad_token_id": 1,
+}
+
+
+@dataclass(frozen=True)
+class EncoderCase:
+    family: str
+    name: str
+    changes: dict[str, Any] = field(hash=False)
+
+    @property
+    def id(self) -> str:
+        return f"{self.family}-{self.name}"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {**_SIZES, **self.changes}
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A saved encoder, token ids, and transformers' hidden states (T, hidden) of them."""
+
+    case: EncoderCase
+    folder: Path
+    ids: list[int]
+    hidden: Tensor
+
+
+_ODD_HEADS = {"hidden_size": 72, "num_attention_heads": 6}
+_GEMMA = {
+    "use_bidirectional_attention": True,
+    "head_dim": 16,
+    "query_pre_attn_scalar": 16,
+    "num_key_value_heads": 2,
+    "sliding_window": 20,
+}
+
+CASES = (
+    EncoderCase("bert", "default", {}),
+    EncoderCase(
+        "bert", "switched", {**_ODD_HEADS, "hidden_act": "gelu_new", "layer_norm_eps": 1e-5}
+    ),
+    EncoderCase("xlm-roberta", "default", {"type_vocab_size": 1}),
+    EncoderCase("xlm-roberta", "switched", {**_ODD_HEADS, "pad_token_id": 3, "hidden_act": "gelu"}),
+    EncoderCase("roberta", "default", {"type_vocab_size": 1}),
+    EncoderCase("nomic_bert", "default", {}),
+    EncoderCase(
+        "nomic_bert",
+        "switched",
+        {**_ODD_HEADS, "rope_parameters": {"rope_type": "default", "rope_theta": 20.0}},
+    ),
+    EncoderCase("modernbert", "default", {}),
+    EncoderCase(
+        "modernbert",
+        "switched",
+        {
+            "attention_bias": True,
+            "mlp_bias": True,
+            "norm_bias": True,
+            "local_attention": 12,
+            "hidden_activation": "silu",
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    EncoderCase("gemma3_text", "default", _GEMMA),
+    EncoderCase("gemma3_text", "switched", {**_GEMMA, "attention_bias": True, "head_dim": 20}),
+)

@@ -1,0 +1,74 @@
+"""Models for sequence classification give the logits of transformers for pairs of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from mrs.errors import Unsupported
+from mrs.loaded_model import LoadedModel
+from support.sentence_models import load, token_ids, write_model
+
+QUERY = "the key?"
+DOCUMENTS = ["a cache keeps keys and values", "text", "tokens, tokens " * 5]
+CASES = (
+    ("bert", {"num_labels": 1}),
+    ("bert", {"num_labels": 3, "hidden_act": "gelu_new"}),
+    ("xlm-roberta", {"num_labels": 1, "type_vocab_size": 2}),
+    ("xlm-roberta", {"num_labels": 2, "type_vocab_size": 2, "pad_token_id": 1}),
+    ("modernbert", {"num_labels": 1}),
+    (
+        "modernbert",
+        {"num_labels": 2, "classifier_pooling": "mean", "classifier_bias": True, "norm_bias": True},
+    ),
+)
+
+
+class Ranker(NamedTuple):
+    folder: Path
+    loaded: LoadedModel
+    reference: Any
+    family: str
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{len(case[1])}")
+def ranker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Ranker]:
+    family, config = request.param
+    folder = tmp_path_factory.mktemp(family)
+    reference = write_model(folder, family, "AutoModelForSequenceClassification", **config)
+    loaded = load(folder)
+    yield Ranker(folder, loaded, reference, family)
+    loaded.close()
+
+
+def test_scores_are_those_of_transformers(ranker: Ranker) -> None:
+    prompts = [ranker.loaded.ranking_prompt(QUERY, document) for document in DOCUMENTS]
+    found = ranker.loaded.embedder.vectors(prompts)
+    for document, vector in zip(DOCUMENTS, found, strict=True):
+        ids, types = token_ids(ranker.folder, QUERY, document)
+        assert set(types) == {0, 1}
+        more = {} if ranker.family == "modernbert" else {"token_type_ids": torch.tensor([types])}
+        with torch.inference_mode():
+            logits = ranker.reference(torch.tensor([ids]), **more).logits[0]
+        assert vector.values == pytest.approx(logits.tolist(), abs=1e-4)
+
+
+def test_a_long_document_is_cut_and_the_query_is_not(ranker: Ranker) -> None:
+    prompt = ranker.loaded.ranking_prompt(QUERY, "tokens " * 99, truncate=True)
+    limit = ranker.loaded.context_tokens
+    assert len(prompt.ids) == len(prompt.token_types) == limit
+    whole, _ = token_ids(ranker.folder, QUERY, "tokens " * 99)
+    assert list(prompt.ids[: limit - 1]) == whole[: limit - 1]
+    (vector,) = ranker.loaded.embedder.vectors([prompt])
+    assert vector.tokens == limit
+
+
+def test_a_reranker_makes_no_embeddings(ranker: Ranker) -> None:
+    with pytest.raises(Unsupported, match="use /v1/rerank"):
+        ranker.loaded.embed(["a key"])

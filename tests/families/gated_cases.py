@@ -1,0 +1,53 @@
+"""Tiny models of Apertus and AFMoE."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from case import WINDOW, Case
+
+_ODD: dict[str, Any] = {"head_dim": 20, "num_key_value_heads": 1}
+_AFMOE: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "head_dim": 16,
+    "sliding_window": WINDOW,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+}
+
+APERTUS: tuple[Case, ...] = (
+    Case("apertus", "default", {}, None),
+    Case(
+        "apertus",
+        "odd",
+        {
+            **_ODD,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 5e4},
+        },
+        None,
+    ),
+)
+AFMOE: tuple[Case, ...] = (
+    Case("afmoe", "default", _AFMOE, None),
+    Case(
+        "afmoe",
+        "odd",
+        {
+            **_AFMOE,
+            **_ODD,
+            "num_hidden_layers": 3,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            "num_dense_layers": 2,
+            "num_experts": 3,
+            "num_shared_experts": 1,
+            "route_scale": 2.5,
+            "mup_enabled": True,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+        },
+        None,
+    ),
+)

@@ -1,0 +1,168 @@
+"""Decode steps of every family as CUDA graphs, on a GPU that is not there.
+
+A captured step reads nothing on the host, copies nothing, and does the same at every later step,
+with the same memory. By default a family for each kind of layer; `-m "slow or not slow"` runs all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from saved_models import SavedModel, save_model
+from test_families_on_fake_gpu import FAMILIES, GPU, GPUS, GREEDY, decoder_of
+
+from mrs.engine import engine_builder
+from mrs.engine.engine import Engine
+from mrs.engine.static_inputs import StaticInputs
+from mrs.model.decoder import Decoder
+from mrs.request import Sampling
+from support.captured_steps import FakeCapture
+from support.engines import Asked, make_engine
+from support.fake_gpu import FakeGpu, HostRead, Traffic
+from support.fake_triton import use_fake_triton
+
+#: Of the other families the host chooses experts, or layers have states of their own.
+CAPTURED = (
+    *("arcee", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "gemma4_text"),
+    *("gemma4_unified_text", "glm4", "granite", "hunyuan_v1_dense", "llama", "ministral3"),
+    *("mistral", "olmo2", "olmo3", "phi", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3"),
+    "starcoder2",
+)
+KINDS = ("llama", "gemma2", "ministral3", "mixtral", "lfm2")
+SAMPLED = Sampling()
+ROWS = 3
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(family, marks=() if family in KINDS else pytest.mark.slow)
+        for family in FAMILIES
+    ]
+)
+def saved(request: pytest.FixtureRequest, tmp_path: Path) -> SavedModel:
+    return save_model(FAMILIES[request.param], tmp_path)
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> SavedModel:
+    return save_model(FAMILIES["llama"], tmp_path)
+
+
+def begin(
+    monkeypatch: pytest.MonkeyPatch, gpu: FakeGpu, decoder: Decoder
+) -> tuple[Engine, FakeCapture]:
+    """An engine as a run builds it, with a capture that only records."""
+    capture = FakeCapture(gpu, use_fake_triton(monkeypatch))
+    monkeypatch.setattr(engine_builder, "CudaCapture", lambda device: capture)
+    sizes = {"planned_tokens": 64, "context_tokens": 256, "chunk_tokens": 16}
+    return make_engine(decoder, **sizes, max_seqs=ROWS, planned_seqs=ROWS), capture
+
+
+def decode(engine: Engine, gpu: FakeGpu, sampling: Sampling) -> list[Traffic]:
+    """What the first decode step of some sequences does, and three more, outside of graphs."""
+    sampling = replace(sampling, max_tokens=20)
+    asked = [Asked.of(engine, range(1, 24 + n), sampling) for n in range(ROWS)]
+    for each in asked:
+        each.advance()
+    steps = []
+    for _ in range(4):
+        steps.append(gpu.record())
+        engine.step()
+    for each in asked:
+        if each.sequence.error is not None:
+            raise each.sequence.error
+    return steps
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_a_captured_step(
+    saved: SavedModel, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a replay one copy brings the inputs, and after it one brings the tokens."""
+    with FakeGpu() as gpu:
+        engine, capture = begin(monkeypatch, gpu, decoder_of(saved))
+        assert (engine._graphs is not None) == (saved.case.family in CAPTURED)
+        if engine._graphs is None:
+            return
+        steps = decode(engine, gpu, sampling)
+    assert capture.replays >= 4
+    for captured in capture.captured:
+        assert captured.operations
+        assert captured.to_host == captured.from_host == captured.between_gpus == []
+    assert len(capture.captured) == 1
+    for step in steps[1:]:
+        assert step.to_host == [(4,)]
+        assert len(step.from_host) == 1
+        assert step.allocated == []
+
+
+def test_rows_change_between_steps(llama: SavedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts come between, and penalties are counted for other sequences."""
+    with FakeGpu() as gpu:
+        engine, capture = begin(monkeypatch, gpu, decoder_of(llama))
+        asked = [Asked.of(engine, range(1, 24), replace(SAMPLED, max_tokens=n)) for n in (4, 9)]
+        for each in asked:
+            each.finish()
+        Asked.of(engine, range(1, 26), replace(SAMPLED, max_tokens=5)).finish()
+    assert len(capture.captured) == 2  # of two rows, and of one
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda x: x * float(x.sum()),
+        lambda x: x[x.sum(1) > 0],
+        lambda x: x + torch.ones(x.shape[1]).to(x.device),
+    ],
+    ids=["a host read", "a shape that depends on values", "a copy from the host"],
+)
+def test_a_mistake_in_one_line_is_found(
+    llama: SavedModel,
+    spoil: Callable[[torch.Tensor], torch.Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    normed = Decoder._normed
+    monkeypatch.setattr(Decoder, "_normed", lambda decoder, x: spoil(normed(decoder, x)))
+    with FakeGpu() as gpu:
+        engine, capture = begin(monkeypatch, gpu, decoder_of(llama))
+        try:
+            decode(engine, gpu, GREEDY)
+        except (HostRead, RuntimeError, AssertionError):
+            return
+    assert [captured.from_host for captured in capture.captured] != [[]]
+
+
+def test_an_input_that_moves_is_found(llama: SavedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = StaticInputs.write
+
+    def moved(inputs: StaticInputs, *args: object) -> None:
+        inputs.__init__(inputs._shape, GPU)  # type: ignore[misc]
+        write(inputs, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(StaticInputs, "write", moved)
+    with FakeGpu() as gpu:
+        engine, _ = begin(monkeypatch, gpu, decoder_of(llama))
+        with pytest.raises(AssertionError, match="a replay would not do"):
+            decode(engine, gpu, GREEDY)
+
+
+@pytest.mark.parametrize("why", ["switched off", "two GPUs", "without Triton", "on Apple's GPU"])
+def test_engines_without_graphs(
+    llama: SavedModel, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = GPUS if why == "two GPUs" else (GPU,)
+    if why == "switched off":
+        monkeypatch.setenv("MRS_CUDA_GRAPHS", "off")
+    if why == "on Apple's GPU":
+        devices = (torch.device("mps", 0),)
+    with FakeGpu() as gpu:
+        decoder = decoder_of(llama, devices)
+        engine, _ = begin(monkeypatch, gpu, decoder)
+        if why == "without Triton":
+            monkeypatch.setattr(engine_builder, "has_triton_attention", lambda device: False)
+            engine = make_engine(decoder, planned_tokens=64, context_tokens=256)
+    assert engine._graphs is None
