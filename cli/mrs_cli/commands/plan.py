@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mrs.devices.bandwidth import learn_host_bandwidth
-from mrs.distributed.tensor_shares import ranks_fit
 from mrs.errors import ExitCode, UsageError
 from mrs.garbage import garbage_collection_paused
 from mrs.model_loader import ModelLoader
@@ -18,7 +17,6 @@ from mrs_cli.environment import Environment
 from mrs_cli.parsing.flags.command_flags import OutputFlags, PlanFlags
 from mrs_cli.render.log_lines import log_to_stderr
 from mrs_cli.render.plan.plan_lines import render_plan
-from mrs_cli.render.plan.rank_lines import rank_lines, ranks_document
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +68,10 @@ def _show_plan(
     ranks = loader.rank_plans
     if not output.json:
         render_plan(environment, made, changes, solution, at_once)
-        environment.stdout.writelines(f"{line}\n" for line in rank_lines(ranks))
+        if ranks:
+            from mrs_cli.render.plan.rank_lines import rank_lines
+
+            environment.stdout.writelines(f"{line}\n" for line in rank_lines(ranks))
     result = None
     if made.fits and not planned.dry_run:
         result = _measure(environment, output, loader)
@@ -79,13 +80,19 @@ def _show_plan(
 
         document = to_document(made, changes, solution, result, at_once)
         if ranks:
+            from mrs_cli.render.plan.rank_lines import ranks_document
+
             document["ranks"] = ranks_document(ranks)
         environment.stdout.write(dumps(document) + "\n")
     elif result is not None:
         from mrs_cli.render.plan.measured_table import measured_table
 
         environment.stdout.write("\n".join(["", *measured_table(loader.plan, result)]) + "\n")
-    fits = made.fits if not ranks else ranks_fit(ranks)
+    fits = made.fits
+    if ranks:
+        from mrs.distributed.tensor_shares import ranks_fit
+
+        fits = ranks_fit(ranks)
     return ExitCode.DONE if fits else ExitCode.DOES_NOT_FIT
 
 
