@@ -95,7 +95,7 @@ def test_workers_end_with_their_head(sent: signal.Signals, model: Path, tmp_path
     head = _context.Process(target=head_process, args=(model, workers.port, 2, str(log)))
     head.start()
     try:
-        wait_until(lambda: log.exists())
+        wait_until(lambda: log.exists() and log.read_text() != "")
         assert log.read_text() == "token"
         os.kill(head.pid or 0, sent)
         for number, process in enumerate(workers.processes):
