@@ -19,12 +19,12 @@ from mrs.kernels.cpu.fused_layer_chain import NativeLayerChain
 from mrs.kernels.cpu.library import native_library
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.paged import AttentionBatch, PagedKV
-from mrs.plan.memory.forward_pass import ForwardShape
-from mrs.plan.memory.fused_activations import (
+from mrs.plan.memory.activations.fused_activations import (
     fused_attention_bytes,
     fused_layer_bytes,
     fused_mlp_bytes,
 )
+from mrs.plan.memory.forward_pass import ForwardShape
 from mrs.sizes.fused_workspace import FEW_TOKENS
 from mrs.sizes.products import decodes
 from mrs.storage import Storage

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mrs.architecture.config import Config
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.readout_reader import NamedReadout
+
+if TYPE_CHECKING:
+    from mrs.architecture.readers.readout_reader import NamedReadout
 
 Names = Mapping[str, str]
 

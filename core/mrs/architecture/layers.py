@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from mrs.architecture.altup import AltUp
-from mrs.architecture.laurel import Laurel
-from mrs.architecture.layer_inputs import GatedInput
 from mrs.architecture.mixers.mixer import FeedForward, Mixer, NoMixer
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.slots import Slot, norm_slot
+
+if TYPE_CHECKING:
+    from mrs.architecture.altup import AltUp
+    from mrs.architecture.laurel import Laurel
+    from mrs.architecture.layer_inputs import GatedInput
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from mrs.architecture.altup import AltUp
-from mrs.architecture.encoder_input import EncoderInput
-from mrs.architecture.layer_inputs import LayerInputs
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.mixers.encoder_attention_spec import EncoderAttention
 from mrs.architecture.mixers.mixer import Mixer
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readout import Readout
 from mrs.architecture.slots import Slot, norm_slot
 from mrs.errors import Unsupported
 
 if TYPE_CHECKING:
+    from mrs.architecture.altup import AltUp
+    from mrs.architecture.encoder_input import EncoderInput
+    from mrs.architecture.layer_inputs import LayerInputs
+    from mrs.architecture.readout import Readout
     from mrs.architecture.vision_spec import Vision
 
 

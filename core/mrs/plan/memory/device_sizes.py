@@ -13,6 +13,7 @@ from mrs.devices.cpu_path import cpu_path, torch_units
 from mrs.devices.device import Device
 from mrs.devices.processor import cpu_threads
 from mrs.formats import FORMATS, Format
+from mrs.plan.memory.activations.layer_input_activations import layer_inputs_bytes
 from mrs.plan.memory.forward_pass import ForwardShape
 from mrs.plan.memory.kv_bytes import layer_kv_bytes
 from mrs.plan.memory.layer_activations import (
@@ -20,7 +21,6 @@ from mrs.plan.memory.layer_activations import (
     layer_activation_bytes,
     persistent_bytes,
 )
-from mrs.plan.memory.layer_input_activations import layer_inputs_bytes
 from mrs.plan.memory.stored_weights import ModelWeightsInfo, StoredWeights
 from mrs.request import PREFILL_CHUNK_TOKENS
 from mrs.sizes.blocks import BLOCK_TOKENS, CacheSize

@@ -18,7 +18,7 @@ from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.vision.towers.clip_tower import ClipTower
 from mrs.architecture.vision.towers.siglip_tower import SiglipTower
 from mrs.architecture.vision_spec import ImageShape, Tower, Vision
-from mrs.plan.memory.attention_activations import ATTENTION_KEYS_PER_STEP
+from mrs.plan.memory.activations.attention_activations import ATTENTION_KEYS_PER_STEP
 from mrs.plan.memory.forward_pass import ForwardShape, norm_bytes, product_bytes
 from mrs.request import VisionRequest
 from mrs.storage import Storage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
-from mrs.plan.memory.attention_activations import kernel_bytes, native_attention_bytes
+from mrs.plan.memory.activations.attention_activations import kernel_bytes, native_attention_bytes
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
 from mrs.sizes.attention_workspace import is_native
 

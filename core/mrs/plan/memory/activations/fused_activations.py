@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mrs.architecture.layers import Layer
-from mrs.plan.memory.attention_activations import score_bytes
+from mrs.plan.memory.activations.attention_activations import score_bytes
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf
 from mrs.sizes.fusable import fusable_attention, fusable_mlp
 from mrs.sizes.fused_workspace import (

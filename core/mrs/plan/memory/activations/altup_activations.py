@@ -5,9 +5,13 @@ X is the size of one stream (T, h), S the number of streams.
 
 from __future__ import annotations
 
-from mrs.architecture.altup import AltUp
-from mrs.architecture.laurel import Laurel
+from typing import TYPE_CHECKING
+
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
+
+if TYPE_CHECKING:
+    from mrs.architecture.altup import AltUp
+    from mrs.architecture.laurel import Laurel
 
 
 def altup_layer_bytes(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from mrs.architecture.layer_inputs import GatedInput
 from mrs.architecture.model_spec import ModelSpec
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
 from mrs.sizes.quantization import decoding_bytes
 from mrs.storage import Storage
+
+if TYPE_CHECKING:
+    from mrs.architecture.layer_inputs import GatedInput
 
 
 def gated_input_bytes(

@@ -1,23 +1,23 @@
-"""Activation bytes of attention and MLA; see `mrs.plan.memory.layer_activations`."""
+"""Activation bytes of attention; see `mrs.plan.memory.layer_activations`."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.mixers.encoder_attention_spec import EncoderAttention
-from mrs.architecture.mixers.mla_spec import LatentAttention
-from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.norm_rope import Rope
 from mrs.plan.memory.forward_pass import (
     ForwardShape,
     StorageOf,
-    head_product_bytes,
     norm_bytes,
     product_bytes,
 )
 from mrs.sizes.attention_workspace import WINDOW_QUERIES, is_native, workspace_bytes
-from mrs.sizes.mla_scores import heads_at_once
 from mrs.sizes.rope_table import grown_rows
+
+if TYPE_CHECKING:
+    from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 
 #: Keys that torch's fused attention on a CPU processes in one step.
 ATTENTION_KEYS_PER_STEP = 512
@@ -76,93 +76,17 @@ def attention_bytes(
             rotated + rotation_bytes(shape, attention.kv_heads, attention.head_dim, attention.rope)
         )
         rotated += keys
-        phases.append(throughout + _table_growth_bytes(one, attention.rope))
+        phases.append(throughout + table_growth_bytes(one, attention.rope))
     if attention.qk_norm_after_rope:
         bare = 0 if attention.qk_norm_learned else 2 * 4 * shape.tokens
         phases.append(rotated + bare * query_size + norm_bytes(shape, query_size))
         phases.append(rotated + queries + bare * key_size + norm_bytes(shape, key_size))
-    phases.append(rotated + _attend_bytes(attention, one))
+    phases.append(rotated + attend_bytes(attention, one))
     phases.append(throughout + gates)
     if attention.output_gate:
         phases.append(throughout + queries + product("mixer.gate", hidden_size, query_size, False))
     phases.append(throughout + product("mixer.o", query_size, hidden_size, attention.out_bias))
     return max(phases)
-
-
-def shared_attention_bytes(
-    shared: SharedAttention, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
-) -> int:
-    """Peak of these phases. Q is the size of the queries.
-
-    project  q_proj
-    norm     Q and the norm of q
-    rotate   Q and the rotated q; or the rope table while it grows
-    attend   2 Q (queries, result), rotated q and the workspace of attention
-    project  3 Q and o_proj
-    """
-    attention, one = shared.attention, shape.of_one_sequence()
-    query_size = attention.heads * attention.head_dim
-    queries = shape.size(query_size)
-    bias = attention.qkv_bias
-    phases = [
-        product_bytes(shape, hidden_size, query_size, storage_of("mixer.q"), bias=bias),
-        queries + norm_bytes(shape, query_size),
-    ]
-    if (rope := attention.rope) is not None:
-        phases.append(queries + rotation_bytes(shape, attention.heads, attention.head_dim, rope))
-        phases.append(queries + _table_growth_bytes(one, rope))
-    phases.append(3 * queries + _attend_bytes(attention, one))
-    out_bias = attention.out_bias
-    projection = product_bytes(shape, query_size, hidden_size, storage_of("mixer.o"), bias=out_bias)
-    return max(*phases, 3 * queries + projection)
-
-
-def latent_attention_bytes(
-    mla: LatentAttention, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
-) -> int:
-    """Peak of these phases, for MLA whose kv_b_proj is absorbed into queries and results.
-
-    phase     allocated
-    absorb    q, and the larger of: the product of q and kv_b's key rows; that product, the
-              queries (latent and rope part) and twice the rope part
-    then      q, queries, two key rows and one latent vector, and the largest of:
-      attend  the latent result and the workspace of attention
-      values  the latent result and its product with kv_b's value rows
-      order   the latent result and the values twice, to make them contiguous
-      project the latent result, the values and o_proj
-    """
-    key_dim = mla.kv_lora_rank + mla.rope.dim
-    q = shape.size(mla.heads * (mla.qk_nope_head_dim + mla.rope.dim))
-    latents = shape.size(mla.heads * mla.kv_lora_rank)
-    queries = shape.size(mla.heads * key_dim)
-    throughout = q + queries + shape.size(2 * key_dim + mla.kv_lora_rank)
-    absorbing = head_product_bytes(shape, mla.heads, mla.qk_nope_head_dim, mla.kv_lora_rank)
-    joining = latents + queries + 2 * shape.size(mla.heads * mla.rope.dim)
-    making_queries = q + max(absorbing, joining)
-    attending = latents + _latent_workspace_bytes(mla, shape.of_one_sequence())
-    values = shape.size(mla.heads * mla.v_head_dim)
-    projection = product_bytes(
-        shape, mla.heads * mla.v_head_dim, hidden_size, storage_of("mixer.o"), bias=mla.bias
-    )
-    making_values = head_product_bytes(shape, mla.heads, mla.kv_lora_rank, mla.v_head_dim)
-    ending = latents + max(making_values, 2 * values, values + projection)
-    return max(making_queries, throughout + max(attending, ending))
-
-
-def _latent_workspace_bytes(mla: LatentAttention, shape: ForwardShape) -> int:
-    """The native kernel's workspace; or that of torch:
-
-    queries and keys in the cache's type, keys in float32 (two copies at once), the result, and the
-    scores of some heads: three times in float32 and two boolean masks.
-    """
-    key_dim = mla.kv_lora_rank + mla.rope.dim
-    if shape.native and is_native(key_dim, mla.kv_lora_rank):
-        return native_attention_bytes(mla.heads, key_dim, mla.kv_lora_rank, shape)
-    pairs = shape.tokens * shape.context_tokens
-    scores = pairs * min(mla.heads, heads_at_once(shape.tokens, shape.context_tokens))
-    keys = shape.context_tokens * key_dim * (2 * 4 + shape.cache.block_bytes)
-    cast = shape.tokens * mla.heads * key_dim * shape.cache.block_bytes
-    return cast + (3 * 4 + 2) * scores + keys + shape.size(mla.heads * mla.kv_lora_rank)
 
 
 def rotation_bytes(shape: ForwardShape, heads: int, head_dim: int, rope: Rope) -> int:
@@ -200,7 +124,7 @@ def table_bytes(rope: Rope, shape: ForwardShape) -> int:
     return rows * rope.dim // 2 * 4 * 2
 
 
-def _table_growth_bytes(shape: ForwardShape, rope: Rope) -> int:
+def table_growth_bytes(shape: ForwardShape, rope: Rope) -> int:
     """What growing the table needs in addition to the new table.
 
     These are angles, cosines, their product and the old table of half the size.
@@ -208,7 +132,7 @@ def _table_growth_bytes(shape: ForwardShape, rope: Rope) -> int:
     return table_bytes(rope, shape) * 10 // 8
 
 
-def _attend_bytes(attention: Attention, shape: ForwardShape) -> int:
+def attend_bytes(attention: Attention, shape: ForwardShape) -> int:
     """Attention itself, in addition to the rotated queries and the cache.
 
     The native kernel allocates its result and some scores per thread. torch first copies keys and
