@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from mrs.events import DeviceMemoryUsage, Event, OnProgress
 from mrs.request import Message, RunRequest, Sampling
 
 if TYPE_CHECKING:
+    from mrs.events import DeviceMemoryUsage, Event, OnProgress
     from mrs.plan.plan import Plan
 
 

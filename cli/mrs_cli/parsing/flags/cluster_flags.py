@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from mrs_cli.parsing.flags.flags import Flags
 from mrs_cli.parsing.flags.option import cluster_option, model_option
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class SharedLayersFlags:
+@dataclass(init=False, eq=False, repr=False)
+class SharedLayersFlags(Flags):
     """How many processes of this machine compute a share of every layer."""
 
     tensor_parallel_size: Annotated[
@@ -25,7 +26,7 @@ class SharedLayersFlags:
     ] = None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(init=False, eq=False, repr=False)
 class ClusterFlags(SharedLayersFlags):
     """Which other processes compute some of the layers."""
 
@@ -71,8 +72,8 @@ class ClusterFlags(SharedLayersFlags):
     ] = None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class WorkerFlags:
+@dataclass(init=False, eq=False, repr=False)
+class WorkerFlags(Flags):
     """Flags of `mrs worker`."""
 
     join: Annotated[

@@ -8,12 +8,13 @@ from typing import Annotated, Literal, get_args
 from typer import Argument
 
 from mrs.request import SolveGoal
+from mrs_cli.parsing.flags.flags import Flags
 from mrs_cli.parsing.flags.model_flags import HUB_CACHE_DEFAULT
 from mrs_cli.parsing.flags.option import general_option, planning_option, timing_option
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class OutputFlags:
+@dataclass(init=False, eq=False, repr=False)
+class OutputFlags(Flags):
     """What is printed, and in which form; these flags go before or after the selector."""
 
     json: Annotated[
@@ -34,8 +35,8 @@ class OutputFlags:
     ] = 0
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class PlanFlags:
+@dataclass(init=False, eq=False, repr=False)
+class PlanFlags(Flags):
     """Flags of `mrs plan`."""
 
     dry_run: Annotated[
@@ -74,8 +75,8 @@ class PlanFlags:
     ] = None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class CacheFlags:
+@dataclass(init=False, eq=False, repr=False)
+class CacheFlags(Flags):
     """Flags of `mrs cache`."""
 
     hf_cache_path: Annotated[
@@ -96,8 +97,8 @@ class CacheFlags:
     ] = None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class DeleteFlags:
+@dataclass(init=False, eq=False, repr=False)
+class DeleteFlags(Flags):
     """Flags of `mrs cache delete`."""
 
     model_id: Annotated[
@@ -106,8 +107,8 @@ class DeleteFlags:
     yes: Annotated[bool, general_option("-y", "--yes", help="Delete without asking.")] = False
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class ShellFlags:
+@dataclass(init=False, eq=False, repr=False)
+class ShellFlags(Flags):
     """The shell of `mrs completions`."""
 
     shell: Annotated[
@@ -116,8 +117,8 @@ class ShellFlags:
     ]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class BenchFlags:
+@dataclass(init=False, eq=False, repr=False)
+class BenchFlags(Flags):
     """Flags of `mrs bench`."""
 
     prompt_tokens: Annotated[

@@ -7,11 +7,12 @@ from typing import Annotated
 
 from typer import Argument
 
+from mrs_cli.parsing.flags.flags import Flags
 from mrs_cli.parsing.flags.option import prompt_option
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class EmbedFlags:
+@dataclass(init=False, eq=False, repr=False)
+class EmbedFlags(Flags):
     """Where the texts come from, and what becomes of their embeddings."""
 
     file: Annotated[
@@ -51,8 +52,8 @@ class EmbedFlags:
     ] = None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class TextFlags:
+@dataclass(init=False, eq=False, repr=False)
+class TextFlags(Flags):
     """The texts to embed."""
 
     texts: Annotated[

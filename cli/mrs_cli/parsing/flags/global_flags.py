@@ -21,7 +21,7 @@ from mrs_cli.parsing.flags.placement_flags import PlacementFlags
 from mrs_cli.parsing.flags.prompt_flags import ChatFlags
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(init=False, eq=False, repr=False)
 class PlanGlobalFlags(PagedFlags, PlacementFlags, SharedLayersFlags):
     """The global flags that `mrs plan` takes."""
 
@@ -47,12 +47,12 @@ class PlanGlobalFlags(PagedFlags, PlacementFlags, SharedLayersFlags):
     ] = None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(init=False, eq=False, repr=False)
 class BenchGlobalFlags(PagedFlags, PlacementFlags, ClusterFlags):
     """The global flags that `mrs bench` takes."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(init=False, eq=False, repr=False)
 class LoadGlobalFlags(PlanGlobalFlags, ClusterFlags, NoEffectFlags):
     """The global flags of loading a model and answering with it."""
 
@@ -124,6 +124,6 @@ class LoadGlobalFlags(PlanGlobalFlags, ClusterFlags, NoEffectFlags):
     ] = None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(init=False, eq=False, repr=False)
 class GlobalFlags(LoadGlobalFlags, ChatFlags):
     """All global flags."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
 from mrs_cli.parsing import shell_completion
+from mrs_cli.parsing.flags.flags import Flags
 from mrs_cli.parsing.flags.option import model_option
 from mrs_cli.parsing.flags.planning_flags import ImageFlags
 
@@ -13,8 +14,8 @@ HUB_CACHE_DEFAULT = "from HF_HUB_CACHE or HF_HOME"
 Format = Literal["plain", "gguf"]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class PlainFlags:
+@dataclass(init=False, eq=False, repr=False)
+class PlainFlags(Flags):
     """A text model in safetensors format."""
 
     model_id: Annotated[
@@ -60,13 +61,13 @@ class PlainFlags:
     ] = None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(init=False, eq=False, repr=False)
 class VisionFlags(ImageFlags, PlainFlags):
     """A vision model in safetensors format."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class GgufModelFlags:
+@dataclass(init=False, eq=False, repr=False)
+class GgufModelFlags(Flags):
     """The language model of a GGUF model."""
 
     quantized_model_id: Annotated[
@@ -101,7 +102,7 @@ class GgufModelFlags:
     ] = None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(init=False, eq=False, repr=False)
 class GgufFlags(ImageFlags, GgufModelFlags):
     """A GGUF model, which may have a projector file for images."""
 
@@ -119,7 +120,7 @@ class GgufFlags(ImageFlags, GgufModelFlags):
 _ADAPTER_HELP = "LoRA adapter: hub id or local folder; several are separated by ; or given again."
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(init=False, eq=False, repr=False)
 class LoraFlags(PlainFlags):
     """A text model in safetensors format, and the adapters that are added to its weights."""
 
@@ -141,7 +142,7 @@ class LoraFlags(PlainFlags):
     ] = None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(init=False, eq=False, repr=False)
 class LoraGgufFlags(GgufFlags):
     """A GGUF model, and the adapters that are added to its weights."""
 
@@ -153,7 +154,7 @@ class LoraGgufFlags(GgufFlags):
     ] = None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(init=False, eq=False, repr=False)
 class AnyModelFlags(ImageFlags):
     """A model whose kind its files tell."""
 

@@ -8,11 +8,13 @@ from typing import Annotated
 
 from typer import Option
 
+from mrs_cli.parsing.flags.flags import Flags
+
 _ignored = partial(Option, hidden=True)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class NoEffectFlags:
+@dataclass(init=False, eq=False, repr=False)
+class NoEffectFlags(Flags):
     """Flags without effect; `NO_EFFECT` has the reason of each."""
 
     max_num_batched_tokens: Annotated[int | None, _ignored("--max-num-batched-tokens")] = None

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from typer import Option
 
+from mrs_cli.parsing.flags.flags import Flags
 from mrs_cli.parsing.setting_kinds import NumberSetting
 
 _option = partial(Option, rich_help_panel="KV cache")
@@ -17,8 +18,8 @@ _MIB = NumberSetting("pa_gpu_mem", whole=True, low=1)
 _BLOCK = NumberSetting("pa_blk_size", whole=True, low=1)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class PagedFlags:
+@dataclass(init=False, eq=False, repr=False)
+class PagedFlags(Flags):
     """The size of the KV cache, and its blocks."""
 
     paged_attn: Annotated[

@@ -7,11 +7,12 @@ from typing import Annotated, get_args
 
 from mrs.request import Strategy
 from mrs_cli.parsing import shell_completion
+from mrs_cli.parsing.flags.flags import Flags
 from mrs_cli.parsing.flags.option import DEFAULTS, device_option, model_option
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class PlacementFlags:
+@dataclass(init=False, eq=False, repr=False)
+class PlacementFlags(Flags):
     """Where layers go, in which precision, and what the plan may use."""
 
     num_device_layers: Annotated[

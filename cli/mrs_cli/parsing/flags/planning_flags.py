@@ -7,13 +7,14 @@ from functools import partial
 from typing import Annotated, get_args
 
 from mrs.request import DEFAULT_SEQ_TOKENS, Dtype
+from mrs_cli.parsing.flags.flags import Flags
 from mrs_cli.parsing.flags.option import DEFAULTS, device_option, model_option, number
 
 _number = partial(number, device_option)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class PlanningFlags:
+@dataclass(init=False, eq=False, repr=False)
+class PlanningFlags(Flags):
     """The precision and the workload that a plan counts with."""
 
     dtype: Annotated[
@@ -72,8 +73,8 @@ class PlanningFlags:
     ] = None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class ImageFlags:
+@dataclass(init=False, eq=False, repr=False)
+class ImageFlags(Flags):
     """The images that a plan counts with."""
 
     max_edge: Annotated[

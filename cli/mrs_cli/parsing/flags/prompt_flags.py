@@ -9,11 +9,12 @@ from typer import Argument
 
 from mrs.request import Effort
 from mrs_cli.parsing import shell_completion
+from mrs_cli.parsing.flags.flags import Flags
 from mrs_cli.parsing.flags.option import prompt_option
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class ChatFlags:
+@dataclass(init=False, eq=False, repr=False)
+class ChatFlags(Flags):
     """Flags of a chat; they go before the selector."""
 
     interactive_mode: Annotated[
@@ -45,8 +46,8 @@ class ChatFlags:
     ] = None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class PromptFlags:
+@dataclass(init=False, eq=False, repr=False)
+class PromptFlags(Flags):
     """The prompt; these flags go before or after the selector."""
 
     prompt: Annotated[
@@ -73,8 +74,8 @@ class PromptFlags:
     ] = None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class StdinFlags:
+@dataclass(init=False, eq=False, repr=False)
+class StdinFlags(Flags):
     """Whether prompts come from standard input."""
 
     source: Annotated[

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
+from mrs_cli.parsing.flags.flags import Flags
 from mrs_cli.parsing.flags.option import number, sampling_option
 from mrs_cli.parsing.flags.prompt_flags import PromptFlags
 
 _number = partial(number, sampling_option)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class SamplingFlags:
+@dataclass(init=False, eq=False, repr=False)
+class SamplingFlags(Flags):
     """Settings of the sampler; these flags go before or after the selector."""
 
     max_tokens: Annotated[
@@ -130,6 +131,6 @@ class SamplingFlags:
     ] = None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(init=False, eq=False, repr=False)
 class AskFlags(SamplingFlags, PromptFlags):
     """What to ask, and how to choose the reply's tokens."""

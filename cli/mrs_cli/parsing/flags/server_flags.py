@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mrs.errors import UsageError
+from mrs_cli.parsing.flags.flags import Flags
 from mrs_cli.parsing.flags.option import server_option
 
 #: The port of `mrs serve`; without `serve`, the port has to be given.
@@ -28,8 +29,8 @@ def duration_s(text: str | None, flag: str) -> float | None:
     return seconds if seconds >= 0 else None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class ServerFlags:
+@dataclass(init=False, eq=False, repr=False)
+class ServerFlags(Flags):
     """Where the server listens, whom it answers, and its limits."""
 
     port: Annotated[
@@ -176,8 +177,8 @@ def refuse_without_port(flags: ServerFlags) -> None:
             raise UsageError(f"{flag} is for a server", hint="add --port 1234, or leave it out")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class ModelsFlags:
+@dataclass(init=False, eq=False, repr=False)
+class ModelsFlags(Flags):
     """Flags of `multi-model`."""
 
     config: Annotated[
