@@ -16,7 +16,8 @@ Quantize = Callable[..., np.ndarray]
 def open_quantizer() -> Quantize:
     """A function from float32 (rows, columns) and a format's name to blocks (rows, row_bytes).
 
-    A third argument is the importance of columns, float32 (columns,). Raises ImportError without llama-cpp-python.
+    A third argument is the importance of columns, float32 (columns,). Raises ImportError without
+    llama-cpp-python.
     """
     import llama_cpp
 
