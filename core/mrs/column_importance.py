@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import logging
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from mrs.errors import NotReadable, Unsupported, UsageError
 from mrs.events import OnProgress
@@ -16,8 +17,10 @@ from mrs.units import human_bytes
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from mrs.model_loader import ModelLoader
+    from mrs.model.decoder import Decoder
+    from mrs.model.model_weights import ModelWeights
     from mrs.plan.plan import Plan
+    from mrs.plan.planner import Planner
 
 _logger = logging.getLogger(__name__)
 
@@ -25,6 +28,26 @@ _logger = logging.getLogger(__name__)
 MAX_TEXT_BYTES = 16 << 20
 #: The longest sequence of a calibration: SEQUENCE_TOKENS of `mrs.engine` and a bos token.
 _TOKENS = 1025
+#: Bytes of a column's sum of squares, and of its importance.
+_SUM_BYTES = 12
+
+
+class Loader(Protocol):
+    """What a calibration needs of `ModelLoader`, and another one of the same class."""
+
+    request: RunRequest
+
+    def __init__(self, request: RunRequest) -> None: ...
+
+    @property
+    def planner(self) -> Planner: ...
+
+    @property
+    def plan(self) -> Plan: ...
+
+    def load_decoder(
+        self, report: OnProgress, wrap: Callable[[ModelWeights], ModelWeights]
+    ) -> tuple[Decoder, ModelWeights]: ...
 
 
 def check_importance(request: RunRequest) -> None:
@@ -47,7 +70,7 @@ def check_importance(request: RunRequest) -> None:
         )
 
 
-def column_importance(loader: ModelLoader, report: OnProgress) -> dict[str, Tensor]:
+def column_importance(loader: Loader, report: OnProgress) -> dict[str, Tensor]:
     """The importance (columns,) by parameter; empty if the request does not ask for it.
 
     The model's files are on this machine. Raises NotReadable and DoesNotFit.
@@ -64,13 +87,14 @@ def column_importance(loader: ModelLoader, report: OnProgress) -> dict[str, Tens
     return {}
 
 
-def with_calibration(plan: Plan, loader: ModelLoader) -> Plan:
+def with_calibration(plan: Plan, loader: Loader) -> Plan:
     """The plan with one line on the memory of a calibration.
 
     It loads the weights as the files have them, or as Q8_0 if they do not fit, before the others.
     """
     first = _first_loader(loader).plan
     needed = sum(each.needed_bytes for each in first.breakdowns)
+    needed += _SUM_BYTES * sum(p.columns for p in first.parameters if len(p.shape) > 1)
     extra = max(0, needed - sum(each.needed_bytes for each in plan.breakdowns))
     line = (
         f"the calibration needs {human_bytes(needed)} while the model loads, "
@@ -79,7 +103,7 @@ def with_calibration(plan: Plan, loader: ModelLoader) -> Plan:
     return replace(plan, warnings=(*plan.warnings, line))
 
 
-def _first_loader(loader: ModelLoader) -> ModelLoader:
+def _first_loader(loader: Loader) -> Loader:
     """The loader of the model that computes the text: not quantized, or to Q8_0 if that fits."""
     topology = loader.request.topology
     devices = topology and replace(topology, rules=tuple(r for r in topology.rules if not r.isq))
@@ -102,7 +126,7 @@ def _first_loader(loader: ModelLoader) -> ModelLoader:
     return first if first.plan.fits else type(loader)(replace(request, isq="q8_0"))
 
 
-def _calibrate(loader: ModelLoader, path: str, report: OnProgress) -> dict[str, Tensor]:
+def _calibrate(loader: Loader, path: str, report: OnProgress) -> dict[str, Tensor]:
     from mrs.engine.calibration_text import Observation
     from mrs.load.importance import relative_importance
     from mrs.text.text_processor import read_tokenizer
@@ -117,7 +141,7 @@ def _calibrate(loader: ModelLoader, path: str, report: OnProgress) -> dict[str, 
     if not tokens:
         raise NotReadable("the text for the calibration is empty", where=path)
     observation = Observation(first.planner.description)
-    decoder = first._load_decoder(report, observation.wrap)[0]
+    decoder = first.load_decoder(report, observation.wrap)[0]
     _logger.info("calibrating with %d tokens", len(tokens))
     bos = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
     observation.read(decoder, tokens, bos)

@@ -38,8 +38,8 @@ _ALIASES = {
 }
 #: Every value of `--isq`.
 ISQ_NAMES = (*_BY_NAME, *_ALIASES, *_BY_BITS)
-#: Formats that weights can be quantized to.
-ENCODABLE = frozenset(_BY_NAME.values()) | {"INT2_32", "INT3_32", "INT4_32", "INT8_32", "FP8_32"}
+#: Formats of files in which weights stay that an adapter changes; others become floats.
+ENCODABLE = frozenset(name for name in _BY_NAME.values() if name.startswith("Q"))
 
 #: Formats of embedding and head: Q6_K for 2 to 4 bits, Q8_0 for 5 bits and more.
 _EMBEDDING_FORMATS = {

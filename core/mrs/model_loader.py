@@ -150,7 +150,7 @@ class ModelLoader:
             )
         self._plan_again_if_memory_shrank()
         folder = self._prefix_folder()
-        decoder = self._load_decoder(report)[0]
+        decoder = self.load_decoder(report)[0]
         draft = self._load_draft(report)
         engine = _engine(request, self.plan, decoder, folder, draft)
         return LoadedModel(request, self.plan, text, engine, image_loader, suggested)
@@ -180,7 +180,7 @@ class ModelLoader:
 
         program_bytes = resident_bytes()
         forget_peak()
-        decoder, weights = self._load_decoder(report)
+        decoder, weights = self.load_decoder(report)
         plan, vision = self.plan, self.plan.vision
         images, edge = (vision.images, vision.image_edge) if vision else (0, 0)
         profile = profile_run(decoder, plan.workload.cache, images=images, edge=edge)
@@ -259,7 +259,7 @@ class ModelLoader:
         from mrs.engine.engine_builder import DraftConfig
 
         self.draft.settle(self.draft.request, self.plan.draft)
-        decoder = self.draft._load_decoder(report)[0]
+        decoder = self.draft.load_decoder(report)[0]
         draft, plan = self.plan.draft, self.plan
         return DraftConfig(
             decoder,
@@ -298,7 +298,7 @@ class ModelLoader:
             image_token_id=vision.image_token_id if vision else None,
         )
 
-    def _load_decoder(
+    def load_decoder(
         self, report: OnProgress, wrap: Callable[[ModelWeights], ModelWeights] = lambda each: each
     ) -> tuple[Decoder, ModelWeights]:
         """The decoder on its devices, and its weights as `wrap` returns them. Raises MrsError."""

@@ -33,7 +33,7 @@ LENGTH = 256
 @torch.inference_mode()
 def distributions(request: RunRequest, ids: list[int]) -> Tensor:
     """Log probabilities (N, vocab) after every token, for sequences of LENGTH tokens."""
-    decoder = ModelLoader(request)._load_decoder(lambda progress: None)[0]
+    decoder = ModelLoader(request).load_decoder(lambda progress: None)[0]
     found = []
     for first in range(0, len(ids), LENGTH):
         part = ids[first : first + LENGTH]

@@ -151,7 +151,7 @@ def test_weights_are_quantized_by_their_columns(model, tmp_path: Path) -> None:
     values = np.random.default_rng(1).uniform(0.1, 9, 256) ** 2
     path = entries(tmp_path / "i.dat", {"blk.0.attn_v.weight": values})
     loader = ModelLoader(asked(folder, isq="q2k", imatrix=path))
-    weights = loader._load_decoder(lambda progress: None)[1]
+    weights = loader.load_decoder(lambda progress: None)[1]
     found = weights.matrix("layers.0.mixer.v").rows(torch.arange(128), torch.float32)
     columns = torch.from_numpy(values / values.mean()).float()
     q2k = FORMATS["Q2_K"]

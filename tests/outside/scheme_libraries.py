@@ -3,9 +3,9 @@
     python tests/outside/scheme_libraries.py [WORD …]
 
 Each library quantizes the projections of a tiny random Llama, and decodes them itself in float32;
-mrs loads the tensors and has to have equal values. Prints one line for each case: equal, the largest
-difference in relation to the largest weight, or why the library is left out. WORDs choose cases by
-parts of their names. Install what is to be compared, without what it depends on:
+mrs loads the tensors and has to have equal values. Prints one line for each case: equal, the
+largest difference in relation to the largest weight, or why the library is left out. WORDs choose
+cases by parts of their names. Install what is to be compared, without what it depends on:
 
     pip install --no-deps compressed-tensors loguru bitsandbytes hqq termcolor auto-gptq autoawq \
         torchao mlx mlx-cpu

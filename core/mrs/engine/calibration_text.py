@@ -27,11 +27,16 @@ class ObservedMatrix:
         self.squares = torch.zeros(matrix.shape[1], dtype=torch.float64, device=matrix.device)
 
     def matmul(self, x: Tensor) -> Tensor:
-        self.squares += x.double().square_().sum(0)
+        self.squares += _sums_of_squares(x)
         return self._matrix.matmul(x)
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         return self._matrix.rows(ids, dtype)
+
+
+def _sums_of_squares(x: Tensor) -> Tensor:
+    """Over the rows of x (N, C): (C,) float64, without a temporary copy of float32 activations."""
+    return torch.linalg.vector_norm(x, dim=0, dtype=torch.float32).double().square_()
 
 
 class Observation:
@@ -60,7 +65,7 @@ class Observation:
 
         def observe_head(x: Tensor) -> None:
             if head is not None and x.shape[1] == len(head.squares):
-                head.squares += x.double().square_().sum(0)
+                head.squares += _sums_of_squares(x)
 
         for first in range(0, len(tokens), SEQUENCE_TOKENS):
             ids = [*bos, *tokens[first : first + SEQUENCE_TOKENS]]

@@ -43,7 +43,7 @@ def importance_by_parameter(
     for parameter in description.parameters:
         if parameter.role not in _ROLES:
             continue
-        name = next((each for each in names.of(parameter) if each in found), None)
+        name = names.entry(parameter, found)
         if name is not None:
             squares = _squares(found, name, parameter, path)
             if (relative := relative_importance(squares)) is not None:
@@ -82,16 +82,38 @@ class _Names:
         self._layers = spec.file_layer_indices
         self._table: Mapping[str, str] = {**GGUF, **family_by_name(spec.family).gguf}
 
-    def of(self, parameter: Parameter) -> Iterator[str]:
+    def entry(self, parameter: Parameter, found: Importance) -> str | None:
+        """The name of a parameter's entry; None if it has none."""
+        for name in self._of(parameter):
+            if name in found:
+                return name
+        # The parts of a fused tensor have the same inputs, unless one is transposed (kv_b).
+        for name in self._fused(parameter):
+            if name in found and len(found[name]) % parameter.columns == 0:
+                return name
+        return None
+
+    def _of(self, parameter: Parameter) -> Iterator[str]:
         for piece in parameter.pieces:
             yield piece.tensor
             yield piece.tensor.removesuffix(".weight")
-        slot, prefix = parameter.name.removesuffix(".weight"), ""
+        yield from self._in_gguf(parameter, _slot(parameter))
+
+    def _fused(self, parameter: Parameter) -> Iterator[str]:
+        slot = _slot(parameter)
+        for fused, slots in FUSED.items():
+            if slot in slots:
+                yield from self._in_gguf(parameter, fused)
+
+    def _in_gguf(self, parameter: Parameter, slot: str) -> Iterator[str]:
+        prefix = ""
         if parameter.layer is not None:
-            slot = slot.removeprefix(f"layers.{parameter.layer}.")
             prefix = self._table["layer"].format(layer=self._layers[parameter.layer])
-        slot = _EXPERT.sub(".experts.{expert}.", slot)
-        fused = [name for name, slots in FUSED.items() if slot in slots]
-        for each in (slot, *fused):
-            if (module := self._table.get(each)) is not None:
-                yield f"{prefix}{module.removesuffix(TRANSPOSED)}.weight"
+        if (module := self._table.get(slot)) is not None:
+            yield f"{prefix}{module.removesuffix(TRANSPOSED)}.weight"
+
+
+def _slot(parameter: Parameter) -> str:
+    """The name of a parameter inside its layer, without its suffix and the index of an expert."""
+    slot = parameter.name.removesuffix(".weight").removeprefix(f"layers.{parameter.layer}.")
+    return _EXPERT.sub(".experts.{expert}.", slot)
