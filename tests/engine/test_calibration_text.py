@@ -129,6 +129,12 @@ def test_entries_of_an_importance_matrix(model, tmp_path: Path) -> None:
         np.testing.assert_allclose(found[name], values / values.mean(), rtol=1e-5)
 
 
+def test_parts_of_a_fused_tensor_share_its_entry(model, tmp_path: Path) -> None:
+    given = {"blk.0.attn_qkv.weight": np.arange(1, 257), "blk.1.attn_qkv.weight": np.ones(7)}
+    found = importance(model[0], imatrix=entries(tmp_path / "i.dat", given))
+    assert found.keys() == {f"layers.0.mixer.{part}.weight" for part in "qkv"}
+
+
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
