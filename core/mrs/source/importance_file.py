@@ -101,12 +101,12 @@ def _read_gguf(file: LocalFile, path: str) -> Importance:
         data = np.frombuffer(file.read(info.offset_bytes, info.size_bytes), "<f4")
         return data.reshape(info.shape[0] if len(info.shape) > 1 else 1, -1)
 
-    found = {}
+    found: dict[str, NDArray[np.float32]] = {}
     for name in tensors:
         if name.endswith(_SUMS):
             base = name.removesuffix(_SUMS)
             sums, counts = values(name), values(base + _COUNTS).reshape(-1, 1)
             if len(counts) != len(sums):
                 raise NotReadable(f"{base} has {len(sums)} matrices and other counts", where=path)
-            found[base] = (sums / np.maximum(counts, 1)).ravel()
+            found[base] = (sums / np.maximum(counts, 1)).astype(np.float32).ravel()
     return found
