@@ -36,7 +36,8 @@ class ObservedMatrix:
 
 def _sums_of_squares(x: Tensor) -> Tensor:
     """Over the rows of x (N, C): (C,) float64, without a temporary copy of float32 activations."""
-    return torch.linalg.vector_norm(x, dim=0, dtype=torch.float32).double().square_()
+    norms: Tensor = torch.linalg.vector_norm(x, dim=0, dtype=torch.float32)
+    return norms.double().square_()
 
 
 class Observation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -60,7 +61,7 @@ def encode_mxfp4(weights: torch.Tensor, columns: torch.Tensor | None = None) -> 
     return torch.cat(((best + 127).to(torch.uint8), pack_planes(best_codes, 16, 4)), 1)
 
 
-ENCODERS = {
+ENCODERS: dict[str, Callable[..., torch.Tensor]] = {
     **{f"INT{bits}_{n}": partial(encode_int, bits=bits) for bits in INT_BITS for n in GROUP_SIZES},
     **dict.fromkeys((f"FP8_{n}" for n in GROUP_SIZES), encode_fp8),
     "MXFP4": encode_mxfp4,
