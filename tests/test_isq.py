@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mrs.errors import Unsupported, UsageError
+from mrs.errors import UsageError
 from mrs.formats import FORMATS
 from mrs.isq import isq_format, parse_isq
 
@@ -17,6 +17,9 @@ BF16 = FORMATS["BF16"]
         ("q4_0", "Q4_0"), ("q4_1", "Q4_1"), ("q5_0", "Q5_0"), ("q5_1", "Q5_1"), ("q8_0", "Q8_0"),
         ("q2k", "Q2_K"), ("q3k", "Q3_K"), ("q4k", "Q4_K"), ("q5k", "Q5_K"), ("q6k", "Q6_K"),
         ("2", "Q2_K"), ("3", "Q3_K"), ("4", "Q4_K"), ("5", "Q5_K"), ("6", "Q6_K"), ("8", "Q8_0"),
+        ("afq2", "INT2_64"), ("afq3", "INT3_64"), ("afq4", "INT4_64"), ("afq8", "INT8_64"),
+        ("hqq4", "INT4_64"), ("HQQ8", "INT8_64"), ("fp8", "FP8_128"), ("mxfp4", "MXFP4"),
+        ("afq6", "Q6_K"), ("q8_1", "Q8_0"), ("q8k", "Q8_0"), ("f8q8", "Q8_0"),
         ("Q4K", "Q4_K"), ("Q8_0", "Q8_0"), ("q6K", "Q6_K"),
     ],
 )  # fmt: skip
@@ -24,13 +27,7 @@ def test_names_and_bits(text: str, name: str) -> None:
     assert parse_isq(text) is FORMATS[name]
 
 
-@pytest.mark.parametrize("text", ["hqq4", "HQQ8", "fp8"])
-def test_known_but_not_available(text: str) -> None:
-    with pytest.raises(Unsupported, match=rf"--isq {text} is not available.*q4k"):
-        parse_isq(text)
-
-
-@pytest.mark.parametrize("text", ["", "7", "1", "q4", "q4_k_m", "gptq", "4bits", "q8k"])
+@pytest.mark.parametrize("text", ["", "7", "1", "q4", "q4_k_m", "gptq", "4bits", "hqq"])
 def test_unknown_values_list_the_choices(text: str) -> None:
     with pytest.raises(UsageError, match=r"q4_0.*q6k.*8"):
         parse_isq(text)
@@ -40,6 +37,7 @@ def test_unknown_values_list_the_choices(text: str) -> None:
     ("level", "kept"),
     [
         ("2", "Q6_K"), ("3", "Q6_K"), ("4", "Q6_K"), ("q4_0", "Q6_K"), ("q4_1", "Q6_K"),
+        ("afq4", "Q6_K"), ("mxfp4", "Q6_K"), ("fp8", "Q8_0"), ("hqq8", "Q8_0"),
         ("5", "Q8_0"), ("q5_0", "Q8_0"), ("q5_1", "Q8_0"), ("6", "Q8_0"), ("8", "Q8_0"),
     ],
 )  # fmt: skip
@@ -56,8 +54,11 @@ def test_vectors_stay(stored: str) -> None:
 
 @pytest.mark.parametrize(
     ("level", "instead"),
-    [("Q2_K", "Q4_0"), ("Q3_K", "Q4_0"), ("Q4_K", "Q5_0"), ("Q5_K", "Q8_0"), ("Q6_K", "Q8_0")],
-)
+    [
+        ("Q2_K", "Q4_0"), ("Q3_K", "Q4_0"), ("Q4_K", "Q5_0"), ("Q5_K", "Q8_0"), ("Q6_K", "Q8_0"),
+        ("INT4_64", "INT4_32"), ("FP8_128", "FP8_32"),
+    ],
+)  # fmt: skip
 def test_rows_that_a_large_block_cuts(level: str, instead: str) -> None:
     chosen, reason = isq_format("matrix", (64, 160), FORMATS[level], BF16)
     assert chosen is FORMATS[instead]

@@ -5,7 +5,7 @@ Planner and loader share these rules, so that the plan matches what is loaded.
 
 from __future__ import annotations
 
-from mrs.errors import Unsupported, UsageError
+from mrs.errors import UsageError
 from mrs.formats import FORMATS, Format
 
 _BY_BITS = {"2": "Q2_K", "3": "Q3_K", "4": "Q4_K", "5": "Q5_K", "6": "Q6_K", "8": "Q8_0"}
@@ -20,16 +20,31 @@ _BY_NAME = {
     "q4k": "Q4_K",
     "q5k": "Q5_K",
     "q6k": "Q6_K",
+    "afq2": "INT2_64",
+    "afq3": "INT3_64",
+    "afq4": "INT4_64",
+    "afq8": "INT8_64",
+    "fp8": "FP8_128",
+    "mxfp4": "MXFP4",
+}
+#: Further values of `--isq` in mistralrs: the format with the same bits and no larger error.
+_ALIASES = {
+    "hqq4": "INT4_64",
+    "hqq8": "INT8_64",
+    "afq6": "Q6_K",
+    "q8_1": "Q8_0",
+    "q8k": "Q8_0",
+    "f8q8": "Q8_0",
 }
 #: Every value of `--isq`.
-ISQ_NAMES = (*_BY_NAME, *_BY_BITS)
-#: Formats that weights can be quantized to.
-ENCODABLE = frozenset(_BY_NAME.values())
-#: Values of `--isq` in mistralrs that are not supported here.
-_NOT_SUPPORTED = ("hqq4", "hqq8", "fp8")
+ISQ_NAMES = (*_BY_NAME, *_ALIASES, *_BY_BITS)
+#: Formats of files in which weights stay that an adapter changes; others become floats.
+ENCODABLE = frozenset(name for name in _BY_NAME.values() if name.startswith("Q"))
 
 #: Formats of embedding and head: Q6_K for 2 to 4 bits, Q8_0 for 5 bits and more.
 _EMBEDDING_FORMATS = {
+    **dict.fromkeys(("INT2_64", "INT3_64", "INT4_64", "MXFP4"), "Q6_K"),
+    **dict.fromkeys(("INT8_64", "FP8_128"), "Q8_0"),
     "Q2_K": "Q6_K",
     "Q3_K": "Q6_K",
     "Q4_0": "Q6_K",
@@ -42,8 +57,13 @@ _EMBEDDING_FORMATS = {
     "Q8_0": "Q8_0",
 }
 
-#: For rows that are not a multiple of 256: formats with blocks of 32 and no larger error.
+#: For rows that a block does not divide: formats with blocks of 32 and no larger error.
 _SMALLER_BLOCKS = {
+    "INT2_64": "INT2_32",
+    "INT3_64": "INT3_32",
+    "INT4_64": "INT4_32",
+    "INT8_64": "INT8_32",
+    "FP8_128": "FP8_32",
     "Q2_K": "Q4_0",
     "Q3_K": "Q4_0",
     "Q4_K": "Q5_0",
@@ -55,14 +75,10 @@ _SMALLER_BLOCKS = {
 def parse_isq(text: str) -> Format:
     """The format for a value of `--isq`: a format name in any case, or a number of bits.
 
-    Raises Unsupported for formats of mistralrs that are not supported here, UsageError for others.
+    Raises UsageError for others.
     """
     name = text.strip().lower()
-    if name in _NOT_SUPPORTED:
-        raise Unsupported(
-            f"--isq {text} is not available", hint=f"choose one of {', '.join(_BY_NAME)}"
-        )
-    if (format_name := _BY_BITS.get(name) or _BY_NAME.get(name)) is None:
+    if (format_name := {**_BY_BITS, **_ALIASES, **_BY_NAME}.get(name)) is None:
         choices = ", ".join(ISQ_NAMES)
         raise UsageError(f"--isq {text} is not a known format", hint=f"choose one of {choices}")
     return FORMATS[format_name]

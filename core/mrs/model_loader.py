@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from mrs.distributed.tensor_shares import RankPlan
     from mrs.engine.engine_builder import DraftConfig
     from mrs.engine.loop import EngineLoop
-    from mrs.engine.profile.run import ProfileResult
     from mrs.loaded_model import LoadedModel
     from mrs.media.image_loader import ImageLoader
     from mrs.model.decoder import Decoder
@@ -59,6 +57,10 @@ class ModelLoader:
     def __init__(self, request: RunRequest) -> None:
         self.request = request
         self._folder_bytes = folder_bytes(request)  # raises early for a bad folder
+        if request.importance_file is not None:
+            from mrs.column_importance import check_importance
+
+            check_importance(request)
 
     @cached_property
     def planner(self) -> Planner:
@@ -88,7 +90,12 @@ class ModelLoader:
     @cached_property
     def plan(self) -> Plan:
         """What `load` will do. A model that does not fit has a plan as well."""
-        return self._planned(self.planner)
+        plan = self._planned(self.planner)
+        if self.request.calibration_file is None:
+            return plan
+        from mrs.column_importance import with_calibration
+
+        return with_calibration(plan, self)
 
     @cached_property
     def rank_plans(self) -> Sequence[RankPlan]:
@@ -143,7 +150,7 @@ class ModelLoader:
             )
         self._plan_again_if_memory_shrank()
         folder = self._prefix_folder()
-        decoder = self._load_decoder(report)[0]
+        decoder = self.load_decoder(report)[0]
         draft = self._load_draft(report)
         engine = _engine(request, self.plan, decoder, folder, draft)
         return LoadedModel(request, self.plan, text, engine, image_loader, suggested)
@@ -168,13 +175,15 @@ class ModelLoader:
         with suppress(MrsError):  # a plan does not need a tokenizer, but its memory counts
             text = self._text_processor()
         import mrs.engine.reply  # noqa: F401
-        from mrs.engine.profile.run import measure
+        from mrs.engine.profile.learn import learn_speed_of
+        from mrs.engine.profile.run import measure, profile_run
 
         program_bytes = resident_bytes()
         forget_peak()
-        decoder, weights = self._load_decoder(report)
-        profile = self._profile(decoder)
-        plan = self.plan
+        decoder, weights = self.load_decoder(report)
+        plan, vision = self.plan, self.plan.vision
+        images, edge = (vision.images, vision.image_edge) if vision else (0, 0)
+        profile = profile_run(decoder, plan.workload.cache, images=images, edge=edge)
         free_before = {device.torch_device: device.available_bytes for device in plan.devices}
         result = reconcile(
             plan,
@@ -186,20 +195,8 @@ class ModelLoader:
         )
         del text
         remember(result.corrections)
-        _learn_speed_of(profile, plan)
+        learn_speed_of(profile, plan)
         return result
-
-    def _profile(self, decoder: Decoder) -> ProfileResult:
-        """Run the decoder with the planned context, chunks and images."""
-        from mrs.engine.profile.run import profile_run
-
-        load, vision = self.plan.workload, self.plan.vision
-        return profile_run(
-            decoder,
-            load.cache,
-            images=vision.images if vision else 0,
-            edge=vision.image_edge if vision else 0,
-        )
 
     def _image_loader(self) -> ImageLoader | None:
         """The reader of a conversation's images; None without vision support."""
@@ -262,7 +259,7 @@ class ModelLoader:
         from mrs.engine.engine_builder import DraftConfig
 
         self.draft.settle(self.draft.request, self.plan.draft)
-        decoder = self.draft._load_decoder(report)[0]
+        decoder = self.draft.load_decoder(report)[0]
         draft, plan = self.plan.draft, self.plan
         return DraftConfig(
             decoder,
@@ -301,11 +298,15 @@ class ModelLoader:
             image_token_id=vision.image_token_id if vision else None,
         )
 
-    def _load_decoder(self, report: OnProgress) -> tuple[Decoder, ModelWeights]:
+    def load_decoder(
+        self, report: OnProgress, wrap: Callable[[ModelWeights], ModelWeights] = lambda each: each
+    ) -> tuple[Decoder, ModelWeights]:
+        """The decoder on its devices, and its weights as `wrap` returns them. Raises MrsError."""
         # Number the GPUs as NVIDIA's management library does, which the plan uses.
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         import torch
 
+        from mrs.column_importance import column_importance
         from mrs.load.load import load_to_run
         from mrs.load.progress import weights_progress
         from mrs.load.tensor_reader import TORCH_DTYPES
@@ -313,13 +314,15 @@ class ModelLoader:
 
         plan, planner = self.plan, self.planner
         torch_devices = [torch.device(device.torch_device) for device in plan.devices]
-        weights = load_to_run(
+        loaded = load_to_run(
             planner.checkpoint,
             planner.description.parameters,
             plan.storage,
             {name: torch_devices[index] for name, index in plan.parameter_devices.items()},
             weights_progress(plan, report),
+            column_importance(self, report),
         )
+        weights = wrap(loaded)
         decoder = Decoder(
             planner.description.spec,
             weights,
@@ -347,18 +350,8 @@ class ModelLoader:
         from mrs.cache.prefix.signing_key import prefix_key
         from mrs.load.identity import model_identity
 
-        identity = model_identity(self.planner.checkpoint, self.plan)
+        identity = model_identity(self.planner.checkpoint, self.plan, self.request)
         return DiskPrefixCache(folder, identity, limit_bytes, key=prefix_key())
-
-
-def _learn_speed_of(profile: ProfileResult, plan: Plan) -> None:
-    from mrs.plan.learn_speed import learn_speed
-    from mrs.plan.speed.learnt import Pace
-
-    pace = Pace()
-    pace.add_step(1 / profile.decode_tokens_per_s if profile.decode_tokens_per_s else math.inf)
-    pace.add_prompt(profile.prompt_tokens, profile.prompt_tokens / profile.prompt_tokens_per_s)
-    learn_speed(plan, pace)
 
 
 def _engine(

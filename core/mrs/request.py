@@ -236,6 +236,9 @@ class RunRequest:
     """All settings of planning and loading a model.
 
     layer_map, isq         as the user wrote them, so that errors can quote them
+    imatrix                importance matrix: how much the error of each column counts for `isq`
+    calibration_file       text by which that is measured instead
+    moqe                   `isq` quantizes only the experts of mixtures of experts
     topology               quantization and devices of single layers, and of experts
     max_seq_len            planned length of a sequence, a hint and not a limit; by default
                            `DEFAULT_SEQ_TOKENS`, or the model's context if that is shorter
@@ -263,6 +266,9 @@ class RunRequest:
     arch: str | None = None
     dtype: Dtype = "auto"
     isq: str | None = None
+    imatrix: str | None = None
+    calibration_file: str | None = None
+    moqe: bool = False
     layer_map: str | None = None
     topology: Topology | None = None
     cpu: bool = False
@@ -292,3 +298,8 @@ class RunRequest:
     max_models: int = 1
     adapters: tuple[AdapterRequest, ...] = ()
     cluster: ClusterRequest | None = None
+
+    @property
+    def importance_file(self) -> str | None:
+        """The file by which the quantization weighs columns."""
+        return self.imatrix or self.calibration_file

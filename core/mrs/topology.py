@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,12 @@ class Topology:
 
     def to_json(self) -> list[dict[str, Any]]:
         return [{"selector": rule.selector, "isq": rule.isq} for rule in self.rules]
+
+
+def experts_alone(isq: str, where: Topology | None) -> Topology:
+    """The rules of a topology, if there is one, and before them one that quantizes all experts."""
+    rule = Rule("/" + re.escape(_EXPERTS) + "/", isq=isq)
+    return replace(where or Topology(), rules=(rule, *(where.rules if where else ())))
 
 
 def experts_on_cpu(layers: int | None) -> Rule:

@@ -287,3 +287,10 @@ def test_end_tokens_can_be_ignored(runner: Runner) -> None:
 def test_pools_that_cannot_be(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         Runner(Which.Plain("demo"), cpu=True, **settings)
+
+
+@pytest.mark.parametrize("field", ["imatrix", "calibration_file"])
+def test_a_file_that_weighs_columns_must_exist(field: str) -> None:
+    which = Which.Plain("demo", **{field: "no-such-file"})
+    with pytest.raises(MrsError, match="cannot read no-such-file"):
+        Runner(which, in_situ_quant="q4k", cpu=True)

@@ -29,6 +29,7 @@ SAME: list[tuple[str, dict[str, Any]]] = [
     ("-n 0:2 plain -m demo", {"layer_map": "0:2"}),
     ("--num-device-layers 2 plain -m demo", {"layer_map": "2"}),
     ("--isq q4k plain -m demo", {"isq": "q4k"}),
+    ("--isq afq4 plain -m demo", {"isq": "afq4"}),
     ("--cpu plain -m demo", {"cpu": True}),
     ("--max-seqs 3 plain -m demo", {"max_seqs": 3}),
     ("--no-kv-cache plain -m demo", {"kv_cache": False}),
@@ -51,7 +52,12 @@ SAME: list[tuple[str, dict[str, Any]]] = [
     ("lora -m demo -a x;y", {"adapters": (AdapterRequest("x"), AdapterRequest("y"))}),
     ("lora -m demo --adapter-model-id x", {"adapters": (AdapterRequest("x"),)}),
     ("lora -m demo -a x --arch llama", {"adapters": (AdapterRequest("x"),), "arch": "llama"}),
+    ("--isq 4 plain -m demo --imatrix x", {"isq": "4", "imatrix": "x"}),
+    ("--isq 4 plain -m demo --calibration-file x", {"isq": "4", "calibration_file": "x"}),
+    ("--isq 4 plain -m demo -o moqe", {"isq": "4", "moqe": True}),
+    ("--isq 4 plain -m demo --organization default", {"isq": "4"}),
     # the newer program
+    ("run -m demo --isq-organization moqe", {"moqe": True}),
     ("-m demo", {}),
     (
         "-m demo --lora a=x --lora b=y/z",

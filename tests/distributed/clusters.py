@@ -122,7 +122,7 @@ def shared_decoder(request: RunRequest) -> Iterator[tuple[Decoder, SharedCluster
 
 
 def single_decoder(request: RunRequest) -> Decoder:
-    decoder, _ = ModelLoader(request)._load_decoder(lambda progress: None)
+    decoder, _ = ModelLoader(request).load_decoder(lambda progress: None)
     return decoder
 
 

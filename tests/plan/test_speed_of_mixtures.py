@@ -58,7 +58,7 @@ def test_a_small_mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config
     request = RunRequest(ModelSource(str(folder), "safetensors"), max_seq_len=512, cpu=True)
     loader = ModelLoader(request)
     made = loader.plan
-    decoder = loader._load_decoder(lambda progress: None)[0]
+    decoder = loader.load_decoder(lambda progress: None)[0]
     engine = make_engine(decoder, planned_tokens=512, context_tokens=512)
     prompt_s, step_s = zip(*(times(engine, first) for first in range(4)), strict=True)
     hold(made, 128 / min(prompt_s), 1 / min(step_s))

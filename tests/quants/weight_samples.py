@@ -20,3 +20,11 @@ def sample_weights(kind: str, rows: int = 64, columns: int = 2048, seed: int = 2
 
 def root_mean_square(values: np.ndarray) -> float:
     return float(np.sqrt(np.mean(np.square(values.astype(np.float64)))))
+
+
+def column_importance(columns: int, seed: int = 7) -> np.ndarray:
+    """Mean squares of activations as models have them: log-normal, with massive outliers."""
+    rng = np.random.default_rng(seed)
+    values = np.exp(1.5 * rng.standard_normal(columns))
+    values[rng.choice(columns, columns // 64, replace=False)] *= 50
+    return (values / values.mean()).astype(np.float32)

@@ -214,6 +214,12 @@ def mlx(bits: int, size: int, dtype: torch.dtype) -> Any:
     return pack
 
 
+def mlx_mxfp4(rng: Generator, rows: int, columns: int) -> Packed:
+    tensors, values = mxfp4(rng, rows, columns)
+    words = tensor(tensors[".weight_packed"].numpy().view("<u4"))
+    return {".weight": words, ".scales": tensors[".weight_scale"]}, values
+
+
 def nvfp4(rng: Generator, rows: int, columns: int) -> Packed:
     codes = rng.integers(0, 16, (rows, columns))
     scales = torch.from_numpy(rng.uniform(1, 2, (rows, columns // 16))).to(torch.float8_e4m3fn)

@@ -12,6 +12,7 @@ from packers import (
     gptq,
     hqq,
     mlx,
+    mlx_mxfp4,
     mxfp4,
     nvfp4,
     packed_ints,
@@ -125,5 +126,6 @@ SCHEMES = (
     _mlx(6, 64, torch.bfloat16),
     _mlx(3, 128, torch.float16),
     _mlx(2, 64, torch.float32),
+    Scheme("mlx-mxfp4", {"group_size": 32, "bits": 4, "mode": "mxfp4"}, mlx_mxfp4, "MXFP4"),
 )  # fmt: skip
 BY_ID = {scheme.id: scheme for scheme in SCHEMES}

@@ -192,6 +192,9 @@ def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
         "reasoning_effort": flags.reasoning_effort,
         "dtype": planning.dtype,
         "topology": _topology(planning),
+        "moqe": _moqe(planning.organization),
+        "imatrix": planning.imatrix,
+        "calibration_file": planning.calibration_file,
         "adapters": tuple(map(_chosen_adapter, planning.lora or ())),
         "max_seq_len": planning.max_seq_len,
         "max_batch_size": planning.max_batch_size,
@@ -293,6 +296,17 @@ def _topology(planning: PlanningFlags) -> Topology | None:
         rule = experts_on_cpu(None if planning.cpu_moe else planning.n_cpu_moe)
         found = Topology((*found.rules, rule), found.where)
     return found if found.rules else None
+
+
+def _moqe(organization: str | None) -> bool | None:
+    if organization is None or organization.lower() == "default":
+        return None
+    if organization.lower() == "moqe":
+        return True
+    raise Unsupported(
+        f"-o {organization} is not supported",
+        hint="give default or moqe; as --order of adapters, leave it out",
+    )
 
 
 def _level(isq: str | None) -> str | None:

@@ -12,7 +12,6 @@ _SEARCH = "let the client search, and put what it found into the messages"
 _TOML = "give its settings as flags: mrs -m ID --isq q4k"
 _UQFF = "use --isq, or a GGUF file"
 _DRAFT = "leave it out: the reply is the same"
-_TOPOLOGY = "leave it out, or give each layer its --topology"
 _MEDIA = "use a text or a vision model"
 
 #: Flags, and what to do instead.
@@ -34,9 +33,6 @@ FLAGS = {
     "--gqa": _GGML,
     **dict.fromkeys(("--mtp", "--mtp-model", "--mtp-n-predict"), _DRAFT),
     **dict.fromkeys(("-w", "--write-uqff", "--from-uqff"), _UQFF),
-    **dict.fromkeys(("--organization", "--isq-organization"), _TOPOLOGY),
-    "-o": f"as --organization: {_TOPOLOGY}; as --order: {_ORDER}",
-    **dict.fromkeys(("--imatrix", "--calibration-file"), "use a GGUF file that was made with it"),
     "--truncate-sequence": "the Python API has truncate_sequence=True",
     "--profile": "mrs tune finds the best quality that fits; --strategy fastest is for speed",
     "--emit-config": "mrs tune --json > plan.json, and then mrs --plan plan.json",

@@ -137,6 +137,8 @@ class Runner:
                 arch=None if arch is None else arch.value,
                 dtype=dtype_of(which),
                 isq=None if in_situ_quant is None else _bits(str(in_situ_quant)),
+                imatrix=path_text(getattr(which, "imatrix", None)),
+                calibration_file=path_text(getattr(which, "calibration_file", None)),
                 layer_map=_layer_map(num_device_layers if device_map is None else device_map),
                 cpu=cpu,
                 seed=seed,

@@ -43,8 +43,8 @@ class Which:
         write_uqff: None = None
         from_uqff: None = None
         dtype: AnyDtype = "auto"
-        imatrix: None = None
-        calibration_file: None = None
+        imatrix: str | None = None
+        calibration_file: str | None = None
         hf_cache_path: str | None = None
         matformer_config_path: None = None
         matformer_slice_name: None = None
@@ -69,8 +69,8 @@ class Which:
         from_uqff: None = None
         dtype: AnyDtype = "auto"
         max_edge: int | None = None
-        calibration_file: None = None
-        imatrix: None = None
+        calibration_file: str | None = None
+        imatrix: str | None = None
         hf_cache_path: str | None = None
         matformer_config_path: None = None
         matformer_slice_name: None = None
@@ -120,8 +120,8 @@ class Which:
         from_uqff: None = None
         dtype: AnyDtype = "auto"
         hf_cache_path: str | None = None
-        imatrix: None = None
-        calibration_file: None = None
+        imatrix: str | None = None
+        calibration_file: str | None = None
 
         def __post_init__(self) -> None:
             check_fields(self, {"arch": _one_or_none(EmbeddingArchitecture), "dtype": _DTYPES})
@@ -146,8 +146,8 @@ class Which:
         mmproj_filename: str | None = None
         organization: None = None
         write_uqff: None = None
-        imatrix: None = None
-        calibration_file: None = None
+        imatrix: str | None = None
+        calibration_file: str | None = None
         max_edge: int | None = None
         adapters: Sequence[LoraAdapter] | None = None
         max_adapters: int = 16

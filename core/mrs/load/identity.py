@@ -8,7 +8,9 @@ from collections.abc import Iterator
 
 from mrs.kernels.cpu.library import path_name
 from mrs.plan.plan import Plan
+from mrs.request import RunRequest
 from mrs.source.checkpoint import Checkpoint
+from mrs.source.reader import LocalFile, expanded
 from mrs.source.weights import Weights
 
 #: How many bytes of how many tensors are hashed: fine-tuned models differ in nothing but weights.
@@ -16,15 +18,19 @@ SAMPLE_BYTES = 4096
 SAMPLED_TENSORS = 2048
 
 
-def model_identity(checkpoint: Checkpoint, plan: Plan) -> str:
+def model_identity(checkpoint: Checkpoint, plan: Plan, request: RunRequest | None = None) -> str:
     """A hash of the model's config, its weights, their storage, and the CPU path and devices.
 
-    The weights must be on this machine; a sample from the middle of each tensor is hashed. Raises
-    NotReadable.
+    The weights must be on this machine; a sample from the middle of each tensor is hashed. So is
+    the file by which the request weighs columns. Raises NotReadable.
     """
     digest = hashlib.sha256()
     for line in _facts(checkpoint, plan):
         digest.update(line.encode() + b"\n")
+    path = request and request.importance_file
+    if path:
+        file = LocalFile(expanded(path))
+        digest.update(file.read(0, file.size_bytes))
     with Weights(checkpoint) as weights:
         tensors = [checkpoint.tensors[name] for name in sorted(checkpoint.tensors)]
         for info in tensors[:: -(-len(tensors) // SAMPLED_TENSORS) or 1]:

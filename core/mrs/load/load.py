@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from mrs.architecture.binding import Parameter
+from mrs.formats import Format
 from mrs.kernels.cpu.heap import freed_memory_returned, keep_freed_memory, use_one_heap
 from mrs.load.merge_adapters import MergedRows
 from mrs.load.targets import TARGETS, DenseTarget, Target, cpu_arena
 from mrs.load.tensor_reader import TensorReader
 from mrs.model.linear import Matrix, PermutedMatrix
 from mrs.model.model_weights import ModelWeights
+from mrs.quants.codec import WEIGHTED, requantize
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.weights import Weights
 from mrs.storage import Storage
@@ -32,11 +34,12 @@ def load_weights(
     storage: Mapping[str, Storage],
     devices: Mapping[str, torch.device],
     on_bytes: OnBytes,
+    importance: Mapping[str, Tensor] | None = None,
 ) -> ModelWeights:
     """Every parameter on its device, in the form of its `storage`.
 
-    `storage` and `devices` are keyed by parameter name. In addition to the weights, memory holds
-    one chunk of one tensor at a time, and nothing of it afterwards.
+    `storage`, `devices` and the `importance` of columns are keyed by parameter name. In addition to
+    the weights, memory holds one chunk of one tensor at a time, and nothing of it afterwards.
     """
     arena = cpu_arena(storage, devices)
     matrices: dict[str, Matrix] = {}
@@ -45,14 +48,18 @@ def load_weights(
         reader = TensorReader(files)
         for parameter in parameters:
             name, stored_as = parameter.name, storage[parameter.name]
+            weigher = _Weigher(stored_as.format, (importance or {}).get(name))
+            order = None
+            if stored_as.is_permuted:
+                order = reader.group_order(parameter.pieces, parameter.columns)
+                weigher.sort(order)
             target = TARGETS[stored_as.form](parameter, stored_as, devices[name], arena)
-            _fill(target, parameter, reader, permutes=stored_as.is_permuted)
+            _fill(target, parameter, reader, weigher, permutes=order is not None)
             if isinstance(target, DenseTarget) and parameter.role in ("vector", "dense"):
                 vectors[name] = target.tensor
             else:
                 matrix = target.matrix()
-                if stored_as.is_permuted:
-                    order = reader.group_order(parameter.pieces, parameter.columns)
+                if order is not None:
                     matrix = PermutedMatrix(matrix, order)
                 matrices[name] = matrix
             on_bytes(name, stored_as.size_bytes)
@@ -65,16 +72,43 @@ def load_to_run(
     storage: Mapping[str, Storage],
     devices: Mapping[str, torch.device],
     on_bytes: OnBytes,
+    importance: Mapping[str, Tensor] | None = None,
 ) -> ModelWeights:
     """`load_weights` in a process that then computes: its heap keeps what prompts free."""
     use_one_heap()
-    weights = load_weights(checkpoint, parameters, storage, devices, on_bytes)
+    weights = load_weights(checkpoint, parameters, storage, devices, on_bytes, importance)
     keep_freed_memory()
     return weights
 
 
-def _fill(target: Target, parameter: Parameter, reader: TensorReader, *, permutes: bool) -> None:
+class _Weigher:
+    """Quantizes rows by the importance of their columns (C,), if that is known."""
+
+    def __init__(self, wanted: Format, importance: Tensor | None) -> None:
+        self._wanted = wanted
+        self._importance = importance if wanted.name in WEIGHTED else None
+
+    def sort(self, order: Tensor) -> None:
+        """Use the importance of columns in this order."""
+        if self._importance is not None:
+            self._importance = self._importance[order].contiguous()
+
+    def quantized(self, rows: Tensor, stored: Format) -> tuple[Tensor, Format]:
+        """Rows of the format `stored`, or of the wanted one."""
+        if self._importance is None or stored == self._wanted:
+            return rows, stored
+        return requantize(rows, stored, self._wanted, self._importance), self._wanted
+
+
+def _fill(
+    target: Target,
+    parameter: Parameter,
+    reader: TensorReader,
+    weigher: _Weigher,
+    *,
+    permutes: bool,
+) -> None:
     merged = MergedRows(parameter, reader)
     for piece in parameter.pieces:
         for rows, stored in reader.chunks(piece, parameter.columns, permutes=permutes):
-            target.add(*merged.add(rows, stored), piece.transform)
+            target.add(*weigher.quantized(*merged.add(rows, stored)), piece.transform)

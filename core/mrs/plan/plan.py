@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mrs.architecture.binding import Parameter
 from mrs.devices.device import Device
-from mrs.errors import DoesNotFit
+from mrs.errors import DoesNotFit, UsageError
 from mrs.formats import FORMATS, Format
 from mrs.isq import parse_isq
 from mrs.plan.memory.breakdown import Correction, MemoryBreakdown, memory_breakdowns
@@ -29,7 +29,7 @@ from mrs.plan.warnings import plan_warnings
 from mrs.request import DEFAULT_SEQ_TOKENS, PREFILL_CHUNK_TOKENS, RunRequest, Strategy
 from mrs.source.address import model_name
 from mrs.storage import Storage
-from mrs.topology import Topology, is_expert
+from mrs.topology import Topology, experts_alone, is_expert
 from mrs.units import human_bytes
 
 if TYPE_CHECKING:
@@ -251,6 +251,12 @@ def make_plan(
     spec = files.spec
     dense = files.dense_format(request.dtype)
     level = None if request.isq is None else parse_isq(request.isq)
+    topology = request.topology
+    if request.moqe and request.isq is not None:
+        if not any(is_expert(parameter.name) for parameter in files.parameters):
+            hint = "leave it out: --isq alone quantizes all matrices"
+            raise UsageError("-o moqe needs a model with experts", hint=hint)
+        level, topology = None, experts_alone(request.isq, topology)
     wanted_tokens = request.max_seq_len or DEFAULT_SEQ_TOKENS
     context_tokens = min(wanted_tokens, spec.context_tokens)
     paged = request.paged
@@ -271,7 +277,7 @@ def make_plan(
         cpu_packs=cpu_packs,
         cache=cache_format,
         images=images,
-        topology=request.topology,
+        topology=topology,
     )
     used_corrections = corrections or {}
     free_devices, added = devices, None
@@ -317,6 +323,6 @@ def make_plan(
         vision=vision,
         draft=draft,
         expert_devices=placement.experts,
-        topology=request.topology and request.topology.of_isq,
+        topology=topology and topology.of_isq,
         corrected=any(device.label in used_corrections for device in devices),
     )

@@ -13,7 +13,17 @@ import torch
 from mrs.errors import Unsupported
 from mrs.formats import Format
 from mrs.kernels.cpu.encode import native_encoder
-from mrs.quants import fp4, grouped, iq, k_encode, k_quants, legacy, ternary, unquantized
+from mrs.quants import (
+    fp4,
+    group_encode,
+    grouped,
+    iq,
+    k_encode,
+    k_quants,
+    legacy,
+    ternary,
+    unquantized,
+)
 from mrs.sizes.quantization import coded_weights
 
 _BlockConversion = Callable[[torch.Tensor], torch.Tensor]
@@ -29,15 +39,22 @@ DECODERS: dict[str, _BlockConversion] = {
     **grouped.DECODERS,
 }
 
-#: From float32 (N, block_elements) to blocks (N, block_bytes).
-ENCODERS: dict[str, _BlockConversion] = {**legacy.ENCODERS, **k_encode.ENCODERS}
+#: From float32 (N, block_elements), for most formats with the importance of their columns as a
+#: second argument, to blocks (N, block_bytes).
+ENCODERS: dict[str, Callable[..., torch.Tensor]] = {
+    **legacy.ENCODERS,
+    **k_encode.ENCODERS,
+    **group_encode.ENCODERS,
+}
+#: Formats whose encoder weighs errors by the importance of columns.
+WEIGHTED = frozenset(ENCODERS) - {"Q8_0", "FP8_32", "FP8_64", "FP8_128"}
 
 
 def _convert(
     source: torch.Tensor, target: torch.Tensor, elements: int, convert: _ConvertInto
 ) -> None:
     """Call `convert(source, target)` chunk by chunk; each row has `elements` values."""
-    rows = coded_weights(on_cpu=source.device.type == "cpu") // elements
+    rows = max(coded_weights(on_cpu=source.device.type == "cpu") // elements, 1)
     chunks = list(zip(torch.split(source, rows), torch.split(target, rows), strict=True))
     threads = torch.get_num_threads() if source.device.type == "cpu" else 1
     if threads == 1 or len(chunks) == 1:
@@ -68,12 +85,25 @@ def _decoder(format: Format) -> _BlockConversion:
     return decoder
 
 
-def _encoder(format: Format, device: torch.device) -> _ConvertInto:
-    """A function from values (N, block_elements) of any float type to blocks (N, block_bytes)."""
+def _encoder(
+    format: Format, device: torch.device, importance: torch.Tensor | None = None
+) -> _ConvertInto:
+    """A function from values (N, block_elements) of any float type to blocks (N, block_bytes).
+
+    With the `importance` of columns (C,), from rows (N, C) to rows of blocks.
+    """
     if (encoder := ENCODERS.get(format.name)) is None:
         raise Unsupported(f"cannot quantize to {format.name}")
-    native = native_encoder(format.name) if device.type == "cpu" else None
-    return native or (lambda values, blocks: blocks.copy_(encoder(values.float())))
+    native = native_encoder(format.name, importance) if device.type == "cpu" else None
+    if native is not None or importance is None:
+        return native or (lambda values, blocks: blocks.copy_(encoder(values.float())))
+    columns = importance.to(device).view(-1, format.block_elements)
+
+    def encode_rows(values: torch.Tensor, blocks: torch.Tensor) -> None:
+        flat = values.float().reshape(-1, format.block_elements)
+        blocks.copy_(encoder(flat, columns.repeat(len(values), 1)).view_as(blocks))
+
+    return encode_rows
 
 
 def decode(
@@ -104,45 +134,59 @@ def _decoded_shape(blocks: torch.Tensor, format: Format) -> tuple[int, ...]:
     return (*outer, row_bytes // format.block_bytes * format.block_elements)
 
 
-def encode(weights: torch.Tensor, format: Format) -> torch.Tensor:
+def encode(
+    weights: torch.Tensor, format: Format, importance: torch.Tensor | None = None
+) -> torch.Tensor:
     """Quantize rows of weights on their device.
 
-    `weights`: float (..., row_elements) -> uint8 (..., row_bytes).
+    `weights`: float (..., row_elements) -> uint8 (..., row_bytes). If the `importance` of columns
+    (row_elements,) is given, float32 and above 0, the formats in `WEIGHTED` lower the squared
+    error that it weighs.
     Raises Unsupported for a format without an encoder, ValueError if rows are not whole blocks.
     """
     if format.name in ("F32", "F16", "BF16"):
         return weights.to(unquantized.DTYPES[format.name]).contiguous().view(torch.uint8)
-    encoder = _encoder(format, weights.device)
+    importance = importance if format.name in WEIGHTED else None
+    encoder = _encoder(format, weights.device, importance)
     *outer, row_elements = weights.shape
     row_bytes = format.size_bytes((row_elements,))
     encoded = torch.empty(*outer, row_bytes, dtype=torch.uint8, device=weights.device)
+    elements = format.block_elements if importance is None else row_elements
     _convert(
-        weights.reshape(-1, format.block_elements),
-        encoded.view(-1, format.block_bytes),
-        format.block_elements,
+        weights.reshape(-1, elements),
+        encoded.view(-1, format.size_bytes((elements,))),
+        elements,
         encoder,
     )
     return encoded
 
 
-def requantize(blocks: torch.Tensor, stored: Format, wanted: Format) -> torch.Tensor:
+def requantize(
+    blocks: torch.Tensor,
+    stored: Format,
+    wanted: Format,
+    importance: torch.Tensor | None = None,
+) -> torch.Tensor:
     """Convert rows from the format `stored` to the format `wanted`, chunk by chunk.
 
     `blocks`: uint8 (..., row_bytes) -> uint8 (..., row_bytes of `wanted`). Raises what `decode`
     and `encode` raise.
     """
     if not stored.is_quantized:
-        return encode(_decoder(stored)(blocks), wanted)
-    decoder, encoder = _decoder(stored), _encoder(wanted, blocks.device)
+        return encode(_decoder(stored)(blocks), wanted, importance)
+    importance = importance if wanted.name in WEIGHTED else None
+    decoder, encoder = _decoder(stored), _encoder(wanted, blocks.device, importance)
     *outer, row_elements = _decoded_shape(blocks, stored)
     row_bytes = wanted.size_bytes((row_elements,))
     encoded = torch.empty(*outer, row_bytes, dtype=torch.uint8, device=blocks.device)
     # Block sizes are powers of two, so a larger block is a whole number of smaller ones.
     elements = max(stored.block_elements, wanted.block_elements)
+    elements = elements if importance is None else row_elements
+    at_once = wanted.block_elements if importance is None else row_elements
 
     def convert(source: torch.Tensor, target: torch.Tensor) -> None:
-        values = decoder(source.reshape(-1, stored.block_bytes))
-        encoder(values.view(-1, wanted.block_elements), target.view(-1, wanted.block_bytes))
+        values = decoder(source.reshape(-1, stored.block_bytes)).view(-1, at_once)
+        encoder(values, target.view(len(values), -1))
 
     _convert(
         blocks.reshape(-1, stored.size_bytes((elements,))),

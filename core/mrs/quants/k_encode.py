@@ -7,13 +7,13 @@ import torch
 from mrs.quants.bits import bytes_of, pack_planes
 from mrs.quants.k_search import Fit, Symmetric, WithMinimum, search_symmetric, search_with_minimum
 
-_Q2_K = WithMinimum(
+Q2_K = WithMinimum(
     sub_block=16,
     levels=3,
     scale_levels=15,
     trials=((0.3, 0.3), (0, 0.45), (0.3, 0), (-0.6, 0.45), (0, 0.15), (0.45, -0.15)),
 )
-_Q4_K = WithMinimum(
+Q4_K = WithMinimum(
     sub_block=32,
     levels=15,
     scale_levels=63,
@@ -22,7 +22,7 @@ _Q4_K = WithMinimum(
         *((0.25, 0.5), (0.25, 0), (0, 0.25), (0, -1)),
     ),
 )
-_Q5_K = WithMinimum(
+Q5_K = WithMinimum(
     sub_block=32,
     levels=31,
     scale_levels=63,
@@ -49,37 +49,37 @@ def _pack_scales_and_minima(scales: torch.Tensor, minima: torch.Tensor) -> torch
     return torch.cat((*packed, (scales[:, 4:] & 15) | (minima[:, 4:] << 4)), 1)
 
 
-def encode_q2_k(weights: torch.Tensor) -> torch.Tensor:
-    fit = search_with_minimum(weights, _Q2_K)
+def encode_q2_k(weights: torch.Tensor, columns: torch.Tensor | None = None) -> torch.Tensor:
+    fit = search_with_minimum(weights, Q2_K, columns)
     d, dmin, scales, minima = _minima(fit)
     return torch.cat((scales | (minima << 4), pack_planes(fit.q, 32, 2), d, dmin), 1)
 
 
-def encode_q3_k(weights: torch.Tensor) -> torch.Tensor:
-    fit = search_symmetric(weights, _Q3_K)
+def encode_q3_k(weights: torch.Tensor, columns: torch.Tensor | None = None) -> torch.Tensor:
+    fit = search_symmetric(weights, _Q3_K, columns)
     scales = (fit.scales + 32).to(torch.uint8)
     codes = (pack_planes(fit.q >> 2, 32, 1), pack_planes(fit.q & 3, 32, 2))
     packed = (pack_planes(scales & 15, 8, 4), pack_planes(scales >> 4, 4, 2))
     return torch.cat((*codes, *packed, bytes_of(fit.d)), 1)
 
 
-def encode_q4_k(weights: torch.Tensor) -> torch.Tensor:
-    fit = search_with_minimum(weights, _Q4_K)
+def encode_q4_k(weights: torch.Tensor, columns: torch.Tensor | None = None) -> torch.Tensor:
+    fit = search_with_minimum(weights, Q4_K, columns)
     d, dmin, *scales_and_minima = _minima(fit)
     return torch.cat(
         (d, dmin, _pack_scales_and_minima(*scales_and_minima), pack_planes(fit.q, 32, 4)), 1
     )
 
 
-def encode_q5_k(weights: torch.Tensor) -> torch.Tensor:
-    fit = search_with_minimum(weights, _Q5_K)
+def encode_q5_k(weights: torch.Tensor, columns: torch.Tensor | None = None) -> torch.Tensor:
+    fit = search_with_minimum(weights, Q5_K, columns)
     d, dmin, *scales_and_minima = _minima(fit)
     codes = (pack_planes(fit.q >> 4, 32, 1), pack_planes(fit.q & 15, 32, 4))
     return torch.cat((d, dmin, _pack_scales_and_minima(*scales_and_minima), *codes), 1)
 
 
-def encode_q6_k(weights: torch.Tensor) -> torch.Tensor:
-    fit = search_symmetric(weights, _Q6_K)
+def encode_q6_k(weights: torch.Tensor, columns: torch.Tensor | None = None) -> torch.Tensor:
+    fit = search_symmetric(weights, _Q6_K, columns)
     codes = (pack_planes(fit.q & 15, 64, 4), pack_planes(fit.q >> 4, 32, 2))
     return torch.cat((*codes, bytes_of(fit.scales.to(torch.int8)), bytes_of(fit.d)), 1)
 

@@ -2,12 +2,16 @@
 
 A super-block of 256 weights is cut into sub-blocks of 16 or 32, each approximated by
 `scale * q` (symmetric) or `scale * q - minimum` with small integers q; scales and minima are
-integer multiples of the float16 values `d` and `dmin`. As in ggml's quantizer, errors are weighted
-by `rms(sub-block) + |weight|`, and every sub-block tries several ranges for its q, each followed by
-a weighted least-squares fit. ggml tries 16 to 21 ranges that differ at one end; this search tries
-a few that differ at both ends. They were picked greedily: each lowers the weighted error of
-Gaussian, heavy-tailed and outlier-ridden weights the most. A last least-squares step over the
-whole super-block corrects for the rounding of the scales.
+integer multiples of the float16 values `d` and `dmin`. Errors are weighted by the importance of
+columns if that is known, else by `rms(sub-block) + |weight|` as in ggml's quantizer. Every
+sub-block tries several ranges for its q, each followed by a weighted least-squares fit. ggml tries
+16 to 21 ranges that differ at one end; this search tries a few that differ at both ends. They were
+picked greedily: each lowers the weighted error of Gaussian, heavy-tailed and outlier-ridden weights
+the most. A last least-squares step over the whole super-block corrects for the rounding of the
+scales.
+
+The search of a sub-block alone, without super-blocks, serves the blocks of 32 if the importance of
+columns is known.
 """
 
 from __future__ import annotations
@@ -60,8 +64,10 @@ class Fit:
     dmin: torch.Tensor | None = None  # (N, 1) float16
 
 
-def _importance(x: torch.Tensor) -> torch.Tensor:
-    """The weight of each element in the error: (M, n) -> (M, n)."""
+def _importance(x: torch.Tensor, columns: torch.Tensor | None) -> torch.Tensor:
+    """The weight of each element in the error: x (…, n), that of `columns` if known -> (…, n)."""
+    if columns is not None:
+        return columns.view_as(x)
     rms = torch.linalg.vector_norm(x, dim=-1, keepdim=True) * x.shape[-1] ** -0.5
     return x.abs().add_(rms)
 
@@ -138,10 +144,12 @@ def _best_line(
     return slope.gather(0, best)[0], shift.gather(0, best)[0]
 
 
-def search_with_minimum(x: torch.Tensor, layout: WithMinimum) -> Fit:
-    """Quantize super-blocks x (N, 256), float32."""
+def search_with_minimum(
+    x: torch.Tensor, layout: WithMinimum, columns: torch.Tensor | None = None
+) -> Fit:
+    """Quantize super-blocks x (N, 256), float32; `columns` (N, 256) is the importance of each."""
     blocks = x.view(len(x), -1, layout.sub_block)  # (N, S, n)
-    importance = _importance(blocks)
+    importance = _importance(blocks, columns)
     flat = (blocks.view(-1, layout.sub_block), importance.view(-1, layout.sub_block))
     scale, minimum = (fit.view(len(x), -1) for fit in _fit_with_minimum(*flat, layout))
     top = layout.scale_levels
@@ -189,10 +197,12 @@ def _fit_symmetric(x: torch.Tensor, importance: torch.Tensor, layout: Symmetric)
     return slope.gather(0, best).T * largest / -layout.levels
 
 
-def search_symmetric(x: torch.Tensor, layout: Symmetric) -> Fit:
-    """Quantize super-blocks x (N, 256), float32."""
+def search_symmetric(
+    x: torch.Tensor, layout: Symmetric, columns: torch.Tensor | None = None
+) -> Fit:
+    """Quantize super-blocks x (N, 256), float32; `columns` (N, 256) is the importance of each."""
     blocks = x.view(len(x), -1, layout.sub_block)  # (N, S, n)
-    importance = _importance(blocks)
+    importance = _importance(blocks, columns)
     flat = (blocks.view(-1, layout.sub_block), importance.view(-1, layout.sub_block))
     scale = _fit_symmetric(*flat, layout).view(len(x), -1)
     low, high = -layout.scale_levels, layout.scale_levels - 1
@@ -212,3 +222,41 @@ def search_symmetric(x: torch.Tensor, layout: Symmetric) -> Fit:
     scales = _levels_of(_over(sum_xq, sum_qq), d, low, high)
     q = (levels() + layout.levels).to(torch.uint8).view(len(x), -1)
     return Fit(q, scales, d.half())
+
+
+def block_symmetric(
+    x: torch.Tensor, layout: Symmetric, columns: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scale (M, 1) and q (M, n) of sub-blocks x (M, n) alone; `columns` (M, n) is importance."""
+    low, high = -layout.levels, layout.levels - 1
+    scale = _storable(_fit_symmetric(x, columns, layout))
+    q = _levels_of(x, scale, low, high)
+    share = columns * q
+    scale = _storable(_over(_dot(share, x), _dot(share, q)))
+    return scale, (_levels_of(x, scale, low, high) + layout.levels).to(torch.uint8)
+
+
+def group_with_minimum(
+    x: torch.Tensor, layout: WithMinimum, columns: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Scale and minimum (M, 1), of any sign, and q (M, n) of groups x (M, n), float32."""
+    scale, minimum = _group_fit(x, layout, columns)
+    return scale, minimum, _levels_of(x - minimum, scale, 0, layout.levels)
+
+
+def block_with_minimum(
+    x: torch.Tensor, layout: WithMinimum, columns: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """As `group_with_minimum`, with scale and minimum rounded to float16 and q as uint8."""
+    scale, minimum = _group_fit(x, layout, columns)
+    scale, minimum = _storable(scale), minimum.half().float()
+    return scale, minimum, _levels_of(x - minimum, scale, 0, layout.levels).to(torch.uint8)
+
+
+def _group_fit(
+    x: torch.Tensor, layout: WithMinimum, columns: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    importance = _importance(x, columns)
+    highest = x.amax(1, keepdim=True)  # the search is for values with a minimum below 0
+    scale, minimum = _fit_with_minimum(x - highest, importance, layout)
+    return scale, highest - minimum

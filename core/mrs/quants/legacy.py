@@ -10,6 +10,11 @@ from __future__ import annotations
 import torch
 
 from mrs.quants.bits import bytes_of, fields, half, pack_planes, planes
+from mrs.quants.k_encode import Q4_K, Q5_K
+from mrs.quants.k_search import Symmetric, block_symmetric, block_with_minimum
+
+#: Ranges that are tried if the importance of columns is known.
+_TRIALS = (-0.6, -0.2, 0.2, 0.6, 1.0, 1.5, 2.0, 2.5)
 
 
 def decode_q4_0(blocks: torch.Tensor) -> torch.Tensor:
@@ -44,8 +49,16 @@ def _inverse(scale: torch.Tensor) -> torch.Tensor:
     return torch.where(scale == 0, 0.0, 1 / scale)
 
 
-def _symmetric(weights: torch.Tensor, levels: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scale (N, 1) and q (N, 32): the weight of largest magnitude becomes exactly `-levels`."""
+def _symmetric(
+    weights: torch.Tensor, levels: int, columns: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scale (N, 1) and q (N, 32).
+
+    Without the importance of `columns` (N, 32), the weight of largest magnitude becomes exactly
+    `-levels`.
+    """
+    if columns is not None:
+        return block_symmetric(weights, Symmetric(32, levels, 1, _TRIALS), columns)
     largest = weights.gather(1, weights.abs().argmax(1, keepdim=True))
     scale = largest / -levels
     # Adding 0.5 before truncating rounds ties up, as ggml does; sums are never negative.
@@ -54,9 +67,11 @@ def _symmetric(weights: torch.Tensor, levels: int) -> tuple[torch.Tensor, torch.
 
 
 def _with_minimum(
-    weights: torch.Tensor, levels: int
+    weights: torch.Tensor, levels: int, columns: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Scale (N, 1), minimum (N, 1) and q (N, 32) in 0..levels."""
+    if columns is not None:
+        return block_with_minimum(weights, Q4_K if levels == 15 else Q5_K, columns)
     minimum, maximum = weights.aminmax(dim=1, keepdim=True)
     scale = (maximum - minimum) / levels
     q = ((weights - minimum) * _inverse(scale) + 0.5).clamp_(0, levels)
@@ -73,23 +88,23 @@ def _fifth_bits(q: torch.Tensor) -> torch.Tensor:
     return bits.sum(2, dtype=torch.uint8)
 
 
-def encode_q4_0(weights: torch.Tensor) -> torch.Tensor:
-    scale, q = _symmetric(weights, 8)
+def encode_q4_0(weights: torch.Tensor, columns: torch.Tensor | None = None) -> torch.Tensor:
+    scale, q = _symmetric(weights, 8, columns)
     return torch.cat((_float16_bytes(scale), pack_planes(q, 16, 4)), 1)
 
 
-def encode_q4_1(weights: torch.Tensor) -> torch.Tensor:
-    scale, minimum, q = _with_minimum(weights, 15)
+def encode_q4_1(weights: torch.Tensor, columns: torch.Tensor | None = None) -> torch.Tensor:
+    scale, minimum, q = _with_minimum(weights, 15, columns)
     return torch.cat((_float16_bytes(scale), _float16_bytes(minimum), pack_planes(q, 16, 4)), 1)
 
 
-def encode_q5_0(weights: torch.Tensor) -> torch.Tensor:
-    scale, q = _symmetric(weights, 16)
+def encode_q5_0(weights: torch.Tensor, columns: torch.Tensor | None = None) -> torch.Tensor:
+    scale, q = _symmetric(weights, 16, columns)
     return torch.cat((_float16_bytes(scale), _fifth_bits(q), pack_planes(q & 15, 16, 4)), 1)
 
 
-def encode_q5_1(weights: torch.Tensor) -> torch.Tensor:
-    scale, minimum, q = _with_minimum(weights, 31)
+def encode_q5_1(weights: torch.Tensor, columns: torch.Tensor | None = None) -> torch.Tensor:
+    scale, minimum, q = _with_minimum(weights, 31, columns)
     head = (_float16_bytes(scale), _float16_bytes(minimum))
     return torch.cat((*head, _fifth_bits(q), pack_planes(q & 15, 16, 4)), 1)
 

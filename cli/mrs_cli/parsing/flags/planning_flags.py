@@ -37,6 +37,35 @@ class PlanningFlags(Flags):
             "of tensors by regular expressions, such as /experts/.",
         ),
     ] = None
+    organization: Annotated[
+        str | None,
+        device_option(
+            "-o",
+            "--organization",
+            "--isq-organization",
+            metavar="default|moqe",
+            help="What --isq quantizes: all matrices, or with moqe only the experts of mixtures of "
+            "experts.",
+            show_default="default",
+        ),
+    ] = None
+    imatrix: Annotated[
+        str | None,
+        device_option(
+            "--imatrix",
+            metavar="FILE",
+            help="Importance matrix of llama.cpp (.dat, .gguf) or mistral.rs (.cimatrix): --isq "
+            "loses less in columns that count more.",
+        ),
+    ] = None
+    calibration_file: Annotated[
+        str | None,
+        device_option(
+            "--calibration-file",
+            metavar="FILE",
+            help="Text on which to measure how much each column counts, before --isq quantizes.",
+        ),
+    ] = None
     n_cpu_moe: Annotated[
         int | None,
         device_option(

@@ -55,6 +55,22 @@ class PackedMxfp4(WeightScheme):
 
 
 @dataclass(frozen=True)
+class MlxMxfp4(WeightScheme):
+    """The same in words of eight codes, as MLX writes it; experts may be stacked."""
+
+    name = "MXFP4"
+    suffixes: ClassVar[Mapping[str, str]] = {"codes": ".weight", "scales": ".scales"}
+    marker = "scales"
+
+    def layout(self, parts: Parts, columns: int) -> Layout:
+        rows, _ = matrix_shape(parts, "codes")
+        outer = parts["codes"].shape[:-1]
+        require(parts, "codes", ("U32",), (*outer, columns // 8))
+        require(parts, "scales", ("U8",), (*outer, columns // 32))
+        return Layout(rows, 4, 32, FORMATS["MXFP4"])
+
+
+@dataclass(frozen=True)
 class Nvfp4(WeightScheme):
     """Groups of 16 values with a scale of type F8_E4M3; the tensor's own scale divides."""
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from mrs.architecture.config import Config
 from mrs.architecture.schemes.affine import FLOATS, affine_format, bits_of_words, columns_of_group
+from mrs.architecture.schemes.fp4 import MlxMxfp4
 from mrs.architecture.weight_scheme import (
     Layout,
     Parts,
@@ -48,6 +49,9 @@ class Mlx(WeightScheme):
 
 
 def read_mlx(config: Config) -> Quantization:
-    if (mode := config.text("mode", "affine")) != "affine":
+    mode = config.text("mode", "affine")
+    if mode == "mxfp4":
+        return Quantization((MlxMxfp4(),))
+    if mode != "affine":
         raise Unsupported(f"MLX files of mode {mode!r} are not supported", where=config.where)
     return Quantization((Mlx(),))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mrs.architecture.schemes.fp4 import Mxfp4, Nvfp4, PackedMxfp4
+from mrs.architecture.schemes.fp4 import MlxMxfp4, Mxfp4, Nvfp4, PackedMxfp4
 from mrs.architecture.weight_scheme import Layout
 from mrs.load.schemes.part_reader import PartReader
 from mrs.quants.bits import bytes_of, pack_planes
@@ -13,9 +13,14 @@ from mrs.quants.fp4 import e2m1_values
 
 
 def unpack_mxfp4(
-    scheme: Mxfp4 | PackedMxfp4, layout: Layout, parts: PartReader, rows: range, columns: int
+    scheme: Mxfp4 | PackedMxfp4 | MlxMxfp4,
+    layout: Layout,
+    parts: PartReader,
+    rows: range,
+    columns: int,
 ) -> Tensor:
-    codes = _nibbles(parts.rows("codes", rows, columns // 2)).view(-1, 32)
+    width = columns // 8 if isinstance(scheme, MlxMxfp4) else columns // 2
+    codes = _nibbles(parts.rows("codes", rows, width).view(torch.uint8)).view(-1, 32)
     exponents = parts.rows("scales", rows, columns // 32).view(-1, 1)
     return torch.cat((exponents, pack_planes(codes, 16, 4)), 1).view(len(rows), -1)
 

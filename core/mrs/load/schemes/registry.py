@@ -10,7 +10,7 @@ from torch import Tensor
 from mrs.architecture.schemes.awq import Awq
 from mrs.architecture.schemes.bitsandbytes import RowInts, TableCodes
 from mrs.architecture.schemes.compressed_tensors import PackedInts, PlainInts
-from mrs.architecture.schemes.fp4 import Mxfp4, Nvfp4, PackedMxfp4
+from mrs.architecture.schemes.fp4 import MlxMxfp4, Mxfp4, Nvfp4, PackedMxfp4
 from mrs.architecture.schemes.fp8 import Fp8, ScaledFp8
 from mrs.architecture.schemes.gptq import Gptq
 from mrs.architecture.schemes.hqq import Hqq
@@ -29,6 +29,7 @@ UNPACK: dict[type[WeightScheme], Unpack] = {
     Gptq: gptq.unpack,
     Hqq: hqq.unpack,
     Mlx: mlx.unpack,
+    MlxMxfp4: fp4.unpack_mxfp4,
     Mxfp4: fp4.unpack_mxfp4,
     Nvfp4: fp4.unpack_nvfp4,
     PackedInts: compressed_tensors.unpack_packed,

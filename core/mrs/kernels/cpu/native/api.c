@@ -134,6 +134,7 @@ typedef struct {
     Type type;
     const uint8_t *x;
     int64_t blocks;
+    Importance importance;
     uint8_t *out;
 } EncodeArgs;
 
@@ -145,12 +146,14 @@ static void encode_task(void *data, int64_t first, int64_t end) {
     int64_t value_bytes = e->type == TYPE_F32 ? 4 : 2;
     int64_t values = UNIT_COLUMNS * block_units(e->format);
     e->kernels->encode(e->format, e->x + block * values * value_bytes, e->type, last - block,
-                       e->out + block * block_bytes(e->format));
+                       &e->importance, block, e->out + block * block_bytes(e->format));
 }
 
-/* Quantizes the values x, of `type`, to `blocks` blocks. */
+/* Quantizes the values x, of `type`, to `blocks` blocks. They are whole rows of `columns`, whose
+ * errors count as `importance` (columns) says, unless that is NULL. */
 EXPORT void mrs_encode(const KernelTable *kernels, int format, const void *x, int type,
-                       int64_t blocks, uint8_t *out, int threads) {
-    EncodeArgs args = {kernels, (Format)format, (Type)type, x, blocks, out};
+                       int64_t blocks, const float *importance, int64_t columns, uint8_t *out,
+                       int threads) {
+    EncodeArgs args = {kernels, (Format)format, (Type)type, x, blocks, {importance, columns}, out};
     run_tasks(threads, divide_up(blocks, ENCODE_BLOCKS), encode_task, &args);
 }

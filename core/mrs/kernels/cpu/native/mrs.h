@@ -32,6 +32,12 @@ typedef struct Query Query;                     /* attention/attention.h */
 typedef struct DenseProduct DenseProduct;       /* dense/dense.h */
 typedef struct DeltaRule DeltaRule;             /* recurrent/delta_rule.h */
 
+/* How much the error of each column counts. */
+typedef struct {
+    const float *values; /* NULL if it is not known */
+    int64_t columns;
+} Importance;
+
 /* The kernels that are compiled for one instruction set. */
 typedef struct {
     const char *name;
@@ -61,7 +67,8 @@ typedef struct {
                         int64_t rows, void *workspace);
     void (*multiply_dense)(const DenseProduct *product, int64_t head, int64_t row, int64_t rows);
     void (*delta_rule)(const DeltaRule *rule, int64_t head, int64_t column, float *workspace);
-    void (*encode)(Format format, const void *x, Type type, int64_t blocks, uint8_t *out);
+    void (*encode)(Format format, const void *x, Type type, int64_t blocks,
+                   const Importance *importance, int64_t first, uint8_t *out);
 } KernelTable;
 
 extern const KernelTable portable_kernels;

@@ -1,17 +1,7 @@
 /* Quantizes weights to blocks of a GGUF file; included once per instruction set. */
 #include "quantize/encode_search.inc.h"
 #include "quantize/encode_simple.inc.h"
-
-/* Value i of sub-block s is row i, lane s. */
-INLINE void transpose_in(const float *x, Rows *rows, const int length) {
-    for (int i = 0; i < length; i++)
-        for (int lane = 0; lane < SUB_BLOCKS; lane++) rows[i][lane] = x[lane * length + i];
-}
-INLINE void transpose_out(const Rows *rows, uint8_t *codes, const int length) {
-    for (int i = 0; i < length; i++)
-        for (int lane = 0; lane < SUB_BLOCKS; lane++)
-            codes[lane * length + i] = (uint8_t)(int32_t)rows[i][lane];
-}
+#include "quantize/encode_weighted.inc.h"
 
 /* Packs codes (runs, length), shifted and masked, into `length` bytes: byte i has the i-th code of
  * each run. */
@@ -69,9 +59,9 @@ INLINE void put_block(const Format format, uint8_t *p, const uint8_t *codes, con
     }
 }
 
-/* Encodes as many super-blocks as have SUB_BLOCKS sub-blocks. */
+/* Encodes as many super-blocks as have SUB_BLOCKS sub-blocks; `columns` is NULL or importance. */
 INLINE void encode_lanes(const Format format, const int length, const float *x, const int blocks,
-                         uint8_t *out) {
+                         const Rows *columns, uint8_t *out) {
     const Layout *layout = &layouts[format - Q2_K];
     const int count = SUPER_BLOCK / length;
     Rows rows[32];
@@ -80,9 +70,9 @@ INLINE void encode_lanes(const Format format, const int length, const float *x, 
     int8_t scales[SUB_BLOCKS], minima[SUB_BLOCKS];
     transpose_in(x, rows, length);
     if (format == Q3_K || format == Q6_K)
-        search_symmetric(layout, rows, &fit);
+        search_symmetric(layout, rows, columns, &fit);
     else
-        search_with_minimum(layout, length, rows, &fit);
+        search_with_minimum(layout, length, rows, columns, &fit);
     transpose_out(fit.q, codes, length);
     for (int lane = 0; lane < SUB_BLOCKS; lane++) {
         scales[lane] = (int8_t)fit.scales[lane];
@@ -93,27 +83,18 @@ INLINE void encode_lanes(const Format format, const int length, const float *x, 
                   scales + block * count, minima + block * count, fit.d[block], fit.dmin[block]);
 }
 
-/* `count` values of any type as floats. */
-INLINE void read_values(const void *x, const Type type, int64_t start, const int count,
-                        float *out) {
-    for (int i = 0; i < count; i++)
-        if (type == TYPE_F32)
-            out[i] = ((const float *)x)[start + i];
-        else if (type == TYPE_BF16)
-            out[i] = float_of_bf16(((const uint16_t *)x)[start + i]);
-        else
-            out[i] = float_of_half(((const uint16_t *)x)[start + i]);
-}
-
 /* Blocks of 256 with sub-blocks of `length`. */
 INLINE void encode_k(const Format format, const int length, const void *x, const Type type,
-                     int64_t count, uint8_t *out) {
+                     int64_t count, const Importance *importance, int64_t first, uint8_t *out) {
     const int together = SUB_BLOCKS * length / SUPER_BLOCK;
     for (int64_t block = 0; block < count; block += together) {
         float values[2 * SUPER_BLOCK] = {0};
         const int blocks = count - block < together ? 1 : together;
         read_values(x, type, block * SUPER_BLOCK, blocks * SUPER_BLOCK, values);
-        encode_lanes(format, length, values, blocks, out + block * block_bytes(format));
+        Rows columns[32];
+        read_importance(importance, (first + block) * SUPER_BLOCK, length, columns);
+        encode_lanes(format, length, values, blocks, importance->values ? columns : NULL,
+                     out + block * block_bytes(format));
     }
 }
 
@@ -127,19 +108,24 @@ INLINE void encode_simple(const Format format, const void *x, const Type type, i
     }
 }
 
-/* Quantizes `count` blocks of x, whose values are of `type`. */
-static void encode(Format format, const void *x, Type type, int64_t count, uint8_t *out) {
+/* Quantizes `count` blocks of x from block `first` of a matrix on; its values are of `type`. */
+static void encode(Format format, const void *x, Type type, int64_t count,
+                   const Importance *importance, int64_t first, uint8_t *out) {
+    if (importance->values && format <= Q5_1) {
+        encode_weighted(format, x, type, count, importance, first, out);
+        return;
+    }
     switch (format) {
     case Q4_0: encode_simple(Q4_0, x, type, count, out); break;
     case Q4_1: encode_simple(Q4_1, x, type, count, out); break;
     case Q5_0: encode_simple(Q5_0, x, type, count, out); break;
     case Q5_1: encode_simple(Q5_1, x, type, count, out); break;
     case Q8_0: encode_simple(Q8_0, x, type, count, out); break;
-    case Q2_K: encode_k(Q2_K, 16, x, type, count, out); break;
-    case Q3_K: encode_k(Q3_K, 16, x, type, count, out); break;
-    case Q4_K: encode_k(Q4_K, 32, x, type, count, out); break;
-    case Q5_K: encode_k(Q5_K, 32, x, type, count, out); break;
-    case Q6_K: encode_k(Q6_K, 16, x, type, count, out); break;
+    case Q2_K: encode_k(Q2_K, 16, x, type, count, importance, first, out); break;
+    case Q3_K: encode_k(Q3_K, 16, x, type, count, importance, first, out); break;
+    case Q4_K: encode_k(Q4_K, 32, x, type, count, importance, first, out); break;
+    case Q5_K: encode_k(Q5_K, 32, x, type, count, importance, first, out); break;
+    case Q6_K: encode_k(Q6_K, 16, x, type, count, importance, first, out); break;
     default: break;
     }
 }

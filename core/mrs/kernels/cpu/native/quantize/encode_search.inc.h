@@ -53,8 +53,13 @@ INLINE float dot_lanes(const float *a, const float *b, const int count) {
     return sum;
 }
 
-/* importance = |x| + root mean square of the sub-block. */
-INLINE void fill_importance(const Rows *x, Rows *importance, const int length) {
+/* importance = that of the columns if it is known, else |x| + root mean square of the sub-block. */
+INLINE void fill_importance(const Rows *x, const Rows *columns, Rows *importance,
+                            const int length) {
+    if (columns) {
+        memcpy(importance, columns, (size_t)length * sizeof(Rows));
+        return;
+    }
     FOR_ROWS(first) {
         Row squares = row_broadcast(0), rms;
         for (int i = 0; i < length; i++) squares += row_load(x[i] + first) * row_load(x[i] + first);
@@ -207,12 +212,13 @@ INLINE void refit_block(Fit *fit, const Sums *sums, const int block, const int c
     }
 }
 
-INLINE void search_with_minimum(const Layout *layout, const int length, const Rows *x, Fit *fit) {
+INLINE void search_with_minimum(const Layout *layout, const int length, const Rows *x,
+                                const Rows *columns, Fit *fit) {
     const int count = SUPER_BLOCK / length; /* lanes of a super-block */
     const float top = layout->scale_levels;
     Rows importance[32], scale, minimum, d, dmin;
     Sums sums;
-    fill_importance(x, importance, length);
+    fill_importance(x, columns, importance, length);
     FOR_ROWS(first) fit_with_minimum(layout, length, first, x, importance, scale, minimum);
     for (int block = 0; block < SUB_BLOCKS / count; block++) {
         float largest_scale = 0, largest_minimum = 0;
@@ -248,12 +254,12 @@ INLINE void search_with_minimum(const Layout *layout, const int length, const Ro
 }
 
 /* One super-block of 16 sub-blocks; q becomes unsigned. */
-INLINE void search_symmetric(const Layout *layout, const Rows *x, Fit *fit) {
+INLINE void search_symmetric(const Layout *layout, const Rows *x, const Rows *columns, Fit *fit) {
     const int length = SUPER_BLOCK / SUB_BLOCKS;
     const float levels = layout->levels, low = -layout->scale_levels, high = -low - 1;
     Rows importance[32], scale, d, squares;
     Sums sums;
-    fill_importance(x, importance, length);
+    fill_importance(x, columns, importance, length);
     FOR_ROWS(first) fit_symmetric(layout, length, first, x, importance, scale);
     float largest = scale[0];
     for (int lane = 1; lane < SUB_BLOCKS; lane++)
