@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mrs.devices.bandwidth import bandwidth_of
 from mrs.distributed.assign import Part, assignments, meet, require_plain
+from mrs.distributed.gathering import Gathering
 from mrs.distributed.head import Head
 from mrs.distributed.model_part import own_parameters, require_splittable
 from mrs.distributed.split import RankMemory, mapped_layers, split_layers
@@ -16,7 +17,7 @@ from mrs.request import RunRequest
 from mrs.units import human_bytes
 
 if TYPE_CHECKING:
-    from mrs.distributed.further_layers import RemoteLayers
+    from mrs.distributed.further_layers import Neighbours, RemoteLayers
     from mrs.model.decoder import Decoder
     from mrs.model.model_weights import ModelWeights
 
@@ -24,8 +25,14 @@ if TYPE_CHECKING:
 class Cluster:
     """The head of a model's workers, and the layers that stay with this process."""
 
-    def __init__(self, head: Head, planner: Planner, plan: Plan, ranges: Sequence[range]) -> None:
-        self.head = head
+    def __init__(
+        self,
+        gathering: Gathering[Neighbours],
+        planner: Planner,
+        plan: Plan,
+        ranges: Sequence[range],
+    ) -> None:
+        self.gathering = gathering
         self.own_layers = ranges[0]
         self._planner = planner
         self._plan = plan
@@ -36,19 +43,24 @@ class Cluster:
         assert request.cluster is not None
         require_splittable(planner.description.spec)
         require_plain(request)
-        head, count = meet(request.cluster)
+        gathering = meet(request.cluster)
         try:
-            head.gather(count)
-            ranges = _ranges(request, plan, head)
+            gathering.gather()
+            ranges = _ranges(request, plan, gathering.head)
             parts = [
                 Part(layers, own_parameters(planner.description, layers, is_head=False))
                 for layers in ranges[1:]
             ]
-            head.assign(assignments(request, planner, plan, parts))
-            return cls(head, planner, plan, ranges)
-        except BaseException:
-            head.close()
+            gathering.assign(assignments(request, planner, plan, parts))
+            return cls(gathering, planner, plan, ranges)
+        except BaseException as error:
+            gathering.close(error)
             raise
+
+    @property
+    def head(self) -> Head:
+        """The head of the workers of now."""
+        return self.gathering.head
 
     def load_own(self) -> ModelWeights:
         """The weights of the own layers, and of embedding, norm and head."""
@@ -60,24 +72,28 @@ class Cluster:
 
     def connect(self) -> RemoteLayers:
         """The layers of all workers, once these have loaded them. Raises MrsError."""
+        from mrs.distributed.further_layers import RemoteLayers
+
         hidden, chunk = self._planner.description.spec.hidden_size, self._plan.workload.chunk_tokens
-        return self.head.connect(4 * hidden * (chunk + 65536))
+        most_bytes = 4 * hidden * (chunk + 65536)
+        neighbours = self.gathering.connect(lambda head: head.connect(most_bytes))
+        return RemoteLayers(neighbours, self.gathering.reason)
 
     def decoder(self) -> Decoder:
         """The model: own layers, and those of the workers. Raises MrsError."""
         import torch
 
+        from mrs.distributed.head_decoder import HeadDecoder
         from mrs.load.tensor_reader import TORCH_DTYPES
-        from mrs.model.decoder import Decoder
 
-        plan = self._plan
-        return Decoder(
+        plan, weights = self._plan, self.load_own()
+        return HeadDecoder(
             self._planner.description.spec,
-            self.load_own(),
+            weights,
             [torch.device(plan.devices[0].torch_device)] * len(self.own_layers),
-            TORCH_DTYPES[plan.dense.name],
-            TORCH_DTYPES[plan.cache_format.name],
+            (TORCH_DTYPES[plan.dense.name], TORCH_DTYPES[plan.cache_format.name]),
             self.connect(),
+            self.gathering,
         )
 
     @property
@@ -90,7 +106,7 @@ class Cluster:
         return ", ".join(ranks)
 
     def close(self) -> None:
-        self.head.close()
+        self.gathering.close()
 
 
 def _ranges(request: RunRequest, plan: Plan, head: Head) -> list[range]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,6 +30,38 @@ class RemoteRank:
     layers: range
     caches: Sequence[LayerCacheInfo]
     log: Log = field(default_factory=deque)
+    groups: Sequence[int] = ()
+    blocks: list[RemoteBlocks] = field(default_factory=list)
+
+    def clear(self) -> None:
+        """Forget all caches."""
+        self.log.clear()
+        self.blocks.clear()
+
+    def new_blocks(self, layer: int, info: LayerCacheInfo) -> PagedKV:
+        self.blocks.append(RemoteBlocks(self.log, layer, info.size_bytes))
+        return self.blocks[-1]  # type: ignore[return-value]
+
+    def open(self, groups: Sequence[int]) -> None:
+        """Have caches of these groups of block tables."""
+        self.groups = groups
+        self.log.append(OpenSpace(list(groups)))
+
+    def take_over(self, link: Link) -> None:
+        """Another process takes the place of this one: its caches are as large, and empty."""
+        self.link = link
+        self.log.clear()
+        self.log.append(OpenSpace(list(self.groups)))
+        for each in self.blocks:
+            each.resize(each.count)
+
+
+class Neighbours(NamedTuple):
+    """All ranks, and the connections to the next and from the last one."""
+
+    ranks: Sequence[RemoteRank]
+    right: Channel
+    left: Channel
 
 
 class RemoteLayers:
@@ -39,29 +71,24 @@ class RemoteLayers:
     other through the ranks.
     """
 
-    def __init__(
-        self,
-        ranks: Sequence[RemoteRank],
-        right: Channel,
-        left: Channel,
-        fail: Callable[[Exception], MrsError],
-    ) -> None:
-        """`fail` is called with an error of a neighbour's connection, and returns the reason."""
-        self._ranks = ranks
-        self._right = right
-        self._left = left
+    def __init__(self, neighbours: Neighbours, fail: Callable[[Exception], Exception]) -> None:
+        """`fail` is called with an error of a connection, and returns what a step raises."""
+        self._ranks, self._right, self._left = neighbours
         self._fail = fail
         self._number = 0
-        self._lock = threading.Lock()
+
+    def take_over(self, fresh: Neighbours) -> None:
+        """Go on with other processes, which have the layers of those before and empty caches."""
+        for rank, new in zip(self._ranks, fresh.ranks, strict=True):
+            rank.take_over(new.link)
+        _, self._right, self._left = fresh
 
     def add_caches(self, builder: CacheBuilder) -> None:
         for rank in self._ranks:
-            log = rank.log
-            log.clear()
-            groups = [
-                _add(builder, log, *each) for each in zip(rank.layers, rank.caches, strict=True)
-            ]
-            log.append(OpenSpace(groups))
+            rank.clear()
+            rank.open(
+                [_add(builder, rank, *each) for each in zip(rank.layers, rank.caches, strict=True)]
+            )
 
     def __call__(
         self,
@@ -83,12 +110,11 @@ class RemoteLayers:
             raise self._fail(error) from error
 
 
-def _add(builder: CacheBuilder, log: Log, layer: int, info: LayerCacheInfo) -> int:
+def _add(builder: CacheBuilder, rank: RemoteRank, layer: int, info: LayerCacheInfo) -> int:
     """Declare the cache of a layer; returns its group of block tables, or -1."""
     if info.kind == "blocks":
-        blocks: PagedKV = RemoteBlocks(log, layer, info.size_bytes)  # type: ignore[assignment]
-        return builder.add_paged(blocks, info.window)
-    builder.add(lambda: RemoteState(log, layer, info.size_bytes))
+        return builder.add_paged(rank.new_blocks(layer, info), info.window)
+    builder.add(lambda: RemoteState(rank.log, layer, info.size_bytes))
     return -1
 
 

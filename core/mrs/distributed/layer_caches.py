@@ -46,8 +46,10 @@ class RemoteBlocks:
         self._log = log
         self._layer = layer
         self.block_bytes = block_bytes
+        self.count = 0
 
     def resize(self, blocks: int) -> None:
+        self.count = blocks
         self._log.append(Resize(self._layer, blocks))
 
     def copy_block(self, source: int, target: int) -> None:

@@ -9,8 +9,16 @@ from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from mrs.distributed.channel import Channel, Damaged
-from mrs.distributed.failures import BEAT_S, SILENCE_S, HeadLeft, PeerFailed, lost
-from mrs.distributed.messages import Beat, Failed, Goodbye, Message
+from mrs.distributed.failures import (
+    BEAT_S,
+    SILENCE_S,
+    HeadLeft,
+    PeerFailed,
+    PeerReported,
+    RejoinAsked,
+    lost,
+)
+from mrs.distributed.messages import Beat, Failed, Goodbye, Message, Rejoin
 from mrs.errors import MrsError
 
 _Kind = TypeVar("_Kind", bound=Message)
@@ -78,6 +86,8 @@ class Link:
                     self._peer_doing = message.doing
                 elif isinstance(message, Goodbye):
                     return self._end(HeadLeft(f"{self.who} has left"))
+                elif isinstance(message, Rejoin):
+                    return self._end(RejoinAsked(message.text, message.within_s))
                 elif isinstance(message, Failed):
                     return self._end(_reported(message))
                 else:
@@ -113,6 +123,6 @@ class Link:
 
 
 def _reported(message: Failed) -> MrsError:
-    error = PeerFailed(message.text)
+    error = PeerReported(message.text)
     error.exit_code = type(error.exit_code)(message.exit_code)
     return error

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 #: Raised whenever a message changes its meaning.
-PROTOCOL = 2
+PROTOCOL = 3
 
 
 class Message(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
@@ -53,7 +53,10 @@ class DeviceReport(Message, frozen=True):
 
 
 class Join(Message, frozen=True):
-    """A worker asks for a place. `rank` is 0 if the head chooses; `port` takes a left neighbour."""
+    """A worker asks for a place. `rank` is 0 if the head chooses; `port` takes a left neighbour.
+
+    `loaded` is the `plan_hash` of the assignment whose weights it has, if any.
+    """
 
     name: str
     cpu_path: str
@@ -61,6 +64,7 @@ class Join(Message, frozen=True):
     port: int
     rank: int = 0
     pid: int = 0
+    loaded: str = ""
 
 
 class Attach(Message, frozen=True):
@@ -141,6 +145,13 @@ class Failed(Message, frozen=True):
 
     text: str
     exit_code: int
+
+
+class Rejoin(Message, frozen=True):
+    """A worker is lost: the others end their session, and join again `within_s`."""
+
+    text: str
+    within_s: float
 
 
 class Goodbye(Message, frozen=True):
@@ -258,6 +269,7 @@ Any = (
     | Connected
     | Beat
     | Failed
+    | Rejoin
     | Goodbye
     | Step
     | Hidden

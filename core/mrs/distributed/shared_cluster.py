@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mrs.architecture.shares import FLAG
 from mrs.distributed.assign import Part, assignments, meet, require_plain
+from mrs.distributed.gathering import Gathering
 from mrs.distributed.head import Head
 from mrs.distributed.tensor_shares import RankPlan, load_share, require_ranks_fit
 from mrs.errors import UsageError
@@ -16,14 +17,15 @@ from mrs.request import RunRequest
 from mrs.units import human_bytes
 
 if TYPE_CHECKING:
+    from mrs.distributed.shared_head import ConnectedGroup
     from mrs.model.decoder import Decoder
 
 
 class SharedCluster:
     """The head of the processes that share a model, and the share of this process."""
 
-    def __init__(self, head: Head, plans: Sequence[RankPlan]) -> None:
-        self.head = head
+    def __init__(self, gathering: Gathering[ConnectedGroup], plans: Sequence[RankPlan]) -> None:
+        self.gathering = gathering
         self.plans = plans
 
     @classmethod
@@ -43,17 +45,22 @@ class SharedCluster:
                 hint="leave out --num-device-layers",
             )
         require_ranks_fit(plans)
-        head, count = meet(request.cluster)
+        gathering = meet(request.cluster)
         try:
-            head.gather(count)
-            _require_one_machine(head)
+            gathering.gather()
+            _require_one_machine(gathering.head)
             layers = range(len(plan.layer_bytes))
             parts = [Part(layers, each.planner.description.parameters) for each in plans[1:]]
-            head.assign(assignments(request, planner, plan, parts, are_shares=True))
-            return cls(head, plans)
-        except BaseException:
-            head.close()
+            gathering.assign(assignments(request, planner, plan, parts, are_shares=True))
+            return cls(gathering, plans)
+        except BaseException as error:
+            gathering.close(error)
             raise
+
+    @property
+    def head(self) -> Head:
+        """The head of the workers of now."""
+        return self.gathering.head
 
     def decoder(self) -> Decoder:
         """The model, of which each process computes its share. Raises MrsError."""
@@ -62,7 +69,8 @@ class SharedCluster:
 
         use_own_threads(0, len(self.plans))
         weights = load_share(self.plans[0])
-        return SharedHead(weights, self.plans, self.head.connect_group())
+        group = self.gathering.connect(Head.connect_group)
+        return SharedHead(weights, self.plans, group, self.gathering)
 
     @property
     def summary(self) -> str:
@@ -73,7 +81,7 @@ class SharedCluster:
         return f"a share of each layer in {len(ranks)} processes, {', '.join(ranks)}"
 
     def close(self) -> None:
-        self.head.close()
+        self.gathering.close()
 
 
 def _require_one_machine(head: Head) -> None:

@@ -69,6 +69,17 @@ class ClusterFlags(SharedLayersFlags):
             show_default="no limit",
         ),
     ] = None
+    rejoin_limit: Annotated[
+        float | None,
+        cluster_option(
+            "--rejoin-limit",
+            metavar="SECONDS",
+            min=0,
+            help="When a worker is lost, wait so long for one in its place, then let replies go "
+            "on. Workers of this machine are started again.",
+            show_default="0: end",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
