@@ -35,7 +35,7 @@ PHASES = ("meeting", "loading", "prompt", "decoding")
 SIZES = {**SMALL, "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 8}
 #: Silence counts after 6 s; the rest is for a machine that does other things, too.
 LIMIT_S = 25.0
-WAIT_LIMIT_S = 10
+WAIT_LIMIT_S = 30
 #: What may be the last words of a process that ends because of another one.
 NAMED = re.compile(
     r"rank \d \(|\(rank 0\) (has ended|does not answer|cannot be reached)|worker with process id"
@@ -204,6 +204,8 @@ def main(rounds: int, first: int = 0) -> int:
             each = Round(seed, model, folder)
             each.start()
             each.wait()
+            if (code := each.processes["head"].poll()) is not None:
+                raise SystemExit(f"the head has ended with {code}: {each.said('head')}")
             struck = each.strike()
             took_s, faults = each.end(struck)
             kinds[each.phase] += 1

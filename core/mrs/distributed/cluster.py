@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from mrs.architecture.model_spec import ModelSpec
 from mrs.devices.bandwidth import bandwidth_of
 from mrs.distributed.assign import Part, assignments, meet, require_plain
 from mrs.distributed.gathering import Gathering
 from mrs.distributed.head import Head
-from mrs.distributed.model_part import own_parameters, require_splittable
+from mrs.distributed.model_part import (
+    own_parameters,
+    require_splittable,
+    states_width,
+    unbroken_layers,
+)
 from mrs.distributed.split import RankMemory, mapped_layers, split_layers
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
@@ -46,7 +52,7 @@ class Cluster:
         gathering = meet(request.cluster)
         try:
             gathering.gather()
-            ranges = _ranges(request, plan, gathering.head)
+            ranges = _ranges(request, plan, planner.description.spec, gathering.head)
             parts = [
                 Part(layers, own_parameters(planner.description, layers, is_head=False))
                 for layers in ranges[1:]
@@ -74,8 +80,11 @@ class Cluster:
         """The layers of all workers, once these have loaded them. Raises MrsError."""
         from mrs.distributed.further_layers import RemoteLayers
 
-        hidden, chunk = self._planner.description.spec.hidden_size, self._plan.workload.chunk_tokens
-        most_bytes = 4 * hidden * (chunk + 65536)
+        width, chunk = (
+            states_width(self._planner.description.spec),
+            self._plan.workload.chunk_tokens,
+        )
+        most_bytes = 4 * width * (chunk + 65536)
         neighbours = self.gathering.connect(lambda head: head.connect(most_bytes))
         return RemoteLayers(neighbours, self.gathering.reason)
 
@@ -109,10 +118,11 @@ class Cluster:
         self.gathering.close()
 
 
-def _ranges(request: RunRequest, plan: Plan, head: Head) -> list[range]:
+def _ranges(request: RunRequest, plan: Plan, spec: ModelSpec, head: Head) -> list[range]:
+    unbroken = unbroken_layers(spec)
     layer_bytes = [w + kv for w, kv in zip(plan.layer_bytes, plan.kv_bytes, strict=True)]
     if request.layer_map is not None:
-        return mapped_layers(request.layer_map, len(layer_bytes), len(head.members) + 1)
+        return mapped_layers(request.layer_map, len(layer_bytes), len(head.members) + 1, unbroken)
     own, terms = plan.devices[0], plan.breakdowns[0]
     fixed_bytes = terms.weight_bytes + terms.kv_bytes - sum(layer_bytes)
     ranks = [RankMemory("this process", own.available_bytes, bandwidth_of(own), fixed_bytes)]
@@ -121,4 +131,4 @@ def _ranges(request: RunRequest, plan: Plan, head: Head) -> list[range]:
         device, is_here = each.join.device, each.host.startswith("127.")
         free_bytes = device.free_bytes // (shared if is_here else 1)
         ranks.append(RankMemory(each.name, free_bytes, device.bytes_per_s))
-    return split_layers(layer_bytes, ranks)
+    return split_layers(layer_bytes, ranks, unbroken)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from mrs.distributed.channel import Channel
 from mrs.distributed.hidden_states import receive_hidden, send_hidden
 from mrs.distributed.layer_caches import Log, RemoteBlocks, RemoteState, tables_of
 from mrs.distributed.link import Link
-from mrs.distributed.messages import LayerCacheInfo, OpenSpace, SequenceStep, Step
+from mrs.distributed.messages import LayerCacheInfo, LinkSpeed, OpenSpace, SequenceStep, Step
 from mrs.errors import MrsError
 from mrs.kernels.paged import PagedKV
 from mrs.model.batch import ForwardBatch
@@ -32,20 +33,20 @@ class RemoteRank:
     log: Log = field(default_factory=deque)
     groups: Sequence[int] = ()
     blocks: list[RemoteBlocks] = field(default_factory=list)
+    #: The index of its first cache among those of a sequence here.
+    first_cache: int = 0
 
-    def clear(self) -> None:
-        """Forget all caches."""
+    def open(self, first_cache: int, add: Callable[[int, LayerCacheInfo], int]) -> None:
+        """Have new caches; `add` declares one by its index, and returns its group of tables."""
         self.log.clear()
         self.blocks.clear()
+        self.first_cache = first_cache
+        self.groups = [add(index, info) for index, info in enumerate(self.caches)]
+        self.log.append(OpenSpace(list(self.groups)))
 
-    def new_blocks(self, layer: int, info: LayerCacheInfo) -> PagedKV:
-        self.blocks.append(RemoteBlocks(self.log, layer, info.size_bytes))
+    def new_blocks(self, index: int, info: LayerCacheInfo) -> PagedKV:
+        self.blocks.append(RemoteBlocks(self.log, index, info.size_bytes))
         return self.blocks[-1]  # type: ignore[return-value]
-
-    def open(self, groups: Sequence[int]) -> None:
-        """Have caches of these groups of block tables."""
-        self.groups = groups
-        self.log.append(OpenSpace(list(groups)))
 
     def take_over(self, link: Link) -> None:
         """Another process takes the place of this one: its caches are as large, and empty."""
@@ -57,11 +58,15 @@ class RemoteRank:
 
 
 class Neighbours(NamedTuple):
-    """All ranks, and the connections to the next and from the last one."""
+    """All ranks, the connections to the next and from the last one, and the speed of all links.
+
+    The first link is that from the head to rank 1, the last one leads back to the head.
+    """
 
     ranks: Sequence[RemoteRank]
     right: Channel
     left: Channel
+    links: Sequence[LinkSpeed]
 
 
 class RemoteLayers:
@@ -73,7 +78,7 @@ class RemoteLayers:
 
     def __init__(self, neighbours: Neighbours, fail: Callable[[Exception], Exception]) -> None:
         """`fail` is called with an error of a connection, and returns what a step raises."""
-        self._ranks, self._right, self._left = neighbours
+        self._ranks, self._right, self._left, self.links = neighbours
         self._fail = fail
         self._number = 0
 
@@ -81,14 +86,11 @@ class RemoteLayers:
         """Go on with other processes, which have the layers of those before and empty caches."""
         for rank, new in zip(self._ranks, fresh.ranks, strict=True):
             rank.take_over(new.link)
-        _, self._right, self._left = fresh
+        _, self._right, self._left, self.links = fresh
 
     def add_caches(self, builder: CacheBuilder) -> None:
         for rank in self._ranks:
-            rank.clear()
-            rank.open(
-                [_add(builder, rank, *each) for each in zip(rank.layers, rank.caches, strict=True)]
-            )
+            rank.open(builder.count, partial(_add, builder, rank))
 
     def __call__(
         self,
@@ -110,11 +112,14 @@ class RemoteLayers:
             raise self._fail(error) from error
 
 
-def _add(builder: CacheBuilder, rank: RemoteRank, layer: int, info: LayerCacheInfo) -> int:
-    """Declare the cache of a layer; returns its group of block tables, or -1."""
+def _add(builder: CacheBuilder, rank: RemoteRank, index: int, info: LayerCacheInfo) -> int:
+    """Declare a cache of a rank; returns its group of block tables, or -1."""
     if info.kind == "blocks":
-        return builder.add_paged(rank.new_blocks(layer, info), info.window)
-    builder.add(lambda: RemoteState(rank.log, layer, info.size_bytes))
+        return builder.add_paged(rank.new_blocks(index, info), info.window)
+    if info.kind == "shared":
+        builder.add_shared(rank.first_cache + info.owner)
+    else:
+        builder.add(lambda: RemoteState(rank.log, index, info.size_bytes))
     return -1
 
 
@@ -138,7 +143,7 @@ def step_of(
                 span.stop - span.start,
                 length,
                 tables_of(cache.tables),
-                [layer.id for layer in _states(cache, rank.layers)],
+                [state.id for state in _states(cache, rank)],
             )
             for cache, (span, context), length in zip(
                 caches, batch.queries, batch.rope_lengths, strict=True
@@ -148,11 +153,21 @@ def step_of(
         None if ends is None else int64_bytes(ends),
         list(rows),
         tokens,
+        _own_inputs(rank, batch),
     )
 
 
-def _states(cache: SequenceCache, layers: range) -> list[RemoteState]:
-    return [each for each in (cache.layers[n] for n in layers) if isinstance(each, RemoteState)]
+def _states(cache: SequenceCache, rank: RemoteRank) -> list[RemoteState]:
+    own = cache.layers[rank.first_cache : rank.first_cache + len(rank.caches)]
+    return [each for each in own if isinstance(each, RemoteState)]
+
+
+def _own_inputs(rank: RemoteRank, batch: ForwardBatch) -> bytes:
+    """The inputs of its layers (N, layers, size) as float32."""
+    if batch.layer_inputs is None:
+        return b""
+    own = batch.layer_inputs[:, rank.layers.start : rank.layers.stop]
+    return own.to("cpu", torch.float32).contiguous().numpy().tobytes()
 
 
 def int64_bytes(values: Tensor) -> bytes:

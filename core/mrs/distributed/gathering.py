@@ -55,7 +55,8 @@ class Gathering(Generic[_Connections]):
         self._is_settled = threading.Event()
         self._failure: MrsError | None = None
         self._repairs_s: deque[float] = deque(maxlen=_MOST_REPAIRS)
-        self._since_s = 0.0
+        #: Since when workers gather again, and which of this machine's are still to join.
+        self._since_s, self._survivors = 0.0, set[int]()
         self._lock = threading.Lock()
         self.is_closed = False
         #: Called in another thread with the failure that is not repaired.
@@ -183,6 +184,7 @@ class Gathering(Generic[_Connections]):
         head = self._new_head(max(limit_s, 0.0), self._revive)
         with self._lock:
             self.head, self._since_s = head, time.monotonic()
+            self._survivors = set(self._local.pids if self._local is not None else ())
             if self.is_closed:
                 return
         head.gather(self.count, [each.plan_hash for each in self._assignments])
@@ -197,10 +199,13 @@ class Gathering(Generic[_Connections]):
 
     def _revive(self) -> None:
         """Start workers of this machine again that have ended, or hang."""
-        if self._local is not None:
-            joined = {each.join.pid for each in self.head.members}
-            is_late = time.monotonic() - self._since_s > 2 * SILENCE_S
-            self._local.revive(joined if is_late else None)
+        if self._local is None:
+            return
+        if time.monotonic() - self._since_s > 2 * SILENCE_S:
+            for pid in self._survivors - {each.join.pid for each in self.head.members}:
+                self._local.kill(pid)
+            self._survivors = set()
+        self._local.revive()
 
     def _give_up(self, error: MrsError) -> None:
         with self._lock:

@@ -15,8 +15,10 @@ from mrs.distributed.arrivals import Arrivals
 from mrs.distributed.channel import Channel
 from mrs.distributed.failures import SILENCE_S, ClusterRefused, PeerFailed
 from mrs.distributed.link import Link
+from mrs.distributed.link_speed import echo_link, measure_link
 from mrs.distributed.messages import (
     Assignment,
+    Attach,
     Connect,
     Connected,
     ConnectGroup,
@@ -126,16 +128,21 @@ class Head:
         from mrs.distributed.further_layers import Neighbours
 
         ranks = self._loaded()
-        for member, right in zip(self.members, [*self.members[1:], None], strict=True):
-            address = None if right is None else (right.host, right.join.port)
+        for member, other in zip(self.members, [*self.members[1:], None], strict=True):
+            address = None if other is None else (other.host, other.join.port)
             member.link.send(Connect(address))
-        for member in self.members:
-            member.link.take(Connected)
-        attached = [self._arrivals.attaching.get(timeout=SILENCE_S) for _ in range(2)]
+        attached = self._attached(2)
         self._neighbours = [channel for channel, _ in attached]
         sides = {attach.side: channel for channel, attach in attached}
-        sides["left"].most_data_bytes = most_bytes
-        return Neighbours(ranks, sides["right"], sides["left"])
+        right, left = sides["right"], sides["left"]
+        left.most_data_bytes = most_bytes
+        try:  # one link after another, each rank with its right neighbour
+            first = measure_link(right)
+            echo_link(left)
+        except (OSError, EOFError) as error:
+            raise self.reason(error) from error
+        found = [member.link.take(Connected).right for member in self.members]
+        return Neighbours(ranks, right, left, [first, *(each for each in found if each)])
 
     def connect_group(self) -> ConnectedGroup:
         """Wait until all have loaded their shares, and connect each with all. Raises MrsError."""
@@ -149,14 +156,26 @@ class Head:
             addresses = [(each.host, each.join.port) for each in self.members]
             for member in self.members:
                 member.link.send(ConnectGroup(addresses, str(file.path)))
+            attached = self._attached(len(ranks))
             for member in self.members:
                 member.link.take(Connected)
-            attached = [self._arrivals.attaching.get(timeout=SILENCE_S) for _ in ranks]
             group = RankGroup(0, {attach.rank: channel for channel, attach in attached}, file.path)
         finally:
             file.remove()
         self._neighbours = [group]
         return ConnectedGroup(ranks, group)
+
+    def _attached(self, count: int) -> list[tuple[Channel, Attach]]:
+        """The connections of neighbours. Raises MrsError."""
+        found: list[tuple[Channel, Attach]] = []
+        until_s = time.monotonic() + 2 * SILENCE_S
+        while len(found) < count:
+            self._check()
+            with suppress(Empty):
+                found.append(self._arrivals.attaching.get(timeout=_POLL_S))
+            if time.monotonic() > until_s and len(found) < count:
+                raise PeerFailed(f"{count - len(found)} of {count} connections are missing")
+        return found
 
     def _loaded(self) -> list[RemoteRank]:
         """All ranks, once they have loaded their weights."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
+from mrs.devices.host_memory import resident_bytes
 from mrs.distributed.channel import Channel, Damaged
 from mrs.distributed.failures import (
     BEAT_S,
@@ -39,6 +40,8 @@ class Link:
         self.doing = "at the start"
         self._on_end = on_end
         self._peer_doing = ""
+        #: The memory that the peer had a second ago, or less.
+        self.peer_resident_bytes = 0
         self._heard_s = time.monotonic()
         self._messages: SimpleQueue[Message | MrsError] = SimpleQueue()
         self._is_closed = threading.Event()
@@ -84,6 +87,7 @@ class Link:
                 self._heard_s = time.monotonic()
                 if isinstance(message, Beat):
                     self._peer_doing = message.doing
+                    self.peer_resident_bytes = message.resident_bytes
                 elif isinstance(message, Goodbye):
                     return self._end(HeadLeft(f"{self.who} has left"))
                 elif isinstance(message, Rejoin):
@@ -104,7 +108,7 @@ class Link:
     def _beat(self) -> None:
         while not self._is_closed.wait(BEAT_S):
             try:
-                self.channel.send(Beat(self.doing))
+                self.channel.send(Beat(self.doing, resident_bytes()))
             except OSError:
                 return  # the receiving thread learns it, too, and says more
 

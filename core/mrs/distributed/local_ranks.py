@@ -72,17 +72,12 @@ class LocalRanks:
         for process in self._processes:
             if process.pid == pid:
                 process.kill()
+                process.wait()
 
-    def revive(self, joined: set[int] | None = None) -> None:
-        """Start processes that have ended again; all but those with the ids `joined` must end.
-
-        Raises MrsError.
-        """
+    def revive(self) -> None:
+        """Start processes that have ended again. Raises MrsError."""
         with self._lock:
             for number, process in enumerate(self._processes):
-                if joined is not None and process.pid not in joined:
-                    process.kill()
-                    process.wait()
                 if process.poll() is not None and not self._has_ended:
                     self._processes[number] = self._started()
 

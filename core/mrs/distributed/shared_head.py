@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from torch import Tensor
@@ -11,6 +12,7 @@ from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.distributed.further_layers import RemoteRank, int64_bytes, step_of
 from mrs.distributed.head_decoder import Renewing
+from mrs.distributed.messages import LayerCacheInfo
 from mrs.distributed.rank_group import RankGroup
 from mrs.distributed.shared_decoder import SharedDecoder
 from mrs.distributed.tensor_shares import RankPlan
@@ -42,8 +44,7 @@ class SharedRanks:
 
     def add_caches(self, builder: CacheBuilder) -> None:
         for rank in self._ranks:
-            rank.clear()
-            rank.open([_add(builder, rank, n) for n in rank.layers])
+            rank.open(0, partial(_add, builder, rank))
 
     def start(self, batch: ForwardBatch, caches: Sequence[SequenceCache]) -> None:
         """Send the next step. Raises MrsError."""
@@ -55,9 +56,8 @@ class SharedRanks:
             rank.link.send(step_of(rank, self._number, batch, caches, rows, tokens))
 
 
-def _add(builder: CacheBuilder, rank: RemoteRank, layer: int) -> int:
-    info = rank.caches[layer]
-    return builder.add_blocks(rank.new_blocks(layer, info), info.window)
+def _add(builder: CacheBuilder, rank: RemoteRank, index: int, info: LayerCacheInfo) -> int:
+    return builder.add_blocks(rank.new_blocks(index, info), info.window)
 
 
 class SharedHead(SharedDecoder):

@@ -16,6 +16,7 @@ from mrs.distributed.channel import Channel, Damaged
 from mrs.distributed.failures import SILENCE_S, HeadLeft, PeerFailed, RejoinAsked
 from mrs.distributed.hidden_states import receive_hidden, send_hidden
 from mrs.distributed.link import Link
+from mrs.distributed.link_speed import echo_link, measure_link
 from mrs.distributed.loaded_part import LoadedPart, NewPlanner, load_assigned
 from mrs.distributed.meeting import Listener, dial
 from mrs.distributed.messages import (
@@ -159,7 +160,6 @@ class _Session:
             compute = self._joined_share(part, self._assignment)
             if compute is None:
                 compute = self._joined_layers(part, self._assignment)
-            self._link.send(Connected())
             while True:
                 step = self._link.take(Step)
                 self._link.doing = f"in step {step.number}"
@@ -197,12 +197,15 @@ class _Session:
         if set(channels) != set(range(own.world)) - {own.rank}:
             raise Damaged(f"connections of ranks {sorted(channels)} for rank {own.rank}")
         share.decoder.join(RankGroup(own.rank, channels, Path(connect.memory)))
+        self._link.send(Connected())
         return share.compute
 
     def _joined_layers(self, part: LoadedPart, own: Assignment) -> Callable[[Step], None]:
         """What computes steps between both neighbours."""
         left, right = self._connected(own)
-        left.most_data_bytes = 4 * part.stage.hidden_size * part.most_tokens
+        left.most_data_bytes = 4 * part.stage.width * part.most_tokens
+        echo_link(left)
+        self._link.send(Connected(measure_link(right)))
         return partial(self._compute, part, left, right)
 
     def _compute(self, part: LoadedPart, left: Channel, right: Channel, step: Step) -> None:
@@ -210,7 +213,7 @@ class _Session:
         for command in step.commands:
             part.stage.run(command)
         rows = sum(each.count for each in step.sequences)
-        x = receive_hidden(left, step.number, (rows, part.stage.hidden_size))
+        x = receive_hidden(left, step.number, (rows, part.stage.width))
         out = part.stage.compute(step, x)
         if self._assignment.rank < self._assignment.world - 1:
             send_hidden(right, step.number, out)
