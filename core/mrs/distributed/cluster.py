@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from mrs.architecture.model_spec import ModelSpec
 from mrs.devices.bandwidth import bandwidth_of
-from mrs.distributed.assign import Part, assignments, meet, require_plain
+from mrs.distributed.assign import Part, PlannedPart, assignments, meet, require_plain
 from mrs.distributed.gathering import Gathering
 from mrs.distributed.head import Head
+from mrs.distributed.messages import LinkSpeed
 from mrs.distributed.model_part import (
     own_parameters,
     require_splittable,
@@ -40,6 +41,9 @@ class Cluster:
     ) -> None:
         self.gathering = gathering
         self.own_layers = ranges[0]
+        self.own_weight_bytes = 0
+        self.links: Sequence[LinkSpeed] = ()
+        self._ranges = ranges
         self._planner = planner
         self._plan = plan
 
@@ -96,14 +100,36 @@ class Cluster:
         from mrs.load.tensor_reader import TORCH_DTYPES
 
         plan, weights = self._plan, self.load_own()
+        self.own_weight_bytes = sum(weights.bytes_by_device().values())
+        workers = self.connect()
+        self.links = workers.links
         return HeadDecoder(
             self._planner.description.spec,
             weights,
             [torch.device(plan.devices[0].torch_device)] * len(self.own_layers),
             (TORCH_DTYPES[plan.dense.name], TORCH_DTYPES[plan.cache_format.name]),
-            self.connect(),
+            workers,
             self.gathering,
         )
+
+    @property
+    def state_bytes(self) -> int:
+        """The bytes of a token between two processes."""
+        return 4 * states_width(self._planner.description.spec)
+
+    @property
+    def parts(self) -> list[PlannedPart]:
+        """What each process needs; weights that belong to no layer are with the head."""
+        plan, terms = self._plan, self._plan.breakdowns[0]
+        found = []
+        for rank, layers in enumerate(self._ranges):
+            weight_bytes = sum(plan.layer_bytes[n] for n in layers)
+            if rank == 0:
+                weight_bytes += terms.weight_bytes - sum(plan.layer_bytes)
+            kv_bytes = sum(plan.kv_bytes[n] for n in layers)
+            others = terms.weight_bytes - weight_bytes + sum(plan.kv_bytes) - kv_bytes
+            found.append(PlannedPart(weight_bytes, terms.total.expected - others))
+        return found
 
     @property
     def summary(self) -> str:

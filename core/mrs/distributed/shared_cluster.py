@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mrs.architecture.shares import FLAG
-from mrs.distributed.assign import Part, assignments, meet, require_plain
+from mrs.distributed.assign import Part, PlannedPart, assignments, meet, require_plain
 from mrs.distributed.gathering import Gathering
 from mrs.distributed.head import Head
+from mrs.distributed.messages import LinkSpeed
 from mrs.distributed.tensor_shares import RankPlan, load_share, require_ranks_fit
 from mrs.errors import UsageError
 from mrs.plan.plan import Plan
@@ -27,6 +28,10 @@ class SharedCluster:
     def __init__(self, gathering: Gathering[ConnectedGroup], plans: Sequence[RankPlan]) -> None:
         self.gathering = gathering
         self.plans = plans
+        self.own_weight_bytes = 0
+        #: Sums go through shared memory.
+        self.links: Sequence[LinkSpeed] = ()
+        self.state_bytes = 0
 
     @classmethod
     def gather(
@@ -69,8 +74,17 @@ class SharedCluster:
 
         use_own_threads(0, len(self.plans))
         weights = load_share(self.plans[0])
+        self.own_weight_bytes = sum(weights.bytes_by_device().values())
         group = self.gathering.connect(Head.connect_group)
         return SharedHead(weights, self.plans, group, self.gathering)
+
+    @property
+    def parts(self) -> list[PlannedPart]:
+        """What each process needs."""
+        return [
+            PlannedPart(each.weight_bytes, each.plan.breakdowns[0].total.expected)
+            for each in self.plans
+        ]
 
     @property
     def summary(self) -> str:

@@ -9,8 +9,8 @@ from mrs_cli.parsing.flags.option import cluster_option, model_option
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SharedLayersFlags:
-    """How many processes of this machine compute a share of every layer."""
+class ClusterFlags:
+    """Which other processes compute some of the layers, or a share of each."""
 
     tensor_parallel_size: Annotated[
         int | None,
@@ -23,12 +23,6 @@ class SharedLayersFlags:
             "of giving each some of the layers. It starts the others itself.",
         ),
     ] = None
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class ClusterFlags(SharedLayersFlags):
-    """Which other processes compute some of the layers."""
-
     workers: Annotated[
         int | None,
         cluster_option(
