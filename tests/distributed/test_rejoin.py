@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,12 +42,12 @@ def rank_1_of(workers: Workers) -> int:
     return next(n for n in range(len(workers.processes)) if "rank 1 has" in workers.said(n))
 
 
-def replies_of(engine: Engine, disturb: object = None) -> list[list[int]]:
+def replies_of(engine: Engine, disturb: Callable[[], None] | None = None) -> list[list[int]]:
     """Three replies at once, and a second turn of one; `disturb` is called between tokens."""
     asked = [Asked.of(engine, prompt, LONG) for prompt in PROMPTS[:3]]
     for _ in range(5):
         asked[0].advance()
-    if callable(disturb):
+    if disturb is not None:
         disturb()
     replies = [each.finish() for each in asked]
     turn = [*PROMPTS[1], *replies[1], 5, 6]
@@ -82,7 +83,7 @@ def test_the_others_keep_their_weights(tmp_path: Path) -> None:
     """The files of the worker that is left are gone by then."""
     folder = write_model(tmp_path / "model", config_of("dense"), std=0.2)
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
-    first = Workers(tmp_path, 1)
+    first = Workers(tmp_path, 1, rank=1)
     port = first.port
     second = Workers(tmp_path, 1, port, model_id=str(copy))
     spare: list[Workers] = []
