@@ -69,9 +69,9 @@ class ClusterFlags:
             "--rejoin-limit",
             metavar="SECONDS",
             min=0,
-            help="When a worker is lost, wait so long for one in its place, then let replies go "
-            "on. Workers of this machine are started again.",
-            show_default="0: end",
+            help="When a worker is lost, wait so long for one in its place and let replies go on; "
+            "0 ends instead. Workers of this machine are started again.",
+            show_default="0",
         ),
     ] = None
 
