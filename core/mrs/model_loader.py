@@ -32,6 +32,7 @@ from mrs.source.suggested_sampling import suggested_sampling
 if TYPE_CHECKING:
     from mrs.cache.prefix.disk import DiskPrefixCache
     from mrs.distributed.cluster import Cluster
+    from mrs.distributed.measured_run import MeasuredRun
     from mrs.distributed.shared_cluster import SharedCluster
     from mrs.distributed.tensor_shares import RankPlan
     from mrs.engine.engine_builder import DraftConfig
@@ -197,6 +198,20 @@ class ModelLoader:
         remember(result.corrections)
         learn_speed_of(profile, plan)
         return result
+
+    def measure_processes(self, on_progress: OnProgress | None = None) -> MeasuredRun:
+        """Load the model in the request's processes, and measure each of them and all together."""
+        from mrs.address_space import require_address_space_for_torch
+        from mrs.distributed.gather import gather
+        from mrs.distributed.measured_run import measure_run
+
+        self._fetch(on_progress or _ignore)
+        require_address_space_for_torch()
+        cluster = gather(self.request, self.planner, self.plan, self.rank_plans)
+        try:
+            return measure_run(cluster, cluster.decoder(), self.plan)
+        finally:
+            cluster.close()
 
     def _image_loader(self) -> ImageLoader | None:
         """The reader of a conversation's images; None without vision support."""

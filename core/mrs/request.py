@@ -222,6 +222,8 @@ class ClusterRequest:
     wait_limit_s   how long they may take; None is any time
     shares_layers  every process computes a share of each layer (tensor parallelism), instead of
                    some of the layers
+    rejoin_limit_s how long to wait for another worker when one is lost, after which replies go on;
+                   0 is not at all
     """
 
     workers: int = 0
@@ -229,6 +231,7 @@ class ClusterRequest:
     listen: str | None = None
     wait_limit_s: float | None = None
     shares_layers: bool = False
+    rejoin_limit_s: float = 0.0
 
 
 @dataclass(frozen=True)

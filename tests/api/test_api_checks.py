@@ -97,6 +97,8 @@ def test_a_message(message: dict[str, Any], words: str) -> None:
         ({"max_batch_size": 0}, "max_batch_size"),
         ({"max_seq_len": 1.5}, "max_seq_len"),
         ({"seed": -1}, "seed is -1: give a whole number from 0 to 18446744073709551615"),
+        ({"workers": -1}, "workers is -1: give a whole number from 0 up"),
+        ({"workers": 1, "tensor_parallel_size": 3}, "this process and 2 more, not 1"),
         ({"cpu": 1}, "cpu is 1: give True or False"),
         ({"in_situ_quant": ["q4k"]}, "in_situ_quant"),
         ({"device_map": {"0": 5}}, "device_map"),

@@ -114,7 +114,7 @@ def test_an_exception_in_a_layer_is_reported(model: Path, tmp_path: Path) -> Non
     try:
         with cluster_decoder(request_for(model, workers.port, 1)) as (decoder, _):
             engine = engine_of(decoder)
-            decoder._further._ranks[0].log.clear()  # so that no cache is opened
+            decoder._workers._ranks[0].log.clear()  # so that no cache is opened
             with pytest.raises(PeerFailed, match=r"rank 1 \(.*\), in step 1: unknown states"):
                 ask_forever(engine)
         workers.processes[0].join(60)

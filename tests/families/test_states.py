@@ -17,8 +17,6 @@ from reference import REPLY_TOKENS
 from routed_cases import ROUTED
 from running import TOLERANCE, Conversation, difference, load
 
-from mrs.distributed.model_part import require_splittable
-from mrs.errors import Unsupported
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.request import ModelSource, Sampling
 from support.engines import Asked, make_engine
@@ -87,10 +85,3 @@ def test_five_replies_share_steps(case, cached: int, references) -> None:
         asked = [Asked.of(engine, truth.prompt, GREEDY) for _ in range(5)]
         assert [each.finish() for each in asked] == [truth.reply] * 5
     assert bool(engine.stats.cached_tokens) == bool(cached)
-
-
-def test_layers_with_two_caches_stay_in_one_process(references) -> None:
-    folder = references(FALCONS[0]).folder
-    spec = load(ModelSource(str(folder), "safetensors")).decoder.spec
-    with pytest.raises(Unsupported, match="attention and a state"):
-        require_splittable(spec)

@@ -28,26 +28,26 @@ def end_with_peers(environment: Environment, model: Model) -> None:
     """
     cluster = cast("LoadedModel", model).cluster
     assert cluster is not None
-    head = cluster.head
+    gathering = cluster.gathering
     failures: list[MrsError] = []
     is_main = threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGUSR2")
 
     def raise_failure(signum: int, frame: FrameType | None) -> None:
-        if not head.is_closed:
+        if not gathering.is_closed:
             raise failures[0]
 
     def end(error: MrsError) -> None:
         failures.append(error)
         time.sleep(_GRACE_S)
-        if head.is_closed:
+        if gathering.is_closed:
             return
         if is_main:
             signal.pthread_kill(cast(int, threading.main_thread().ident), signal.SIGUSR2)
             return
         show_error(environment, str(error))
-        head.close()
+        gathering.close()
         os._exit(error.exit_code)
 
     if is_main:
         signal.signal(signal.SIGUSR2, raise_failure)
-    head.on_failure = end
+    gathering.on_failure = end

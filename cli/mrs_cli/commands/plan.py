@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from mrs.devices.bandwidth import learn_host_bandwidth
 from mrs.errors import ExitCode, UsageError
@@ -19,10 +19,12 @@ from mrs_cli.render.log_lines import log_to_stderr
 from mrs_cli.render.plan.plan_lines import render_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from mrs.events import OnProgress
     from mrs.plan.planner import Planner
-    from mrs.plan.report.reconcile import Reconciliation
+
+_Measured = TypeVar("_Measured")
 
 
 def show_plan(
@@ -44,10 +46,6 @@ def _show_plan(
 ) -> ExitCode:
     request = replace(request, devices=tuple(planned.device or ()))
     _check(planned, request)
-    if request.cluster is not None and request.cluster.shares_layers and not planned.dry_run:
-        raise UsageError(
-            "a model in several processes cannot be measured yet", hint="add --dry-run"
-        )
     is_settled = request.plan_file is not None
     if not planned.dry_run:
         learn_host_bandwidth()
@@ -72,9 +70,16 @@ def _show_plan(
             from mrs_cli.render.plan.rank_lines import rank_lines
 
             environment.stdout.writelines(f"{line}\n" for line in rank_lines(ranks))
-    result = None
-    if made.fits and not planned.dry_run:
-        result = _measure(environment, output, loader)
+    fits = made.fits
+    if ranks:
+        from mrs.distributed.tensor_shares import ranks_fit
+
+        fits = ranks_fit(ranks)
+    result, processes = None, None
+    if request.cluster is not None and not planned.dry_run:
+        processes = _measure(environment, output, loader, loader.measure_processes)
+    elif made.fits and not planned.dry_run:
+        result = _measure(environment, output, loader, loader.measure)
     if output.json:
         from mrs.plan.report.document import dumps, to_document
 
@@ -83,16 +88,19 @@ def _show_plan(
             from mrs_cli.render.plan.rank_lines import ranks_document
 
             document["ranks"] = ranks_document(ranks)
+        if processes is not None:
+            from mrs_cli.render.plan.processes_table import processes_document
+
+            document["processes"] = processes_document(processes)
         environment.stdout.write(dumps(document) + "\n")
     elif result is not None:
         from mrs_cli.render.plan.measured_table import measured_table
 
         environment.stdout.write("\n".join(["", *measured_table(loader.plan, result)]) + "\n")
-    fits = made.fits
-    if ranks:
-        from mrs.distributed.tensor_shares import ranks_fit
+    elif processes is not None:
+        from mrs_cli.render.plan.processes_table import processes_table
 
-        fits = ranks_fit(ranks)
+        environment.stdout.write("\n".join(["", *processes_table(processes)]) + "\n")
     return ExitCode.DONE if fits else ExitCode.DOES_NOT_FIT
 
 
@@ -119,6 +127,13 @@ def _show_machines(
 def _check(planned: PlanFlags, request: RunRequest) -> None:
     if request.devices and not planned.dry_run:
         raise UsageError("--device needs --dry-run", hint="this machine may lack the device")
+    split = request.cluster is not None and not request.cluster.shares_layers
+    if planned.dry_run and split:
+        raise UsageError(
+            "what workers have is not known before they join",
+            where="--workers or --wait-for with --dry-run",
+            hint="leave out --dry-run, or describe the machines with --machine",
+        )
     if planned.machine and (not planned.dry_run or request.devices or planned.solve):
         raise UsageError(
             "--machine needs --dry-run, and neither --device nor --solve",
@@ -128,6 +143,11 @@ def _check(planned: PlanFlags, request: RunRequest) -> None:
         raise UsageError("--solve and --plan are both given", hint="give one of the two")
 
 
-def _measure(environment: Environment, output: OutputFlags, loader: ModelLoader) -> Reconciliation:
+def _measure(
+    environment: Environment,
+    output: OutputFlags,
+    loader: ModelLoader,
+    work: Callable[[OnProgress | None], _Measured],
+) -> _Measured:
     title = f"measuring {loader.plan.model.model_id}"
-    return with_progress(environment, title, loader.measure, quiet=output.quiet)
+    return with_progress(environment, title, work, quiet=output.quiet)

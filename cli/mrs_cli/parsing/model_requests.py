@@ -230,7 +230,10 @@ def cluster_request(
     if not workers and not wait_for:
         return None
     shares_layers = ranks is not None and shares_allowed(variables)
-    return ClusterRequest(workers, wait_for, flags.listen, flags.wait_limit, shares_layers)
+    rejoin_limit_s = flags.rejoin_limit or 0.0
+    return ClusterRequest(
+        workers, wait_for, flags.listen, flags.wait_limit, shares_layers, rejoin_limit_s
+    )
 
 
 def paged_request(flags: PagedFlags) -> PagedRequest:

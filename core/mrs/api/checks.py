@@ -171,6 +171,9 @@ FIELDS: Mapping[str, FieldType] = {
     "jinja_explicit": _PATH,
     "token_source": _TEXT,
     "cpu": _FLAG,
+    "workers": _COUNT,
+    "tensor_parallel_size": _POSITIVE,
+    "rejoin_limit_s": Number(0),
     "on_progress": Allowed("a function", callable),
     # tokenizing and detokenizing
     "text": _TEXT,

@@ -38,7 +38,15 @@ from mrs.errors import UsageError
 from mrs.events import OnProgress
 from mrs.model_loader import ModelLoader
 from mrs.plan.plan import Plan
-from mrs.request import CacheType, Message, PagedRequest, RunRequest, Sampling, Speculation
+from mrs.request import (
+    CacheType,
+    ClusterRequest,
+    Message,
+    PagedRequest,
+    RunRequest,
+    Sampling,
+    Speculation,
+)
 from mrs.sizes.blocks import BLOCK_TOKENS
 
 if TYPE_CHECKING:
@@ -90,6 +98,9 @@ class Runner:
         speculate: Speculation = "ngram",
         draft_model: str | None = None,
         cpu: bool = False,
+        workers: int = 0,
+        tensor_parallel_size: int | None = None,
+        rejoin_limit_s: float = 0.0,
         on_progress: OnProgress | None = None,
     ) -> None:
         """Load a model.
@@ -104,6 +115,11 @@ class Runner:
         time, which changes no reply; `speculate="off"` computes them one by one. A smaller
         `draft_model` of the same vocabulary (hub id, folder or `.gguf` file) guesses tokens of any
         text.
+
+        `workers` splits the layers over so many further processes of this machine. Instead,
+        `tensor_parallel_size` splits each layer over so many, this one included. If one is lost,
+        replies fail; with a `rejoin_limit_s` it is started again within so many seconds, and they
+        go on.
 
         The KV cache is a pool of fixed size with `paged_attn`, if its size is given (`pa_ctxt_len`
         tokens, `pa_gpu_mem_usage` as a fraction of the memory, or `pa_gpu_mem` MiB), and on a CUDA
@@ -156,6 +172,7 @@ class Runner:
                 vision=vision_request(which),
                 paged=paged,
                 adapters=adapters_of(which),
+                cluster=_cluster(workers, tensor_parallel_size, rejoin_limit_s),
             )
         ).load(on_progress)
         self._request_ids = itertools.count()
@@ -334,6 +351,20 @@ def _layer_map(given: Sequence[str] | str | int | None) -> str | None:
     if given is None or isinstance(given, (str, int)):
         return None if given is None else str(given)
     return ";".join(given)
+
+
+def _cluster(workers: int, ranks: int | None, rejoin_limit_s: float) -> ClusterRequest | None:
+    """The further processes of a runner. Raises UsageError."""
+    if ranks is not None and workers not in (0, ranks - 1):
+        raise UsageError(
+            f"tensor_parallel_size is {ranks}, this process and {ranks - 1} more, not {workers}",
+            hint="leave workers out",
+        )
+    workers = workers if ranks is None else ranks - 1
+    if not workers:
+        return None
+    shares_layers = ranks is not None
+    return ClusterRequest(workers, shares_layers=shares_layers, rejoin_limit_s=rejoin_limit_s)
 
 
 def _bits(text: str) -> str:

@@ -39,6 +39,11 @@ class CacheBuilder:
         self._paged: dict[int, tuple[PagedKV, int]] = {}
         self._own: list[int] = []
 
+    @property
+    def count(self) -> int:
+        """The caches that a sequence has so far."""
+        return len(self._layers)
+
     def add_paged(self, kv: PagedKV, window: int | None = None) -> int:
         """Add a layer whose keys and values are in blocks; returns its group of block tables."""
         group = self.add_blocks(kv, window)

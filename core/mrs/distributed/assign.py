@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mrs.architecture.binding import Parameter
-from mrs.distributed.head import Head
+from mrs.distributed.arrivals import Arrivals
+from mrs.distributed.gathering import Gathering
 from mrs.distributed.launcher import launched
 from mrs.distributed.local_ranks import LocalRanks, new_secret
 from mrs.distributed.meeting import Listener, parse_address
@@ -33,18 +34,27 @@ def require_plain(request: RunRequest) -> None:
         )
 
 
-def meet(asked: ClusterRequest) -> tuple[Head, int]:
-    """A head that listens, and the number of its workers."""
+def meet(asked: ClusterRequest) -> Gathering[Any]:
+    """Listens, and starts the workers of this machine if these are asked for."""
     rank = launched()
     if rank is not None and not asked.workers and not asked.listen:
         listener = Listener((rank.host, 0), rank.new_secret())
         rank.publish(listener.address)
-        return Head(listener, None, asked.wait_limit_s), rank.world - 1
+        return Gathering(Arrivals(listener), None, rank.world - 1, asked.wait_limit_s)
     address = parse_address(asked.listen or "127.0.0.1:0", "--listen")
     secret = new_secret() if asked.workers else find_secret(address[0])
     listener = Listener(address, secret)
     local = LocalRanks(asked.workers, listener.address, secret) if asked.workers else None
-    return Head(listener, local, asked.wait_limit_s), asked.workers or asked.wait_for
+    count = asked.workers or asked.wait_for
+    arrivals = Arrivals(listener)
+    return Gathering(arrivals, local, count, asked.wait_limit_s, asked.rejoin_limit_s)
+
+
+class PlannedPart(NamedTuple):
+    """The bytes that a process needs by the plan: of weights, and of all."""
+
+    weight_bytes: int
+    total_bytes: int
 
 
 class Part(NamedTuple):

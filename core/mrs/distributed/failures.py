@@ -16,6 +16,20 @@ class PeerFailed(MrsError):
     exit_code = ExitCode.PEER_FAILED
 
 
+class PeerReported(PeerFailed):
+    """Another process has said itself why it cannot go on."""
+
+
+class RejoinAsked(MrsError):
+    """A third process is lost, and the head waits `within_s` for all workers to join again."""
+
+    exit_code = ExitCode.PEER_FAILED
+
+    def __init__(self, text: str, within_s: float) -> None:
+        super().__init__(text)
+        self.within_s = within_s
+
+
 class ClusterRefused(MrsError):
     """The two sides of a connection do not belong together; nobody is lost."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from mrs.distributed.channel import Channel
 from mrs.distributed.hidden_states import receive_hidden, send_hidden
 from mrs.distributed.layer_caches import Log, RemoteBlocks, RemoteState, tables_of
 from mrs.distributed.link import Link
-from mrs.distributed.messages import LayerCacheInfo, OpenSpace, SequenceStep, Step
+from mrs.distributed.messages import LayerCacheInfo, LinkSpeed, OpenSpace, SequenceStep, Step
 from mrs.errors import MrsError
 from mrs.kernels.paged import PagedKV
 from mrs.model.batch import ForwardBatch
@@ -30,6 +31,42 @@ class RemoteRank:
     layers: range
     caches: Sequence[LayerCacheInfo]
     log: Log = field(default_factory=deque)
+    groups: Sequence[int] = ()
+    blocks: list[RemoteBlocks] = field(default_factory=list)
+    #: The index of its first cache among those of a sequence here.
+    first_cache: int = 0
+
+    def open(self, first_cache: int, add: Callable[[int, LayerCacheInfo], int]) -> None:
+        """Have new caches; `add` declares one by its index, and returns its group of tables."""
+        self.log.clear()
+        self.blocks.clear()
+        self.first_cache = first_cache
+        self.groups = [add(index, info) for index, info in enumerate(self.caches)]
+        self.log.append(OpenSpace(list(self.groups)))
+
+    def new_blocks(self, index: int, info: LayerCacheInfo) -> PagedKV:
+        self.blocks.append(RemoteBlocks(self.log, index, info.size_bytes))
+        return self.blocks[-1]  # type: ignore[return-value]
+
+    def take_over(self, link: Link) -> None:
+        """Another process takes the place of this one: its caches are as large, and empty."""
+        self.link = link
+        self.log.clear()
+        self.log.append(OpenSpace(list(self.groups)))
+        for each in self.blocks:
+            each.resize(each.count)
+
+
+class Neighbours(NamedTuple):
+    """All ranks, the connections to the next and from the last one, and the speed of all links.
+
+    The first link is that from the head to rank 1, the last one leads back to the head.
+    """
+
+    ranks: Sequence[RemoteRank]
+    right: Channel
+    left: Channel
+    links: Sequence[LinkSpeed]
 
 
 class RemoteLayers:
@@ -39,29 +76,21 @@ class RemoteLayers:
     other through the ranks.
     """
 
-    def __init__(
-        self,
-        ranks: Sequence[RemoteRank],
-        right: Channel,
-        left: Channel,
-        fail: Callable[[Exception], MrsError],
-    ) -> None:
-        """`fail` is called with an error of a neighbour's connection, and returns the reason."""
-        self._ranks = ranks
-        self._right = right
-        self._left = left
+    def __init__(self, neighbours: Neighbours, fail: Callable[[Exception], Exception]) -> None:
+        """`fail` is called with an error of a connection, and returns what a step raises."""
+        self._ranks, self._right, self._left, self.links = neighbours
         self._fail = fail
         self._number = 0
-        self._lock = threading.Lock()
+
+    def take_over(self, fresh: Neighbours) -> None:
+        """Go on with other processes, which have the layers of those before and empty caches."""
+        for rank, new in zip(self._ranks, fresh.ranks, strict=True):
+            rank.take_over(new.link)
+        _, self._right, self._left, self.links = fresh
 
     def add_caches(self, builder: CacheBuilder) -> None:
         for rank in self._ranks:
-            log = rank.log
-            log.clear()
-            groups = [
-                _add(builder, log, *each) for each in zip(rank.layers, rank.caches, strict=True)
-            ]
-            log.append(OpenSpace(groups))
+            rank.open(builder.count, partial(_add, builder, rank))
 
     def __call__(
         self,
@@ -83,12 +112,14 @@ class RemoteLayers:
             raise self._fail(error) from error
 
 
-def _add(builder: CacheBuilder, log: Log, layer: int, info: LayerCacheInfo) -> int:
-    """Declare the cache of a layer; returns its group of block tables, or -1."""
+def _add(builder: CacheBuilder, rank: RemoteRank, index: int, info: LayerCacheInfo) -> int:
+    """Declare a cache of a rank; returns its group of block tables, or -1."""
     if info.kind == "blocks":
-        blocks: PagedKV = RemoteBlocks(log, layer, info.size_bytes)  # type: ignore[assignment]
-        return builder.add_paged(blocks, info.window)
-    builder.add(lambda: RemoteState(log, layer, info.size_bytes))
+        return builder.add_paged(rank.new_blocks(index, info), info.window)
+    if info.kind == "shared":
+        builder.add_shared(rank.first_cache + info.owner)
+    else:
+        builder.add(lambda: RemoteState(rank.log, index, info.size_bytes))
     return -1
 
 
@@ -112,7 +143,7 @@ def step_of(
                 span.stop - span.start,
                 length,
                 tables_of(cache.tables),
-                [layer.id for layer in _states(cache, rank.layers)],
+                [state.id for state in _states(cache, rank)],
             )
             for cache, (span, context), length in zip(
                 caches, batch.queries, batch.rope_lengths, strict=True
@@ -122,11 +153,21 @@ def step_of(
         None if ends is None else int64_bytes(ends),
         list(rows),
         tokens,
+        _own_inputs(rank, batch),
     )
 
 
-def _states(cache: SequenceCache, layers: range) -> list[RemoteState]:
-    return [each for each in (cache.layers[n] for n in layers) if isinstance(each, RemoteState)]
+def _states(cache: SequenceCache, rank: RemoteRank) -> list[RemoteState]:
+    own = cache.layers[rank.first_cache : rank.first_cache + len(rank.caches)]
+    return [each for each in own if isinstance(each, RemoteState)]
+
+
+def _own_inputs(rank: RemoteRank, batch: ForwardBatch) -> bytes:
+    """The inputs of its layers (N, layers, size) as float32."""
+    if batch.layer_inputs is None:
+        return b""
+    own = batch.layer_inputs[:, rank.layers.start : rank.layers.stop]
+    return own.to("cpu", torch.float32).contiguous().numpy().tobytes()
 
 
 def int64_bytes(values: Tensor) -> bytes:

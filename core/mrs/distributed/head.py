@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import TYPE_CHECKING
 
+from mrs.distributed.arrivals import Arrivals
 from mrs.distributed.channel import Channel
 from mrs.distributed.failures import SILENCE_S, ClusterRefused, PeerFailed
 from mrs.distributed.link import Link
-from mrs.distributed.local_ranks import LocalRanks
-from mrs.distributed.meeting import Listener
+from mrs.distributed.link_speed import echo_link, measure_link
 from mrs.distributed.messages import (
     Assignment,
     Attach,
@@ -23,7 +23,6 @@ from mrs.distributed.messages import (
     Connected,
     ConnectGroup,
     Failed,
-    Goodbye,
     Join,
     LayerCacheInfo,
     Message,
@@ -32,15 +31,13 @@ from mrs.distributed.messages import (
 from mrs.errors import ExitCode, MrsError
 
 if TYPE_CHECKING:
-    from mrs.distributed.further_layers import RemoteLayers, RemoteRank
+    from mrs.distributed.further_layers import Neighbours, RemoteRank
     from mrs.distributed.rank_group import RankGroup
-    from mrs.distributed.shared_head import SharedRanks
+    from mrs.distributed.shared_head import ConnectedGroup
 
 _logger = logging.getLogger(__name__)
 _SAY_AGAIN_S = 30.0
 _POLL_S = 0.2
-#: So long the workers of this machine may take to end after a failure.
-_FAILED_END_S = 0.5
 
 
 @dataclass
@@ -61,56 +58,63 @@ class Member:
 
 
 class Head:
-    """The workers of one model. It is closed once; a failure of one worker ends it for all."""
+    """The workers of one model until the first of them is lost, which ends it for all."""
 
     def __init__(
-        self, listener: Listener, local: LocalRanks | None, wait_limit_s: float | None = None
+        self,
+        arrivals: Arrivals,
+        wait_limit_s: float | None,
+        check: Callable[[], None],
+        last_words: Callable[[MrsError], Message],
+        on_failure: Callable[[Head, MrsError], None],
+        *,
+        is_local: bool,
     ) -> None:
-        self._listener = listener
-        self._local = local
+        """`check` is called while it waits, and may raise.
+
+        After a failure the other workers get `last_words`, and `on_failure` is called in another
+        thread.
+        """
+        self._arrivals = arrivals
         self._wait_limit_s = wait_limit_s
+        self._check_others, self._is_local = check, is_local
+        self._last_words, self._on_failure = last_words, on_failure
         self.members: list[Member] = []
+        self.lost_member: Member | None = None
+        self.failure: MrsError | None = None
         self._neighbours: list[Channel | RankGroup] = []
-        self._joining: SimpleQueue[tuple[Channel, Join]] = SimpleQueue()
-        self._attaching: SimpleQueue[tuple[Channel, Attach]] = SimpleQueue()
-        self._is_complete = False
-        self._failure: MrsError | None = None
         self._has_failed = threading.Event()
         self._lock = threading.Lock()
         self._is_closed = False
-        #: Called in another thread with the first failure.
-        self.on_failure: Callable[[MrsError], None] = lambda error: None
-        threading.Thread(target=self._sort_arrivals, name="mrs-arrivals", daemon=True).start()
 
-    @property
-    def is_closed(self) -> bool:
-        return self._is_closed
+    def gather(self, count: int, loaded: Sequence[str] = ()) -> None:
+        """Wait for `count` workers, and number them. Raises MrsError.
 
-    def gather(self, count: int) -> None:
-        """Wait for `count` workers, and number them. Raises MrsError."""
-        host, port = self._listener.address
+        One that has the weights of assignment n of those with the hashes `loaded` is rank n + 1.
+        """
+        self._arrivals.open()
+        host, port = self._arrivals.listener.address
         since_s = told_s = time.monotonic()
         while len(self.members) < count:
             self._check()
             with suppress(Empty):
-                self.members.append(self._joined(*self._joining.get(timeout=_POLL_S)))
-            while not self._listener.refused.empty():
-                _logger.warning("%s", self._listener.refused.get())
+                self.members.append(self._joined(*self._arrivals.joining.get(timeout=_POLL_S)))
+            while not self._arrivals.listener.refused.empty():
+                _logger.warning("%s", self._arrivals.listener.refused.get())
             now_s = time.monotonic()
             missing = f"{count - len(self.members)} of {count} workers at {host}:{port}"
-            if self._wait_limit_s is not None and now_s - since_s > self._wait_limit_s:
+            is_over = self._wait_limit_s is not None and now_s - since_s > self._wait_limit_s
+            if is_over and len(self.members) < count:
                 raise PeerFailed(
                     f"{missing} have not come within {self._wait_limit_s:g} s",
                     hint=f"start: mrs worker --join {host}:{port}",
                 )
             is_due = now_s - told_s > (_SAY_AGAIN_S if told_s > since_s else 2.0)
-            if is_due and not self._local and len(self.members) < count:
+            if is_due and not self._is_local and len(self.members) < count:
                 told_s = now_s
                 _logger.warning("waiting for %s since %.0f s", missing, now_s - since_s)
-        self._is_complete = True
-        while not self._joining.empty():
-            self._refuse(self._joining.get()[0])
-        self._number(count)
+        self._arrivals.complete(count)
+        self._number(count, loaded)
 
     def assign(self, assignments: Sequence[Assignment]) -> None:
         """Tell each member which layers it loads."""
@@ -119,26 +123,31 @@ class Head:
             member.link.doing = "while it loads its layers"
             member.link.send(assignment)
 
-    def connect(self, most_bytes: int) -> RemoteLayers:
+    def connect(self, most_bytes: int) -> Neighbours:
         """Wait until all have loaded their layers, and connect neighbours. Raises MrsError."""
-        from mrs.distributed.further_layers import RemoteLayers
+        from mrs.distributed.further_layers import Neighbours
 
         ranks = self._loaded()
-        for member, right in zip(self.members, [*self.members[1:], None], strict=True):
-            address = None if right is None else (right.host, right.join.port)
+        for member, other in zip(self.members, [*self.members[1:], None], strict=True):
+            address = None if other is None else (other.host, other.join.port)
             member.link.send(Connect(address))
-        for member in self.members:
-            member.link.take(Connected)
-        attached = [self._attaching.get(timeout=SILENCE_S) for _ in range(2)]
+        attached = self._attached(2)
         self._neighbours = [channel for channel, _ in attached]
         sides = {attach.side: channel for channel, attach in attached}
-        sides["left"].most_data_bytes = most_bytes
-        return RemoteLayers(ranks, sides["right"], sides["left"], self.reason)
+        right, left = sides["right"], sides["left"]
+        left.most_data_bytes = most_bytes
+        try:  # one link after another, each rank with its right neighbour
+            first = measure_link(right)
+            echo_link(left)
+        except (OSError, EOFError) as error:
+            raise self.reason(error) from error
+        found = [member.link.take(Connected).right for member in self.members]
+        return Neighbours(ranks, right, left, [first, *(each for each in found if each)])
 
-    def connect_group(self) -> SharedRanks:
+    def connect_group(self) -> ConnectedGroup:
         """Wait until all have loaded their shares, and connect each with all. Raises MrsError."""
         from mrs.distributed.rank_group import RankGroup
-        from mrs.distributed.shared_head import SharedRanks
+        from mrs.distributed.shared_head import ConnectedGroup
         from mrs.distributed.shared_memory import SharedFile
 
         ranks = self._loaded()
@@ -147,14 +156,26 @@ class Head:
             addresses = [(each.host, each.join.port) for each in self.members]
             for member in self.members:
                 member.link.send(ConnectGroup(addresses, str(file.path)))
+            attached = self._attached(len(ranks))
             for member in self.members:
                 member.link.take(Connected)
-            attached = [self._attaching.get(timeout=SILENCE_S) for _ in ranks]
             group = RankGroup(0, {attach.rank: channel for channel, attach in attached}, file.path)
         finally:
             file.remove()
         self._neighbours = [group]
-        return SharedRanks(ranks, group, self.reason)
+        return ConnectedGroup(ranks, group)
+
+    def _attached(self, count: int) -> list[tuple[Channel, Attach]]:
+        """The connections of neighbours. Raises MrsError."""
+        found: list[tuple[Channel, Attach]] = []
+        until_s = time.monotonic() + 2 * SILENCE_S
+        while len(found) < count:
+            self._check()
+            with suppress(Empty):
+                found.append(self._arrivals.attaching.get(timeout=_POLL_S))
+            if time.monotonic() > until_s and len(found) < count:
+                raise PeerFailed(f"{count - len(found)} of {count} connections are missing")
+        return found
 
     def _loaded(self) -> list[RemoteRank]:
         """All ranks, once they have loaded their weights."""
@@ -168,61 +189,34 @@ class Head:
 
     def reason(self, error: Exception) -> MrsError:
         """Why a step has failed: the failure of a worker, or else the error itself."""
-        if self._has_failed.wait(0 if isinstance(error, MrsError) else SILENCE_S + 1):
-            assert self._failure is not None
-            return self._failure
+        is_settled = isinstance(error, MrsError) and not isinstance(error, PeerFailed)
+        if self._has_failed.wait(0 if is_settled else SILENCE_S + 1):
+            assert self.failure is not None
+            return self.failure
         if isinstance(error, MrsError):
             return error
         return PeerFailed("the connection to a neighbour has ended", where=str(error))
 
-    def close(self) -> None:
-        """Let all workers go, and end those of this machine."""
+    def close(self, words: Message) -> None:
+        """Let all workers go; if none has failed, they get these words."""
         with self._lock:
             if self._is_closed:
                 return
             self._is_closed = True
-        self._listener.close()
         for member in self.members:
-            if self._failure is None:
-                self._tell(member, Goodbye())
+            if self.failure is None:
+                self._tell(member, words)
             member.link.close()
+            member.link.fail(PeerFailed("the head was closed"))
         for channel in self._neighbours:
             channel.close()
-        if self._local is not None:
-            if self._failure is None:
-                self._local.end()
-            else:  # the one that has failed may hang
-                self._local.end(_FAILED_END_S)
 
     def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-        if self._local is not None:
-            self._local.check()
-
-    def _sort_arrivals(self) -> None:
-        """Read the first message of each peer: it wants to join, or is a neighbour of the head."""
-        while (channel := self._listener.arrived.get()) is not None:
-            try:
-                channel.set_timeout(SILENCE_S)
-                message, _ = channel.receive()
-                channel.set_timeout(None)
-            except (OSError, EOFError, MrsError):
-                channel.close()
-                continue
-            if isinstance(message, Attach):
-                self._attaching.put((channel, message))
-            elif isinstance(message, Join) and not self._is_complete:
-                self._joining.put((channel, message))
-            else:
-                self._refuse(channel)
-
-    def _refuse(self, channel: Channel) -> None:
-        count = len(self.members)
-        text = f"the head has all of its workers ({count})"
-        with suppress(OSError):
-            channel.send(Failed(text, int(ExitCode.USAGE)))
-        channel.close()
+        if self.failure is not None:
+            raise self.failure
+        if self._is_closed:
+            raise PeerFailed("the head was closed")
+        self._check_others()
 
     def _joined(self, channel: Channel, join: Join) -> Member:
         who = f"the worker {join.name} at {channel.peer_host}"
@@ -236,8 +230,12 @@ class Head:
                 raise ClusterRefused(text, hint="give each worker a rank of its own")
         return member
 
-    def _number(self, count: int) -> None:
+    def _number(self, count: int, loaded: Sequence[str]) -> None:
         """Ranks from 1 on: those that were asked for, and the others in order of arrival."""
+        for rank, own in enumerate(loaded, 1):
+            has_it = [each for each in self.members if each.join.loaded == own and not each.rank]
+            if has_it and rank not in {each.rank for each in self.members}:
+                has_it[0].rank = rank
         free = [n for n in range(1, count + 1) if n not in {each.rank for each in self.members}]
         for member in self.members:
             if not member.rank:
@@ -249,17 +247,20 @@ class Head:
 
     def _on_end(self, link: Link, error: MrsError) -> None:
         with self._lock:
-            if self._is_closed or self._failure is not None:
+            if self._is_closed or self.failure is not None:
                 return
-            self._failure = error
+            self.failure = error
+        words = self._last_words(error)
         for member in self.members:
-            if member.link is not link:
-                self._tell(member, Failed(str(error), int(error.exit_code)))
+            if member.link is link:
+                self.lost_member = member
+            else:
+                self._tell(member, words)
                 member.link.fail(error)
         self._has_failed.set()
         for channel in self._neighbours:
             channel.close()
-        self.on_failure(error)
+        self._on_failure(self, error)
 
     def _tell(self, member: Member, message: Message) -> None:
         """Send without waiting long: the member may be the one that hangs."""

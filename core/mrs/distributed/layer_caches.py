@@ -37,21 +37,23 @@ Log = deque[CacheCommand]
 
 
 class RemoteBlocks:
-    """The blocks of one layer in another process; a `PagedKV` for the pool of blocks."""
+    """The blocks of the cache `index` of another process; a `PagedKV` for the pool of blocks."""
 
     device = _CPU
     tensors: tuple[Tensor, ...] = ()
 
-    def __init__(self, log: Log, layer: int, block_bytes: int) -> None:
+    def __init__(self, log: Log, index: int, block_bytes: int) -> None:
         self._log = log
-        self._layer = layer
+        self._index = index
         self.block_bytes = block_bytes
+        self.count = 0
 
     def resize(self, blocks: int) -> None:
-        self._log.append(Resize(self._layer, blocks))
+        self.count = blocks
+        self._log.append(Resize(self._index, blocks))
 
     def copy_block(self, source: int, target: int) -> None:
-        self._log.append(CopyBlock(self._layer, source, target))
+        self._log.append(CopyBlock(self._index, source, target))
 
     def read(self, blocks: Tensor, start: int, end: int) -> tuple[Tensor, ...]:
         raise _not_here()
@@ -80,19 +82,19 @@ class RemoteSnapshot:
 
 
 class RemoteState:
-    """The recurrent state of one layer and one sequence in another process."""
+    """The recurrent state of one sequence in the cache `index` of another process."""
 
     is_state = True
     keeps_all = False
     device = _CPU
 
-    def __init__(self, log: Log, layer: int, size_bytes: int) -> None:
+    def __init__(self, log: Log, index: int, size_bytes: int) -> None:
         self.id = next(_ids)
         self.length = 0
         self.nbytes = size_bytes
         self._log = log
         self._mark: RemoteSnapshot | None = None
-        log.append(NewState(layer, self.id))
+        log.append(NewState(index, self.id))
         weakref.finalize(self, log.append, Drop(self.id))
 
     @property

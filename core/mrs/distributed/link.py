@@ -8,9 +8,18 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
+from mrs.devices.host_memory import resident_bytes
 from mrs.distributed.channel import Channel, Damaged
-from mrs.distributed.failures import BEAT_S, SILENCE_S, HeadLeft, PeerFailed, lost
-from mrs.distributed.messages import Beat, Failed, Goodbye, Message
+from mrs.distributed.failures import (
+    BEAT_S,
+    SILENCE_S,
+    HeadLeft,
+    PeerFailed,
+    PeerReported,
+    RejoinAsked,
+    lost,
+)
+from mrs.distributed.messages import Beat, Failed, Goodbye, Message, Rejoin
 from mrs.errors import MrsError
 
 _Kind = TypeVar("_Kind", bound=Message)
@@ -31,6 +40,8 @@ class Link:
         self.doing = "at the start"
         self._on_end = on_end
         self._peer_doing = ""
+        #: The memory that the peer had a second ago, or less.
+        self.peer_resident_bytes = 0
         self._heard_s = time.monotonic()
         self._messages: SimpleQueue[Message | MrsError] = SimpleQueue()
         self._is_closed = threading.Event()
@@ -76,8 +87,11 @@ class Link:
                 self._heard_s = time.monotonic()
                 if isinstance(message, Beat):
                     self._peer_doing = message.doing
+                    self.peer_resident_bytes = message.resident_bytes
                 elif isinstance(message, Goodbye):
                     return self._end(HeadLeft(f"{self.who} has left"))
+                elif isinstance(message, Rejoin):
+                    return self._end(RejoinAsked(message.text, message.within_s))
                 elif isinstance(message, Failed):
                     return self._end(_reported(message))
                 else:
@@ -94,7 +108,7 @@ class Link:
     def _beat(self) -> None:
         while not self._is_closed.wait(BEAT_S):
             try:
-                self.channel.send(Beat(self.doing))
+                self.channel.send(Beat(self.doing, resident_bytes()))
             except OSError:
                 return  # the receiving thread learns it, too, and says more
 
@@ -113,6 +127,6 @@ class Link:
 
 
 def _reported(message: Failed) -> MrsError:
-    error = PeerFailed(message.text)
+    error = PeerReported(message.text)
     error.exit_code = type(error.exit_code)(message.exit_code)
     return error

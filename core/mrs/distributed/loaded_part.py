@@ -89,7 +89,7 @@ def _load_layers(
     devices = [torch.device(plan.devices[0].torch_device)] * (assignment.end - assignment.first)
     dtype = TORCH_DTYPES[plan.dense.name]
     stack = LayerStack(spec, weights, devices, dtype, assignment.first)
-    stage = Stage(stack, spec.hidden_size, _cache_config(assignment))
+    stage = Stage(stack, spec, _cache_config(assignment))
     return _loaded(assignment, stage, weights)
 
 
@@ -101,7 +101,7 @@ def _load_share(assignment: Assignment, shares: Sequence[RankPlan]) -> LoadedPar
     use_own_threads(assignment.rank, len(shares))
     weights = load_share(shares[assignment.rank])
     decoder = SharedDecoder(weights, shares, assignment.rank)
-    stage = Stage(decoder.stack, decoder.spec.hidden_size, _cache_config(assignment))
+    stage = Stage(decoder.stack, decoder.spec, _cache_config(assignment))
     return _loaded(assignment, stage, weights)._replace(share=SharedStage(decoder, stage))
 
 

@@ -6,6 +6,7 @@ import os
 import secrets
 import subprocess
 import sys
+import threading
 import time
 
 from mrs.distributed.failures import PeerFailed
@@ -27,23 +28,32 @@ class LocalRanks:
 
     def __init__(self, count: int, address: tuple[str, int], secret: bytes) -> None:
         host, port = address
-        command = [sys.executable, "-m", "mrs_cli", "worker", "--once", "--quiet"]
-        command += ["--join", f"{host}:{port}"]
-        variables = {**os.environ, VARIABLE: secret.decode("ascii")}
-        variables[PARENT_VARIABLE] = str(os.getpid())
-        variables.pop(FILE_VARIABLE, None)
-        for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID"):
-            variables.pop(name, None)
+        self._command = [sys.executable, "-m", "mrs_cli", "worker", "--once", "--quiet"]
+        self._command += ["--join", f"{host}:{port}"]
+        self._variables = {**os.environ, VARIABLE: secret.decode("ascii")}
+        self._variables[PARENT_VARIABLE] = str(os.getpid())
+        for name in (FILE_VARIABLE, "RANK", "WORLD_SIZE", "SLURM_PROCID"):
+            self._variables.pop(name, None)
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._has_ended = False
+        self._lock = threading.Lock()
         try:
             for _ in range(count):
-                # A session of its own, so that a Ctrl-C of the terminal reaches the head alone.
-                process = subprocess.Popen(
-                    command, env=variables, stdin=subprocess.DEVNULL, start_new_session=True
-                )
-                self._processes.append(process)
-        except OSError as error:
+                self._processes.append(self._started())
+        except MrsError:
             self.end()
+            raise
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        try:
+            # A session of its own, so that a Ctrl-C of the terminal reaches the head alone.
+            return subprocess.Popen(
+                self._command,
+                env=self._variables,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
             raise MrsError("a worker cannot be started", where=error.strerror or "") from error
 
     @property
@@ -57,8 +67,24 @@ class LocalRanks:
                 how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
                 raise PeerFailed(f"the worker with process id {process.pid} has ended {how}")
 
+    def kill(self, pid: int) -> None:
+        """End a process that does not answer, if it is one of these."""
+        for process in self._processes:
+            if process.pid == pid:
+                process.kill()
+                process.wait()
+
+    def revive(self) -> None:
+        """Start processes that have ended again. Raises MrsError."""
+        with self._lock:
+            for number, process in enumerate(self._processes):
+                if process.poll() is not None and not self._has_ended:
+                    self._processes[number] = self._started()
+
     def end(self, wait_s: float = _END_S) -> None:
         """Wait until all have ended by themselves; kill those that do not."""
+        with self._lock:  # none is started again after this
+            self._has_ended = True
         until_s = time.monotonic() + wait_s
         for process in self._processes:
             try:

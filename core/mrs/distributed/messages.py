@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 #: Raised whenever a message changes its meaning.
-PROTOCOL = 2
+PROTOCOL = 3
 
 
 class Message(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
@@ -53,7 +53,10 @@ class DeviceReport(Message, frozen=True):
 
 
 class Join(Message, frozen=True):
-    """A worker asks for a place. `rank` is 0 if the head chooses; `port` takes a left neighbour."""
+    """A worker asks for a place. `rank` is 0 if the head chooses; `port` takes a left neighbour.
+
+    `loaded` is the `plan_hash` of the assignment whose weights it has, if any.
+    """
 
     name: str
     cpu_path: str
@@ -61,6 +64,7 @@ class Join(Message, frozen=True):
     port: int
     rank: int = 0
     pid: int = 0
+    loaded: str = ""
 
 
 class Attach(Message, frozen=True):
@@ -96,11 +100,15 @@ class Assignment(Message, frozen=True):
 
 
 class LayerCacheInfo(Message, frozen=True):
-    """The cache of a layer: in blocks of `size_bytes`, or a recurrent state of as many."""
+    """A cache of a layer: in blocks of `size_bytes`, or a recurrent state of as many.
 
-    kind: Literal["blocks", "state"]
+    A `shared` one are the keys and values of the cache `owner` of the same rank.
+    """
+
+    kind: Literal["blocks", "state", "shared"]
     size_bytes: int
     window: int | None = None
+    owner: int = 0
 
 
 class Ready(Message, frozen=True):
@@ -126,14 +134,38 @@ class ConnectGroup(Message, frozen=True):
     memory: str
 
 
+class Ping(Message, frozen=True):
+    """Asks a neighbour for a `Pong`; data may follow, which counts as part of the message."""
+
+    is_last: bool
+
+
+class Pong(Message, frozen=True):
+    """The answer to a `Ping`."""
+
+
+class LinkSpeed(Message, frozen=True):
+    """The time of a small message one way, and the rate of long ones."""
+
+    latency_s: float
+    bytes_per_s: float
+
+    def seconds(self, size_bytes: int) -> float:
+        """How long a message takes one way."""
+        return self.latency_s + size_bytes / self.bytes_per_s
+
+
 class Connected(Message, frozen=True):
-    """Both neighbours are connected, or all ranks of a group."""
+    """Both neighbours are connected, or all ranks of a group; `right` is that of a neighbour."""
+
+    right: LinkSpeed | None = None
 
 
 class Beat(Message, frozen=True):
-    """A sign of life every second, and what the process does."""
+    """A sign of life every second, what the process does, and the memory that it has."""
 
     doing: str
+    resident_bytes: int = 0
 
 
 class Failed(Message, frozen=True):
@@ -143,36 +175,43 @@ class Failed(Message, frozen=True):
     exit_code: int
 
 
+class Rejoin(Message, frozen=True):
+    """A worker is lost: the others end their session, and join again `within_s`."""
+
+    text: str
+    within_s: float
+
+
 class Goodbye(Message, frozen=True):
     """The sender leaves in order."""
 
 
 class OpenSpace(Message, frozen=True):
-    """New caches for all sequences; `groups` has each layer's group of block tables, -1 for none.
+    """New caches for all sequences; `groups` has each cache's group of block tables, -1 for none.
 
-    The caches before are dropped.
+    The caches before are dropped. Further commands name caches by their index in `groups`.
     """
 
     groups: list[int]
 
 
 class Resize(Message, frozen=True):
-    """The blocks of a layer become so many."""
+    """The blocks of a cache become so many."""
 
-    layer: int
+    cache: int
     blocks: int
 
 
 class CopyBlock(Message, frozen=True):
-    layer: int
+    cache: int
     source: int
     target: int
 
 
 class NewState(Message, frozen=True):
-    """A recurrent state of zeros for a layer of a sequence."""
+    """A recurrent state of zeros for a sequence."""
 
-    layer: int
+    cache: int
     id: int
 
 
@@ -225,7 +264,8 @@ class Step(Message, frozen=True):
     """A forward pass, after commands to the caches.
 
     `positions` is (N) or (3, N) int64, `attention_ends` (N) int64. Of the last layer's output only
-    the rows `wanted` go back. Ranks that share layers get the `tokens` (N) int64.
+    the rows `wanted` go back. Ranks that share layers get the `tokens` (N) int64, and other ranks
+    the `layer_inputs` (N, layers, size) float32 of their layers, if the model has them.
     """
 
     number: int
@@ -235,6 +275,7 @@ class Step(Message, frozen=True):
     attention_ends: bytes | None
     wanted: list[int]
     tokens: bytes = b""
+    layer_inputs: bytes = b""
 
 
 class Hidden(Message, frozen=True):
@@ -256,8 +297,11 @@ Any = (
     | Connect
     | ConnectGroup
     | Connected
+    | Ping
+    | Pong
     | Beat
     | Failed
+    | Rejoin
     | Goodbye
     | Step
     | Hidden

@@ -58,12 +58,22 @@ def require_splittable(spec: ModelSpec) -> None:
     if any(isinstance(layer.mixer, CrossAttention) for layer in spec.layers):
         what = "layers that attend to images"
         raise Unsupported(f"{what} cannot be in several processes", hint=hint)
-    if spec.layer_inputs or any(isinstance(layer.mixer, SharedAttention) for layer in spec.layers):
-        what = "layers with inputs of their own or with shared keys and values"
-        raise Unsupported(f"{what} cannot be in several processes", hint=hint)
-    if any(layer.mixer.cache_count > 1 for layer in spec.layers):
-        what = "layers with attention and a state"
-        raise Unsupported(f"{what} cannot be in several processes", hint=hint)
+    if spec.vision is not None and spec.vision.enters != "embeddings":
+        raise Unsupported(
+            "images that enter between layers cannot be in several processes", hint=hint
+        )
+
+
+def states_width(spec: ModelSpec) -> int:
+    """The values of a token that go from one layer to the next."""
+    return spec.hidden_size * (spec.altup.streams if spec.altup else 1)
+
+
+def unbroken_layers(spec: ModelSpec) -> range:
+    """Layers of which one reads the keys and values of another: they belong to one process."""
+    mixers = [layer.mixer for layer in spec.layers]
+    shared = {n: each.layer for n, each in enumerate(mixers) if isinstance(each, SharedAttention)}
+    return range(min(shared.values()), max(shared) + 1) if shared else range(0)
 
 
 def own_parameters(description: Description, layers: range, *, is_head: bool) -> list[Parameter]:

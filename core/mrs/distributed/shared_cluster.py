@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mrs.architecture.shares import FLAG
-from mrs.distributed.assign import Part, assignments, meet, require_plain
+from mrs.distributed.assign import Part, PlannedPart, assignments, meet, require_plain
+from mrs.distributed.gathering import Gathering
 from mrs.distributed.head import Head
+from mrs.distributed.messages import LinkSpeed
 from mrs.distributed.tensor_shares import RankPlan, load_share, require_ranks_fit
 from mrs.errors import UsageError
 from mrs.plan.plan import Plan
@@ -16,15 +18,20 @@ from mrs.request import RunRequest
 from mrs.units import human_bytes
 
 if TYPE_CHECKING:
+    from mrs.distributed.shared_head import ConnectedGroup
     from mrs.model.decoder import Decoder
 
 
 class SharedCluster:
     """The head of the processes that share a model, and the share of this process."""
 
-    def __init__(self, head: Head, plans: Sequence[RankPlan]) -> None:
-        self.head = head
+    def __init__(self, gathering: Gathering[ConnectedGroup], plans: Sequence[RankPlan]) -> None:
+        self.gathering = gathering
         self.plans = plans
+        self.own_weight_bytes = 0
+        #: Sums go through shared memory.
+        self.links: Sequence[LinkSpeed] = ()
+        self.state_bytes = 0
 
     @classmethod
     def gather(
@@ -43,17 +50,22 @@ class SharedCluster:
                 hint="leave out --num-device-layers",
             )
         require_ranks_fit(plans)
-        head, count = meet(request.cluster)
+        gathering = meet(request.cluster)
         try:
-            head.gather(count)
-            _require_one_machine(head)
+            gathering.gather()
+            _require_one_machine(gathering.head)
             layers = range(len(plan.layer_bytes))
             parts = [Part(layers, each.planner.description.parameters) for each in plans[1:]]
-            head.assign(assignments(request, planner, plan, parts, are_shares=True))
-            return cls(head, plans)
-        except BaseException:
-            head.close()
+            gathering.assign(assignments(request, planner, plan, parts, are_shares=True))
+            return cls(gathering, plans)
+        except BaseException as error:
+            gathering.close(error)
             raise
+
+    @property
+    def head(self) -> Head:
+        """The head of the workers of now."""
+        return self.gathering.head
 
     def decoder(self) -> Decoder:
         """The model, of which each process computes its share. Raises MrsError."""
@@ -62,7 +74,17 @@ class SharedCluster:
 
         use_own_threads(0, len(self.plans))
         weights = load_share(self.plans[0])
-        return SharedHead(weights, self.plans, self.head.connect_group())
+        self.own_weight_bytes = sum(weights.bytes_by_device().values())
+        group = self.gathering.connect(Head.connect_group)
+        return SharedHead(weights, self.plans, group, self.gathering)
+
+    @property
+    def parts(self) -> list[PlannedPart]:
+        """What each process needs."""
+        return [
+            PlannedPart(each.weight_bytes, each.plan.breakdowns[0].total.expected)
+            for each in self.plans
+        ]
 
     @property
     def summary(self) -> str:
@@ -73,7 +95,7 @@ class SharedCluster:
         return f"a share of each layer in {len(ranks)} processes, {', '.join(ranks)}"
 
     def close(self) -> None:
-        self.head.close()
+        self.gathering.close()
 
 
 def _require_one_machine(head: Head) -> None:

@@ -3,42 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from torch import Tensor
 
 from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.distributed.further_layers import RemoteRank, int64_bytes, step_of
-from mrs.distributed.layer_caches import RemoteBlocks
-from mrs.distributed.messages import OpenSpace
+from mrs.distributed.head_decoder import Renewing
+from mrs.distributed.messages import LayerCacheInfo
 from mrs.distributed.rank_group import RankGroup
 from mrs.distributed.shared_decoder import SharedDecoder
 from mrs.distributed.tensor_shares import RankPlan
 from mrs.errors import MrsError
-from mrs.kernels.paged import PagedKV
 from mrs.model.batch import ForwardBatch
+from mrs.model.caches_lost import CachesLost
 from mrs.model.model_weights import ModelWeights
+
+
+class ConnectedGroup(NamedTuple):
+    """All other processes, and the group of all."""
+
+    ranks: Sequence[RemoteRank]
+    group: RankGroup
 
 
 class SharedRanks:
     """The other processes: their caches follow those of the head, and they get all steps."""
 
-    def __init__(
-        self,
-        ranks: Sequence[RemoteRank],
-        group: RankGroup,
-        fail: Callable[[Exception], MrsError],
-    ) -> None:
-        """`fail` is called with an error of a connection, and returns the reason."""
-        self._ranks = ranks
-        self.group = group
-        self.fail = fail
+    def __init__(self, connected: ConnectedGroup) -> None:
+        self._ranks, self.group = connected
         self._number = 0
+
+    def take_over(self, fresh: ConnectedGroup) -> None:
+        """Go on with other processes, which have the shares of those before and empty caches."""
+        for rank, new in zip(self._ranks, fresh.ranks, strict=True):
+            rank.take_over(new.link)
+        self.group = fresh.group
 
     def add_caches(self, builder: CacheBuilder) -> None:
         for rank in self._ranks:
-            rank.log.clear()
-            rank.log.append(OpenSpace([_add(builder, rank, n) for n in rank.layers]))
+            rank.open(0, partial(_add, builder, rank))
 
     def start(self, batch: ForwardBatch, caches: Sequence[SequenceCache]) -> None:
         """Send the next step. Raises MrsError."""
@@ -50,21 +56,24 @@ class SharedRanks:
             rank.link.send(step_of(rank, self._number, batch, caches, rows, tokens))
 
 
-def _add(builder: CacheBuilder, rank: RemoteRank, layer: int) -> int:
-    info = rank.caches[layer]
-    blocks: PagedKV = RemoteBlocks(rank.log, layer, info.size_bytes)  # type: ignore[assignment]
-    return builder.add_blocks(blocks, info.window)
+def _add(builder: CacheBuilder, rank: RemoteRank, index: int, info: LayerCacheInfo) -> int:
+    return builder.add_blocks(rank.new_blocks(index, info), info.window)
 
 
 class SharedHead(SharedDecoder):
     """The share of rank 0."""
 
     def __init__(
-        self, weights: ModelWeights, plans: Sequence[RankPlan], ranks: SharedRanks
+        self,
+        weights: ModelWeights,
+        plans: Sequence[RankPlan],
+        connected: ConnectedGroup,
+        gathering: Renewing[ConnectedGroup],
     ) -> None:
         super().__init__(weights, plans, 0)
-        self._ranks = ranks
-        self.join(ranks.group)
+        self._ranks = SharedRanks(connected)
+        self._gathering = gathering
+        self.join(connected.group)
 
     def forward(
         self,
@@ -73,13 +82,21 @@ class SharedHead(SharedDecoder):
         check: Callable[[], None] = lambda: None,
         observe: Callable[[Tensor], None] | None = None,
     ) -> Tensor:
-        """As in `Decoder`; `check` is called before the step alone, which no process can leave."""
+        """As in `Decoder`; `check` is called before the step alone, which no process can leave.
+
+        Raises CachesLost.
+        """
+        fresh = self._gathering.renewed()
+        if fresh is not None:
+            self._ranks.take_over(fresh)
+            self.join(fresh.group)
+            raise CachesLost
         check()
         try:
             self._ranks.start(batch, caches)
             return super().forward(batch, caches, observe=observe)
         except (OSError, EOFError, MrsError) as error:
-            raise self._ranks.fail(error) from error
+            raise self._gathering.reason(error) from error
         except BaseException:
             self._ranks.group.close()  # the other processes would wait for this one
             raise

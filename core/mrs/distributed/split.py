@@ -21,24 +21,29 @@ class RankMemory:
     fixed_bytes: int = 0
 
 
-def split_layers(layer_bytes: Sequence[int], ranks: Sequence[RankMemory]) -> list[range]:
+def split_layers(
+    layer_bytes: Sequence[int], ranks: Sequence[RankMemory], unbroken: range = range(0)
+) -> list[range]:
     """A range of layers for each rank, at least one, in order.
 
     `layer_bytes` are weights and KV cache. The rank that needs the most time to read its bytes
-    needs as little as possible, so that the ranks keep each other busy. Raises UsageError for
-    fewer layers than ranks, and DoesNotFit.
+    needs as little as possible, so that the ranks keep each other busy. The layers `unbroken` are
+    not divided. Raises UsageError for fewer layers than ranks, and DoesNotFit.
     """
     count = len(layer_bytes)
-    if count < len(ranks):
+    most = count - max(0, len(unbroken) - 1)
+    if most < len(ranks):
+        together = f", {len(unbroken)} of which share keys and values," if unbroken else ""
         raise UsageError(
-            f"{count} layers cannot be split over {len(ranks)} processes",
-            hint=f"use at most {count - 1} workers",
+            f"{count} layers{together} cannot be split over {len(ranks)} processes",
+            hint=f"use at most {most - 1} workers" if most > 1 else "leave out --workers",
         )
     before = list(accumulate(layer_bytes, initial=0))
     best: list[dict[int, tuple[float, int]]] = [{0: (0.0, 0)}]
     for number, rank in enumerate(ranks):
         left = len(ranks) - number - 1
-        best.append(_extended(best[-1], before, rank, count - left))
+        found = _extended(best[-1], before, rank, count - left)
+        best.append({end: each for end, each in found.items() if end not in unbroken[1:]})
     if count not in best[-1]:
         free_bytes = sum(max(0, rank.free_bytes - rank.fixed_bytes) for rank in ranks)
         missing = max(1, before[-1] - free_bytes)
@@ -72,8 +77,11 @@ def _extended(
     return found
 
 
-def mapped_layers(text: str, layers: int, ranks: int) -> list[range]:
-    """The layers that `--num-device-layers` gives each rank: `0:3;1:2`. Raises UsageError."""
+def mapped_layers(text: str, layers: int, ranks: int, unbroken: range = range(0)) -> list[range]:
+    """The layers that `--num-device-layers` gives each rank: `0:3;1:2`. Raises UsageError.
+
+    `unbroken` as in `split_layers`.
+    """
     pairs = dict(parse_layer_map(text))
     counts = [pairs.get(rank, 0) for rank in range(ranks)]
     if sum(counts) != layers or 0 in counts or len(pairs) != ranks:
@@ -83,4 +91,10 @@ def mapped_layers(text: str, layers: int, ranks: int) -> list[range]:
             hint="with workers its pairs are rank:layers, such as 0:16;1:16",
         )
     ends = list(accumulate(counts))
+    if any(end in unbroken[1:] for end in ends):
+        raise UsageError(
+            f"{text!r} divides the layers {unbroken.start} to {unbroken.stop - 1}",
+            where=FLAG,
+            hint="these share keys and values, and belong to one process",
+        )
     return [range(end - count, end) for end, count in zip(ends, counts, strict=True)]

@@ -11,13 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mrs.architecture.model_spec import ModelSpec
 from mrs.cache.block_table import BlockTable
 from mrs.cache.cache_space import CacheConfig
 from mrs.cache.layer_cache import LayerSlice, OwnLayer
 from mrs.cache.paged_kv import PagedKVCache
+from mrs.cache.shared_kv import SharedKVCache
 from mrs.distributed import messages
 from mrs.distributed.channel import Damaged
 from mrs.distributed.messages import CacheCommand, LayerCacheInfo, SequenceStep, Step
+from mrs.distributed.model_part import states_width
 from mrs.kernels.paged import PagedKV, Queries
 from mrs.model.batch import ForwardBatch, attention_batches
 from mrs.model.layer_stack import LayerStack
@@ -29,28 +32,40 @@ class _LayerNeeds:
 
     config: CacheConfig
 
+    first_layer: int
+
     def __post_init__(self) -> None:
         self.blocks: dict[int, tuple[PagedKV, int | None]] = {}
         self.states: dict[int, Callable[[], OwnLayer]] = {}
+        #: The caches that read those of others.
+        self.shared: dict[int, int] = {}
 
     @property
     def _count(self) -> int:
-        return len(self.blocks) + len(self.states)
+        return len(self.blocks) + len(self.states) + len(self.shared)
 
     def add_paged(self, kv: PagedKV, window: int | None = None) -> int:
         self.blocks[self._count] = kv, window
         return 0  # the head decides on groups
 
+    def add_shared(self, layer: int) -> PagedKV:
+        owner = layer - self.first_layer
+        self.shared[self._count] = owner
+        return self.blocks[owner][0]
+
     def add(self, new: Callable[[], OwnLayer]) -> None:
         self.states[self._count] = new
 
     def infos(self) -> list[LayerCacheInfo]:
-        return [
-            LayerCacheInfo("blocks", self.blocks[n][0].block_bytes, self.blocks[n][1])
-            if n in self.blocks
-            else LayerCacheInfo("state", self.states[n]().nbytes)
-            for n in range(self._count)
-        ]
+        return [self._info(index) for index in range(self._count)]
+
+    def _info(self, index: int) -> LayerCacheInfo:
+        if index in self.blocks:
+            kv, window = self.blocks[index]
+            return LayerCacheInfo("blocks", kv.block_bytes, window)
+        if index in self.shared:
+            return LayerCacheInfo("shared", 0, owner=self.shared[index])
+        return LayerCacheInfo("state", self.states[index]().nbytes)
 
 
 class _GivenTable(NamedTuple):
@@ -68,31 +83,34 @@ class _GivenTable(NamedTuple):
 
 
 class Stage:
-    """Computes steps. Layers are named by their index in the model, as in all messages.
+    """Computes steps. Caches are named by their index in this stage, as in all commands.
 
-    A message that contradicts the plan raises Damaged before anything is computed.
+    Hidden states have `width` values. A message that contradicts the plan raises Damaged before
+    anything is computed.
     """
 
-    def __init__(self, stack: LayerStack, hidden_size: int, config: CacheConfig) -> None:
+    def __init__(self, stack: LayerStack, spec: ModelSpec, config: CacheConfig) -> None:
         self._stack = stack
-        self.hidden_size = hidden_size
+        self.width = states_width(spec)
+        self._input_size = spec.layer_inputs.size if spec.layer_inputs else None
         self._config = config
         self._needs = self._new_needs()
         self.cache_infos = self._needs.infos()
         self._groups: Sequence[int] = ()
         self._blocks: dict[int, PagedKVCache] = {}
+        self._shared: dict[int, SharedKVCache] = {}
         self._states: dict[int, OwnLayer] = {}
         self._copies: dict[int, LayerSlice | None] = {}
 
     @torch.inference_mode()
     def compute(self, step: Step, x: Tensor) -> Tensor:
-        """x (N, hidden) to (N, hidden), after the step's commands."""
+        """x (N, width) to (N, width), after the step's commands."""
         batch = self._batch(step)
         caches = [self._layers_of(each) for each in step.sequences]
         out = self._stack.forward(x, batch, caches, lambda: None)
         for layers, sequence in zip(caches, step.sequences, strict=True):
             for layer in layers:
-                if not isinstance(layer, PagedKVCache):
+                if not isinstance(layer, PagedKVCache | SharedKVCache):
                     layer.advance(sequence.count)
         return out
 
@@ -111,11 +129,11 @@ class Stage:
             case messages.Resize():
                 if not 0 <= command.blocks <= 1 << 31:
                     raise Damaged(f"{command.blocks} blocks")
-                self._kv(command.layer).resize(command.blocks)
+                self._kv(command.cache).resize(command.blocks)
             case messages.CopyBlock():
-                self._kv(command.layer).copy_block(command.source, command.target)
+                self._kv(command.cache).copy_block(command.source, command.target)
             case messages.NewState():
-                self._states[command.id] = self._needs.states[self._own(command.layer)]()
+                self._states[command.id] = self._needs.states[command.cache]()
             case messages.ShareState():
                 state = self._states[command.id]
                 self._copies[command.copy] = state.export(_length(state) - 1, _length(state))
@@ -134,30 +152,32 @@ class Stage:
         self._blocks.clear()
         self._needs = self._new_needs()
         self._groups = groups
-        if len(groups) != len(self._stack.layers):
-            raise Damaged(f"groups of {len(groups)} layers for {len(self._stack.layers)}")
+        if len(groups) != self._stack.cache_count:
+            raise Damaged(f"groups of {len(groups)} caches for {self._stack.cache_count}")
         nowhere = cast(BlockTable, None)  # the head has the tables
         for n, (kv, _) in self._needs.blocks.items():
             self._blocks[n] = PagedKVCache(kv, nowhere, groups[n])
 
+        self._shared = {
+            index: SharedKVCache(self._blocks[owner].kv, groups[owner])
+            for index, owner in self._needs.shared.items()
+        }
+
     def _new_needs(self) -> _LayerNeeds:
-        needs = _LayerNeeds(self._config)
+        needs = _LayerNeeds(self._config, self._stack.indices.start)
         self._stack.add_caches(needs)  # type: ignore[arg-type]
         return needs
 
-    def _own(self, layer: int) -> int:
-        return self._stack.indices.index(layer) if layer in self._stack.indices else -1
+    def _kv(self, cache: int) -> PagedKV:
+        return self._blocks[cache].kv
 
-    def _kv(self, layer: int) -> PagedKV:
-        return self._blocks[self._own(layer)].kv
-
-    def _layers_of(self, sequence: SequenceStep) -> list[PagedKVCache | OwnLayer]:
+    def _layers_of(self, sequence: SequenceStep) -> list[PagedKVCache | SharedKVCache | OwnLayer]:
         """The caches of a sequence in all layers of this stage."""
         try:
             states = iter([self._states[each] for each in sequence.states])
             return [
-                self._blocks[n] if n in self._blocks else next(states)
-                for n in range(len(self._stack.layers))
+                self._blocks.get(n) or self._shared.get(n) or next(states)
+                for n in range(self._stack.cache_count)
             ]
         except (KeyError, StopIteration) as error:
             raise Damaged(f"unknown states: {sequence.states}") from error
@@ -193,7 +213,18 @@ class Stage:
                 None if ends is None else torch.from_numpy(np.frombuffer(ends, np.int64).copy()),
             ),
             (),
+            layer_inputs=self._layer_inputs(step, total),
         )
+
+    def _layer_inputs(self, step: Step, tokens: int) -> Tensor | None:
+        """(N, layers, size): the inputs of the layers of this stage, if they have any."""
+        if self._input_size is None:
+            return None
+        layers = len(self._stack.layers)
+        if len(step.layer_inputs) != 4 * tokens * layers * self._input_size:
+            raise Damaged(f"{len(step.layer_inputs)} bytes of inputs of {layers} layers")
+        values = np.frombuffer(step.layer_inputs, np.float32).copy()
+        return torch.from_numpy(values).view(tokens, layers, self._input_size)
 
     def _check_table(self, group: int, blocks: Sequence[int], tokens: int) -> None:
         """Raises Damaged unless all layers of a group have the blocks, for so many tokens."""

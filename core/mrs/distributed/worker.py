@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from mrs.devices.device import Device
 from mrs.distributed.channel import Channel, Damaged
-from mrs.distributed.failures import SILENCE_S, HeadLeft, PeerFailed
+from mrs.distributed.failures import SILENCE_S, HeadLeft, PeerFailed, RejoinAsked
 from mrs.distributed.hidden_states import receive_hidden, send_hidden
 from mrs.distributed.link import Link
+from mrs.distributed.link_speed import echo_link, measure_link
 from mrs.distributed.loaded_part import LoadedPart, NewPlanner, load_assigned
 from mrs.distributed.meeting import Listener, dial
 from mrs.distributed.messages import (
@@ -58,8 +59,11 @@ class WorkerSettings(NamedTuple):
 def run_worker(settings: WorkerSettings, say: Say, new_planner: NewPlanner) -> None:
     """Serve heads one after another. Raises MrsError; PeerFailed with `once` if one is lost."""
     part: LoadedPart | None = None
+    asked: RejoinAsked | None = None
+    tell = _without_repeats(say)
     while True:
-        session = _Session(settings, _dialed(settings, say))
+        session = _Session(settings, _dialed(settings, tell, asked))
+        asked = None
         try:
             part = session.prepare(part, say, new_planner)
             session.serve(part)
@@ -67,26 +71,51 @@ def run_worker(settings: WorkerSettings, say: Say, new_planner: NewPlanner) -> N
             if settings.once:
                 return
             say("the head has left; the weights stay loaded for the next one")
+        except RejoinAsked as error:
+            asked = error
+            say(f"{error}; joining the head again")
         except PeerFailed as error:
             if settings.once:
                 raise
-            say(f"error: {error}")
+            tell(f"error: {error}")
             time.sleep(_DIAL_AGAIN_S)
         finally:
             session.close()
 
 
-def _dialed(settings: WorkerSettings, say: Say) -> Channel:
-    """A connection to the head, which may start later."""
+def _without_repeats(say: Say) -> Say:
+    """Says nothing twice in a row: a head that has all of its workers is dialed again and again."""
+    last = ""
+
+    def tell(text: str) -> None:
+        nonlocal last
+        if text != last:
+            say(text)
+        last = text
+
+    return tell
+
+
+def _dialed(settings: WorkerSettings, say: Say, asked: RejoinAsked | None) -> Channel:
+    """A connection to the head, which may start later.
+
+    A worker that ends with its head waits only as long as the head does that has `asked` for it.
+    """
     host, port = settings.address
     is_told, since_s = False, time.monotonic()
+    limit_s = asked.within_s + SILENCE_S if asked is not None and settings.once else None
     while True:
         if settings.parent_pid and os.getppid() != settings.parent_pid:
             raise PeerFailed("the head has ended before this worker has joined it")
         try:
             return dial(settings.address, settings.secret)
         except OSError as error:
-            if not is_told and time.monotonic() - since_s > 2 * _DIAL_AGAIN_S:
+            waited_s = time.monotonic() - since_s
+            if limit_s is not None and waited_s > limit_s:
+                raise PeerFailed(
+                    f"{asked}; the head does not answer since {waited_s:.0f} s"
+                ) from None
+            if not is_told and waited_s > 2 * _DIAL_AGAIN_S:
                 reason = error.strerror or str(error)
                 say(f"waiting for a head at {host}:{port} ({reason})")
                 is_told = True
@@ -108,7 +137,8 @@ class _Session:
     def prepare(self, part: LoadedPart | None, say: Say, new_planner: NewPlanner) -> LoadedPart:
         """Get an assignment, and load its layers unless `part` has just these."""
         self._link.doing = "while waiting for an assignment"
-        self._link.send(_join(self._settings, self._listener.address[1]))
+        loaded = part.plan_hash if part is not None else ""
+        self._link.send(_join(self._settings, self._listener.address[1], loaded))
         self._assignment = message = self._link.take(Assignment)
         self._link.doing = f"while loading layers {message.first} to {message.end - 1}"
         try:
@@ -130,13 +160,12 @@ class _Session:
             compute = self._joined_share(part, self._assignment)
             if compute is None:
                 compute = self._joined_layers(part, self._assignment)
-            self._link.send(Connected())
             while True:
                 step = self._link.take(Step)
                 self._link.doing = f"in step {step.number}"
                 compute(step)
                 self._link.doing = f"after step {step.number}"
-        except (HeadLeft, PeerFailed):
+        except (HeadLeft, PeerFailed, RejoinAsked):
             raise
         except (OSError, EOFError) as error:
             raise self._reason(error) from error
@@ -168,12 +197,15 @@ class _Session:
         if set(channels) != set(range(own.world)) - {own.rank}:
             raise Damaged(f"connections of ranks {sorted(channels)} for rank {own.rank}")
         share.decoder.join(RankGroup(own.rank, channels, Path(connect.memory)))
+        self._link.send(Connected())
         return share.compute
 
     def _joined_layers(self, part: LoadedPart, own: Assignment) -> Callable[[Step], None]:
         """What computes steps between both neighbours."""
         left, right = self._connected(own)
-        left.most_data_bytes = 4 * part.stage.hidden_size * part.most_tokens
+        left.most_data_bytes = 4 * part.stage.width * part.most_tokens
+        echo_link(left)
+        self._link.send(Connected(measure_link(right)))
         return partial(self._compute, part, left, right)
 
     def _compute(self, part: LoadedPart, left: Channel, right: Channel, step: Step) -> None:
@@ -181,7 +213,7 @@ class _Session:
         for command in step.commands:
             part.stage.run(command)
         rows = sum(each.count for each in step.sequences)
-        x = receive_hidden(left, step.number, (rows, part.stage.hidden_size))
+        x = receive_hidden(left, step.number, (rows, part.stage.width))
         out = part.stage.compute(step, x)
         if self._assignment.rank < self._assignment.world - 1:
             send_hidden(right, step.number, out)
@@ -239,7 +271,7 @@ class _Session:
         """The head has gone: wake up whoever waits for a neighbour, and end a step that hangs."""
         for channel in self._neighbours:
             channel.close()
-        if not self._settings.once:
+        if not self._settings.once or isinstance(error, RejoinAsked):
             return
         if not self._is_closed.wait(_LAST_STEP_S):
             import sys
@@ -250,13 +282,13 @@ class _Session:
             os._exit(error.exit_code)
 
 
-def _join(settings: WorkerSettings, port: int) -> Join:
+def _join(settings: WorkerSettings, port: int, loaded: str) -> Join:
     from mrs.devices.cpu_path import cpu_path
     from mrs.devices.probe import probe_devices
 
     device = own_device(probe_devices())
     name = settings.name or socket.gethostname()
-    return Join(name, cpu_path(), device, port, settings.rank, os.getpid())
+    return Join(name, cpu_path(), device, port, settings.rank, os.getpid(), loaded)
 
 
 def own_device(devices: Sequence[Device]) -> DeviceReport:

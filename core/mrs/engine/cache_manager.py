@@ -132,6 +132,11 @@ class CacheManager:
             sequence.cache.release()
         sequence.cache, sequence.num_computed_tokens = None, 0
 
+    def drop_prefixes(self) -> None:
+        """Empty the prefix cache in memory."""
+        while self._prefixes.drop_oldest():
+            pass
+
     def can_rewind(self, sequence: Sequence, num_tokens: int) -> bool:
         """Whether its cache can take up `num_tokens` more than the sequence has, and drop them.
 

@@ -26,6 +26,7 @@ from mrs.engine.sequence import (
 )
 from mrs.engine.worker import StepAborted, Worker
 from mrs.errors import ContextFull, NotReadable, UsageError
+from mrs.model.caches_lost import CachesLost
 
 
 class EngineStats(NamedTuple):
@@ -186,6 +187,9 @@ class Engine:
         except StepAborted:
             self._rollback(batch)  # the next step ends the sequences
             return outputs
+        except CachesLost:
+            self._start_over()
+            return outputs
         except Exception as error:  # noqa: BLE001 - raised where the replies are read
             self._rollback(batch)
             return outputs + [self._end(sequence, error) for sequence, _ in batch]
@@ -225,6 +229,13 @@ class Engine:
             elif deadline_s is not None and time.monotonic() > deadline_s:
                 outputs.append(self._end(sequence, DeadlineExceeded()))
         return outputs
+
+    def _start_over(self) -> None:
+        """Let all sequences go on without caches; the prefix cache is empty."""
+        for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
+            sequence.drop_draft()
+            self.caches.invalidate(sequence)
+        self.caches.drop_prefixes()
 
     def _rollback(self, batch: ScheduledBatch) -> None:
         for sequence, _ in batch:

@@ -26,7 +26,8 @@ SumOfRanks = Callable[[Tensor], Tensor]
 class DecoderLayer:
     """Token mixer and feed-forward block, of any style but `gated`.
 
-    If several processes share its weights, `sum_of_ranks` adds up what each computes.
+    `index` is that of the layer in the batch's `layer_inputs`. If several processes share its
+    weights, `sum_of_ranks` adds up what each computes.
     """
 
     def __init__(

@@ -130,6 +130,6 @@ def _build_layers(
         if rope is not None and (rope, device) not in tables:
             tables[rope, device] = RopeTable(rope, device, factors)
         table = None if rope is None else tables[rope, device]
-        own = DecoderLayer(layer, index, weights.layer(index), table, sum_of_ranks)
+        own = DecoderLayer(layer, index - indices.start, weights.layer(index), table, sum_of_ranks)
         layers.append(AltUpLayer(layer.altup, own, weights.layer(index)) if layer.altup else own)
     return layers

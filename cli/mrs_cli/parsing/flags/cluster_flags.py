@@ -10,8 +10,8 @@ from mrs_cli.parsing.flags.option import cluster_option, model_option
 
 
 @dataclass(init=False, eq=False, repr=False)
-class SharedLayersFlags(Flags):
-    """How many processes of this machine compute a share of every layer."""
+class ClusterFlags(Flags):
+    """Which other processes compute some of the layers, or a share of each."""
 
     tensor_parallel_size: Annotated[
         int | None,
@@ -24,12 +24,6 @@ class SharedLayersFlags(Flags):
             "of giving each some of the layers. It starts the others itself.",
         ),
     ] = None
-
-
-@dataclass(init=False, eq=False, repr=False)
-class ClusterFlags(SharedLayersFlags):
-    """Which other processes compute some of the layers."""
-
     workers: Annotated[
         int | None,
         cluster_option(
@@ -68,6 +62,17 @@ class ClusterFlags(SharedLayersFlags):
             min=0,
             help="Give up if not all workers have joined by then.",
             show_default="no limit",
+        ),
+    ] = None
+    rejoin_limit: Annotated[
+        float | None,
+        cluster_option(
+            "--rejoin-limit",
+            metavar="SECONDS",
+            min=0,
+            help="When a worker is lost, wait so long for one in its place and let replies go on; "
+            "0 ends instead. Workers of this machine are started again.",
+            show_default="0",
         ),
     ] = None
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, get_args
 
 from mrs.request import Speculation
-from mrs_cli.parsing.flags.cluster_flags import ClusterFlags, SharedLayersFlags
+from mrs_cli.parsing.flags.cluster_flags import ClusterFlags
 from mrs_cli.parsing.flags.no_effect_flags import NoEffectFlags
 from mrs_cli.parsing.flags.option import (
     DEFAULTS,
@@ -22,7 +22,7 @@ from mrs_cli.parsing.flags.prompt_flags import ChatFlags
 
 
 @dataclass(init=False, eq=False, repr=False)
-class PlanGlobalFlags(PagedFlags, PlacementFlags, SharedLayersFlags):
+class PlanGlobalFlags(PagedFlags, PlacementFlags, ClusterFlags):
     """The global flags that `mrs plan` takes."""
 
     prefix_cache_n: Annotated[
@@ -53,7 +53,7 @@ class BenchGlobalFlags(PagedFlags, PlacementFlags, ClusterFlags):
 
 
 @dataclass(init=False, eq=False, repr=False)
-class LoadGlobalFlags(PlanGlobalFlags, ClusterFlags, NoEffectFlags):
+class LoadGlobalFlags(PlanGlobalFlags, NoEffectFlags):
     """The global flags of loading a model and answering with it."""
 
     max_seqs: Annotated[

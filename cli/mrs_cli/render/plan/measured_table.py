@@ -19,7 +19,7 @@ def measured_table(plan: Plan, result: Reconciliation) -> list[str]:
         measured, difference = "not known", ""
         if row.measured_bytes is not None:
             measured = human_bytes(row.measured_bytes)
-            difference = _difference(row.predicted_bytes, row.measured_bytes)
+            difference = byte_difference(row.predicted_bytes, row.measured_bytes)
         rows.append((row.device, row.term, human_bytes(row.predicted_bytes), measured, difference))
     for name, predicted, rate in (
         ("prompt tokens/s", plan.speed.prompt, result.prompt_tokens_per_s),
@@ -31,7 +31,7 @@ def measured_table(plan: Plan, result: Reconciliation) -> list[str]:
     return table(rows, right=range(2, 5))
 
 
-def _difference(predicted: int, measured: int) -> str:
+def byte_difference(predicted: int, measured: int) -> str:
     """Of the prediction from the measured value."""
     if not measured:
         return ""

@@ -1,0 +1,63 @@
+"""Who comes to the head's address: workers that join, and neighbours that attach."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+
+from mrs.distributed.channel import Channel
+from mrs.distributed.failures import SILENCE_S
+from mrs.distributed.meeting import Listener
+from mrs.distributed.messages import Attach, Failed, Join
+from mrs.errors import ExitCode, MrsError
+
+
+class Arrivals:
+    """Sorts the peers of a listener by their first message, until the listener is closed."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self.joining: SimpleQueue[tuple[Channel, Join]] = SimpleQueue()
+        self.attaching: SimpleQueue[tuple[Channel, Attach]] = SimpleQueue()
+        self._workers: int | None = None
+        threading.Thread(target=self._sort, name="mrs-arrivals", daemon=True).start()
+
+    def open(self) -> None:
+        """Let workers join; connections of neighbours from before are of no use any more."""
+        self._workers = None
+        with suppress(Empty):
+            while True:
+                self.attaching.get_nowait()[0].close()
+
+    def complete(self, workers: int) -> None:
+        """All `workers` have joined: refuse further ones."""
+        self._workers = workers
+        with suppress(Empty):
+            while True:
+                self._refuse(self.joining.get_nowait()[0])
+
+    def close(self) -> None:
+        self.listener.close()
+
+    def _sort(self) -> None:
+        while (channel := self.listener.arrived.get()) is not None:
+            try:
+                channel.set_timeout(SILENCE_S)
+                message, _ = channel.receive()
+                channel.set_timeout(None)
+            except (OSError, EOFError, MrsError):
+                channel.close()
+                continue
+            if isinstance(message, Attach):
+                self.attaching.put((channel, message))
+            elif isinstance(message, Join) and self._workers is None:
+                self.joining.put((channel, message))
+            else:
+                self._refuse(channel)
+
+    def _refuse(self, channel: Channel) -> None:
+        text = f"the head has all of its workers ({self._workers})"
+        with suppress(OSError):
+            channel.send(Failed(text, int(ExitCode.USAGE)))
+        channel.close()

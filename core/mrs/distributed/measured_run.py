@@ -1,0 +1,97 @@
+"""Memory and speed of a model in several processes, compared with its plan.
+
+seconds of a token = sum over ranks of (share of the reads * seconds of one process
+                     * its bandwidth / the rank's) + sum over links of
+                     (latency + bytes of the hidden states / rate)
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from mrs.devices.bandwidth import bandwidth_of
+from mrs.devices.host_memory import peak_resident_bytes
+from mrs.distributed.assign import PlannedPart
+from mrs.distributed.failures import BEAT_S
+from mrs.distributed.messages import LinkSpeed
+from mrs.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from mrs.distributed.cluster import Cluster
+    from mrs.distributed.shared_cluster import SharedCluster
+    from mrs.model.decoder import Decoder
+
+_DECODED_TOKENS = 16
+
+
+class RankMemory(NamedTuple):
+    """Bytes of weights and of a whole process, planned and measured.
+
+    The process is measured at its peak, or while it decodes if it is another one.
+    """
+
+    name: str
+    planned: PlannedPart
+    weight_bytes: int
+    resident_bytes: int | None
+
+
+class MeasuredRun(NamedTuple):
+    """`links` lead from each rank to the next; `between_s` is the time of a token on all."""
+
+    ranks: Sequence[RankMemory]
+    links: Sequence[LinkSpeed]
+    between_s: float
+    planned_token_s: tuple[float, float]
+    token_s: float
+    prompt_tokens_per_s: float
+
+
+def measure_run(cluster: Cluster | SharedCluster, decoder: Decoder, plan: Plan) -> MeasuredRun:
+    """Compute a chunk of a prompt and some tokens after it. Raises MrsError."""
+    size = plan.workload.cache
+    tokens = max(1, min(size.chunk_tokens, size.tokens - _DECODED_TOKENS))
+    prompt_s, token_s = _timed_steps(decoder, tokens)
+    time.sleep(1.5 * BEAT_S)  # workers say every second how much memory they have
+    own, *others = cluster.parts
+    ranks = [RankMemory("rank 0", own, cluster.own_weight_bytes, peak_resident_bytes())]
+    for part, member in zip(others, cluster.head.members, strict=True):
+        resident_bytes = member.link.peer_resident_bytes
+        ranks.append(RankMemory(member.name, part, member.weight_bytes, resident_bytes))
+    links = cluster.links
+    between_s = sum(each.seconds(cluster.state_bytes) for each in links)
+    slower = _relative_seconds(cluster, plan) if links else 1.0
+    planned = plan.speed.decode
+    fast, slow = (slower / rate + between_s for rate in (planned.high, planned.low))
+    return MeasuredRun(ranks, links, between_s, (fast, slow), token_s, tokens / prompt_s)
+
+
+def _relative_seconds(cluster: Cluster | SharedCluster, plan: Plan) -> float:
+    """The time of reading all weights once, if that of one process is 1."""
+    own = bandwidth_of(plan.devices[0])
+    rates = [own, *(each.join.device.bytes_per_s for each in cluster.head.members)]
+    weights = [part.weight_bytes for part in cluster.parts]
+    return sum(w * own / rate for w, rate in zip(weights, rates, strict=True)) / sum(weights)
+
+
+def _timed_steps(decoder: Decoder, tokens: int) -> tuple[float, float]:
+    """Seconds of a prompt of so many tokens, and of a token after it."""
+    import torch
+
+    from mrs.model.batch import SequenceInput, forward_batch
+
+    cache = decoder.new_cache(tokens + _DECODED_TOKENS + 1, tokens)
+
+    def feed(count: int) -> float:
+        start_s = time.perf_counter()
+        given = SequenceInput(cache, [0] * count, logits_rows=range(count - 1, count))
+        decoder.forward(forward_batch([given]), [cache])
+        return time.perf_counter() - start_s
+
+    with torch.inference_mode():
+        feed(1)  # the first call starts threads
+        prompt_s = feed(tokens)
+        return prompt_s, statistics.median(feed(1) for _ in range(_DECODED_TOKENS))

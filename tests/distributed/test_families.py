@@ -1,0 +1,42 @@
+"""Every family makes the same tokens in two processes as in one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from clusters import Workers, cluster_decoder, engine_of, request_for, single_decoder
+from test_exact import talk
+
+from mrs.errors import UsageError
+
+sys.path.append(str(Path(__file__).parents[1] / "families"))
+from gemma3n_cases import GEMMA3N
+from gemma4_cases import SHARED
+from parity_cases import CASES
+from saved_models import save_model
+
+#: With inputs and streams of their own, shared keys and values, and two caches a layer.
+_ODD = [*GEMMA3N, SHARED[0], next(each for each in CASES if each.family == "falcon_h1")]
+_FIRST = {each.family: each for each in reversed(CASES) if each not in _ODD}
+_PARAMETERS = [
+    *(pytest.param(each, id=each.id) for each in _ODD),
+    *(pytest.param(each, id=each.id, marks=pytest.mark.slow) for each in _FIRST.values()),
+]
+
+
+@pytest.mark.parametrize("case", _PARAMETERS)
+def test_tokens_are_those_of_one_process(case, workers: Workers, tmp_path: Path) -> None:
+    folder = save_model(case, tmp_path / "model").folder
+    expected = talk(engine_of(single_decoder(request_for(folder, None, 0))))
+    with cluster_decoder(request_for(folder, workers.port, 1)) as (decoder, cluster):
+        assert 0 < len(cluster.own_layers) < len(decoder.spec.layers)
+        assert talk(engine_of(decoder)) == expected
+
+
+def test_layers_that_share_keys_and_values_stay_together(workers: Workers, tmp_path: Path) -> None:
+    folder = save_model(GEMMA3N[0], tmp_path / "model").folder
+    request = request_for(folder, workers.port, 1, layer_map="0:3;1:2")
+    with pytest.raises(UsageError, match="divides the layers 1 to 4"):
+        cluster_decoder(request).__enter__()
