@@ -61,6 +61,9 @@ def require_splittable(spec: ModelSpec) -> None:
     if spec.layer_inputs or any(isinstance(layer.mixer, SharedAttention) for layer in spec.layers):
         what = "layers with inputs of their own or with shared keys and values"
         raise Unsupported(f"{what} cannot be in several processes", hint=hint)
+    if spec.vision is not None and spec.vision.deep_layers:
+        what = "layers that get features of images"
+        raise Unsupported(f"{what} cannot be in several processes", hint=hint)
     if any(layer.mixer.cache_count > 1 for layer in spec.layers):
         what = "layers with attention and a state"
         raise Unsupported(f"{what} cannot be in several processes", hint=hint)
