@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from transformers.image_transforms import convert_to_rgb
 from vision_case import TEXT, WORDS, RestatedProcessor, VisionCase
 
 _TOWER: dict[str, Any] = {
@@ -71,6 +72,7 @@ class _Images:
 
     def views(self, image: Image.Image) -> tuple[list[tuple[Tensor, tuple[int, int]]], str]:
         """The patches and their (rows, columns) of each view, and the text of the image."""
+        image = Image.fromarray(convert_to_rgb(image, return_numpy=True))
         rows, columns = self._grid(image)
         size = self._smart_resize(image.height, image.width)
         whole = self._patches(image.resize(size[::-1], Image.Resampling.BILINEAR))

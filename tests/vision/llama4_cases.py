@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from transformers.image_transforms import convert_to_rgb
 from vision_case import TEXT, WORDS, RestatedProcessor, VisionCase
 
 _TOWER: dict[str, Any] = {
@@ -66,15 +67,16 @@ class _Processor(RestatedProcessor):
         return f"{text}<|image|>{tile}<|image_end|>"
 
     def _tiles(self, image: Image.Image) -> tuple[Tensor, tuple[int, int]]:
+        image = Image.fromarray(convert_to_rgb(image, return_numpy=True))
         edge, (width, height) = self._edge, image.size
         rows, columns = self._grid(height, width)
         tall, wide = rows * edge, columns * edge
         if not self._fills:
             tall, wide = min(max(height, edge), tall), min(max(width, edge), wide)
         if wide / width < tall / height:
-            size = wide, min(math.floor(height * (wide / width)), tall)
+            size = wide, max(min(math.floor(height * (wide / width)), tall), 1)
         else:
-            size = min(math.floor(width * (tall / height)), wide), tall
+            size = max(min(math.floor(width * (tall / height)), wide), 1), tall
         canvas = Image.new("RGB", (columns * edge, rows * edge))
         canvas.paste(image.resize(size, Image.Resampling.BILINEAR))
         tiles = [
@@ -121,12 +123,12 @@ LLAMA4 = (
         "switched",
         {
             **_TOWER,
-            "image_size": 30,
+            "image_size": 40,
             "patch_size": 5,
-            "pixel_shuffle_ratio": 1 / 3,
-            "intermediate_size": 288,
+            "pixel_shuffle_ratio": 0.25,
+            "intermediate_size": 512,
         },
-        30,
+        40,
         4,
         4,
         True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.models.gemma4.image_processing_pil_gemma4 import (
     get_aspect_ratio_preserving_size,
@@ -23,6 +23,7 @@ SCALE = PixelScale((0.5,) * 3, (0.5,) * 3)
 EDGES = st.integers(1, 5000)
 
 
+@settings(deadline=None)
 @given(EDGES, EDGES, st.sampled_from([70, 280, 1120]))
 def test_areas(height: int, width: int, most: int) -> None:
     """Gemma 4's images."""
@@ -33,6 +34,7 @@ def test_areas(height: int, width: int, most: int) -> None:
     assert shape.rows <= layout.largest(max(height, width)).rows == most
 
 
+@settings(deadline=None)
 @given(EDGES, EDGES, st.integers(1, 3), st.integers(0, 9))
 def test_grids(height: int, width: int, least: int, more: int) -> None:
     """InternVL's tiles."""
@@ -50,6 +52,7 @@ def whole_and_tiles(least: int, most: int, tiles: int) -> WholeAndTilesLayout:
 
 
 @pytest.mark.parametrize("tiles", [1, 4, 10])
+@settings(deadline=None)
 @given(EDGES, EDGES)
 def test_whole_and_tiles(tiles: int, height: int, width: int) -> None:
     """LFM2-VL's images."""
