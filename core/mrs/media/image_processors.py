@@ -156,7 +156,7 @@ def preprocess_lfm2_vl(layout: WholeAndTilesLayout, image: Image, shape: ImageSh
     views: list[Tensor] = []
     if rows:
         canvas = resize(image, rows * tile, columns * tile, layout.resampling)
-        views += split_grid(normalize(canvas, layout.scale), tile)
+        views += split_grid(normalize(canvas, layout.scale), tile).unbind()
     if len(views) < len(shape.views):
         height, width = (edge * patch for edge in shape.views[-1])
         whole = resize(image, height, width, layout.resampling)

@@ -139,7 +139,7 @@ class FoldedMlpProjectorModule:
 
     def __call__(self, features: Tensor, shape: ImageShape) -> Tensor:
         """features (patches of all views, tower's width) to (rows, hidden)."""
-        parts = features.split([rows * columns for rows, columns in shape.views])
+        parts = torch.split(features, [rows * columns for rows, columns in shape.views])
         views = zip(parts, shape.views, strict=True)
         x = torch.cat([self._folded(part, *grid) for part, grid in views])
         return self._mlp(x if self._norm is None else self._norm(x))

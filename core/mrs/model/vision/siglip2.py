@@ -25,7 +25,7 @@ class Siglip2TowerModule:
 
     def __call__(self, pixels: Tensor, shape: ImageShape) -> Tensor:
         """pixels (patches of all views, 3 * patch * patch) to (patches, hidden)."""
-        parts = pixels.split([rows * columns for rows, columns in shape.views])
+        parts = torch.split(pixels, [rows * columns for rows, columns in shape.views])
         views = zip(parts, shape.views, strict=True)
         return torch.cat([self._encode(part, *grid) for part, grid in views])
 
