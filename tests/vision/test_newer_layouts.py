@@ -14,6 +14,7 @@ from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optim
 
 from mrs.architecture.vision.best_grid import best_grid
 from mrs.architecture.vision.dynamic_layout import DynamicLayout
+from mrs.architecture.vision.square_tiles import SquareTile
 from mrs.architecture.vision_spec import PixelScale
 from mrs.families.vision.gemma4 import AreaLayout
 from mrs.families.vision.internvl import CanvasLayout
@@ -40,7 +41,7 @@ def test_grids(height: int, width: int, least: int, more: int) -> None:
     """InternVL's tiles."""
     columns, rows = get_optimal_tiled_canvas((height, width), (448, 448), least, least + more)
     assert best_grid(height, width, 448, least, least + more) == (rows, columns)
-    layout = CanvasLayout(448, 32, 256, least, least + more, SCALE, "bicubic")
+    layout = CanvasLayout(SquareTile(448, 32, 256), least, least + more, SCALE, "bicubic")
     assert layout.shape(height, width).rows <= layout.largest(5000).rows
 
 

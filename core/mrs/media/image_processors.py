@@ -125,7 +125,7 @@ def preprocess_phi3_vision(layout: CropsLayout, image: Image, shape: ImageShape)
 
 def preprocess_internvl(layout: CanvasLayout, image: Image, shape: ImageShape) -> Tensor:
     """InternVL: tiles row by row, then the whole image. Returns (tiles + 1, 3, edge, edge)."""
-    (rows, columns), edge = shape.grid, layout.edge
+    (rows, columns), edge = shape.grid, layout.tile.edge
     canvas = resize(image, rows * edge, columns * edge, layout.resampling)
     return _tiles_and_whole(layout, canvas, image)
 
@@ -133,7 +133,7 @@ def preprocess_internvl(layout: CanvasLayout, image: Image, shape: ImageShape) -
 def preprocess_llama4(layout: PaddedTilesLayout, image: Image, shape: ImageShape) -> Tensor:
     """Llama 4: tiles row by row, padded with black, then the whole image. Returns (tiles + 1, 3,
     edge, edge)."""
-    (rows, columns), edge = shape.grid, layout.edge
+    (rows, columns), edge = shape.grid, layout.tile.edge
     scaled = resize(image, *layout.scaled(image.height, image.width), layout.resampling)
     return _tiles_and_whole(layout, pad(scaled, rows * edge, columns * edge), image)
 
@@ -142,10 +142,11 @@ def _tiles_and_whole(
     layout: CanvasLayout | PaddedTilesLayout, canvas: Image, image: Image
 ) -> Tensor:
     """The tiles of the canvas and, if there are several, the image in one more."""
-    tiles = split_grid(normalize(canvas, layout.scale), layout.edge)
+    edge = layout.tile.edge
+    tiles = split_grid(normalize(canvas, layout.scale), edge)
     if len(tiles) == 1:
         return tiles
-    whole = resize(image, layout.edge, layout.edge, layout.resampling)
+    whole = resize(image, edge, edge, layout.resampling)
     return torch.cat((tiles, normalize(whole, layout.scale)[None]))
 
 

@@ -15,6 +15,7 @@ from mrs.architecture.vision.image_layouts import (
     read_size,
 )
 from mrs.architecture.vision.shared_projectors import FoldedMlpProjector
+from mrs.architecture.vision.square_tiles import SquareTile
 from mrs.architecture.vision.towers.internvl_tower import (
     INTERNVL_DEFAULTS,
     INTERNVL_NAMES,
@@ -34,13 +35,10 @@ MOST_TILES = 256
 class CanvasLayout:
     """Images are stretched to the grid of tiles nearest in shape; one more tile has the whole.
 
-    A tile has `edge` x `edge` pixels, `side` x `side` patches and `tile_rows` rows. An image of one
-    tile has no further one. A shape's `grid` is (rows, columns) of tiles.
+    An image of one tile has no further one. A shape's `grid` is (rows, columns) of tiles.
     """
 
-    edge: int
-    side: int
-    tile_rows: int
+    tile: SquareTile
     least: int
     most: int
     scale: PixelScale
@@ -48,22 +46,15 @@ class CanvasLayout:
     is_resizable: bool = False
 
     def shape(self, height: int, width: int) -> ImageShape:
-        return self._of_grid(*best_grid(height, width, self.edge, self.least, self.most))
+        return self._of_grid(*best_grid(height, width, self.tile.edge, self.least, self.most))
 
     def largest(self, edge: int) -> ImageShape:
         """As many tiles as there may be: some aspect ratio leads to them."""
         return self._of_grid(1, self.most)
 
     def _of_grid(self, rows: int, columns: int) -> ImageShape:
-        views = rows * columns + (rows * columns > 1)
-        return ImageShape(
-            pixels=(views, 3, self.edge, self.edge),
-            patches=views * self.side**2,
-            rows=views * self.tile_rows,
-            text=BEGIN + TOKEN * (views * self.tile_rows) + END,
-            grid=(rows, columns),
-            views=((self.side, self.side),) * views,
-        )
+        count = self.tile.views(rows, columns) * self.tile.rows
+        return self.tile.shape(rows, columns, BEGIN + TOKEN * count + END)
 
 
 def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
@@ -98,9 +89,7 @@ def _read_layout(images: Config, tower: InternVlTower, tile_rows: int) -> Canvas
             where=images.where,
         )
     return CanvasLayout(
-        edge=edges.pop(),
-        side=tower.side,
-        tile_rows=tile_rows,
+        SquareTile(edges.pop(), tower.side, tile_rows),
         least=least,
         most=most,
         scale=read_scale(images),

@@ -9,6 +9,7 @@ from mrs.architecture.config import Config
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.vision.image_layouts import read_resampling, read_scale, read_size
 from mrs.architecture.vision.shared_projectors import FoldedMlpProjector
+from mrs.architecture.vision.square_tiles import SquareTile
 from mrs.architecture.vision.towers.llama4_tower import (
     LLAMA4_NAMES,
     AdapterProjector,
@@ -30,14 +31,11 @@ MOST_TILES = 256
 class PaddedTilesLayout:
     """Images are scaled into the grid of tiles that suits them best, and padded with black.
 
-    A tile has `edge` x `edge` pixels, `side` x `side` patches and `tile_rows` rows. One more tile
-    has the whole image, if there are several. A shape's `grid` is (rows, columns) of tiles.
-    `fills` says that images are enlarged to the grid.
+    One more tile has the whole image, if there are several. A shape's `grid` is (rows, columns) of
+    tiles. `fills` says that images are enlarged to the grid.
     """
 
-    edge: int
-    side: int
-    tile_rows: int
+    tile: SquareTile
     most: int
     fills: bool
     scale: PixelScale
@@ -49,15 +47,15 @@ class PaddedTilesLayout:
 
     def largest(self, edge: int) -> ImageShape:
         """An upper bound: as many tiles as there may be, unless every image fits into one."""
-        return self._of_grid(1, 1 if edge <= self.edge and not self.fills else self.most)
+        return self._of_grid(1, 1 if edge <= self.tile.edge and not self.fills else self.most)
 
     def scaled(self, height: int, width: int) -> tuple[int, int]:
         """(height, width) of the image in its grid, without padding."""
         rows, columns = self._grid(height, width)
-        tall, wide = rows * self.edge, columns * self.edge
+        tall, wide = rows * self.tile.edge, columns * self.tile.edge
         if not self.fills:  # smaller images are enlarged to one tile at most
-            tall = min(max(height, self.edge), tall)
-            wide = min(max(width, self.edge), wide)
+            tall = min(max(height, self.tile.edge), tall)
+            wide = min(max(width, self.tile.edge), wide)
         across, down = wide / width, tall / height
         if across < down:
             return max(min(floor(height * across), tall), 1), wide
@@ -67,7 +65,7 @@ class PaddedTilesLayout:
         """The grid that enlarges the image least, or else shrinks it least; then the smallest."""
 
         def factor(grid: tuple[int, int]) -> float:
-            return min(grid[0] * self.edge / height, grid[1] * self.edge / width)
+            return min(grid[0] * self.tile.edge / height, grid[1] * self.tile.edge / width)
 
         grids = _grids(self.most)
         enlarging = [grid for grid in grids if factor(grid) >= 1]
@@ -78,18 +76,10 @@ class PaddedTilesLayout:
         return min((g for g in grids if factor(g) == best), key=lambda g: g[0] * g[1])
 
     def _of_grid(self, rows: int, columns: int) -> ImageShape:
-        views = rows * columns + (rows * columns > 1)
-        return ImageShape(
-            pixels=(views, 3, self.edge, self.edge),
-            patches=views * self.side**2,
-            rows=views * self.tile_rows,
-            text=self._text(rows, columns),
-            grid=(rows, columns),
-            views=((self.side, self.side),) * views,
-        )
+        return self.tile.shape(rows, columns, self._text(rows, columns))
 
     def _text(self, rows: int, columns: int) -> str:
-        tile = TOKEN * self.tile_rows
+        tile = TOKEN * self.tile.rows
         line = COLUMN_END.join([tile] * columns) + ROW_END
         return BEGIN + (line * rows if rows * columns > 1 else "") + WHOLE + tile + END
 
@@ -137,9 +127,7 @@ def _read_layout(images: Config, tower: Llama4Tower, tile_rows: int) -> PaddedTi
             where=images.where,
         )
     return PaddedTilesLayout(
-        edge=edges.pop(),
-        side=tower.side,
-        tile_rows=tile_rows,
+        SquareTile(edges.pop(), tower.side, tile_rows),
         most=most,
         fills=images.flag("resize_to_max_canvas", False),
         scale=read_scale(images),
