@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
-from vision_case import TEXT, WORDS, VisionCase
+from vision_case import TEXT, WORDS, RestatedProcessor, VisionCase
 
 _PIXTRAL: dict[str, Any] = {
     "model_type": "pixtral",
@@ -24,33 +23,40 @@ _MISTRAL3: dict[str, Any] = {
     "image_token_index": WORDS,
     "tie_word_embeddings": False,
 }
+#: With a factor of queries that grows from the prompt's first half on.
+_MINISTRAL3: dict[str, Any] = {
+    "model_type": "ministral3",
+    **TEXT,
+    "head_dim": 20,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 1e4,
+        "factor": 4.0,
+        "original_max_position_embeddings": 16,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.1,
+    },
+}
 _SPECIALS = ("[IMG]", "[IMG_BREAK]", "[IMG_END]")
 
 
-class _Processor:
-    """Transformers' image processor, and its processor's texts restated: that needs torchvision."""
-
+class _Processor(RestatedProcessor):
     def __init__(self, tokenizer: Any, edge: int, merged: int) -> None:
-        self._tokenizer, self._square = tokenizer, 5 * merged
+        super().__init__(tokenizer)
+        self._square = 5 * merged
         square = {"height": self._square, "width": self._square}
         self.image_processor = PixtralImageProcessorPil(
             size={"longest_edge": edge}, patch_size=square
         )
 
-    def __call__(self, text: list[str], images: Any = None, **settings: Any) -> dict[str, Any]:
-        prompt, inputs = text[0], {}
-        if images:
-            inputs = dict(self.image_processor(images=images, return_tensors="pt"))
-            for height, width in inputs["image_sizes"].tolist():
-                lines = [["[IMG]"] * (width // self._square) for _ in range(height // self._square)]
-                tokens = [token for line in lines for token in [*line, "[IMG_BREAK]"]]
-                prompt = prompt.replace("{}", "".join([*tokens[:-1], "[IMG_END]"]), 1)
-        return {**self._tokenizer([prompt], return_tensors="pt"), **inputs}
-
-    def save_pretrained(self, folder: Any) -> None:
-        self._tokenizer.save_pretrained(folder)
-        settings = {"image_processor": self.image_processor.to_dict()}
-        (folder / "processor_config.json").write_text(json.dumps(settings))
+    def texts(self, made: dict[str, Any], images: Any) -> list[str]:
+        grids = (made["image_sizes"] // self._square).tolist()
+        return [
+            "[IMG_BREAK]".join(["[IMG]" * columns] * rows) + "[IMG_END]" for rows, columns in grids
+        ]
 
 
 MISTRAL3 = (
@@ -79,5 +85,13 @@ MISTRAL3 = (
         specials=_SPECIALS,
         placeholder="{}",
         sizes=((90, 20), (31, 77), (200, 100)),
+    ),
+    VisionCase(
+        "mistral3",
+        "ministral3",
+        {**_MISTRAL3, "text_config": _MINISTRAL3, "vision_config": _PIXTRAL},
+        lambda tokenizer: _Processor(tokenizer, 60, 2),
+        specials=_SPECIALS,
+        placeholder="{}",
     ),
 )

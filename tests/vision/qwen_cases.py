@@ -62,7 +62,7 @@ class _Qwen25Vl(_Stills, transformers.Qwen2_5_VLProcessor):
     pass
 
 
-def _unpack(images: Any, size: int, merge: int, frames: int) -> Tensor:
+def unpack_film(images: Any, size: int, merge: int, frames: int) -> Tensor:
     """(3, height, width) of squares of patches, all of whose frames are one picture."""
     _, rows, columns = images["image_grid_thw"][0].tolist()
     squares = images["pixel_values"].view(
@@ -98,7 +98,7 @@ def _case(
         processor,
         specials=(TOKEN, "<|video_pad|>"),
         placeholder=TOKEN,
-        unpack=lambda made: _unpack(made, size, merge, frames),
+        unpack=lambda made: unpack_film(made, size, merge, frames),
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +38,7 @@ class VisionCase:
     (width, height) of the images, in order. `reference` makes the expected values of a family
     that transformers has no class for; `unpack` converts transformers' pixel values to our
     layout. Every prompt starts with `beginning`; `adapt` changes transformers' model where it
-    differs from the published one.
+    differs from the published one. `half_tolerance` bounds the error of logits in bf16.
     """
 
     family: str
@@ -51,10 +52,46 @@ class VisionCase:
     unpack: Callable[[Any], Any] | None = field(default=None, hash=False)
     beginning: str = ""
     adapt: Callable[[Any], None] | None = field(default=None, hash=False)
+    half_tolerance: float = 5e-2
 
     @property
     def id(self) -> str:
         return f"{self.family}-{self.name}"
+
+
+class RestatedProcessor:
+    """The texts that transformers' processor makes, restated: it needs torchvision.
+
+    `image_processor` is a function or object of transformers' image processors; {} in a prompt
+    stands for an image.
+    """
+
+    image_processor: Any
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+
+    def texts(self, made: dict[str, Any], images: Sequence[Any]) -> list[str]:
+        """The text of each image, by what the image processor made; removes what models lack."""
+        raise NotImplementedError
+
+    def settings(self) -> dict[str, Any]:
+        """preprocessor_config.json."""
+        settings: dict[str, Any] = self.image_processor.to_dict()
+        return settings
+
+    def __call__(self, text: list[str], images: Any = None, **settings: Any) -> dict[str, Any]:
+        prompt, inputs = text[0], {}
+        if images:
+            inputs = dict(self.image_processor(images=images, return_tensors="pt"))
+            for image_text in self.texts(inputs, images):
+                prompt = prompt.replace("{}", image_text, 1)
+        return {**self.tokenizer([prompt], return_tensors="pt"), **inputs}
+
+    def save_pretrained(self, folder: Any) -> None:
+        self.tokenizer.save_pretrained(folder)
+        settings = {"image_processor": self.settings()}
+        (folder / "processor_config.json").write_text(json.dumps(settings))
 
 
 def make_tokenizer(specials: tuple[str, ...]) -> Any:

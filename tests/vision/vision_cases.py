@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from gemma3_cases import GEMMA3
+from gemma4_cases import GEMMA4
 from idefics3_cases import IDEFICS3
+from internvl_cases import INTERNVL
+from lfm2_vl_cases import LFM2_VL
+from llama4_cases import LLAMA4
 from llava_cases import LLAVA, LLAVA_NEXT
 from mistral3_cases import MISTRAL3
 from mllama_cases import MLLAMA
 from phi3_cases import PHI3_V
+from qwen3_cases import QWEN3_VL
 from qwen_cases import QWEN_VL
 from vision_case import VisionCase
 
 CASES: tuple[VisionCase, ...] = (
     *GEMMA3,
+    *GEMMA4,
     *IDEFICS3,
+    *INTERNVL,
+    *LFM2_VL,
+    *LLAMA4,
     *LLAVA,
     *LLAVA_NEXT,
     *MISTRAL3,
     *MLLAMA,
     *PHI3_V,
     *QWEN_VL,
+    *QWEN3_VL,
 )

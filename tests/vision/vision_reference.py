@@ -129,3 +129,9 @@ def _randomize(model: torch.nn.Module) -> None:
     for parameter in model.parameters():
         if parameter.ndim <= 1 or not parameter.any():
             parameter += 0.3 * torch.randn_like(parameter)
+    for name, buffer in model.named_buffers():
+        bound = name.rpartition(".")[2]
+        if bound in ("input_min", "output_min", "input_max", "output_max"):
+            buffer.fill_(-0.9 if bound.endswith("min") else 1.1)
+        elif bound in ("std_bias", "std_scale"):
+            buffer.copy_(torch.randn_like(buffer) * 0.3 + 0.5)

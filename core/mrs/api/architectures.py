@@ -79,13 +79,22 @@ class VisionArchitecture(Enum):
     """Architectures of vision models; overrides what the checkpoint's config says."""
 
     Gemma3 = "gemma3"
+    Gemma4 = "gemma4"
+    Gemma4Unified = "gemma4_unified"
     Idefics3 = "idefics3"
+    InternVL = "internvl"
+    LFM2VL = "lfm2_vl"
+    Llama4 = "llama4"
     LLaVA = "llava"
     LLaVANext = "llava_next"
     Mistral3 = "mistral3"
     Phi3V = "phi3_v"
     Qwen2VL = "qwen2_vl"
     Qwen2_5VL = "qwen2_5_vl"
+    Qwen3VL = "qwen3_vl"
+    Qwen3VLMoe = "qwen3_vl_moe"
+    Qwen3_5 = "qwen3_5"
+    Qwen3_5Moe = "qwen3_5_moe"
     VLlama = "mllama"
 
 

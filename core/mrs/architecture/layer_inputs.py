@@ -16,12 +16,14 @@ class LayerInputs:
 
     For a token with the embedding e, after `embedding_scale`, all layers' inputs together are
     (norm(projection(e) / sqrt(hidden_size)) + sqrt(size) * table[id]) / sqrt(2), where the norm is
-    over the `size` values of one layer. Tokens beyond the `vocab_size` of the table have row 0.
+    over the `size` values of one layer. Tokens beyond the `vocab_size` of the table have row 0,
+    those of images the row `image_row`.
     """
 
     vocab_size: int
     size: int
     norm: Norm
+    image_row: int = 0
 
     def slots(self, hidden_size: int, layers: int) -> Iterator[Slot]:
         """The weights outside of the layers."""

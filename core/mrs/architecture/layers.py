@@ -31,6 +31,7 @@ class Layer:
     `post`      x + norm(mixer(x)), then x + norm(feed_forward(x))
     `post_sum`  norm(x + mixer(x)), then norm(x + feed_forward(x))
     `gated`     as `pre`, with what is added multiplied by the tanh of a learned scalar
+    `scaled`    as `pre`, with what is added multiplied by a learned vector (in vision towers only)
     `parallel`  x + mixer(norm(x)) + feed_forward(norm(x)), with one norm
 
     `residual_scale` multiplies what is added. Without a `mixer_norm`, the mixer of a `pre` layer
@@ -42,7 +43,7 @@ class Layer:
     mixer: Mixer
     feed_forward: FeedForward
     norm: Norm
-    style: Literal["pre", "sandwich", "post", "post_sum", "gated", "parallel"] = "pre"
+    style: Literal["pre", "sandwich", "post", "post_sum", "gated", "scaled", "parallel"] = "pre"
     residual_scale: float = 1.0
     output_scale: bool = False
     mixer_norm: bool = True
@@ -82,6 +83,9 @@ class Layer:
         if self.style == "gated":
             yield Slot("mixer.residual_gate", (1,), "vector", suffix="")
             yield Slot("ffn.residual_gate", (1,), "vector", suffix="")
+        if self.style == "scaled":
+            yield Slot("mixer.scale", (hidden_size,), "vector", suffix="")
+            yield Slot("ffn.scale", (hidden_size,), "vector", suffix="")
         if self.has_feed_forward_norm:
             yield norm_slot("ffn.norm", hidden_size, self.norm)
         yield from self.feed_forward.slots(hidden_size)

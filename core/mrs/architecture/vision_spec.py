@@ -23,6 +23,8 @@ class ImageShape:
     rows     rows of the language model's input that the image's features fill
     text     what the prompt has for the image: `rows` image tokens, and the tokens around them
     grid     tiles or patches along the edges; its meaning depends on the layout
+    views    (rows, columns) of patches of each part of the image that is encoded on its own; empty
+             if all parts are alike
     keys     keys per head in each cross-attention layer; 0 for models without such layers
     """
 
@@ -32,6 +34,7 @@ class ImageShape:
     text: str
     grid: tuple[int, ...] = ()
     keys: int = 0
+    views: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,11 @@ class Tower:
         return self.hidden_size
 
     @property
+    def interpolated_values(self) -> int:
+        """Values of a table of position embeddings that is interpolated in float32."""
+        return 0
+
+    @property
     def stacks(self) -> Mapping[str, tuple[Layer, ...]]:
         """Layers by the slot that prefixes their names: `layer` if there is one stack."""
         return {"layer": self.layers}
@@ -103,6 +111,8 @@ class Vision:
     enters            features replace the embeddings of image tokens, or cross-attention layers of
                       the language model attend to them
     is_bidirectional  the rows of one image attend to each other in both directions
+    deep_layers       so many first layers of the language model get features added to their output
+                      (DeepStack, arXiv 2406.04334), too; those follow the others in each row
     positions         `plain`: consecutive; `multimodal`: by time, row and column (see
                       `Rope.sections`), where a shape's `grid` is (rows, columns) of features
     """
@@ -114,4 +124,5 @@ class Vision:
     image_token_id: int
     enters: Literal["embeddings", "cross_attention"] = "embeddings"
     is_bidirectional: bool = False
+    deep_layers: int = 0
     positions: Literal["plain", "multimodal"] = "plain"

@@ -62,6 +62,9 @@ def require_splittable(spec: ModelSpec) -> None:
         raise Unsupported(
             "images that enter between layers cannot be in several processes", hint=hint
         )
+    if spec.vision is not None and spec.vision.deep_layers:
+        what = "layers that get features of images"
+        raise Unsupported(f"{what} cannot be in several processes", hint=hint)
 
 
 def states_width(spec: ModelSpec) -> int:

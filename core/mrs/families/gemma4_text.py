@@ -93,6 +93,7 @@ def _read_attention(config: Config, kind: str) -> Attention:
         window=None if is_full else config.positive("sliding_window"),
         qk_norm=norm,
         value_norm=norm,
+        always_causal=is_full,
         values_are_keys=is_full and config.flag("attention_k_eq_v", False),
         qkv_bias=bias,
         out_bias=bias,

@@ -173,6 +173,11 @@ class AttentionBatch:
         return None if ends is None else ends.to(self.block_tables.device)
 
     @cached_property
+    def causal(self) -> AttentionBatch:
+        """This batch for layers in which no token attends to later ones."""
+        return self if self.attention_ends is None else replace(self, attention_ends=None)
+
+    @cached_property
     def chunked(self) -> dict[int, AttentionBatch]:
         """This batch for layers whose tokens attend to their own chunk, by size of the chunks."""
         return {}

@@ -21,12 +21,24 @@ from mrs.architecture.vision.image_layouts import CropLayout
 from mrs.architecture.vision.towers.mllama_tower import TilesLayout
 from mrs.architecture.vision_spec import ImageLayout, ImageShape
 from mrs.families.vision.gemma3 import SquareLayout
+from mrs.families.vision.gemma4 import AreaLayout
 from mrs.families.vision.idefics3 import SplitLayout
+from mrs.families.vision.internvl import CanvasLayout
+from mrs.families.vision.lfm2_vl import WholeAndTilesLayout
+from mrs.families.vision.llama4 import PaddedTilesLayout
 from mrs.families.vision.llava_next import AnyResolutionLayout
 from mrs.families.vision.mistral3 import LongestEdgeLayout
 from mrs.families.vision.phi3_v import CropsLayout
 from mrs.media.colour_modes import to_rgb
-from mrs.media.pixels import center_crop, grid_boxes, normalize, pad, resize, split_grid
+from mrs.media.pixels import (
+    center_crop,
+    grid_boxes,
+    normalize,
+    pad,
+    resize,
+    split_grid,
+    split_patches,
+)
 
 
 @dataclass(frozen=True)
@@ -111,6 +123,48 @@ def preprocess_phi3_vision(layout: CropsLayout, image: Image, shape: ImageShape)
     return torch.cat((whole, split_grid(pixels, edge)))
 
 
+def preprocess_internvl(layout: CanvasLayout, image: Image, shape: ImageShape) -> Tensor:
+    """InternVL: tiles row by row, then the whole image. Returns (tiles + 1, 3, edge, edge)."""
+    (rows, columns), edge = shape.grid, layout.tile.edge
+    canvas = resize(image, rows * edge, columns * edge, layout.resampling)
+    return _tiles_and_whole(layout, canvas, image)
+
+
+def preprocess_llama4(layout: PaddedTilesLayout, image: Image, shape: ImageShape) -> Tensor:
+    """Llama 4: tiles row by row, padded with black, then the whole image. Returns (tiles + 1, 3,
+    edge, edge)."""
+    (rows, columns), edge = shape.grid, layout.tile.edge
+    scaled = resize(image, *layout.scaled(image.height, image.width), layout.resampling)
+    return _tiles_and_whole(layout, pad(scaled, rows * edge, columns * edge), image)
+
+
+def _tiles_and_whole(
+    layout: CanvasLayout | PaddedTilesLayout, canvas: Image, image: Image
+) -> Tensor:
+    """The tiles of the canvas and, if there are several, the image in one more."""
+    edge = layout.tile.edge
+    tiles = split_grid(normalize(canvas, layout.scale), edge)
+    if len(tiles) == 1:
+        return tiles
+    whole = resize(image, edge, edge, layout.resampling)
+    return torch.cat((tiles, normalize(whole, layout.scale)[None]))
+
+
+def preprocess_lfm2_vl(layout: WholeAndTilesLayout, image: Image, shape: ImageShape) -> Tensor:
+    """LFM2-VL: tiles row by row, then the whole image, if there is one. Returns the patches of all
+    views row by row, (patches, patch * patch * 3)."""
+    (rows, columns), tile, patch = shape.grid, layout.tile, layout.whole.patch_size
+    views: list[Tensor] = []
+    if rows:
+        canvas = resize(image, rows * tile, columns * tile, layout.resampling)
+        views += split_grid(normalize(canvas, layout.scale), tile).unbind()
+    if len(views) < len(shape.views):
+        height, width = (edge * patch for edge in shape.views[-1])
+        whole = resize(image, height, width, layout.resampling)
+        views.append(normalize(whole, layout.scale))
+    return torch.cat([split_patches(view, patch) for view in views])
+
+
 def preprocess_mllama(layout: TilesLayout, image: Image, shape: ImageShape) -> Tensor:
     """Llama 3.2 Vision: tiles row by row, padded with black; tiles beyond the image are zeros.
     Returns (tiles, 3, edge, edge)."""
@@ -123,9 +177,9 @@ def preprocess_mllama(layout: TilesLayout, image: Image, shape: ImageShape) -> T
 
 
 def preprocess_native_resolution(
-    layout: DynamicLayout | LongestEdgeLayout, image: Image, shape: ImageShape
+    layout: DynamicLayout | LongestEdgeLayout | AreaLayout, image: Image, shape: ImageShape
 ) -> Tensor:
-    """Qwen2-VL, Qwen2.5-VL, Pixtral: nearly the image's own size. Returns (3, height, width)."""
+    """Qwen-VL, Pixtral, Gemma 4: nearly the image's own size. Returns (3, height, width)."""
     _, height, width = shape.pixels
     return normalize(resize(image, height, width, layout.resampling), layout.scale)
 
@@ -134,9 +188,13 @@ _PROCESSORS: dict[type, Callable[[Any, Image, ImageShape], Tensor]] = {
     CropLayout: preprocess_clip,
     AnyResolutionLayout: preprocess_llava_next,
     SplitLayout: preprocess_idefics3,
+    CanvasLayout: preprocess_internvl,
+    PaddedTilesLayout: preprocess_llama4,
     SquareLayout: preprocess_gemma3,
     CropsLayout: preprocess_phi3_vision,
     TilesLayout: preprocess_mllama,
+    WholeAndTilesLayout: preprocess_lfm2_vl,
     DynamicLayout: preprocess_native_resolution,
     LongestEdgeLayout: preprocess_native_resolution,
+    AreaLayout: preprocess_native_resolution,
 }

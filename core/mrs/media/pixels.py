@@ -51,6 +51,13 @@ def split_grid(pixels: Tensor, edge: int) -> Tensor:
     return grid.permute(1, 3, 0, 2, 4).flatten(0, 1)
 
 
+def split_patches(pixels: Tensor, size: int) -> Tensor:
+    """(3, height, width) as (patches, size * size * 3), row by row; channels come last."""
+    channels, height, width = pixels.shape
+    grid = pixels.view(channels, height // size, size, width // size, size)
+    return grid.permute(1, 3, 2, 4, 0).flatten(2).flatten(0, 1)
+
+
 def normalize(image: Image, scale: PixelScale) -> Tensor:
     """(3, height, width) float32 of an RGB image: (byte * factor - mean) / std."""
     values = torch.from_numpy(np.array(image, dtype=np.float32)).mul_(scale.factor)

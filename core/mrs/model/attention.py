@@ -87,6 +87,8 @@ class AttentionModule:
     ) -> Tensor:
         """q (N, H, D), k and v (N, KV, D) to (N, H * D)."""
         config, group = self._config, batch.attention[cache.group]
+        if config.always_causal:
+            group = group.causal
         if self._rope is not None:
             q, k = self._rope.rotate(q, batch), self._rope.rotate(k, batch)
         if config.qk_norm_after_rope:

@@ -20,11 +20,19 @@ class ImageFeatures:
     """Features of an image, (F, hidden), and the rows (R,) of the batch that they belong to.
 
     If the features replace token embeddings, R = F. If cross-attention layers attend to them,
-    R = 1: the first row that can attend to the image.
+    R = 1: the first row that can attend to the image. Further features in each row, (F, (1 + n) *
+    hidden), are added to the output of the first n layers.
     """
 
     rows: Tensor
     features: Tensor
+
+    def add_to(self, x: Tensor, layer: int) -> None:
+        """Add what belongs to the output x (N, hidden) of the layer with this index."""
+        hidden = x.shape[1]
+        added = self.features[:, (layer + 1) * hidden : (layer + 2) * hidden]
+        if added.shape[1]:
+            x.index_add_(0, self.rows.to(x.device), added.to(x.device, x.dtype))
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,10 @@ class ForwardBatch:
             return self
         attention = tuple(group.on(device) for group in self.attention)
         return replace(self, attention=attention, layer_inputs=moved)
+
+    def has_features_for(self, hidden_size: int) -> bool:
+        """Whether layers of a model of `hidden_size` get features of images added."""
+        return any(image.features.shape[1] > hidden_size for image in self.images)
 
     @property
     def has_attention_ends(self) -> bool:

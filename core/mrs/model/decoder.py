@@ -196,6 +196,9 @@ class Decoder:
         if self._layer_inputs is None:
             return batch
         ids = batch.token_ids.to(self.primary_device)
+        if batch.images:
+            rows = torch.cat([image.rows for image in batch.images]).to(ids.device)
+            ids = ids.index_fill(0, rows, self._layer_inputs.image_row)
         return replace(batch, layer_inputs=self._layer_inputs(ids, self._embed(batch)))
 
     def _normed(self, x: Tensor) -> Tensor:
@@ -215,7 +218,8 @@ class Decoder:
         x = self._look_up(batch.token_ids.to(primary_device))
         if self.spec.vision is not None and self.spec.vision.enters == "embeddings":
             for image in batch.images:
-                x[image.rows.to(primary_device)] = image.features.to(x.dtype)
+                features = image.features[:, : x.shape[1]]
+                x[image.rows.to(primary_device)] = features.to(x.dtype)
         return x if self._input is None else self._input(x, batch)
 
     def _look_up(self, token_ids: Tensor) -> Tensor:

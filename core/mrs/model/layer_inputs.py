@@ -17,6 +17,7 @@ class LayerInputsModule:
 
     def __init__(self, config: LayerInputs, weights: ModelWeights) -> None:
         self._config = config
+        self.image_row = config.image_row
         self._table = weights.matrix("layer_inputs.table")
         self._projection = weights.linear("layer_inputs.projection")
         self._norm = weights.norm("layer_inputs.norm", config.norm)

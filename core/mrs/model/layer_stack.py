@@ -89,6 +89,7 @@ class LayerStack:
         # A method of its own: the arguments of `__call__` would stay alive until it returns, and
         # with them the first hidden states.
         by_layer = self.by_layer(list(zip(*caches, strict=True)))
+        has_features = batch.has_features_for(x.shape[-1])
         index = 0
         while index < len(self.layers):
             check()
@@ -96,12 +97,14 @@ class LayerStack:
             if x.device != device:
                 x = x.to(device, activation_dtype(device, self._dtype))
             batch = batch.on(device)
-            chain = self.chains.get(index)
+            chain = None if has_features else self.chains.get(index)
             if chain is not None and chain.supports(x, batch):
                 x = chain(x, batch, by_layer)
                 index = chain.layer_indices.stop
             else:
                 x = self.layers[index](x, batch, by_layer[index])
+                for image in batch.images if has_features else ():
+                    image.add_to(x, self.indices[index])
                 index += 1
         return x
 

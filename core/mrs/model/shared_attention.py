@@ -43,6 +43,8 @@ class SharedAttentionModule:
         if q.device != kv.device:
             q = q.to(kv.device, torch.float32 if kv.device.type == "cpu" else kv.keys.dtype)
         group = batch.attention[cache[0].group].on(kv.device)
+        if config.always_causal:
+            group = group.causal
         out = self._backend.attend(
             q, kv, group, scale=config.scale, window=config.window, softcap=config.softcap
         )

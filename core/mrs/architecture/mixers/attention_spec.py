@@ -15,7 +15,8 @@ class Attention(Mixer):
     """Grouped-query softmax attention.
 
     `window` is the sliding window: a query attends to itself and the `window - 1` tokens before it.
-    With a `chunk` it attends to those from the last multiple of `chunk` on up to itself.
+    If tokens of an image attend to its later tokens, too, those in layers with `always_causal` do
+    not. With a `chunk` it attends to those from the last multiple of `chunk` on up to itself.
     `softcap` caps scores: softcap * tanh(score / softcap). `sinks` adds one learned score per head
     to the denominator of the softmax. `qk_norm` is applied before rope to each head, or with
     `qk_norm_whole` to the concatenation of all heads; with `qk_norm_after_rope` after rope. It has
@@ -45,6 +46,7 @@ class Attention(Mixer):
     qkv_bias: bool = False
     out_bias: bool = False
     sinks: bool = False
+    always_causal: bool = False
     gated: bool = False
     output_gate: bool = False
 

@@ -29,7 +29,10 @@ def share_kv(config: Config, mixers: Sequence[Attention]) -> list[Mixer]:
 def read_layer_inputs(config: Config, norm: Norm) -> LayerInputs | None:
     """The per-layer embeddings; None for a model without them."""
     size = config.integer("hidden_size_per_layer_input", 0)
-    return LayerInputs(config.positive("vocab_size_per_layer_input"), size, norm) if size else None
+    if not size:
+        return None
+    rows, pad = config.positive("vocab_size_per_layer_input"), config.integer("pad_token_id", 0)
+    return LayerInputs(rows, size, norm, pad if pad < rows else 0)
 
 
 def read_gated_input(config: Config, activation: Activation, norm: Norm) -> GatedInput | None:

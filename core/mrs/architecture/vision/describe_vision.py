@@ -24,6 +24,7 @@ from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.parameters import list_vision_parameters
 from mrs.architecture.tensor_names import SAFETENSORS, TRANSPOSED
 from mrs.architecture.vision.image_layouts import limit_edge
+from mrs.architecture.vision.stored_layout import as_stored
 from mrs.architecture.vision.text_defaults import NESTED_CONFIG_DEFAULTS
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import Vision
@@ -94,7 +95,11 @@ def _read_language_model(checkpoint: CheckpointHeaders, family: VisionFamily) ->
     if family.refine is not None:
         spec = family.refine(spec, model)
     parameters = text_parameters(checkpoint, text.family, text.config, spec, text.names)
-    return ReadModel(spec, parameters, ignored=text.family.ignored + family.ignored)
+    return ReadModel(
+        spec,
+        as_stored(parameters, checkpoint.tensors),
+        ignored=text.family.ignored + family.ignored,
+    )
 
 
 @dataclass(frozen=True)

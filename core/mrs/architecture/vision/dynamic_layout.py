@@ -21,7 +21,8 @@ class DynamicLayout:
     """Both edges become multiples of `factor`, and the image has `min_pixels` to `max_pixels`.
 
     The patches (of `patch_size` pixels) in a square of `factor` x `factor` pixels become one row.
-    A shape's `grid` is (rows, columns) of such squares.
+    A shape's `grid` is (rows, columns) of such squares. No edge is rounded to fewer squares than
+    `least_squares`.
     """
 
     patch_size: int
@@ -32,6 +33,7 @@ class DynamicLayout:
     resampling: str
     token: str
     is_resizable: bool = True
+    least_squares: int = 0
 
     def shape(self, height: int, width: int) -> ImageShape:
         """UsageError for an image that is too long and narrow."""
@@ -56,7 +58,7 @@ class DynamicLayout:
     def _grid(self, height: int, width: int) -> tuple[int, int]:
         """(rows, columns) of squares: each edge is rounded, and the image scaled if necessary."""
         factor, pixels = self.factor, height * width
-        rows, columns = round(height / factor), round(width / factor)
+        rows, columns = self.rounded(height), self.rounded(width)
         if rows * columns * factor**2 > self.max_pixels:
             shrink = sqrt(pixels / self.max_pixels)
             rows = max(1, floor(height / shrink / factor))
@@ -65,6 +67,10 @@ class DynamicLayout:
             grow = sqrt(self.min_pixels / pixels)
             rows, columns = ceil(height * grow / factor), ceil(width * grow / factor)
         return rows, columns
+
+    def rounded(self, edge: int) -> int:
+        """The squares along an edge of `edge` pixels that is not scaled."""
+        return max(round(edge / self.factor), self.least_squares)
 
     def _of_grid(self, rows: int, columns: int) -> ImageShape:
         return ImageShape(

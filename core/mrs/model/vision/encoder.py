@@ -22,7 +22,8 @@ ApplyRope = Callable[[Tensor], Tensor]
 class EncoderLayer:
     """x + gate * attention(norm(x)), then x + gate * mlp(norm(x)); all patches attend to all.
 
-    The gates are learned in layers of style `gated`, and 1 in all others.
+    The gates are learned scalars in layers of style `gated`, learned vectors in those of style
+    `scaled`, and 1 in all others.
     """
 
     def __init__(self, layer: Layer, weights: ModelWeights) -> None:
@@ -34,6 +35,12 @@ class EncoderLayer:
         self._v, self._o = weights.linear("mixer.v"), weights.linear("mixer.o")
         self._norm = weights.norm("ffn.norm", layer.norm)
         self._feed_forward = MlpModule(layer.feed_forward, weights)
+        self._q_norm = self._k_norm = None
+        if layer.mixer.qk_norm is not None:
+            self._q_norm = weights.norm("mixer.q_norm", layer.mixer.qk_norm)
+            self._k_norm = weights.norm("mixer.k_norm", layer.mixer.qk_norm)
+        self._mixer_scale = weights.optional_vector("mixer.scale")
+        self._scale = weights.optional_vector("ffn.scale")
         self._mixer_gate = self._gate = 1.0
         if layer.style == "gated":
             self._mixer_gate = weights.residual_gate("mixer")
@@ -54,8 +61,8 @@ class EncoderLayer:
         rows attend to each other except two padding rows.
         """
         attention = self._attend(self._mixer_norm(x), window_starts, rope, padding)
-        x = x.add(attention, alpha=self._mixer_gate)
-        return x.add(self._feed_forward(self._norm(x)), alpha=self._gate)
+        x = x.add(_scaled(attention, self._mixer_scale), alpha=self._mixer_gate)
+        return x.add(_scaled(self._feed_forward(self._norm(x)), self._scale), alpha=self._gate)
 
     def _attend(
         self,
@@ -65,8 +72,11 @@ class EncoderLayer:
         padding: Tensor | None,
     ) -> Tensor:
         config = self._config
-        q = self._q(x).view(-1, config.heads, config.head_dim)
-        k = self._k(x).view(-1, config.kv_heads, config.head_dim)
+        q, k = self._q(x), self._k(x)
+        if self._q_norm is not None and self._k_norm is not None:
+            q, k = self._q_norm(q), self._k_norm(k)
+        q = q.view(-1, config.heads, config.head_dim)
+        k = k.view(-1, config.kv_heads, config.head_dim)
         v = self._v(x).view(-1, config.kv_heads, config.head_dim)
         if rope is not None:
             q, k = rope(q), rope(k)
@@ -77,6 +87,10 @@ class EncoderLayer:
             for rows, count in _equal_windows(window_starts, len(x))
         ]
         return self._o(torch.cat(outs) if len(outs) > 1 else outs[0])
+
+
+def _scaled(out: Tensor, scale: Tensor | None) -> Tensor:
+    return out if scale is None else out.mul_(scale)
 
 
 def _equal_windows(window_starts: Sequence[int], rows: int) -> Iterator[tuple[slice, int]]:

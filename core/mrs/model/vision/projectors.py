@@ -6,7 +6,11 @@ import torch
 from torch import Tensor
 
 from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.architecture.vision.shared_projectors import LinearProjector, MlpProjector
+from mrs.architecture.vision.shared_projectors import (
+    FoldedMlpProjector,
+    LinearProjector,
+    MlpProjector,
+)
 from mrs.architecture.vision_spec import ImageShape
 from mrs.families.vision.gemma3 import PooledProjector
 from mrs.families.vision.idefics3 import FoldedProjector
@@ -122,3 +126,26 @@ class FoldedProjectorModule:
         squares, fold = self._side // self._fold, self._fold
         cut = features.view(-1, squares, fold, squares, fold, features.shape[-1]).transpose(2, 3)
         return self._project(cut.reshape(-1, fold * fold * features.shape[-1]))
+
+
+class FoldedMlpProjectorModule:
+    """The concatenated patches of each square of each view (pixel shuffle), a norm and an MLP."""
+
+    def __init__(self, projector: FoldedMlpProjector, weights: ModelWeights) -> None:
+        self._fold = projector.fold
+        self._norm = weights.norm("projector.norm", projector.norm) if projector.norm else None
+        mlp = Mlp(0, projector.activation, gated=False, bias=projector.bias)
+        self._mlp = MlpModule(mlp, weights, "projector")
+
+    def __call__(self, features: Tensor, shape: ImageShape) -> Tensor:
+        """features (patches of all views, tower's width) to (rows, hidden)."""
+        parts = torch.split(features, [rows * columns for rows, columns in shape.views])
+        views = zip(parts, shape.views, strict=True)
+        x = torch.cat([self._folded(part, *grid) for part, grid in views])
+        return self._mlp(x if self._norm is None else self._norm(x))
+
+    def _folded(self, part: Tensor, rows: int, columns: int) -> Tensor:
+        """One view, row by row, to (squares, fold * fold * width)."""
+        fold, width = self._fold, part.shape[-1]
+        cut = part.view(rows // fold, fold, columns // fold, fold, width).transpose(1, 2)
+        return cut.reshape(-1, fold * fold * width)

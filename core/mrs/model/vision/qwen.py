@@ -1,4 +1,4 @@
-"""The vision tower of Qwen2-VL and Qwen2.5-VL, and its projector."""
+"""The vision tower of the Qwen-VL families, and its projector."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from mrs.kernels.rotate import rotate
 from mrs.model.mlp import MlpModule
 from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.encoder import build_layers
+from mrs.model.vision.interpolate_positions import interpolate_positions
 from mrs.model.vision.patches import PatchEmbedding
 
 
@@ -22,21 +23,35 @@ class QwenTowerModule:
     def __init__(self, tower: QwenTower, weights: ModelWeights) -> None:
         self._tower = tower
         self._patches = PatchEmbedding(tower.patches, weights)
+        self._positions = None
+        if tower.position_side:
+            self._positions = weights.vector("positions.weight")
         self._layers = build_layers(tower.layers, weights, "layer")
 
     def __call__(self, pixels: Tensor, shape: ImageShape) -> Tensor:
-        """pixels (3, height, width) to (patches, hidden), row by row."""
+        """pixels (3, height, width) to (patches, output_size), row by row."""
         tower, size = self._tower, self._tower.patches.size
         rows, columns = pixels.shape[1] // size, pixels.shape[2] // size
         order, window_starts = window_order(rows, columns, tower.window or max(rows, columns))
         order = order.to(pixels.device)
         angles = self._angles(order // columns, order % columns)
         cos, sin = angles.cos(), angles.sin()
-        x = self._patches(pixels)[order]
+        x = self._embed(pixels, rows, columns)[order]
+        features = []
         for index, layer in enumerate(self._layers):
             starts = () if index in tower.full else window_starts
             x = layer(x, window_starts=starts, rope=lambda heads: rotate(heads, cos, sin))
+            if index in tower.tapped:
+                features.append(x)
+        x = torch.cat((x, *features), dim=1) if features else x
         return x[order.argsort()]
+
+    def _embed(self, pixels: Tensor, rows: int, columns: int) -> Tensor:
+        """The patches of pixels (3, height, width) with their positions, (patches, hidden)."""
+        x = self._patches(pixels)
+        if self._positions is None:
+            return x
+        return x.add_(interpolate_positions(self._positions, rows, columns))
 
     def _angles(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Rotary angles (T, head_dim / 2) of patches at `rows` (T,) and `columns` (T,)."""
@@ -71,10 +86,24 @@ class PatchMergerModule:
     def __init__(self, projector: PatchMerger, weights: ModelWeights) -> None:
         self._merge = projector.merge
         self._norm = weights.norm("projector.norm", projector.norm)
-        self._mlp = MlpModule(Mlp(0, "gelu", gated=False, bias=True), weights, "projector")
+        mlp = Mlp(0, "gelu", gated=False, bias=True)
+        self._mlp = MlpModule(mlp, weights, "projector")
+        slots = [f"projector.deep.{index}" for index in range(projector.deep)]
+        self._deep = [
+            (weights.norm(f"{slot}.norm", projector.norm), MlpModule(mlp, weights, slot))
+            for slot in slots
+        ]
 
     def __call__(self, features: Tensor, shape: ImageShape) -> Tensor:
-        """features (patches, width), row by row, to (rows, hidden)."""
+        """features (patches, (1 + deep) * width), row by row, to (rows, (1 + deep) * hidden)."""
+        own, *others = features.chunk(1 + len(self._deep), dim=1)
+        merged = [self._mlp(self._squares(self._norm(own), shape))]
+        for (norm, mlp), each in zip(self._deep, others, strict=True):
+            merged.append(mlp(norm(self._squares(each, shape))))
+        return torch.cat(merged, dim=1) if others else merged[0]
+
+    def _squares(self, features: Tensor, shape: ImageShape) -> Tensor:
+        """features (patches, width) to (rows, merge * merge * width)."""
         (rows, columns), merge = shape.grid, self._merge
-        patches = self._norm(features).view(rows, merge, columns, merge, -1)
-        return self._mlp(patches.transpose(1, 2).reshape(rows * columns, -1))
+        patches = features.reshape(rows, merge, columns, merge, -1)
+        return patches.transpose(1, 2).reshape(rows * columns, -1)

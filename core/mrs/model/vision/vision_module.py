@@ -8,22 +8,35 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from mrs.architecture.vision.shared_projectors import LinearProjector, MlpProjector
+from mrs.architecture.vision.shared_projectors import (
+    FoldedMlpProjector,
+    LinearProjector,
+    MlpProjector,
+)
 from mrs.architecture.vision.towers.clip_tower import ClipTower
+from mrs.architecture.vision.towers.gemma4_tower import Gemma4Tower, ScaledPoolProjector
+from mrs.architecture.vision.towers.internvl_tower import InternVlTower
+from mrs.architecture.vision.towers.llama4_tower import AdapterProjector, Llama4Tower
 from mrs.architecture.vision.towers.mllama_tower import TilesTower
 from mrs.architecture.vision.towers.qwen_tower import PatchMerger, QwenTower
+from mrs.architecture.vision.towers.siglip2_tower import Siglip2Tower
 from mrs.architecture.vision.towers.siglip_tower import SiglipTower
 from mrs.architecture.vision_spec import ImageShape, Vision
 from mrs.families.vision.gemma3 import PooledProjector
+from mrs.families.vision.gemma4_unified import SquaresTower
 from mrs.families.vision.idefics3 import FoldedProjector
 from mrs.families.vision.llava_next import TilesProjector
 from mrs.families.vision.mistral3 import MergingProjector, PixtralTower
 from mrs.families.vision.phi3_v import CropsProjector
 from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.clip import ClipTowerModule
+from mrs.model.vision.gemma4 import Gemma4TowerModule, ScaledPoolProjectorModule
+from mrs.model.vision.internvl import InternVlTowerModule
+from mrs.model.vision.llama4 import AdapterProjectorModule, Llama4TowerModule
 from mrs.model.vision.pixtral import MergingProjectorModule, PixtralTowerModule
 from mrs.model.vision.projectors import (
     CropsProjectorModule,
+    FoldedMlpProjectorModule,
     FoldedProjectorModule,
     LinearProjectorModule,
     MlpProjectorModule,
@@ -32,6 +45,8 @@ from mrs.model.vision.projectors import (
 )
 from mrs.model.vision.qwen import PatchMergerModule, QwenTowerModule
 from mrs.model.vision.siglip import SiglipTowerModule
+from mrs.model.vision.siglip2 import Siglip2TowerModule
+from mrs.model.vision.squares import SquaresTowerModule
 from mrs.model.vision.tiles_tower import TilesTowerModule
 
 
@@ -47,9 +62,14 @@ class ProjectorModule(Protocol):
 
 _TOWERS: dict[type, Callable[[Any, ModelWeights], TowerModule]] = {
     ClipTower: ClipTowerModule,
+    Gemma4Tower: Gemma4TowerModule,
+    InternVlTower: InternVlTowerModule,
+    Llama4Tower: Llama4TowerModule,
     PixtralTower: PixtralTowerModule,
     QwenTower: QwenTowerModule,
     SiglipTower: SiglipTowerModule,
+    Siglip2Tower: Siglip2TowerModule,
+    SquaresTower: SquaresTowerModule,
     TilesTower: TilesTowerModule,
 }
 _PROJECTORS: dict[type, Callable[[Any, ModelWeights], ProjectorModule]] = {
@@ -57,10 +77,13 @@ _PROJECTORS: dict[type, Callable[[Any, ModelWeights], ProjectorModule]] = {
     MlpProjector: MlpProjectorModule,
     PatchMerger: PatchMergerModule,
     FoldedProjector: FoldedProjectorModule,
+    FoldedMlpProjector: FoldedMlpProjectorModule,
     PooledProjector: PooledProjectorModule,
     TilesProjector: TilesProjectorModule,
     CropsProjector: CropsProjectorModule,
     MergingProjector: MergingProjectorModule,
+    AdapterProjector: AdapterProjectorModule,
+    ScaledPoolProjector: ScaledPoolProjectorModule,
 }
 
 

@@ -78,7 +78,8 @@ def vision_sizes(
     """Vision sizes of a model on one device; `shape` is a forward pass on that device."""
     assert spec.vision is not None
     image = images.largest
-    features = (image.keys or image.rows) * spec.hidden_size * shape.activation.block_bytes
+    width = (1 + spec.vision.deep_layers) * spec.hidden_size
+    features = (image.keys or image.rows) * width * shape.activation.block_bytes
     return VisionSizes(
         images=images.count,
         image_edge=images.edge,
@@ -120,6 +121,7 @@ def _vision_activation_bytes(
         if stack
     ]
     patches = one.size(prod(image.pixels) // max(image.patches, 1) + 3 * tower.hidden_size)
+    patches += 4 * tower.interpolated_values
     hidden = one.size(width)
     projecting = 2 * features + 4 * image.patches * max(hidden_size, width) * value_bytes
     return pixels + max(2 * features + hidden + max([patches, *layers]), projecting)
@@ -127,8 +129,11 @@ def _vision_activation_bytes(
 
 @singledispatch
 def rows_at_once(tower: Tower, image: ImageShape) -> int:
-    """Patches in one pass of the tower; one case for each tower that processes tiles singly."""
-    return image.patches
+    """Patches in one pass of the tower, and a class token if it encodes views one at a time.
+
+    One case for each tower that does so with views that are all alike.
+    """
+    return max((rows * columns + 1 for rows, columns in image.views), default=image.patches)
 
 
 @rows_at_once.register

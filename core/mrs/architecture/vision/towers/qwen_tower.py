@@ -1,4 +1,4 @@
-"""The vision tower and projector of Qwen2-VL and Qwen2.5-VL."""
+"""The vision tower and projector of the Qwen-VL families."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ class QwenTower(Tower):
 
     One half of the rotary pairs rotates by a patch's row, the other half by its column.
     Patches attend within windows of `window` x `window` patches; in the layers `full`, and in all
-    layers if `window` is None, to the whole image.
+    layers if `window` is None, to the whole image. With a `position_side`, a table of so many rows
+    and columns of learned embeddings is interpolated to the size of the image. The output is that
+    of the last layer, followed by those of the layers `tapped`.
     """
 
     hidden_size: int
@@ -75,28 +77,47 @@ class QwenTower(Tower):
     rope_base: float
     window: int | None = None
     full: tuple[int, ...] = ()
+    position_side: int = 0
+    tapped: tuple[int, ...] = ()
+
+    @property
+    def output_size(self) -> int:
+        return self.hidden_size * (1 + len(self.tapped))
+
+    @property
+    def interpolated_values(self) -> int:
+        return self.position_side**2 * self.hidden_size
 
 
 @dataclass(frozen=True)
 class PatchMerger:
-    """down(gelu(up(x))), where x concatenates `merge` x `merge` patches after a norm of each."""
+    """down(gelu(up(x))), where x concatenates `merge` x `merge` patches after a norm of each.
+
+    There are `deep` further ones for features of other layers, which norm the concatenation.
+    """
 
     input_size: int
     merge: int
     norm: Norm
+    deep: int = 0
 
 
 @vision_slots.register
 def _(tower: QwenTower, hidden_size: int) -> Iterator[Slot]:
     yield patch_slot(tower.patches, tower.hidden_size)
+    if tower.position_side:
+        yield Slot("positions", (tower.position_side**2, tower.hidden_size), "dense")
 
 
 @vision_slots.register
 def _(projector: PatchMerger, hidden_size: int) -> Iterator[Slot]:
     merged = projector.input_size * projector.merge**2
-    yield norm_slot("projector.norm", projector.input_size, projector.norm)
-    yield Slot("projector.up", (merged, merged), bias=True)
-    yield Slot("projector.down", (hidden_size, merged), bias=True)
+    sizes = {"projector": projector.input_size}
+    sizes |= {f"projector.deep.{index}": merged for index in range(projector.deep)}
+    for prefix, size in sizes.items():
+        yield norm_slot(f"{prefix}.norm", size, projector.norm)
+        yield Slot(f"{prefix}.up", (merged, merged), bias=True)
+        yield Slot(f"{prefix}.down", (hidden_size, merged), bias=True)
 
 
 def read_tower(
@@ -126,15 +147,17 @@ def read_tower(
 
 
 def read_qwen(configs: VisionConfigs, text: ModelSpec, tower: QwenTower) -> Vision:
-    """The vision part around `tower`, which is the same in both families."""
-    if not all(layer.mixer.rope and layer.mixer.rope.sections for layer in text.layers):
+    """The vision part around `tower`, which is the same in all families."""
+    ropes = [layer.mixer.rope for layer in text.layers if layer.mixer.rope is not None]
+    if not ropes or not all(rope.sections for rope in ropes):
         raise NotReadable("the configuration lacks 'mrope_section'", where=configs.model.where)
     merge = configs.tower.positive("spatial_merge_size")
     return Vision(
         tower,
-        PatchMerger(tower.hidden_size, merge, tower.layers[0].norm),
+        PatchMerger(tower.hidden_size, merge, tower.layers[0].norm, len(tower.tapped)),
         read_dynamic(configs.images, tower.patches.size, merge, TOKEN),
         placeholder=TOKEN,
         image_token_id=configs.model.integer("image_token_id", 151_655),
+        deep_layers=len(tower.tapped),
         positions="multimodal",
     )

@@ -1,0 +1,105 @@
+"""The vision tower of Llama 4, and its projector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mrs.architecture.config import Config
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.mlp_spec import Mlp
+from mrs.architecture.norm_rope import Norm
+from mrs.architecture.readers.layer_reader import layer_count
+from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.vision.shared_projectors import FoldedMlpProjector
+from mrs.architecture.vision_slots import vision_slots
+from mrs.architecture.vision_spec import Patches, Tower
+from mrs.errors import NotReadable
+
+#: The norms, whose epsilon configs do not have.
+NORM = Norm(1e-5, "layer", bias=True)
+TOWER = "vision_model."
+#: Slot -> module name.
+LLAMA4_NAMES = {
+    "patches": f"{TOWER}patch_embedding.linear",
+    "class": f"{TOWER}class_embedding",
+    "positions": f"{TOWER}positional_embedding_vlm",
+    "pre_norm": f"{TOWER}layernorm_pre",
+    "post_norm": f"{TOWER}layernorm_post",
+    "layer": f"{TOWER}model.layers.{{layer}}.",
+    "mixer.norm": "input_layernorm",
+    "mixer.q": "self_attn.q_proj",
+    "mixer.k": "self_attn.k_proj",
+    "mixer.v": "self_attn.v_proj",
+    "mixer.o": "self_attn.o_proj",
+    "ffn.norm": "post_attention_layernorm",
+    "ffn.up": "mlp.fc1",
+    "ffn.down": "mlp.fc2",
+    "projector.up": f"{TOWER}vision_adapter.mlp.fc1",
+    "projector.down": f"{TOWER}vision_adapter.mlp.fc2",
+    "projector.out": "multi_modal_projector.linear_1",
+}
+
+
+@dataclass(frozen=True)
+class Llama4Tower(Tower):
+    """A vision transformer on square tiles of `side` x `side` patches, which are encoded singly.
+
+    A class token follows the patches, and its output is dropped. Positions have learned embeddings,
+    and rope, too: the first half of the rotary pairs rotates by a patch's column, the second half
+    by its row, counted from 1; the class token does not rotate.
+    """
+
+    hidden_size: int
+    side: int
+    patches: Patches
+    layers: tuple[Layer, ...]
+    rope_base: float
+
+
+@vision_slots.register
+def _(tower: Llama4Tower, hidden_size: int) -> Iterator[Slot]:
+    pixels = tower.patches.channels * tower.patches.size**2
+    yield Slot("patches", (tower.hidden_size, pixels), "dense")
+    yield Slot("class", (tower.hidden_size,), "vector", suffix="")
+    yield Slot("positions", (tower.side**2 + 1, tower.hidden_size), "dense", suffix="")
+    yield norm_slot("pre_norm", tower.hidden_size, NORM)
+    yield norm_slot("post_norm", tower.hidden_size, NORM)
+
+
+@dataclass(frozen=True)
+class AdapterProjector:
+    """out(gelu(mlp(x))), where the MLP yields `size` values."""
+
+    mlp: FoldedMlpProjector
+    size: int
+
+
+@vision_slots.register
+def _(projector: AdapterProjector, hidden_size: int) -> Iterator[Slot]:
+    yield from vision_slots(projector.mlp, projector.size)
+    yield Slot("projector.out", (hidden_size, projector.size))
+
+
+def read_llama4_tower(tower: Config) -> Llama4Tower:
+    hidden, heads = tower.positive("hidden_size"), tower.positive("num_attention_heads")
+    head_dim = tower.head_dim(hidden, heads)
+    if head_dim % 4:
+        raise NotReadable(
+            f"head size {head_dim} is not a multiple of 4, as two-dimensional rope needs",
+            where=tower.where,
+        )
+    attention = Attention(
+        heads, heads, head_dim, head_dim**-0.5, None, qkv_bias=True, out_bias=True
+    )
+    mlp = Mlp(tower.positive("intermediate_size"), "gelu", gated=False, bias=True)
+    rope = Config(tower.mapping("rope_parameters"), tower.where)
+    patch_size = tower.positive("patch_size")
+    return Llama4Tower(
+        hidden,
+        max(tower.positive("image_size") // patch_size, 1),
+        Patches(patch_size, tower.positive("num_channels")),
+        (Layer(attention, mlp, NORM),) * layer_count(tower),
+        rope.positive_number("rope_theta", tower.number("rope_theta", 1e4), above=1),
+    )

@@ -1,0 +1,101 @@
+"""The vision tower of Qwen3-VL and Qwen 3.5: learned positions, and features of several layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import isqrt
+from typing import Any
+
+from mrs.architecture.config import Config
+from mrs.architecture.mixers.mlp_spec import Mlp
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.norm_rope import Norm
+from mrs.architecture.vision.towers.qwen_tower import (
+    IMAGE_DEFAULTS,
+    NAMES,
+    SPELLINGS,
+    TOWER,
+    TOWER_DEFAULTS,
+    read_qwen,
+    read_tower,
+)
+from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
+from mrs.architecture.vision_spec import Vision
+from mrs.errors import NotReadable, Unsupported
+
+#: Bound on the layers whose features go to layers of the language model.
+MOST_TAPPED = 16
+
+
+def read_qwen3(configs: VisionConfigs, text: ModelSpec) -> Vision:
+    config = configs.tower
+    mlp = Mlp(config.positive("intermediate_size"), config.activation(), gated=False, bias=True)
+    norm = Norm(1e-6, "layer", bias=True)
+    hidden_size = config.positive("hidden_size")
+    tower = read_tower(config, hidden_size, mlp, norm, window=None, full=())
+    tower = replace(
+        tower,
+        patches=replace(tower.patches, bias=True),
+        position_side=isqrt(config.positive("num_position_embeddings")),
+        tapped=_read_tapped(config, len(tower.layers)),
+    )
+    vision = read_qwen(configs, text, tower)
+    ropes = [layer.mixer.rope for layer in text.layers if layer.mixer.rope is not None]
+    if not all(rope.interleaved_sections for rope in ropes):
+        raise Unsupported("mrope_interleaved = false is not supported", where=configs.model.where)
+    return vision
+
+
+def _read_tapped(tower: Config, layers: int) -> tuple[int, ...]:
+    """The layers whose features go to layers of the language model, in their order."""
+    key = "deepstack_visual_indexes"
+    found = tuple(Config({key: index}, tower.where).integer(key) for index in tower.sequence(key))
+    if sorted({*found}) != [*found] or len(found) > MOST_TAPPED or not {*found} <= {*range(layers)}:
+        raise NotReadable(
+            f"{key} = {list(found)} must be ascending indices of {layers} layers, "
+            f"at most {MOST_TAPPED}",
+            where=tower.where,
+        )
+    return found
+
+
+def _merger_names(slot: str, module: str) -> dict[str, str]:
+    modules = {"norm": "norm", "up": "linear_fc1", "down": "linear_fc2"}
+    return {f"{slot}.{own}": f"{TOWER}{module}.{name}" for own, name in modules.items()}
+
+
+_NAMES = {
+    **NAMES,
+    "positions": f"{TOWER}pos_embed",
+    "ffn.up": "mlp.linear_fc1",
+    "ffn.down": "mlp.linear_fc2",
+    **_merger_names("projector", "merger"),
+}
+for _index in range(MOST_TAPPED):
+    _NAMES |= _merger_names(f"projector.deep.{_index}", f"deepstack_merger_list.{_index}")
+
+
+def qwen3_family(name: str, tapped: Sequence[int] = (), **fields: Any) -> VisionFamily:
+    """A family with this tower; `tapped` is the default of `deepstack_visual_indexes`."""
+    tower = {
+        **TOWER_DEFAULTS,
+        "depth": 27,
+        "hidden_size": 1152,
+        "intermediate_size": 4304,
+        "patch_size": 16,
+        "hidden_act": "gelu_pytorch_tanh",
+        "num_position_embeddings": 2304,
+        "deepstack_visual_indexes": tapped,
+    }
+    return VisionFamily(
+        name,
+        read_qwen3,
+        names=_NAMES,
+        text_start="model.language_model.",
+        head="lm_head",
+        tower_defaults=tower,
+        image_defaults=IMAGE_DEFAULTS,
+        spellings=SPELLINGS,
+        **fields,
+    )

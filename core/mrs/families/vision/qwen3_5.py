@@ -1,0 +1,7 @@
+"""Qwen 3.5 and later: the tower of Qwen3-VL, without features for further layers."""
+
+from __future__ import annotations
+
+from mrs.architecture.vision.towers.qwen3_tower import qwen3_family
+
+FAMILY = qwen3_family("qwen3_5", text="qwen3_5_text", defaults={"image_token_id": 248_056})

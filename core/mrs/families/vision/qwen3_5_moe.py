@@ -1,0 +1,7 @@
+"""Qwen 3.5 with a mixture of experts."""
+
+from __future__ import annotations
+
+from mrs.architecture.vision.towers.qwen3_tower import qwen3_family
+
+FAMILY = qwen3_family("qwen3_5_moe", text="qwen3_5_moe_text", defaults={"image_token_id": 248_056})

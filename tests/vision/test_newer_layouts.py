@@ -1,0 +1,69 @@
+"""How the newer vision families scale and cut images: as transformers does, and never more."""
+
+from __future__ import annotations
+
+from math import prod
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers.models.gemma4.image_processing_pil_gemma4 import (
+    get_aspect_ratio_preserving_size,
+)
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
+
+from mrs.architecture.vision.best_grid import best_grid
+from mrs.architecture.vision.dynamic_layout import DynamicLayout
+from mrs.architecture.vision.square_tiles import SquareTile
+from mrs.architecture.vision_spec import PixelScale
+from mrs.families.vision.gemma4 import AreaLayout
+from mrs.families.vision.internvl import CanvasLayout
+from mrs.families.vision.lfm2_vl import WholeAndTilesLayout
+
+SCALE = PixelScale((0.5,) * 3, (0.5,) * 3)
+EDGES = st.integers(1, 5000)
+
+
+@settings(deadline=None)
+@given(EDGES, EDGES, st.sampled_from([70, 280, 1120]))
+def test_areas(height: int, width: int, most: int) -> None:
+    """Gemma 4's images."""
+    layout = AreaLayout(48, 3, most, SCALE, "bicubic")
+    shape = layout.shape(height, width)
+    assert shape.pixels[1:] == get_aspect_ratio_preserving_size(height, width, 16, most * 9, 3)
+    assert shape.rows * 9 == shape.patches == prod(shape.pixels[1:]) // 256
+    assert shape.rows <= layout.largest(max(height, width)).rows == most
+
+
+@settings(deadline=None)
+@given(EDGES, EDGES, st.integers(1, 3), st.integers(0, 9))
+def test_grids(height: int, width: int, least: int, more: int) -> None:
+    """InternVL's tiles."""
+    columns, rows = get_optimal_tiled_canvas((height, width), (448, 448), least, least + more)
+    assert best_grid(height, width, 448, least, least + more) == (rows, columns)
+    layout = CanvasLayout(SquareTile(448, 32, 256), least, least + more, SCALE, "bicubic")
+    assert layout.shape(height, width).rows <= layout.largest(5000).rows
+
+
+def whole_and_tiles(least: int, most: int, tiles: int) -> WholeAndTilesLayout:
+    whole = DynamicLayout(
+        16, 32, least * 1024, most * 1024, SCALE, "bilinear", "<image>", least_squares=1
+    )
+    return WholeAndTilesLayout(whole, 512, min(2, tiles), tiles, 2.0, True)
+
+
+@pytest.mark.parametrize("tiles", [1, 4, 10])
+@settings(deadline=None)
+@given(EDGES, EDGES)
+def test_whole_and_tiles(tiles: int, height: int, width: int) -> None:
+    """LFM2-VL's images."""
+    layout = whole_and_tiles(64, 256, tiles)
+    if max(height, width) > 200 * min(height, width):
+        return
+    shape = layout.shape(height, width)
+    assert shape.text.count("<image>") == shape.rows == shape.patches // 4
+    assert shape.patches == sum(map(prod, shape.views)) == shape.pixels[0]
+    assert shape.rows <= layout.largest(max(height, width)).rows
+    is_cut = height * width > 3 * 256 * 1024 and tiles > 1
+    if is_cut:
+        assert 2 <= prod(shape.grid) <= tiles
