@@ -62,7 +62,7 @@ def require_splittable(spec: ModelSpec) -> None:
         what = "layers with inputs of their own or with shared keys and values"
         raise Unsupported(f"{what} cannot be in several processes", hint=hint)
     if any(layer.mixer.cache_count > 1 for layer in spec.layers):
-        what = "layers with attention and a state"
+        what = "layers with two caches"
         raise Unsupported(f"{what} cannot be in several processes", hint=hint)
 
 

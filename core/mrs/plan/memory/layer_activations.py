@@ -144,10 +144,20 @@ def _(nothing: object, shape: ForwardShape, hidden_size: int, storage_of: Storag
 
 module_bytes.register(Attention, attention_bytes)
 module_bytes.register(SharedAttention, shared_attention_bytes)
-module_bytes.register(LatentAttention, latent_attention_bytes)
 module_bytes.register(CrossAttention, cross_attention_bytes)
 module_bytes.register(Mamba2, mamba2_bytes)
 module_bytes.register(KimiDeltaAttention, kda_bytes)
+
+
+@module_bytes.register
+def _(mla: LatentAttention, shape: ForwardShape, hidden_size: int, storage_of: StorageOf) -> int:
+    if type(mla) is LatentAttention:
+        return latent_attention_bytes(mla, shape, hidden_size, storage_of)
+    from mrs.architecture.mixers.indexed_attention_spec import IndexedAttention
+    from mrs.plan.memory.indexed_attention_activations import indexed_attention_bytes
+
+    assert isinstance(mla, IndexedAttention)
+    return indexed_attention_bytes(mla, shape, hidden_size, storage_of)
 
 
 @module_bytes.register
