@@ -19,6 +19,7 @@ _YARN: dict[str, Any] = {
     "beta_slow": 1.0,
 }
 _PLAIN = {"rope_type": "default", "rope_theta": 10000.0}
+_OLMO_ROPE = {"full_attention": _YARN, "sliding_attention": _PLAIN}
 MISTRAL_ROPE = {**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3}
 _MIXED = {
     "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
@@ -36,7 +37,8 @@ DENSE: tuple[Case, ...] = (
     ),
     Case("olmo2", "default", {}, "olmo2"),
     Case("olmo2", "odd", {**_ODD_HEADS, **_TIED, "attention_bias": True}, None),
-    Case("olmo3", "default", {"num_hidden_layers": 4, "sliding_window": WINDOW}, None),
+    Case("olmo3", "default", {"num_hidden_layers": 4, "sliding_window": WINDOW}, "olmo2"),
+    Case("olmo3", "scaled", {**_MIXED, "rope_parameters": _OLMO_ROPE}, "olmo2"),
     Case(
         "olmo3",
         "odd",
@@ -45,7 +47,7 @@ DENSE: tuple[Case, ...] = (
             **_MIXED,
             **_TIED,
             "attention_bias": True,
-            "rope_parameters": {"full_attention": _YARN, "sliding_attention": _PLAIN},
+            "rope_parameters": _OLMO_ROPE,
         },
         None,
     ),

@@ -17,7 +17,7 @@ _AFMOE: dict[str, Any] = {
 }
 
 APERTUS: tuple[Case, ...] = (
-    Case("apertus", "default", {}, None),
+    Case("apertus", "default", {}, "apertus"),
     Case(
         "apertus",
         "odd",
@@ -32,6 +32,7 @@ APERTUS: tuple[Case, ...] = (
 )
 AFMOE: tuple[Case, ...] = (
     Case("afmoe", "default", _AFMOE, None),
+    Case("afmoe", "scaled", {**_AFMOE, "mup_enabled": True, "route_scale": 2.5}, "afmoe"),
     Case(
         "afmoe",
         "odd",

@@ -19,7 +19,7 @@ _GEMMA: dict[str, Any] = {
 }
 
 GEMMA3N: tuple[Case, ...] = (
-    Case("gemma3n_text", "default", _GEMMA, None),
+    Case("gemma3n_text", "default", _GEMMA, "gemma3n"),
     Case(
         "gemma3n_text",
         "odd",

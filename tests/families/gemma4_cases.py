@@ -41,9 +41,18 @@ _SMALL: dict[str, Any] = {
     "hidden_size_per_layer_input": 32,
     "vocab_size_per_layer_input": 160,
 }
+_UNBIASED: dict[str, Any] = {
+    **_SWITCHED,
+    "attention_bias": False,
+    "use_double_wide_mlp": True,
+    "num_kv_shared_layers": 2,
+    "num_hidden_layers": 6,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+}
 
 SHARED: tuple[Case, ...] = (
-    Case("gemma4_text", "shared", _SMALL, None),
+    Case("gemma4_text", "shared", _SMALL, "gemma4"),
+    Case("gemma4_text", "wide", {**_SMALL, **_UNBIASED}, "gemma4"),
     Case(
         "gemma4_text",
         "shared-odd",
@@ -60,9 +69,9 @@ SHARED: tuple[Case, ...] = (
     ),
 )
 GEMMA4: tuple[Case, ...] = (
-    Case("gemma4_text", "default", {**_PLAIN, "num_hidden_layers": 6}, None),
+    Case("gemma4_text", "default", {**_PLAIN, "num_hidden_layers": 6}, "gemma4"),
     Case("gemma4_text", "odd", {**_SWITCHED, "hidden_size_per_layer_input": 0}, None),
-    Case("gemma4_text", "experts", {**_PLAIN, **_EXPERTS}, None),
+    Case("gemma4_text", "experts", {**_PLAIN, **_EXPERTS}, "gemma4"),
     Case("gemma4_unified_text", "default", _GEMMA, None),
     Case("gemma4_unified_text", "odd", _SWITCHED, None),
     *SHARED,

@@ -21,13 +21,14 @@ from gguf_hybrids import (
     write_hybrid,
 )
 from gguf_mixtures import split_latent_maps, split_pairs, stack_experts, write_mixture
+from gguf_newer import newer_config, newer_tensors, write_newer, write_numbers
 from reference import Reference
 from safetensors.torch import load_file
 from torch import Tensor
 
 _ARCHS = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}
 #: Architectures whose q and k rows are reordered so that rotary pairs are neighbours.
-_PERMUTED = ("llama", "granite", "smollm3", "arcee", "mistral3")
+_PERMUTED = ("llama", "granite", "smollm3", "arcee", "mistral3", "granitehybrid")
 _SHIFTED_NORMS = ("gemma", "gemma2", "gemma3", "qwen3next", "qwen35", "qwen35moe")
 
 
@@ -35,15 +36,16 @@ def write_gguf(truth: Reference, path: Path) -> None:
     arch = truth.case.gguf
     assert arch is not None
     tensors = _text_tensors(truth)
-    config = hybrid_config(arch, truth.config.to_dict(), tensors)
+    config = hybrid_config(arch, newer_config(arch, truth.config.to_dict()), tensors)
     writer = gguf.GGUFWriter(path, arch)
     _write_metadata(writer, arch, config)
+    tensors = newer_tensors(arch, stack_experts(write_numbers(writer, tensors)), config)
     names = gguf.get_tensor_name_map(_ARCHS[arch], config["num_hidden_layers"])
-    converted = split_latent_maps(split_pairs(stack_experts(tensors)), config)
+    converted = split_latent_maps(split_pairs(tensors), config)
     converted = regroup_projections(tile_value_heads(arch, converted, config), config)
     for name, tensor in converted.items():
         known = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        mapped = name if name.startswith("blk.") else known
+        mapped = name if name.startswith(("blk.", "altup_")) else known
         assert mapped is not None, name
         writer.add_tensor(mapped, _converted(arch, name, tensor, config).contiguous().numpy())
     for name, tensor in _extra_tensors(arch, config):
@@ -73,15 +75,17 @@ def _write_metadata(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) 
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_feed_forward_length(config.get("sizes_by_layer", config["intermediate_size"]))
     writer.add_head_count(config["num_attention_heads"])
     # Latent attention is one key head to llama.cpp.
-    writer.add_head_count_kv(1 if arch == "deepseek2" else config["num_key_value_heads"])
+    is_latent = arch in ("deepseek2", "mistral4", "kimi-linear", "glm-dsa")
+    heads = 1 if is_latent else config["num_key_value_heads"]
+    writer.add_head_count_kv(config.get("heads_by_layer", heads))
     if "rms_norm_eps" in config:
         writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     else:
         writer.add_layer_norm_eps(config.get("layer_norm_eps") or config["norm_epsilon"])
-    if config.get("head_dim") is not None and arch != "deepseek2":
+    if config.get("head_dim") is not None and not is_latent:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
     if arch not in ("gemma", "gemma2", "phi2"):
@@ -91,6 +95,7 @@ def _write_metadata(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) 
     _write_special(writer, arch, config)
     write_mixture(writer, arch, config)
     write_hybrid(writer, arch, config)
+    write_newer(writer, arch, config)
     # A converter writes the tokenizer here; a file without one says so and gives the size.
     writer.add_tokenizer_model("none")
     writer.add_vocab_size(config["vocab_size"])
@@ -112,7 +117,7 @@ def _write_rope_scaling(writer: gguf.GGUFWriter, rope: dict[str, Any]) -> None:
 def _write_special(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -> None:
     """What only some architectures have."""
     part = _rope(config).get("partial_rotary_factor", 1.0)
-    if arch in ("phi2", "phi3", "glm4", *_PERMUTED):
+    if arch in ("phi2", "phi3", "glm4", *_PERMUTED) and arch != "granitehybrid":
         writer.add_rope_dimension_count(int(_head_dim(config) * part))
     if arch == "gemma3":
         writer.add_rope_freq_base_swa(config["rope_parameters"]["sliding_attention"]["rope_theta"])
@@ -168,11 +173,20 @@ def _neighbouring_pairs(tensor: Tensor, heads: int) -> Tensor:
 
 def _extra_tensors(arch: str, config: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
     rope = _rope(config)
+    if rope["rope_type"] == "proportional":
+        yield "rope_freqs.weight", _proportional_factors(rope, config["head_dim"])
     if rope["rope_type"] == "llama3":
         yield "rope_freqs.weight", _llama3_factors(rope, _head_dim(config))
     if arch == "phi3" and "long_factor" in rope:
         yield "rope_factors_long.weight", torch.tensor(rope["long_factor"])
         yield "rope_factors_short.weight", torch.tensor(rope["short_factor"])
+
+
+def _proportional_factors(rope: dict[str, Any], head_dim: int) -> Tensor:
+    """Gemma 4's: by 1e30, pairs beyond the first ones do not move."""
+    factors = torch.full((head_dim // 2,), 1e30)
+    factors[: int(head_dim * rope["partial_rotary_factor"] / 2)] = 1.0
+    return factors
 
 
 def _llama3_factors(rope: dict[str, Any], head_dim: int) -> Tensor:

@@ -28,9 +28,11 @@ def write_mixture(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) ->
     if arch not in ("llama", "phimoe"):
         wide = config.get("moe_intermediate_size") or config["intermediate_size"]
         writer.add_expert_feed_forward_length(wide)
+    if arch == "afmoe":
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
-    if arch == "deepseek2":
+    if arch in ("deepseek2", "mistral4", "kimi-linear", "glm-dsa"):
         _write_deepseek(writer, config)
     if arch in ("glm4moe", "dots1"):
         _write_sigmoid(writer, config)
@@ -74,9 +76,9 @@ def _write_deepseek(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_expert_weights_scale(config["routed_scaling_factor"])
     if config["norm_topk_prob"]:
         writer.add_expert_weights_norm(True)
-    is_v3 = config["model_type"] == "deepseek_v3"
+    is_sigmoid = config["model_type"] not in ("deepseek_v2", "mistral4")
     kinds = gguf.ExpertGatingFuncType
-    writer.add_expert_gating_func(kinds.SIGMOID if is_v3 else kinds.SOFTMAX)
+    writer.add_expert_gating_func(kinds.SIGMOID if is_sigmoid else kinds.SOFTMAX)
     if config["n_group"] is not None:
         writer.add_expert_group_count(config["n_group"])
         writer.add_expert_group_used_count(config["topk_group"])

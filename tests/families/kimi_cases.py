@@ -23,6 +23,7 @@ _KIMI: dict[str, Any] = {
 
 KIMI: tuple[Case, ...] = (
     Case("kimi_linear", "default", _KIMI, None),
+    Case("kimi_linear", "as-many-heads", {**_KIMI, "linear_num_heads": 4}, "kimi-linear"),
     Case(
         "kimi_linear",
         "odd",

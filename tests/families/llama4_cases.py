@@ -17,9 +17,17 @@ _LLAMA4: dict[str, Any] = {
     "floor_scale": 8,
     "attn_scale": 0.3,
 }
+_PUBLISHED: dict[str, Any] = {
+    **_LLAMA4,
+    "attention_chunk_size": 8192,
+    "floor_scale": 8192,
+    "attn_scale": 0.1,
+    "interleave_moe_layer_step": 2,
+}
 
 LLAMA4: tuple[Case, ...] = (
     Case("llama4_text", "default", _LLAMA4, None),
+    Case("llama4_text", "published", _PUBLISHED, "llama4"),
     Case(
         "llama4_text",
         "odd",

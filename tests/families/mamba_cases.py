@@ -30,7 +30,17 @@ _NEMOTRON: dict[str, Any] = {
     # transformers limits steps in prompts, but not in replies.
     "time_step_min": 1e-6,
 }
-
+_NEMOTRON_EXPERTS: dict[str, Any] = {
+    **_NEMOTRON,
+    "num_hidden_layers": 3,
+    "layer_types": ["linear_attention", "moe", "full_attention"],
+    "moe_latent_size": 32,
+    "routed_scaling_factor": 2.5,
+}
+_NEMOTRON_MLP: dict[str, Any] = {
+    **_NEMOTRON,
+    "layer_types": ["mlp", "linear_attention", "full_attention", "mlp"],
+}
 _FALCON: dict[str, Any] = {
     "mamba_d_ssm": 96,
     "mamba_n_heads": 6,
@@ -46,9 +56,29 @@ _FALCON: dict[str, Any] = {
     "embedding_multiplier": 3.0,
     "lm_head_multiplier": 0.5,
 }
+_FALCON_NORM: dict[str, Any] = {
+    **_FALCON,
+    "mamba_rms_norm": True,
+    "mamba_norm_before_gate": False,
+    "mamba_n_groups": 2,
+}
+_GRANITE_DENSE: dict[str, Any] = {
+    **_GRANITE,
+    # As in files of dense models.
+    "intermediate_size": 48,
+    "num_local_experts": 0,
+    "position_embedding_type": "rope",
+    "mamba_n_groups": 2,
+    "embedding_multiplier": 12.0,
+    "logits_scaling": 8.0,
+    "residual_multiplier": 0.22,
+    "attention_multiplier": 0.2,
+}
 
 MAMBAS: tuple[Case, ...] = (
     Case("nemotron_h", "default", _NEMOTRON, None),
+    Case("nemotron_h", "experts", _NEMOTRON_EXPERTS, "nemotron_h_moe"),
+    Case("nemotron_h", "mlp", _NEMOTRON_MLP, "nemotron_h"),
     Case(
         "nemotron_h",
         "odd",
@@ -73,7 +103,8 @@ MAMBAS: tuple[Case, ...] = (
         },
         None,
     ),
-    Case("falcon_h1", "default", _FALCON, None),
+    Case("falcon_h1", "default", _FALCON, "falcon-h1"),
+    Case("falcon_h1", "norm-last", _FALCON_NORM, "falcon-h1"),
     Case(
         "falcon_h1",
         "odd",
@@ -104,7 +135,8 @@ MAMBAS: tuple[Case, ...] = (
         {**_FALCON, "mamba_rms_norm": True, "projectors_bias": True, "ssm_multipliers": None},
         None,
     ),
-    Case("granitemoehybrid", "default", _GRANITE, None),
+    Case("granitemoehybrid", "default", _GRANITE, "granitehybrid"),
+    Case("granitemoehybrid", "dense", _GRANITE_DENSE, "granitehybrid"),
     Case(
         "granitemoehybrid",
         "odd",

@@ -15,6 +15,7 @@ from gated_cases import AFMOE, APERTUS
 from gemma3n_cases import GEMMA3N
 from gemma4_cases import GEMMA4
 from hybrid_cases import HYBRIDS
+from indexer_cases import INDEXERS
 from kimi_cases import KIMI
 from llama4_cases import LLAMA4
 from mamba_cases import MAMBAS
@@ -250,6 +251,7 @@ CASES: tuple[Case, ...] = (
     *AFMOE,
     *LLAMA4,
     *KIMI,
+    *INDEXERS,
     *GEMMA3N,
     *GEMMA4,
     *ROUTED,

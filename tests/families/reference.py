@@ -28,6 +28,7 @@ KEPT_EXACT = (
     "f_a_proj.weight",
     "f_b_proj.weight",
     ".b_proj.weight",
+    "weights_proj.weight",
     "in_proj_ba.weight",
     "in_proj_b.weight",
     "in_proj_a.weight",

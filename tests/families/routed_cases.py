@@ -61,7 +61,7 @@ ROUTED: tuple[Case, ...] = (
         },
         None,
     ),
-    Case("glm4_moe_lite", "default", _MLA, None),
+    Case("glm4_moe_lite", "default", _MLA, "deepseek2"),
     Case(
         "glm4_moe_lite",
         "odd",
@@ -78,7 +78,7 @@ ROUTED: tuple[Case, ...] = (
         },
         None,
     ),
-    Case("mistral4", "default", {**_MLA, "rope_parameters": {**MISTRAL_ROPE}}, None),
+    Case("mistral4", "default", {**_MLA, "rope_parameters": {**MISTRAL_ROPE}}, "mistral4"),
     Case(
         "mistral4",
         "odd",

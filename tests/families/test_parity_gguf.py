@@ -13,7 +13,11 @@ from running import Dtype, Loaded, check_conversation, check_planned_bytes, diff
 from mrs.request import ModelSource
 
 LLAMA_CPP_TOLERANCE = 1e-3
+#: Its GELU has the precision of float16, which counts for more where scores are not scaled.
+GEMMA_TOLERANCE = 1e-2
 UNLIKE_LLAMA_CPP = {
+    "gemma3n_text-default": "it takes 20 layers to have keys of their own",
+    "gemma4_text-shared": "it takes the last two layers with own keys to be one of each kind",
     "exaone4-default": "it takes only models of 64 layers to have windows",
     "exaone4-odd": "it takes only models of 64 layers to have windows",
     "qwen3_next-odd": "it takes keys and values of a delta net to be of one size",
@@ -77,4 +81,6 @@ def test_llama_cpp_agrees(gguf_file: Path, gguf_case: Case, references) -> None:
     engine.eval(truth.prompt)
     theirs = torch.from_numpy(engine.scores[: len(truth.prompt)].copy())
     engine.close()
-    assert difference(theirs, truth.prompt_logits) < LLAMA_CPP_TOLERANCE
+    is_gemma = truth.case.family == "gemma4_text"
+    tolerance = GEMMA_TOLERANCE if is_gemma else LLAMA_CPP_TOLERANCE
+    assert difference(theirs, truth.prompt_logits) < tolerance

@@ -68,21 +68,12 @@ def test_same_ids_as_transformers_conversion(name: str) -> None:
 
 def _converted(metadata: dict[str, Any], name: str) -> Tokenizer:
     """As transformers turns a SentencePiece model into a tokenizer.json."""
-    rows = list(
-        zip(
-            metadata[PREFIX + "tokens"],
-            metadata[PREFIX + "scores"],
-            metadata[PREFIX + "token_type"],
-            strict=True,
-        )
-    )
-    vocab = {text: i for i, (text, _, _) in enumerate(rows)}
-    special = [text for text, _, kind in rows if kind in (2, 3)]
-    user_defined = [text for text, _, kind in rows if kind == 4]
-    scores = {text: score for text, score, _ in rows}
-    merges = generate_merges(vocab, scores, skip_tokens={*special, *user_defined})
+    rows = list(zip(metadata[PREFIX + "tokens"], metadata[PREFIX + "token_type"], strict=True))
+    vocab = {text: i for i, (text, _) in enumerate(rows)}
+    special = [text for text, kind in rows if kind in (2, 3)]
+    user_defined = [text for text, kind in rows if kind == 4]
     reference = Tokenizer(
-        models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+        models.BPE(vocab, _merges(metadata), unk_token="<unk>", fuse_unk=True, byte_fallback=True)
     )
     replace = normalizers.Replace(" ", "\u2581")
     prepend = normalizers.Sequence([normalizers.Prepend("\u2581"), replace])
@@ -90,6 +81,24 @@ def _converted(metadata: dict[str, Any], name: str) -> Tokenizer:
     reference.add_special_tokens([AddedToken(text, normalized=False) for text in special])
     reference.add_tokens([AddedToken(text, normalized=False) for text in user_defined])
     return reference
+
+
+def _merges(metadata: dict[str, Any]) -> list[tuple[str, str]]:
+    tokens, kinds = metadata[PREFIX + "tokens"], metadata[PREFIX + "token_type"]
+    scores = dict(zip(tokens, metadata[PREFIX + "scores"], strict=True))
+    skipped = {text for text, kind in zip(tokens, kinds, strict=True) if kind in (2, 3, 4)}
+    return generate_merges({text: i for i, text in enumerate(tokens)}, scores, skip_tokens=skipped)
+
+
+def test_files_of_gemma_4_have_merges() -> None:
+    metadata = metadata_of("gemma")
+    merges = [" ".join(pair) for pair in _merges(metadata)]
+    newer = read_gguf_tokenizer(
+        metadata | {PREFIX + "model": "gemma4", PREFIX + "merges": merges, PREFIX + "scores": None}
+    )
+    older = read_gguf_tokenizer(metadata)
+    for text in texts(500):
+        assert newer.encode(text, allow_special=True) == older.encode(text, allow_special=True)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -14,6 +14,7 @@ class Architecture(Enum):
     Cohere2 = "cohere2"
     DeepSeekV2 = "deepseek_v2"
     DeepSeekV3 = "deepseek_v3"
+    DeepSeekV32 = "deepseek_v32"
     DeepseekV2 = DeepSeekV2
     DeepseekV3 = DeepSeekV3
     Dots1 = "dots1"
@@ -30,6 +31,7 @@ class Architecture(Enum):
     GLM4 = "glm4"
     GLM4Moe = "glm4_moe"
     GLM4MoeLite = "glm4_moe_lite"
+    GLMMoeDsa = "glm_moe_dsa"
     GptOss = "gpt_oss"
     Granite = "granite"
     GraniteMoeHybrid = "granitemoehybrid"

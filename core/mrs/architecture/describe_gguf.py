@@ -7,6 +7,7 @@ from mrs.architecture.describe_safetensors import CheckpointHeaders, ReadModel
 from mrs.architecture.family_registry import family_by_gguf_arch, family_by_name
 from mrs.architecture.parameters import list_parameters
 from mrs.architecture.readers.gguf_reader import architecture, config_from_gguf
+from mrs.architecture.readers.readout_reader import with_pooling
 from mrs.architecture.tensor_names import GGUF
 
 
@@ -14,12 +15,15 @@ def read_gguf(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: b
     metadata, where = checkpoint.config, checkpoint.model_id
     family = family_by_name(arch) if arch else family_by_gguf_arch(architecture(metadata, where))
     shapes = {name: tensor.shape for name, tensor in checkpoint.tensors.items()}
-    spec = family.read(Config(config_from_gguf(metadata, shapes, family.gguf_keys, where), where))
+    config = config_from_gguf(metadata, shapes, family.gguf_keys, where)
+    read = Config({**family.gguf_defaults, **config}, where)
+    spec = with_pooling(family.read(read), read)
     if family.gguf_rope_interleaved:
         spec = spec.with_interleaved_rope()
     names = {**GGUF, **family.gguf}
     parameters = list_parameters(spec, names, shapes)
-    ignored = (*family.ignored, *spec.unused_names(names))
+    head = () if spec.readout is None else ("output.",)
+    ignored = (*family.ignored, *spec.unused_names(names), *head)
     found = ReadModel(spec, parameters, ignored=ignored)
     return _with_mmproj(found, checkpoint) if with_vision else found
 

@@ -28,10 +28,12 @@ class Family:
     name, aliases          values of `model_type` in config.json
     read                   config -> ModelSpec
     gguf_arch              GGUF's `general.architecture`
+    other_gguf_archs       further values of it, of files that this family reads too
     defaults               values that transformers assumes for keys that config.json lacks; not
                            applied to GGUF files
     safetensors, gguf      slot names that differ from the tables in `tensor_names.py`
     gguf_keys              config key -> GGUF metadata key after the `arch.` prefix
+    gguf_defaults          values that llama.cpp assumes for keys that GGUF files cannot have
     gguf_rope_interleaved  llama.cpp's converter permutes the rows of q and k, so that the two
                            values of a rotary pair are adjacent
     norm_plus_one          safetensors files store norm weights as offsets from one (GGUF files
@@ -45,11 +47,13 @@ class Family:
     name: str
     read: Callable[[Config], ModelSpec]
     gguf_arch: str | None = None
+    other_gguf_archs: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     safetensors: Names = field(default_factory=dict)
     gguf: Names = field(default_factory=dict)
     gguf_keys: Names = field(default_factory=dict)
+    gguf_defaults: Mapping[str, Any] = field(default_factory=dict)
     gguf_rope_interleaved: bool = False
     norm_plus_one: bool = False
     classifier: Callable[[Config], NamedReadout] | None = None

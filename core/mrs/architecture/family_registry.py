@@ -47,7 +47,7 @@ def family_by_name(name: str) -> Family:
 def family_by_gguf_arch(arch: str) -> Family:
     """The family of a GGUF file's `general.architecture`; Unsupported if there is none."""
     for family in families().values():
-        if family.gguf_arch == arch:
+        if arch in (family.gguf_arch, *family.other_gguf_archs):
             return family
     raise _unknown(arch)
 

@@ -59,7 +59,7 @@ def _read_moe(config: Config) -> Moe:
         config,
         scoring="sigmoid",
         score_correction_bias=True,
-        norm_topk_prob=True,
+        norm_topk_prob=config.flag("route_norm", True),
         scale=config.number("route_scale", 1.0),
     )
     expert, count = read_expert(config), config.positive("num_shared_experts", 2)
@@ -71,6 +71,7 @@ def _read_moe(config: Config) -> Moe:
 FAMILY = Family(
     "afmoe",
     read,
+    gguf_arch="afmoe",
     defaults={
         "head_dim": 128,
         "max_position_embeddings": 16_384,
@@ -88,4 +89,12 @@ FAMILY = Family(
         "ffn.router": "mlp.router.gate",
         "ffn.router.correction": "mlp.expert_bias",
     },
+    gguf={"mixer.gate": "attn_gate"},
+    gguf_keys={
+        "num_dense_layers": "leading_dense_block_count",
+        "num_shared_experts": "expert_shared_count",
+        "route_norm": "expert_weights_norm",
+        "route_scale": "expert_weights_scale",
+    },
+    gguf_defaults={"mup_enabled": True},
 )

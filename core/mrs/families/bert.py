@@ -69,11 +69,23 @@ _SUPPORTED: dict[str, Any] = {
     "add_cross_attention": False,
 }
 
+GGUF_NAMES = {
+    "positions": "position_embd",
+    "token_types": "token_types",
+    "input_norm": "token_embd_norm",
+    "mixer.post_norm": "attn_output_norm",
+    "ffn.post_norm": "layer_output_norm",
+}
+GGUF_KEYS = {"type_vocab_size": "tokenizer.ggml.token_type_count"}
+
 FAMILY = Family(
     "bert",
     read,
+    gguf_arch="bert",
     defaults=DEFAULTS,
     safetensors=NAMES,
+    gguf=GGUF_NAMES,
+    gguf_keys=GGUF_KEYS,
     classifier=lambda config: read_tanh_classifier(config, "bert.pooler.dense", "classifier"),
     ignored=(*IGNORED, *(f"bert.{name}" for name in IGNORED)),
 )

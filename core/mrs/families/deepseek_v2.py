@@ -9,6 +9,7 @@ from typing import Any
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.mla_spec import LatentAttention
 from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.readers.layer_reader import (
@@ -33,10 +34,12 @@ def read(config: Config) -> ModelSpec:
     return read_deepseek(config, "deepseek_v2")
 
 
-def read_deepseek(config: Config, family: str, **router: Any) -> ModelSpec:
-    """MLA and experts; `router` overrides fields of the router."""
+def read_deepseek(
+    config: Config, family: str, attention: LatentAttention | None = None, **router: Any
+) -> ModelSpec:
+    """MLA, or the given `attention`, and experts; `router` overrides fields of the router."""
     norm = read_norm(config)
-    attention = read_latent_attention(config)
+    attention = attention or read_latent_attention(config)
     dense = read_mlp(config, bias=config.flag("mlp_bias", False))
     moe = read_moe(config, **router)
     layers = [
@@ -56,7 +59,9 @@ def dense_layers(config: Config) -> list[bool]:
 
 def _scoring(config: Config) -> str:
     config.allow_only("scoring_func", *_SCORING, *_SCORING.values())
-    scoring = config.values.get("scoring_func") or "softmax"
+    # GGUF files of GLM 4.7 Flash leave it to the reader.
+    usual = "sigmoid" if config.flag("has_score_correction", False) else "softmax"
+    scoring = config.values.get("scoring_func") or usual
     return _SCORING[scoring] if isinstance(scoring, int) else str(scoring)
 
 

@@ -43,10 +43,6 @@ def _windows(config: Config) -> list[int | None]:
     if read_window(config) is None:
         return [None] * layer_count(config)
     if not config.has("layer_types") and config.has("sliding_window_pattern"):
-        pattern = config.values["sliding_window_pattern"]
-        if isinstance(pattern, (list, tuple)):  # in GGUF files, whether each layer has a window
-            window = read_window(config)
-            return [window if sliding else None for sliding in pattern[: layer_count(config)]]
         return windows(config, period=config.positive("sliding_window_pattern"))
     return windows(config, period=4)
 
@@ -56,5 +52,4 @@ FAMILY = Family(
     read,
     gguf_arch="exaone4",
     defaults={"rms_norm_eps": 1e-5},
-    gguf_keys={"sliding_window_pattern": "attention.sliding_window_pattern"},
 )

@@ -18,7 +18,7 @@ from mrs.architecture.readers.layer_reader import (
     read_norm,
 )
 from mrs.architecture.readers.mamba2_reader import read_mamba2
-from mrs.families.granitemoehybrid import MAMBA_NAMES
+from mrs.families.granitemoehybrid import GGUF_MAMBA_KEYS, GGUF_MAMBA_NAMES, MAMBA_NAMES
 
 
 def read(config: Config) -> ModelSpec:
@@ -70,6 +70,7 @@ def _read_mlp(config: Config) -> Mlp:
 FAMILY = Family(
     "falcon_h1",
     read,
+    gguf_arch="falcon-h1",
     defaults={
         "num_key_value_heads": 8,
         "max_position_embeddings": 8192,
@@ -85,4 +86,8 @@ FAMILY = Family(
         "ffn.up": "feed_forward.up_proj",
         "ffn.down": "feed_forward.down_proj",
     },
+    # GGUF files have all factors in their weights.
+    gguf={**GGUF_MAMBA_NAMES, "ffn.norm.weight": "ffn_norm"},
+    gguf_keys=GGUF_MAMBA_KEYS,
+    gguf_defaults={"mamba_norm_before_gate": False},
 )

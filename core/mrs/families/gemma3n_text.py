@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from statistics import NormalDist
 
 from mrs.architecture.altup import AltUp
@@ -24,6 +25,7 @@ from mrs.architecture.readers.layer_reader import (
 )
 from mrs.architecture.readers.rope_reader import read_rope
 from mrs.architecture.readers.shared_layers_reader import (
+    GGUF_KEYS,
     read_gated_input,
     read_layer_inputs,
     share_kv,
@@ -50,15 +52,15 @@ def read(config: Config) -> ModelSpec:
     layers = [
         Layer(
             mixer,
-            Mlp(size, activation, cutoff=NormalDist().inv_cdf(share) if share else None),
+            Mlp(size, activation, cutoff=cutoff),
             norm,
             style="sandwich",
             gated_input=gated_input,
             laurel=laurel,
             altup=altup,
         )
-        for mixer, size, share in zip(
-            mixers, _intermediate_sizes(config), _sparsities(config), strict=True
+        for mixer, size, cutoff in zip(
+            mixers, _intermediate_sizes(config), _cutoffs(config), strict=True
         )
     ]
     return decoder(
@@ -97,10 +99,25 @@ def _read_altup(config: Config, norm: Norm) -> AltUp:
 
 
 def _intermediate_sizes(config: Config) -> Sequence[int]:
+    if config.has("intermediate_size_by_layer"):  # in GGUF files
+        return config.sequence("intermediate_size_by_layer")
     sizes, count = config.values.get("intermediate_size"), layer_count(config)
     if not isinstance(sizes, (list, tuple)):
         return [config.positive("intermediate_size")] * count
     return [int(size) for size in config.numbers("intermediate_size", count, above=0.5)]
+
+
+def _cutoffs(config: Config) -> Sequence[float | None]:
+    """By how many standard deviations each layer's gate is cut; None for a layer that is dense."""
+    key = "activation_sparsity_scale"
+    if config.has(key):  # in GGUF files, negative and infinite for dense layers
+        scales = config.sequence(key)
+        if len(scales) != layer_count(config) or not all(type(scale) is float for scale in scales):
+            what = f"{key} = {scales!r} must have a number for each layer"
+            raise NotReadable(what, where=config.where)
+        return [scale if isfinite(scale) else None for scale in scales]
+    normal = NormalDist()
+    return [normal.inv_cdf(share) if share else None for share in _sparsities(config)]
 
 
 def _sparsities(config: Config) -> Sequence[float]:
@@ -118,6 +135,7 @@ def _sparsities(config: Config) -> Sequence[float]:
 FAMILY = Family(
     "gemma3n_text",
     read,
+    gguf_arch="gemma3n",
     aliases=("gemma3n",),
     defaults={
         "vocab_size": 262_400,
@@ -136,4 +154,22 @@ FAMILY = Family(
         "num_kv_shared_layers": 15,
     },
     safetensors={"ffn.norm": "pre_feedforward_layernorm"},
+    gguf={
+        "altup.into.{expert}": "altup_proj",
+        "altup.out.{expert}": "altup_unembd_proj",
+        "altup.norm": "altup_router_norm",
+        "altup.router": "altup_router",
+        "altup.prediction": "altup_predict_coef",
+        "altup.correction": "altup_correct_coef",
+        "altup.scale": "altup_correct_scale.weight",
+        "laurel.left": "laurel_l",
+        "laurel.right": "laurel_r",
+        "laurel.norm": "laurel_post_norm",
+    },
+    gguf_keys={
+        **GGUF_KEYS,
+        "altup_active_idx": "altup.active_idx",
+        "altup_num_inputs": "altup.num_inputs",
+        "activation_sparsity_scale": "activation_sparsity_scale",
+    },
 )

@@ -17,6 +17,7 @@ from mrs.architecture.mixers.mlp_spec import Activation
 from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.gemma4_gguf_reader import GEMMA4_GGUF_KEYS, gemma4_config
 from mrs.architecture.readers.layer_reader import (
     decoder,
     read_attention,
@@ -40,7 +41,7 @@ def read(config: Config) -> ModelSpec:
 
 def read_gemma4(config: Config, family: str) -> ModelSpec:
     config.allow_only("use_bidirectional_attention", "vision", False)
-    config = with_default_rope(config, DEFAULT_ROPE)
+    config = with_default_rope(gemma4_config(config), DEFAULT_ROPE)
     norm = read_norm(config)
     local = _read_attention(config, "sliding_attention")
     full = _read_attention(_full_config(config), "full_attention")
@@ -151,6 +152,7 @@ NAMES = {
 FAMILY = Family(
     "gemma4_text",
     read,
+    gguf_arch="gemma4",
     aliases=("gemma4",),
     defaults={
         **DEFAULTS,
@@ -158,4 +160,13 @@ FAMILY = Family(
         "vocab_size_per_layer_input": 262_144,
     },
     safetensors=NAMES,
+    gguf={
+        "output_scale": "layer_output_scale.weight",
+        "ffn.norm_1": "post_ffw_norm_1",
+        "ffn.norm_in": "pre_ffw_norm_2",
+        "ffn.norm_2": "post_ffw_norm_2",
+        "ffn.router.input_norm": "ffn_gate_inp.scale",
+        "ffn.router.expert_scale": "ffn_down_exps.scale",
+    },
+    gguf_keys=GEMMA4_GGUF_KEYS,
 )

@@ -19,7 +19,7 @@ def read(config: Config) -> ModelSpec:
     norm = read_norm(config, default=1e-5)
     attention = read_attention(
         config,
-        qk_norm=norm if config.flag("use_qk_norm", False) else None,
+        qk_norm=norm if config.flag("use_qk_norm", config.flag("has_qk_norm", False)) else None,
         qkv_bias=config.flag("attention_bias", False),
     )
     dense, moe = read_mlp(config), read_moe(config)
@@ -47,7 +47,7 @@ FAMILY = Family(
     },
     safetensors=NAMES,
     gguf={"ffn.norm": "post_attention_norm"},
-    gguf_keys={**GGUF_KEYS, "use_qk_norm": "attention.has_qk_norm"},
+    gguf_keys=GGUF_KEYS,
     # The multi-token prediction layer.
     ignored=("model.layers.{layers}.", "blk.{layers}."),
 )

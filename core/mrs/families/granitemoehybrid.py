@@ -43,6 +43,8 @@ def read(config: Config) -> ModelSpec:
 
 
 def _attention_layers(config: Config) -> list[bool]:
+    if config.has("num_key_value_heads_by_layer"):  # in GGUF files
+        return [heads > 0 for heads in config.sequence("num_key_value_heads_by_layer")]
     if not config.has("layer_types"):
         return [False] * layer_count(config)
     return [kind in ATTENTION for kind in layer_types(config, *ATTENTION, *MAMBA)]
@@ -51,7 +53,8 @@ def _attention_layers(config: Config) -> list[bool]:
 def _read_attention(config: Config) -> Attention:
     head_dim = read_heads(config)[2]
     bias = config.flag("attention_bias", False)
-    has_rope = config.values.get("position_embedding_type") == "rope"
+    is_rotated = config.values.get("position_embedding_type") == "rope"
+    has_rope = is_rotated or config.flag("rope_finetuned", False)
     return read_attention(
         config,
         scale=config.number("attention_multiplier", head_dim**-0.5),
@@ -62,7 +65,8 @@ def _read_attention(config: Config) -> Attention:
 
 
 def _read_feed_forward(config: Config) -> FeedForward:
-    shared = read_expert(config, "shared_intermediate_size")
+    key = "shared_intermediate_size"
+    shared = read_expert(config, key if config.has(key) else "intermediate_size")
     if not expert_count(config):
         return shared
     expert = replace(shared, intermediate=config.positive("intermediate_size"))
@@ -78,10 +82,24 @@ MAMBA_NAMES = {
     "mixer.head_norm": "mamba.norm",
     "mixer.out": "mamba.out_proj",
 }
+GGUF_MAMBA_NAMES = {
+    "mixer.in": "ssm_in",
+    "mixer.conv": "ssm_conv1d",
+    "mixer.skip": "ssm_d",
+    "mixer.out": "ssm_out",
+}
+GGUF_MAMBA_KEYS = {
+    "mamba_n_heads": "ssm.time_step_rank",
+    "mamba_n_groups": "ssm.group_count",
+    "mamba_inner_size": "ssm.inner_size",
+    "mamba_d_state": "ssm.state_size",
+    "mamba_d_conv": "ssm.conv_kernel",
+}
 
 FAMILY = Family(
     "granitemoehybrid",
     read,
+    gguf_arch="granitehybrid",
     defaults={
         "attention_multiplier": 1.0,
         "num_local_experts": 8,
@@ -99,5 +117,13 @@ FAMILY = Family(
         "ffn.experts.{expert}.gate_up": "block_sparse_moe.input_linear",
         "ffn.experts.{expert}.down": "block_sparse_moe.output_linear",
     },
-    gguf_keys=granite.GGUF_KEYS,
+    gguf=GGUF_MAMBA_NAMES,
+    gguf_keys={
+        **granite.GGUF_KEYS,
+        **GGUF_MAMBA_KEYS,
+        "shared_intermediate_size": "expert_shared_feed_forward_length",
+        "rope_finetuned": "rope.scaling.finetuned",
+    },
+    gguf_defaults={"rope_finetuned": True},
+    gguf_rope_interleaved=True,
 )

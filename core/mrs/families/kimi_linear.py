@@ -22,7 +22,7 @@ from mrs.architecture.readers.layer_reader import (
 )
 from mrs.architecture.readers.mla_reader import read_latent_attention
 from mrs.errors import NotReadable
-from mrs.families.deepseek_v2 import NAMES, dense_layers, read_moe
+from mrs.families.deepseek_v2 import GGUF_KEYS, NAMES, dense_layers, read_moe
 from mrs.families.mixtral import MIXTRAL_NAMES
 
 #: Keys of the files, and what other families call them.
@@ -45,7 +45,7 @@ def read(config: Config) -> ModelSpec:
     norm = read_norm(config, default=1e-5)
     latent = _read_latent_attention(config)
     linear = KimiDeltaAttention(
-        config.positive("linear_num_heads"),
+        config.positive("linear_num_heads", config.positive("num_attention_heads")),
         config.positive("linear_head_dim"),
         config.positive("linear_conv_kernel_dim"),
         norm,
@@ -78,6 +78,8 @@ def _full_layers(config: Config) -> Sequence[bool]:
     if config.has("layer_types"):
         kinds = layer_types(config, "linear_attention", "full_attention")
         return [kind == "full_attention" for kind in kinds]
+    if config.has("num_key_value_heads_by_layer"):  # in GGUF files
+        return [heads > 0 for heads in config.sequence("num_key_value_heads_by_layer")]
     nested = Config(config.mapping("linear_attn_config"), config.where)
     if not nested.has("full_attn_layers"):
         return [layer > 0 and layer % 4 == 0 for layer in range(count)]
@@ -90,6 +92,7 @@ def _full_layers(config: Config) -> Sequence[bool]:
 FAMILY = Family(
     "kimi_linear",
     read,
+    gguf_arch="kimi-linear",
     defaults={
         "scoring_func": "sigmoid",
         "kv_lora_rank": 512,
@@ -133,4 +136,21 @@ FAMILY = Family(
         "mixer.head_norm": "self_attn.o_norm",
         "mixer.out": "self_attn.o_proj",
     },
+    gguf={
+        "mixer.conv_q": "ssm_conv1d_q",
+        "mixer.conv_k": "ssm_conv1d_k",
+        "mixer.conv_v": "ssm_conv1d_v",
+        "mixer.decay_in": "ssm_f_a",
+        "mixer.decay_out": "ssm_f_b",
+        "mixer.beta": "ssm_beta",
+        "mixer.gate_in": "ssm_g_a",
+        "mixer.gate_out": "ssm_g_b",
+        "mixer.out": "attn_output",
+    },
+    gguf_keys={
+        **GGUF_KEYS,
+        "linear_head_dim": "kda.head_dim",
+        "linear_conv_kernel_dim": "ssm.conv_kernel",
+    },
+    gguf_defaults={"norm_topk_prob": True},
 )

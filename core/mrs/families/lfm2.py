@@ -17,7 +17,6 @@ from mrs.architecture.readers.layer_reader import (
     read_attention,
     read_norm,
 )
-from mrs.errors import NotReadable
 
 
 def read(config: Config) -> ModelSpec:
@@ -31,35 +30,24 @@ def read(config: Config) -> ModelSpec:
 def read_mixers(config: Config) -> tuple[list[Mixer], Norm]:
     """The token mixer of each layer, and the norm."""
     norm = read_norm(config, "norm_eps", default=1e-5)
-    config, is_attention = _attention_layers(config)
     convolution = ShortConvolution(
         channels=config.positive("hidden_size"),
         kernel_tokens=config.positive("conv_L_cache", 3),
         bias=config.flag("conv_bias", False),
     )
     attention = read_attention(config, qk_norm=norm)
-    return [attention if each else convolution for each in is_attention], norm
+    return [attention if each else convolution for each in _attention_layers(config)], norm
 
 
-def _attention_layers(config: Config) -> tuple[Config, list[bool]]:
-    """(config with a single num_key_value_heads, whether each layer is an attention layer).
-
-    GGUF files have a list under that key: the number for each layer, 0 for convolutions.
-    """
-    heads = config.values.get("num_key_value_heads")
-    count = layer_count(config)
-    if isinstance(heads, (list, tuple)):
-        if len(heads) != count or not all(isinstance(number, int) for number in heads):
-            raise NotReadable(
-                f"num_key_value_heads = {heads!r} must have one integer for each of {count} layers",
-                where=config.where,
-            )
-        values = {**config.values, "num_key_value_heads": max(heads)}
-        return Config(values, config.where), [number > 0 for number in heads]
+def _attention_layers(config: Config) -> list[bool]:
+    """Whether each layer is an attention layer; in GGUF files the others have no heads."""
+    if config.has("num_key_value_heads_by_layer"):
+        return [heads > 0 for heads in config.sequence("num_key_value_heads_by_layer")]
     if config.has("layer_types"):
-        return config, [t != "conv" for t in layer_types(config, "conv", "full_attention")]
+        return [t != "conv" for t in layer_types(config, "conv", "full_attention")]
+    count = layer_count(config)
     indices = config.sequence("full_attn_idxs", range(count))
-    return config, [layer in indices for layer in range(count)]
+    return [layer in indices for layer in range(count)]
 
 
 def _intermediate_size(config: Config) -> int:

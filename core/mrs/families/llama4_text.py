@@ -20,10 +20,12 @@ from mrs.architecture.readers.layer_reader import (
     read_mlp,
     read_norm,
 )
-from mrs.architecture.readers.moe_reader import read_expert, read_router
+from mrs.architecture.readers.moe_reader import expert_count, read_expert, read_router
 from mrs.architecture.readers.rope_reader import read_rope
 from mrs.errors import NotReadable, Unsupported
 from mrs.sizes.blocks import BLOCK_TOKENS
+
+EXPERTS_OF_MAVERICK = 128
 
 
 def read(config: Config) -> ModelSpec:
@@ -44,7 +46,9 @@ def _read_attention(config: Config, rotates: bool, chunk: int | None) -> Attenti
     if not rotates and config.flag("attn_temperature_tuning", True):
         length = config.positive_number("floor_scale", 8192)
         scale = QueryScale(config.number("attn_scale", 0.1), length, offset=1)
-    has_norm = rotates and config.flag("use_qk_norm", True)
+    # GGUF files do not say that Maverick has no norm.
+    is_maverick = expert_count(config) == EXPERTS_OF_MAVERICK
+    has_norm = rotates and config.flag("use_qk_norm", not is_maverick)
     rope = read_rope(config, read_heads(config)[2], default_base=5e5, interleaved=True)
     return read_attention(
         config,
@@ -92,6 +96,7 @@ def _sparse_layers(config: Config) -> Sequence[int]:
 FAMILY = Family(
     "llama4_text",
     read,
+    gguf_arch="llama4",
     aliases=("llama4",),
     defaults={
         "num_key_value_heads": 8,
@@ -114,4 +119,10 @@ FAMILY = Family(
         "ffn.shared.up": "feed_forward.shared_expert.up_proj",
         "ffn.shared.down": "feed_forward.shared_expert.down_proj",
     },
+    gguf_keys={
+        "intermediate_size": "expert_feed_forward_length",
+        "intermediate_size_mlp": "feed_forward_length",
+        "interleave_moe_layer_step": "interleave_moe_layer_step",
+    },
+    gguf_defaults={"attention_chunk_size": 8192},
 )

@@ -8,7 +8,7 @@ from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.readers.rope_reader import with_default_rope
 from mrs.architecture.tensor_names import STACKED_EXPERTS
 from mrs.families import ministral3
-from mrs.families.deepseek_v2 import NAMES, read_deepseek
+from mrs.families.deepseek_v2 import GGUF_KEYS, NAMES, read_deepseek
 
 
 def read(config: Config) -> ModelSpec:
@@ -26,6 +26,7 @@ DEFAULT_ROPE = {
 FAMILY = Family(
     "mistral4",
     read,
+    gguf_arch="mistral4",
     defaults={
         "q_lora_rank": 1024,
         "kv_lora_rank": 256,
@@ -39,4 +40,5 @@ FAMILY = Family(
         "norm_topk_prob": True,
     },
     safetensors={**NAMES, **STACKED_EXPERTS},
+    gguf_keys={**GGUF_KEYS, "llama_4_scaling_beta": "attention.temperature_scale"},
 )

@@ -14,8 +14,10 @@ from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_reader import decoder, read_attention, read_norm
 from mrs.architecture.readers.mamba2_reader import read_mamba2
-from mrs.architecture.readers.moe_reader import read_router
+from mrs.architecture.readers.moe_reader import expert_count, read_router
 from mrs.errors import Unsupported
+from mrs.families import deepseek_v2
+from mrs.families.granitemoehybrid import GGUF_MAMBA_KEYS, GGUF_MAMBA_NAMES
 
 #: What each layer is, in all spellings of configs; older ones have a letter for each layer.
 KINDS = {
@@ -37,12 +39,22 @@ DEFAULT_LAYERS = ("linear_attention", "moe", "full_attention", "mlp")
 def read(config: Config) -> ModelSpec:
     kinds = _layer_kinds(config)
     config = Config({**config.values, "num_hidden_layers": len(kinds)}, config.where)
-    norm = read_norm(config, "layer_norm_epsilon", default=1e-5)
+    norm = read_norm(config, "layer_norm_epsilon", default=config.number("layer_norm_eps", 1e-5))
     of_kind = {kind: _read_layer(config, kind, norm) for kind in set(kinds)}
     return decoder(config, "nemotron_h", [of_kind[kind] for kind in kinds], norm)
 
 
 def _layer_kinds(config: Config) -> Sequence[str]:
+    if config.has("num_key_value_heads_by_layer"):  # in GGUF files, where it is 0 for the others
+        feed_forward = "moe" if expert_count(config) else "mlp"
+        return [
+            "attention" if heads else feed_forward if size else "mamba"
+            for heads, size in zip(
+                config.sequence("num_key_value_heads_by_layer"),
+                config.sequence("intermediate_size_by_layer"),
+                strict=True,
+            )
+        ]
     key = next((key for key in LIST_KEYS if config.has(key)), None)
     kinds = DEFAULT_LAYERS if key is None else config.values[key]
     if not isinstance(kinds, str):
@@ -97,6 +109,8 @@ def _read_moe(config: Config) -> Moe:
 FAMILY = Family(
     "nemotron_h",
     read,
+    gguf_arch="nemotron_h",
+    other_gguf_archs=("nemotron_h_moe",),
     defaults={
         "num_key_value_heads": 8,
         "head_dim": 128,
@@ -137,6 +151,20 @@ FAMILY = Family(
         "ffn.shared.up": "mixer.shared_experts.up_proj",
         "ffn.shared.down": "mixer.shared_experts.down_proj",
     },
+    gguf={
+        **GGUF_MAMBA_NAMES,
+        "ffn.norm": "attn_norm",
+        "ffn.latent_in": "ffn_latent_down",
+        "ffn.latent_out": "ffn_latent_up",
+    },
+    gguf_keys={
+        **deepseek_v2.GGUF_KEYS,
+        **GGUF_MAMBA_KEYS,
+        "layer_norm_epsilon": "attention.layer_norm_rms_epsilon",
+        "moe_shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+        "moe_latent_size": "moe_latent_size",
+    },
+    gguf_defaults={"time_step_min": 0.0},
     # The multi-token prediction layers.
     ignored=("mtp.",),
 )

@@ -19,7 +19,7 @@ from mrs.architecture.readers.layer_reader import (
     read_mlp,
 )
 from mrs.architecture.readers.rope_reader import read_rope
-from mrs.families.bert import DEFAULTS, IGNORED
+from mrs.families.bert import DEFAULTS, GGUF_KEYS, GGUF_NAMES, IGNORED
 
 #: The published spelling of config keys.
 _KEYS = {
@@ -62,6 +62,7 @@ _SUPPORTED = {
 FAMILY = Family(
     "nomic_bert",
     read,
+    gguf_arch="nomic-bert",
     defaults={**DEFAULTS, "vocab_size": 30_528, "max_position_embeddings": 2048},
     safetensors={
         "embedding": "nomic_bert.embeddings.word_embeddings",
@@ -76,5 +77,7 @@ FAMILY = Family(
         "ffn.down": "mlp.fc2",
         "ffn.post_norm": "norm2",
     },
+    gguf=GGUF_NAMES,
+    gguf_keys=GGUF_KEYS,
     ignored=IGNORED,
 )

@@ -24,7 +24,8 @@ def read(config: Config) -> ModelSpec:
     bias = config.flag("attention_bias", False)
     head_dim = read_heads(config)[2]
     full = read_rope(config, head_dim, default_base=BASE, layer_type="full_attention")
-    local = replace(full, scaling=None)
+    local_base = config.number("rope_local_base_freq", full.base)  # in GGUF files
+    local = replace(full, scaling=None, base=local_base)
     if "sliding_attention" in config.mapping("rope_parameters"):
         local = read_rope(config, head_dim, default_base=BASE, layer_type="sliding_attention")
     attention = {"qk_norm": norm, "qk_norm_whole": True, "qkv_bias": bias, "out_bias": bias}
@@ -48,5 +49,6 @@ FAMILY = Family(
     read,
     # Files of OLMo 2 have neither window nor scaling.
     gguf_arch="olmo2",
+    gguf_keys={"rope_local_base_freq": "rope.freq_base_swa"},
     defaults={"rms_norm_eps": 1e-5, "sliding_window": 4096},
 )

@@ -12,7 +12,7 @@ from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.kernels.attention_backend import AttentionBackend, attention_backend
 from mrs.kernels.dense_products import multiply_heads
-from mrs.kernels.paged import PagedKV
+from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights
 from mrs.model.query_scale import scale_queries
@@ -46,21 +46,33 @@ class LatentAttentionModule:
 
     def __call__(self, x: Tensor, batch: ForwardBatch, cache: Sequence[PagedKVCache]) -> Tensor:
         """x (N, hidden) to (N, hidden); writes the latent vectors of the new tokens."""
-        mla, kv = self._mla, cache[0].kv
-        group = batch.attention[cache[0].group]
-        q = self._queries(x).view(-1, mla.heads, mla.qk_nope_head_dim + mla.rope.dim)
+        kv, group = cache[0].kv, batch.attention[cache[0].group]
+        queries = self._absorbed(self._queries(x), batch)
+        self._write(x, batch, kv, group)
+        return self._project(self._backend.attend(queries, kv, group, scale=self._mla.scale))
+
+    def _absorbed(self, q: Tensor, batch: ForwardBatch) -> Tensor:
+        """Queries of the cached vectors: (N, heads * (nope + rope.dim)) to (N, heads, key dim)."""
+        mla = self._mla
+        q = q.view(-1, mla.heads, mla.qk_nope_head_dim + mla.rope.dim)
         q_nope, q_rope = q[..., : mla.qk_nope_head_dim], q[..., mla.qk_nope_head_dim :]
         k_b = self._k_b.transpose(1, 2)
         queries = self._with_rope(multiply_heads(q_nope, k_b), q_rope, batch)
         if mla.query_scale is not None:
             scale_queries(queries, mla.query_scale, batch)
+        return queries
+
+    def _write(self, x: Tensor, batch: ForwardBatch, kv: PagedKV, group: AttentionBatch) -> None:
+        mla = self._mla
         compressed = self._kv_a(x)
         latent = self._kv_norm(compressed[:, : mla.kv_lora_rank])
         k_rope = compressed[:, mla.kv_lora_rank :]
         keys = self._with_rope(latent[:, None], k_rope[:, None], batch)
         self._backend.write(kv, group, keys, None)
-        out = self._backend.attend(queries, kv, group, scale=mla.scale)
-        out = out.view(x.shape[0], mla.heads, mla.kv_lora_rank)
+
+    def _project(self, out: Tensor) -> Tensor:
+        """The latent results of all heads (N, heads * kv_lora_rank) to (N, hidden)."""
+        out = out.view(-1, self._mla.heads, self._mla.kv_lora_rank)
         return self._o(multiply_heads(out, self._v_b).flatten(1))
 
     def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:

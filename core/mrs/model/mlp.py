@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from mrs.architecture.mixers.mlp_spec import Mlp
@@ -22,11 +23,16 @@ class MlpModule:
         self._cutoff = config.cutoff
         self._gate_scale, self._out_scale = config.gate_scale, config.out_scale
         self._gate = weights.linear(f"{slot}.gate") if config.gated else None
+        self._up, self._down = weights.linear(f"{slot}.up"), weights.linear(f"{slot}.down")
         self._xielu = None
-        if config.activation == "xielu":
+        if config.xielu_values:
+            device = weights.matrix(f"{slot}.up").device
+            self._xielu = XieluParameters(
+                *torch.tensor(config.xielu_values, device=device)[:, None]
+            )
+        elif config.activation == "xielu":
             numbers = (weights.vector(f"{slot}.{name}") for name in XieluParameters._fields)
             self._xielu = XieluParameters(*numbers)
-        self._up, self._down = weights.linear(f"{slot}.up"), weights.linear(f"{slot}.down")
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (N, hidden) to (N, hidden)."""

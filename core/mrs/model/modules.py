@@ -11,6 +11,7 @@ from torch import Tensor
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
 from mrs.architecture.mixers.encoder_attention_spec import EncoderAttention
+from mrs.architecture.mixers.indexed_attention_spec import IndexedAttention
 from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
 from mrs.architecture.mixers.mamba2_spec import Mamba2
 from mrs.architecture.mixers.mixer import FeedForward, Mixer, NoFeedForward, NoMixer
@@ -26,6 +27,7 @@ from mrs.model.attention import AttentionModule
 from mrs.model.batch import ForwardBatch
 from mrs.model.delta_net import DeltaNetModule
 from mrs.model.encoder_attention import EncoderAttentionModule
+from mrs.model.indexed_attention import IndexedAttentionModule
 from mrs.model.kda import KimiDeltaAttentionModule
 from mrs.model.latent_attention import LatentAttentionModule
 from mrs.model.mamba2 import Mamba2Module
@@ -62,6 +64,7 @@ _MIXERS: dict[type, Callable[[Any, ModelWeights, RopeTable | None], TokenMixer]]
     EncoderAttention: EncoderAttentionModule,
     SharedAttention: SharedAttentionModule,
     LatentAttention: LatentAttentionModule,
+    IndexedAttention: IndexedAttentionModule,
     GatedDeltaNet: DeltaNetModule,
     KimiDeltaAttention: KimiDeltaAttentionModule,
     ShortConvolution: ShortConvolutionModule,

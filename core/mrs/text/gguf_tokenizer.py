@@ -46,17 +46,30 @@ def read_gguf_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
         backend = _byte_level_backend(vocabulary, metadata, pre_tokenization)
         add_bos, default_ids = pre_tokenization.add_bos, {}
     elif model == "llama":
-        backend = _sentencepiece_backend(vocabulary, metadata)
+        scores = _array(metadata, "scores", float, len(vocabulary.texts))
+        merges = list(_merges_by_score(vocabulary, scores))
+        backend = _sentencepiece_backend(vocabulary, metadata, merges)
         add_bos, default_ids = True, {"bos_token": 1, "eos_token": 2, "unk_token": 0}
+    elif model == "bert":
+        from mrs.text.gguf_word_piece import word_piece_backend
+
+        backend = word_piece_backend(metadata, vocabulary.texts, vocabulary.types)
+        add_bos, default_ids = None, {}
+    elif model == "gemma4":
+        merges = [_pair(merge) for merge in _array(metadata, "merges", str)]
+        backend = _sentencepiece_backend(vocabulary, metadata, merges)
+        add_bos, default_ids = True, {}
     else:
         raise Unsupported(
             f"tokenizer model {model!r} of the GGUF file", hint="give tokenizer.json with -t"
         )
+    if add_bos is not None:
+        add_bos = bool(metadata.get(_PREFIX + "add_bos_token", add_bos))
     _add_tokens(backend, vocabulary, strips_after_control=_is_phi3(metadata, model))
     return Tokenizer(
         backend,
         special_tokens=_special_tokens(metadata, vocabulary.texts, default_ids),
-        add_bos=bool(metadata.get(_PREFIX + "add_bos_token", add_bos)),
+        add_bos=add_bos,
         end_ids=_ids(metadata, vocabulary.texts, ("eos_token_id", "eot_token_id", "eom_token_id")),
     )
 
@@ -129,17 +142,16 @@ def _pair(merge: str) -> tuple[str, str]:
 
 
 def _sentencepiece_backend(
-    vocabulary: _Vocabulary, metadata: Mapping[str, Any]
+    vocabulary: _Vocabulary, metadata: Mapping[str, Any], merges: list[tuple[str, str]]
 ) -> tokenizers.Tokenizer:
     import tokenizers
     from tokenizers import decoders, models, normalizers
 
-    scores = _array(metadata, "scores", float, len(vocabulary.texts))
     unknown = vocabulary.of_types(TokenType.UNKNOWN)
     backend = tokenizers.Tokenizer(
         models.BPE(
             vocab=vocabulary.ids_by_text(),
-            merges=list(_merges_by_score(vocabulary, scores)),
+            merges=merges,
             unk_token=unknown[0] if unknown else None,
             fuse_unk=True,
             byte_fallback=bool(vocabulary.of_types(TokenType.BYTE)),

@@ -19,7 +19,8 @@ class Mlp(FeedForward):
     `gate_scale` multiplies gate(x), and `out_scale` the result. With `cutoff`, as much as the mean
     and `cutoff` standard deviations of a token's gate is subtracted from it, and what is negative
     then is 0. `clamped_swiglu` is a function of both gate and up, which it clamps to `clamp`.
-    `xielu` has learned numbers, in the layer's MLP only.
+    `xielu` has four learned numbers, in the layer's MLP only: weights, or `xielu_values` if the
+    file has them in its metadata.
     """
 
     intermediate: int
@@ -30,10 +31,11 @@ class Mlp(FeedForward):
     cutoff: float | None = None
     gate_scale: float = 1.0
     out_scale: float = 1.0
+    xielu_values: tuple[float, ...] = ()
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         yield from mlp_slots("ffn", self, hidden_size)
-        if self.activation == "xielu":
+        if self.activation == "xielu" and not self.xielu_values:
             for name in ("alpha_p", "alpha_n", "beta", "eps"):
                 yield Slot(f"ffn.{name}", (1,), "vector", suffix="")
 

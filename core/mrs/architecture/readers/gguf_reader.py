@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from mrs.architecture.readers.readout_reader import POOLING_KEY
 from mrs.errors import NotReadable
 
 #: config key -> GGUF key after the architecture's prefix. Families add theirs (`Family.gguf_keys`).
@@ -26,7 +27,29 @@ KEYS: dict[str, str] = {
     "num_experts_per_tok": "expert_used_count",
     "moe_intermediate_size": "expert_feed_forward_length",
     "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+    POOLING_KEY: "pooling_type",
 }
+
+#: config key -> the tensor whose number of rows it is.
+_ROWS: dict[str, str] = {
+    "vocab_size": "token_embd.weight",
+    "vocab_size_per_layer_input": "per_layer_token_embd.weight",
+    "laurel_rank": "blk.0.laurel_l.weight",
+}
+
+#: config key -> the tensor whose presence in any layer it means.
+_FLAGS: dict[str, str] = {
+    "has_qk_norm": "attn_q_norm.weight",
+    "attention_bias": "attn_q.bias",
+    "mlp_bias": "ffn_up.bias",
+    "mamba_rms_norm": "ssm_norm.weight",
+    "mamba_conv_bias": "ssm_conv1d.bias",
+    "has_score_correction": "exp_probs_b.bias",
+}
+
+#: What some files give for each layer. The largest value counts as that of the model, and the list
+#: is under the key with `_by_layer`.
+_BY_LAYER = ("num_key_value_heads", "intermediate_size")
 
 _SCALING_KEYS: dict[str, str] = {
     "factor": "rope.scaling.factor",
@@ -53,21 +76,45 @@ def config_from_gguf(
 ) -> dict[str, Any]:
     """The config that a family reads; some of its values follow from tensor names and shapes."""
     prefix = f"{architecture(metadata, where)}."
-    config = {
-        key: metadata[prefix + name]
-        for key, name in {**KEYS, **family_keys}.items()
-        if prefix + name in metadata
-    }
-    if tensor_shapes.get("token_embd.weight"):
-        config["vocab_size"] = tensor_shapes["token_embd.weight"][0]
+    keys = {**KEYS, **family_keys}.items()
+    # A few keys lack the prefix.
+    found = {key: metadata.get(prefix + name, metadata.get(name)) for key, name in keys}
+    config = {key: value for key, value in found.items() if value is not None}
+    sized = {key: tensor_shapes.get(name) for key, name in _ROWS.items()}
+    config |= {key: shape[0] for key, shape in sized.items() if shape}
+    _spread_lists(config, where)
+    _layer_types(config, metadata.get(f"{prefix}attention.sliding_window_pattern"))
     _head_sizes(config)
+    endings = {name.partition(".")[2].partition(".")[2] for name in tensor_shapes}
+    config |= {key: name in endings for key, name in _FLAGS.items()}
     config["tie_word_embeddings"] = "output.weight" not in tensor_shapes
-    config["use_qk_norm"] = "blk.0.attn_q_norm.weight" in tensor_shapes
-    config["attention_bias"] = "blk.0.attn_q.bias" in tensor_shapes
-    config["mlp_bias"] = "blk.0.ffn_up.bias" in tensor_shapes
     config["lm_head_bias"] = "output.bias" in tensor_shapes
-    config["rope_scaling"] = _rope_scaling(metadata, prefix, tensor_shapes)
-    return {key: value for key, value in config.items() if value is not None}
+    config["attention_k_eq_v"] = any(
+        name.endswith(".attn_k.weight") and name.replace("attn_k", "attn_v") not in tensor_shapes
+        for name in tensor_shapes
+    )
+    scaling = _rope_scaling(metadata, prefix, tensor_shapes)
+    return config if scaling is None else {**config, "rope_scaling": scaling}
+
+
+def _spread_lists(config: dict[str, Any], where: str) -> None:
+    """What is given for each layer, as `_BY_LAYER` says."""
+    for key in _BY_LAYER:
+        values, count = config.get(key), config.get("num_hidden_layers")
+        if not isinstance(values, (list, tuple)):
+            continue
+        if not values or len(values) != count or not all(type(value) is int for value in values):
+            raise NotReadable(
+                f"{key} = {values!r} must have one integer for each of {count} layers", where=where
+            )
+        config |= {key: max(values), f"{key}_by_layer": values}
+
+
+def _layer_types(config: dict[str, Any], pattern: Any) -> None:
+    """Add the kinds of layers by a list that says whether each has a window."""
+    if isinstance(pattern, (list, tuple)):
+        kinds = ("full_attention", "sliding_attention")
+        config["layer_types"] = [kinds[bool(sliding)] for sliding in pattern]
 
 
 def _rope_scaling(

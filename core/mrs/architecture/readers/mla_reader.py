@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from mrs.architecture.config import Config
 from mrs.architecture.mixers.mla_spec import LatentAttention
 from mrs.architecture.norm_rope import Norm, Rope
 from mrs.architecture.readers.rope_reader import read_query_scale, read_rope
-from mrs.errors import NotReadable
+from mrs.errors import NotReadable, Unsupported
+
+if TYPE_CHECKING:
+    from mrs.architecture.mixers.indexed_attention_spec import IndexedAttention
 
 
 def read_latent_attention(config: Config) -> LatentAttention:
@@ -31,6 +35,27 @@ def read_latent_attention(config: Config) -> LatentAttention:
         bias=config.flag("attention_bias", False),
         query_scale=read_query_scale(config),
     )
+
+
+def read_indexed_attention(config: Config, *, interleaved: bool) -> IndexedAttention:
+    """MLA to the tokens that an indexer chooses, whose rope may be `interleaved`."""
+    from mrs.architecture.mixers.indexed_attention_spec import IndexedAttention, Indexer
+
+    attention = read_latent_attention(config)
+    if attention.q_lora_rank is None:
+        raise Unsupported("an indexer without q_lora_rank is not supported", where=config.where)
+    indexer = Indexer(
+        config.positive("index_n_heads"),
+        config.positive("index_head_dim"),
+        config.positive("index_topk"),
+        interleaved,
+        Norm(1e-6, kind="layer", bias=True),
+    )
+    if indexer.head_dim < attention.rope.dim:
+        raise NotReadable(
+            f"index_head_dim = {indexer.head_dim} is less than qk_rope_head_dim", where=config.where
+        )
+    return IndexedAttention(**vars(attention), indexer=indexer)
 
 
 def _yarn_scale(rope: Rope) -> float:

@@ -21,6 +21,9 @@ _POOLING: dict[str, PoolingKind] = {
     "max_tokens": "max",
 }
 _MODE = "pooling_mode_"
+#: The config key of a GGUF file's pooling, and its values: none, mean, first and last token.
+POOLING_KEY = "gguf_pooling"
+_GGUF_POOLING: dict[int, PoolingKind] = {0: "mean", 1: "mean", 2: "cls", 3: "last"}
 _ACTIVATIONS: dict[str, DenseActivation] = {
     "Identity": "identity",
     "Tanh": "tanh",
@@ -83,6 +86,21 @@ def read_readout(files: SentenceFilesLike, hidden_size: int, where: str) -> Name
     lowercase = Config(files.transformer, where).flag("do_lower_case", False)
     found = replace(found, prompts=prompts, default_prompt=default, lowercase=lowercase)
     return NamedReadout(found, names)
+
+
+def with_pooling(spec: ModelSpec, config: Config) -> ModelSpec:
+    """The spec of a GGUF file, with a readout if its metadata has one, or for an encoder.
+
+    llama.cpp normalizes all embeddings. Raises Unsupported for a reranker.
+    """
+    if not config.has(POOLING_KEY) and not spec.attends_both_ways:
+        return spec
+    kind = config.integer(POOLING_KEY, 0)
+    if kind not in _GGUF_POOLING:
+        what = f"pooling_type = {kind} of a GGUF file is not supported"
+        raise Unsupported(what, where=config.where)
+    readout = sized(Readout(_GGUF_POOLING[kind]), spec.hidden_size, config)
+    return replace(spec, tied_head=False, head_bias=False, readout=readout)
 
 
 def sized(readout: Readout, hidden_size: int, config: Config) -> Readout:

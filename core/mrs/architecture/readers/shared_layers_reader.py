@@ -13,6 +13,14 @@ from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.norm_rope import Norm
 from mrs.errors import NotReadable
 
+#: Metadata keys of both, and of what both have in addition.
+GGUF_KEYS = {
+    "hidden_size_per_layer_input": "embedding_length_per_layer_input",
+    "num_kv_shared_layers": "attention.shared_kv_layers",
+    "rope_local_base_freq": "rope.freq_base_swa",
+    "final_logit_softcapping": "final_logit_softcapping",
+}
+
 
 def share_kv(config: Config, mixers: Sequence[Attention]) -> list[Mixer]:
     """The mixers, of which the last `num_kv_shared_layers` read the cache of the last one alike."""

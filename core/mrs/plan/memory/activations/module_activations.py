@@ -16,6 +16,7 @@ FUNCTIONS = {
     "CrossAttention": ("cross_activations", "cross_attention_bytes"),
     "EncoderAttention": ("attention_activations", "attention_bytes"),
     "GatedDeltaNet": ("delta_net_activations", "delta_net_bytes"),
+    "IndexedAttention": ("indexed_attention_activations", "indexed_attention_bytes"),
     "KimiDeltaAttention": ("kda_activations", "kda_bytes"),
     "LatentAttention": ("latent_attention_activations", "latent_attention_bytes"),
     "Mamba2": ("mamba2_activations", "mamba2_bytes"),

@@ -1,0 +1,58 @@
+"""Multi-head latent attention to chosen tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mrs.architecture.mixers.mixer import CacheShape
+from mrs.architecture.mixers.mla_spec import LatentAttention
+from mrs.architecture.norm_rope import Norm
+from mrs.architecture.slots import Slot, norm_slot
+
+
+@dataclass(frozen=True)
+class Indexer:
+    """Chooses the `top_k` tokens that a token attends to (DeepSeek Sparse Attention).
+
+    The score of an earlier token is sum_h(weight_h * relu(q_h * k)) over `heads` with queries and
+    one common key of `head_dim` values; the weights come from a linear map. The rope of the
+    attention rotates the first values of each, in pairs that are adjacent if `interleaved`. `norm`
+    is applied to keys.
+    """
+
+    heads: int
+    head_dim: int
+    top_k: int
+    interleaved: bool
+    norm: Norm
+
+
+@dataclass(frozen=True)
+class IndexedAttention(LatentAttention):
+    """MLA to the tokens that an indexer chooses, whose keys are cached, too.
+
+    The indexer's queries come from the latent vector of queries.
+    """
+
+    indexer: Indexer = field(kw_only=True)
+    cache_count = 2
+
+    def slots(self, hidden_size: int) -> Iterator[Slot]:
+        indexer = self.indexer
+        yield from super().slots(hidden_size)
+        rows = indexer.heads * indexer.head_dim
+        yield Slot("mixer.index_q", (rows, self.q_lora_rank or hidden_size))
+        yield Slot("mixer.index_k", (indexer.head_dim, hidden_size))
+        yield norm_slot("mixer.index_norm", indexer.head_dim, indexer.norm)
+        yield Slot("mixer.index_weights", (indexer.heads, hidden_size), "vector")
+
+    @property
+    def cache_shape(self) -> CacheShape:
+        return CacheShape((*super().cache_shape.token_rows, self.indexer.head_dim))
+
+    def cached_multiplications(self, context_tokens: int, image_keys: int) -> int:
+        indexer = self.indexer
+        scores = indexer.heads * indexer.head_dim * context_tokens
+        chosen = min(context_tokens, indexer.top_k)
+        return scores + super().cached_multiplications(chosen, image_keys)

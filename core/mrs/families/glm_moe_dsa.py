@@ -1,0 +1,50 @@
+"""GLM 5: DeepSeek V3.2 with other sizes, whose indexer has adjacent rotary pairs."""
+
+from __future__ import annotations
+
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.mla_reader import read_indexed_attention
+from mrs.errors import Unsupported
+from mrs.families import deepseek_v32
+from mrs.families.deepseek_v2 import read_deepseek
+
+
+def read(config: Config) -> ModelSpec:
+    _require_own_indexers(config)
+    attention = read_indexed_attention(config, interleaved=True)
+    return read_deepseek(config, "glm_moe_dsa", attention)
+
+
+def _require_own_indexers(config: Config) -> None:
+    """Raise Unsupported if layers use the choice of an earlier layer."""
+    kinds = config.values.get("indexer_types") or config.values.get("index_topk_pattern") or ()
+    shares = any(kind in ("shared", "S") for kind in kinds)
+    if shares or (not kinds and config.integer("index_topk_freq", 1) > 1):
+        raise Unsupported(
+            "layers that share the tokens an indexer chose are not supported", where=config.where
+        )
+
+
+FAMILY = Family(
+    "glm_moe_dsa",
+    read,
+    gguf_arch="glm-dsa",
+    defaults={
+        **deepseek_v32.DEFAULTS,
+        "rms_norm_eps": 1e-5,
+        "q_lora_rank": 2048,
+        "qk_nope_head_dim": 192,
+        "v_head_dim": 256,
+        "num_hidden_layers": 78,
+        "n_group": 1,
+        "topk_group": 1,
+        "index_n_heads": 32,
+    },
+    safetensors=deepseek_v32.NAMES,
+    gguf=deepseek_v32.GGUF_NAMES,
+    gguf_keys=deepseek_v32.INDEXER_GGUF_KEYS,
+    # The multi-token prediction layer.
+    ignored=("model.layers.{layers}.", "blk.{layers}."),
+)

@@ -1,0 +1,90 @@
+"""Attention to the tokens that an indexer chooses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from indexer_cases import INDEXERS
+from reference import REPLY_TOKENS
+from running import load
+
+from mrs.architecture.config import Config
+from mrs.architecture.family_registry import family_by_name
+from mrs.errors import NotReadable, Unsupported
+from mrs.kernels import selected_attention
+from mrs.kernels.selected_attention import attend_to_keys, choose_keys
+from mrs.request import ModelSource, Sampling
+from support.engines import Asked, make_engine
+
+GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=REPLY_TOKENS)
+
+
+@pytest.mark.parametrize("cached", [0, 2])
+@pytest.mark.parametrize("case", INDEXERS[::2], ids=lambda case: case.id)
+def test_five_replies_share_steps(case, cached: int, references) -> None:
+    """Twice: the second time from the prefix cache, if there is one."""
+    truth = references(case)
+    engine = make_engine(
+        load(ModelSource(str(truth.folder), "safetensors")).decoder,
+        planned_tokens=64,
+        context_tokens=512,
+        chunk_tokens=16,
+        max_seqs=5,
+        planned_seqs=5,
+        prefix_cache_n=cached,
+    )
+    for _ in range(2):
+        asked = [Asked.of(engine, truth.prompt, GREEDY) for _ in range(5)]
+        assert [each.finish() for each in asked] == [truth.reply] * 5
+    assert bool(engine.stats.cached_tokens) == bool(cached)
+
+
+def test_the_best_keys_that_are_not_later_are_chosen() -> None:
+    scores = torch.tensor([[3.0, 1.0, 2.0, 9.0, 9.0], [3.0, 1.0, 2.0, 0.0, 4.0]])
+    indices, is_visible = choose_keys(scores, top_k=3)
+    assert [set(row.tolist()) for row in indices] == [{0, 2, 3}, {0, 2, 4}]
+    assert is_visible.all()
+
+
+def test_a_first_token_has_fewer_keys() -> None:
+    indices, is_visible = choose_keys(torch.ones(4, 4), top_k=3)
+    assert is_visible.sum(-1).tolist() == [1, 2, 3, 3]
+    assert indices[0][is_visible[0]].tolist() == [0]
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 1 << 24])
+def test_attention_to_all_keys_is_dense_attention(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selected_attention, "queries_at_once", lambda keys, dim: at_once)
+    torch.manual_seed(0)
+    q, keys = torch.randn(7, 2, 12), torch.randn(9, 12)
+    choice = choose_keys(torch.randn(7, 9), top_k=9)
+    out = attend_to_keys(q, keys, 8, choice, scale=0.3)
+    is_seen = torch.arange(9) <= torch.arange(2, 9)[:, None]
+    scores = torch.einsum("thd,sd->ths", q, keys) * 0.3
+    weights = scores.masked_fill(~is_seen[:, None], float("-inf")).softmax(-1)
+    torch.testing.assert_close(out.view(7, 2, 8), weights @ keys[:, :8])
+
+
+def _values(references, index: int) -> dict:
+    return json.loads((references(INDEXERS[index]).folder / "config.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"indexer_types": ["full", "shared"]}, {"indexer_types": None, "index_topk_freq": 2}],
+    ids=["list", "interval"],
+)
+def test_shared_choices_are_refused(changes, references) -> None:
+    config = Config({**_values(references, 2), **changes}, "test")
+    with pytest.raises(Unsupported, match="share the tokens"):
+        family_by_name("glm_moe_dsa").read(config)
+
+
+def test_keys_of_an_indexer_have_room_for_rope(references) -> None:
+    config = Config({**_values(references, 0), "index_head_dim": 4}, "test")
+    with pytest.raises(NotReadable, match="index_head_dim"):
+        family_by_name("deepseek_v32").read(config)
