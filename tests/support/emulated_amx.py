@@ -15,8 +15,8 @@ from mrs.kernels.cpu.native import compile as native
 
 SOURCE = Path(__file__).parents[1] / "kernels" / "emulated_tiles.c"
 COMPILER = shutil.which("gcc") or shutil.which("clang")
-#: It runs on the lanes of this path.
-BASE_PATHS = [path for path in native_paths() if path in ("avx512_bf16", "avx512")]
+#: It runs on the lanes of these paths; the first has all other kernels of `amx`.
+BASE_PATHS = [path for path in ("avx512_bf16", "avx512") if path in native_paths()]
 needs_avx512 = pytest.mark.skipif(
     not (COMPILER and BASE_PATHS), reason="needs AVX-512 VNNI and a C compiler"
 )
