@@ -2,7 +2,8 @@
 
     python tests/paths.py [arguments of pytest]
 
-Prints a row of a table for each. Torch is kept to the instructions of the path, too.
+Prints a row of a table for each. Torch is kept to the instructions of the path, too. Where there is
+AVX-512 with bf16 but no AMX, AMX is emulated.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from mrs.devices.processor import cpu_name
 
 TESTS = Path(__file__).parent
 ROOMS = ("kernels", "quants", "model", "engine", "families", "vision", "plan")
+#: With AMX emulated: without tests that start other processes, which do not emulate it.
+EMULATED_ROOMS = ("kernels", "model", "plan/test_fused_blocks.py")
+EMULATION = ("-p", "emulated_amx_machine", "-k", "not test_each_one_fails")
 #: What processors of a path let torch use; those not named here, all that there is.
 TORCH_UNITS = {
     "avx512_bf16": "AVX512_CORE_BF16",
@@ -29,11 +33,13 @@ TORCH_UNITS = {
 
 def run(path: str, arguments: list[str]) -> str:
     """What pytest says at its end."""
-    environment = {**os.environ, PATH_VARIABLE: path}
+    environment = {**os.environ, PATH_VARIABLE: path, "PYTHONPATH": str(TESTS)}
+    options, rooms = ((), ROOMS) if path in cpu_paths() else (EMULATION, EMULATED_ROOMS)
+    tests = arguments or [TESTS / room for room in rooms]
     if path in TORCH_UNITS:
         environment[TORCH_VARIABLE] = TORCH_UNITS[path]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *(arguments or [TESTS / room for room in ROOMS])],
+        [sys.executable, "-m", "pytest", "-q", *options, *tests],
         env=environment,
         stdout=subprocess.PIPE,
         text=True,
@@ -47,7 +53,10 @@ def run(path: str, arguments: list[str]) -> str:
 
 def main() -> None:
     print("| processor | path | tests |\n| --- | --- | --- |")
-    for path in cpu_paths():
+    paths = cpu_paths()
+    if "avx512_bf16" in paths and "amx" not in paths:
+        paths.append("amx")
+    for path in paths:
         print(f"| {cpu_name()} | {path} | {run(path, sys.argv[1:])} |", flush=True)
 
 

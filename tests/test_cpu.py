@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from pathlib import Path
 
@@ -24,8 +25,10 @@ from mrs.plan.memory.device_sizes import Workload
 AVX2 = "avx2 fma f16c bmi2"
 AVX512 = f"{AVX2} avx512f avx512bw avx512dq avx512vl"
 VNNI = f"{AVX512} avx512_vnni"
+SAPPHIRE_RAPIDS = f"GenuineIntel {VNNI} avx512_bf16 avx512_fp16 amx_tile amx_int8 amx_bf16"
 PROCESSORS = {
-    "Sapphire Rapids": (f"{VNNI} avx512_bf16 avx512_fp16 amx_tile amx_bf16", "amx"),
+    "Sapphire Rapids": (SAPPHIRE_RAPIDS, "amx"),
+    "AMX without integers": (f"{VNNI} avx512_bf16 amx_tile amx_bf16", "avx512_bf16"),
     "Zen 4": (f"AuthenticAMD {VNNI} avx512_bf16", "avx512_bf16"),
     "Sapphire Rapids without AMX": (f"GenuineIntel {VNNI} avx512_bf16", "avx512"),
     "Ice Lake": (VNNI, "avx512"),
@@ -54,6 +57,7 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 def processor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     flags = frozenset(PROCESSORS[request.param][0].split())
     monkeypatch.setattr(mrs.devices.cpu_path, "_flags", lambda: flags)
+    monkeypatch.setattr(mrs.devices.cpu_path, "_may_use_tiles", lambda: True)
     return request.param
 
 
@@ -61,6 +65,32 @@ def processor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 def test_the_best_path_of_processors(processor: str) -> None:
     assert cpu_path() == PROCESSORS[processor][1]
     assert cpu_paths()[-2:] == ["portable", "torch"]
+
+
+@pytest.mark.parametrize("processor", ["Sapphire Rapids"], indirect=True)
+@pytest.mark.parametrize("forced", ["avx512", "avx512_bf16"])
+def test_lower_paths_of_a_processor_with_amx(
+    processor: str, forced: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PATH_VARIABLE, forced)
+    assert cpu_path() == forced
+
+
+@pytest.mark.parametrize("processor", ["Sapphire Rapids"], indirect=True)
+def test_linux_may_refuse_tiles(processor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mrs.devices.cpu_path, "_may_use_tiles", lambda: False)
+    assert cpu_paths() == ["avx512", "avx512_bf16", "avx2", "portable", "torch"]
+    monkeypatch.setenv(PATH_VARIABLE, "amx")
+    with pytest.raises(UsageError, match="cannot run MRS_CPU_PATH=amx: it has avx512,"):
+        cpu_path()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux gives this permission")
+def test_tiles_are_asked_for_where_there_are_some() -> None:
+    """Linux grants them on every processor that it says has them, and on no other."""
+    has_tiles = {"amx_tile", "amx_int8"} <= mrs.devices.cpu_path._flags()
+    if platform.machine() == "x86_64":
+        assert mrs.devices.cpu_path._may_use_tiles() is has_tiles
 
 
 @pytest.mark.parametrize("processor", UNITS, indirect=True)

@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "gemm/products.h"
 
@@ -32,6 +34,9 @@ static void *call(void *unused) {
 
 int main(int count, char **names) {
     intptr_t wrong = 0;
+#if defined(__x86_64__)
+    syscall(SYS_arch_prctl, 0x1023, 18); /* for the path `amx`: permission to use its tiles */
+#endif
     for (int n = 1; n < count; n++) {
         for (int i = 0; i < FORMATS; i++) {
             const int64_t row_bytes = mrs_row_bytes(formats[i], COLUMNS);

@@ -28,7 +28,7 @@ def no_matrix_units(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "mrs.sizes.fused_workspace.SCRATCH_BYTES", 36 * 4 * (HIDDEN + 2 * INTERMEDIATE)
     )
-    monkeypatch.setattr("mrs.kernels.cpu.packed.DECODED_TOKENS", {})
+    monkeypatch.setattr("mrs.sizes.products.DECODED_TOKENS", {})
 
 
 def packed(name: str, rows: int, columns: int, seed: int) -> PackedMatrix:

@@ -10,7 +10,7 @@ from torch import Tensor
 from mrs.formats import FORMATS
 from mrs.kernels.cpu.library import NativeLibrary, native_paths
 from mrs.kernels.cpu.packed import PackedMatrix
-from mrs.sizes.packed_layout import PACKED_FORMATS, packed_bytes
+from mrs.sizes.packed_layout import FLOAT_FORMATS, PACKED_FORMATS, packed_bytes
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -44,16 +44,6 @@ class TestPackedMatrix:
         expected = x.double() @ reference_values(name, blocks).double().T
         limit = 2e-3 if name in EXACT else 1e-2
         assert relative_error(packed(name, blocks).matmul(x), expected) < limit
-
-    def test_multiplies_decoded_tiles(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(
-            "mrs.kernels.cpu.packed.DECODED_TOKENS", dict.fromkeys(native_paths(), 1)
-        )
-        monkeypatch.setattr("mrs.sizes.products.DECODED_TILE_BYTES", 32 * COLUMNS * 2)
-        blocks = random_blocks(name, ROWS, COLUMNS)
-        x = torch.randn(3, COLUMNS, generator=torch.Generator().manual_seed(0))
-        expected = x.double() @ reference_values(name, blocks).double().T
-        assert relative_error(packed(name, blocks).matmul(x), expected) < 1e-2
 
     def test_multiplies_bf16(self, name: str) -> None:
         blocks = random_blocks(name, ROWS, COLUMNS)
@@ -123,6 +113,18 @@ def test_rows_of_a_batch_are_multiplied_as_alone(name: str, rows: int, columns: 
     for tokens in (2, 3, 4, 5, 7, 8, 9, 12, 13, 16, 17, 20, 31, 64, 100, 129, 300):
         if tokens < least_decoded:
             assert torch.equal(matrix.matmul(x[-tokens:]), alone[-tokens:]), tokens
+
+
+@pytest.mark.parametrize("name", PACKED_FORMATS)
+def test_multiplies_decoded_tiles(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By torch, only weights whose products are rounded anyway."""
+    monkeypatch.setattr("mrs.sizes.products.DECODED_TOKENS", dict.fromkeys(native_paths(), 1))
+    monkeypatch.setattr("mrs.sizes.products.DECODED_TILE_BYTES", 32 * COLUMNS * 2)
+    matrix = packed(name, random_blocks(name, ROWS, COLUMNS))
+    assert (matrix.dequantize_above_tokens == 1) == (name in FLOAT_FORMATS)
+    x = torch.randn(3, COLUMNS, generator=torch.Generator().manual_seed(0))
+    expected = x.double() @ matrix.decode().double().T
+    assert relative_error(matrix.matmul(x), expected) < 1e-2
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_K", "Q6_K"])

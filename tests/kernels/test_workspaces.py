@@ -7,7 +7,7 @@ import torch
 from packed_blocks import random_blocks
 
 from mrs.engine.profile.peak_memory import peak_bytes
-from mrs.kernels.cpu import elementwise, packed
+from mrs.kernels.cpu import elementwise
 from mrs.kernels.cpu.library import NativeLibrary
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.delta_rule import gated_delta_rule
@@ -30,7 +30,7 @@ def matrix_of(name: str, rows: int, columns: int) -> PackedMatrix:
 @pytest.mark.parametrize(("rows", "columns"), [(16, 256), (40, 512), (700, 1280)])
 def test_products(library: NativeLibrary, name: str, rows: int, columns: int) -> None:
     matrix, path = matrix_of(name, rows, columns), library.path
-    for tokens in (n for n in TOKENS if not decodes(path, n)):
+    for tokens in (n for n in TOKENS if not decodes(path, name, n)):
         library.functions.mrs_scratch_peak()
         matrix.matmul(torch.ones(tokens, columns))
         taken = library.functions.mrs_scratch_peak()
@@ -42,8 +42,8 @@ def test_decoded_products(
     library: NativeLibrary, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One, two and three tiles, the last of them full or not. Torch's own workspace is on top."""
-    monkeypatch.setattr(packed, "DECODED_TOKENS", {library.path: 1})
-    matrix, columns, tokens = matrix_of("Q4_0", rows, 1024), 1024, 64
+    monkeypatch.setattr("mrs.sizes.products.DECODED_TOKENS", {library.path: 1})
+    matrix, columns, tokens = matrix_of("F16", rows, 1024), 1024, 64
     x, result = torch.ones(tokens, columns), 4 * tokens * rows
     taken = peak_bytes(lambda: matrix.matmul(x), CPU)
     least = result + decoded_workspace_bytes(tokens, columns, rows)

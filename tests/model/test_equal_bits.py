@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from mrs.cache.cache_space import CacheSpace
+from mrs.devices.cpu_path import cpu_path
 from mrs.kernels.cpu.library import is_available
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.sizes.blocks import CacheSize
+from mrs.sizes.products import decodes
 from support.threads import single_thread
 from support.tiny_decoders import MIXED_CONFIGS, VOCABULARY, mixed_decoder
 
@@ -46,7 +48,10 @@ class Fed:
     scope="module", params=[("dense", "BF16"), *((kind, "Q8_0") for kind in MIXED_CONFIGS)], ids=str
 )
 def decoder(request: pytest.FixtureRequest) -> Decoder:
-    return mixed_decoder(*request.param)
+    kind, format_name = request.param
+    if decodes(cpu_path(), format_name, TOKENS):
+        pytest.skip("torch multiplies long chunks of these weights with bf16 matrix units")
+    return mixed_decoder(kind, format_name)
 
 
 @pytest.fixture(scope="module")

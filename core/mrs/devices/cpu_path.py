@@ -36,7 +36,7 @@ _BF16 = _AVX512 | {"avx512_bf16"}
 _INTEL = "GenuineIntel"
 #: The flags of /proc/cpuinfo that each path needs.
 _NEEDED: dict[str, frozenset[str]] = {
-    "amx": _BF16 | {"amx_tile", "amx_bf16"},
+    "amx": _BF16 | {"amx_tile", "amx_int8", "amx_bf16"},
     "avx512_bf16": _BF16,
     "avx512": _AVX512,
     "avx2": _AVX2,
@@ -77,10 +77,23 @@ def _flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
         return frozenset()
 
 
+@cache
+def _may_use_tiles() -> bool:
+    """Ask Linux to let the threads of this process use AMX's tiles; whether it does."""
+    import ctypes
+
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
+    words = map(ctypes.c_long, (arch_prctl, request_permission, tile_data))
+    error: int = ctypes.CDLL(None).syscall(*words)
+    return error == 0
+
+
 def cpu_paths() -> list[str]:
     """The paths that this processor can run, best first; "torch" is the last."""
     flags = _flags()
     paths = [path for path, needed in _NEEDED.items() if needed <= flags]
+    if paths[0] == "amx" and not _may_use_tiles():
+        del paths[0]
     if paths[0] == "avx512_bf16" and _INTEL in flags:
         paths[:2] = reversed(paths[:2])
     return paths

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from mrs.formats import GROUP_SIZES, INT_BITS
 from mrs.sizes.packed_layout import FLOAT_FORMATS, GROUP_ROWS, UNIT_COLUMNS
 
-#: From this many tokens on, torch multiplies decoded weights with the matrix units of this path.
-#: Such products are rounded otherwise than those of few tokens.
+#: From this many tokens on, torch multiplies weights of float formats as bf16 with the matrix units
+#: of this path. Such products are rounded otherwise than those of few tokens.
 DECODED_TOKENS = {"amx": 32}
 #: A tile of decoded weights stays in the L2 or L3 cache until it is multiplied.
 DECODED_TILE_BYTES = 4 << 20
@@ -36,9 +37,14 @@ class Layout(NamedTuple):
     panel_bytes: int
 
 
-def decodes(path: str, tokens: int) -> bool:
-    """Whether torch multiplies this many tokens with decoded weights."""
-    return tokens >= DECODED_TOKENS.get(path, tokens + 1)
+def decodes(path: str, name: str, tokens: int) -> bool:
+    """Whether torch multiplies this many tokens with weights that are decoded to bf16."""
+    return tokens >= least_decoded_tokens(path, name)
+
+
+def least_decoded_tokens(path: str, name: str) -> int:
+    """From how many tokens on torch multiplies decoded weights of this format."""
+    return DECODED_TOKENS.get(path, sys.maxsize) if name in FLOAT_FORMATS else sys.maxsize
 
 
 def decoded_tile_rows(columns: int) -> int:

@@ -5,7 +5,8 @@
 After a change of the C sources:
 
 - `python -m mrs.kernels.cpu.native.compile` builds the library in place;
-- `python tests/paths.py` runs the tests of kernels, models and plans under each path;
+- `python tests/paths.py` runs the tests of kernels, models and plans under each path, with AMX
+  emulated where there is only AVX-512;
 - `python tests/sanitize.py` runs the kernels under the sanitizers of gcc.
 
 A token's result has the same bits whatever other tokens and threads compute with it: a kernel has

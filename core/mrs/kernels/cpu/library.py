@@ -10,9 +10,6 @@ from mrs.devices.cpu_path import PATH_NAMES, cpu_path, cpu_paths
 from mrs.kernels.cpu import library_file
 from mrs.kernels.cpu.library_file import is_available
 
-#: CPU paths whose native code is that of another path; they differ only outside the library.
-_SAME_CODE = {"amx": "avx512_bf16"}
-
 
 class NativeMatrix(ctypes.Structure):
     """A packed matrix: a C struct of native/gemm/products.h."""
@@ -72,7 +69,7 @@ def native_library() -> NativeLibrary | None:
     if not is_available():
         return None
     path, functions = cpu_path(), _open_library()
-    return NativeLibrary(functions, path, functions.mrs_path(_SAME_CODE.get(path, path).encode()))
+    return NativeLibrary(functions, path, functions.mrs_path(path.encode()))
 
 
 def native_paths() -> list[str]:

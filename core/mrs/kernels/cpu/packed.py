@@ -11,7 +11,7 @@ from torch import Tensor
 from mrs.formats import FORMATS
 from mrs.kernels.cpu.library import NativeLibrary, NativeMatrix, native_library
 from mrs.sizes.packed_layout import GROUP_ROWS, PACKED_FORMATS, packed_bytes
-from mrs.sizes.products import DECODED_TOKENS, decoded_tile_rows
+from mrs.sizes.products import decoded_tile_rows, least_decoded_tokens
 
 _TYPES = {torch.float32: 0, torch.bfloat16: 1}
 
@@ -20,9 +20,10 @@ class PackedMatrix:
     """A (rows, columns) weight whose blocks are stored in groups of 16 interleaved rows.
 
     It has as many bytes as in the file, with rows rounded up to a multiple of 16. Products quantize
-    the activations to 8 bits in groups of 32 columns, except with F16 and BF16 weights. A row of
-    the result has the same bits whatever other rows are computed with it, except where torch's
-    matrix units multiply. Subnormal activations may be treated as 0, subnormal weights never are.
+    the activations to 8 bits in groups of 32 columns, except with F16, BF16 and FP8 weights. A row
+    of the result has the same bits whatever other rows are computed with it, except where torch's
+    matrix units multiply those three. Subnormal activations may be treated as 0, subnormal weights
+    never are.
     """
 
     device = torch.device("cpu")
@@ -61,7 +62,7 @@ class PackedMatrix:
         )
         self._address = ctypes.addressof(self._matrix)
         self._row_bytes = FORMATS[format_name].size_bytes((columns,))
-        self._dense_tokens = DECODED_TOKENS.get(library.path, sys.maxsize)
+        self._dense_tokens = least_decoded_tokens(library.path, format_name)
         self.shape = (rows, columns)
 
     @property

@@ -144,9 +144,9 @@ def _packed_scratch_bytes(
 ) -> int:
     """Workspace of a product with a packed matrix.
 
-    With matrix units weights are decoded to bf16, and torch's product needs its own workspace.
+    With bf16 matrix units, float formats become bf16, and torch's product needs its own workspace.
     """
-    if not decodes(shape.path, tokens):
+    if not decodes(shape.path, weight.name, tokens):
         return packed_workspace_bytes(shape.path, [weight.name], tokens, columns)
     decoded = decoded_workspace_bytes(tokens, columns, rows)
     tile_rows = min(rows, decoded_tile_rows(columns))

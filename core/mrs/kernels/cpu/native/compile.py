@@ -32,7 +32,11 @@ _FLAGS = [
     "-fopenmp-simd",
 ]
 _AVX2 = ["-mavx2", "-mfma", "-mf16c", "-mbmi2"]
-_AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"]
+_AVX512 = [
+    *_AVX2,
+    *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"),
+    "-mprefer-vector-width=512",
+]
 
 #: Sources with the flags that they need beyond those of all, by processor.
 _COMMON = {
@@ -51,7 +55,8 @@ _COMMON = {
 _PROCESSOR = {
     "x86_64": {
         "isa/avx2.c": _AVX2,
-        "isa/avx512.c": [*_AVX2, *_AVX512, "-mprefer-vector-width=512"],
+        "isa/amx.c": _AVX512,
+        "isa/avx512.c": _AVX512,
     },
     "aarch64": {"isa/neon.c": ["-march=armv8.2-a+dotprod"]},
 }

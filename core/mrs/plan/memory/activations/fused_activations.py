@@ -104,8 +104,12 @@ def _are_fused(shape: ForwardShape, storages: Sequence[Storage]) -> bool:
     """
     if shape.adapter_rank:
         return False
-    packed = all(each.form == "packed" and not each.is_permuted for each in storages)
-    return shape.native and packed and not decodes(shape.path, shape.tokens)
+    return shape.native and all(
+        each.form == "packed"
+        and not each.is_permuted
+        and not decodes(shape.path, each.format.name, shape.tokens)
+        for each in storages
+    )
 
 
 def _workspace_bytes(

@@ -1,0 +1,16 @@
+/* Products of codes by AMX's tiles. */
+#ifndef MRS_GEMM_TILES_H
+#define MRS_GEMM_TILES_H
+
+#include "mrs.h"
+
+/* A compiler that does not know AMX comes with an assembler that does not either. */
+#if __has_include(<amxint8intrin.h>)
+#define HAS_TILES 1
+
+/* `multiply_wide` of a KernelTable, for a width of at least 16. */
+void multiply_tiled(Format format, const uint8_t *first, const uint8_t *second, const void *panel,
+                    int width, int64_t columns, float *totals);
+#endif
+
+#endif
