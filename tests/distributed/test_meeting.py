@@ -11,9 +11,10 @@ import pytest
 
 from mrs.distributed import meeting
 from mrs.distributed.channel import Channel, Damaged
-from mrs.distributed.failures import ClusterRefused
+from mrs.distributed.failures import ClusterRefused, HeadLeft
+from mrs.distributed.link import Link
 from mrs.distributed.meeting import Listener, dial, parse_address
-from mrs.distributed.messages import Beat, Goodbye
+from mrs.distributed.messages import Beat, Connected, Goodbye
 from mrs.distributed.secret import FILE_VARIABLE, VARIABLE, find_secret
 from mrs.errors import UsageError
 
@@ -151,3 +152,15 @@ def test_addresses_are_read() -> None:
     for text in ("10.0.0.1", ":80", "host:port", "host:99999"):
         with pytest.raises(UsageError, match="--join"):
             parse_address(text, "--join")
+
+
+def test_steps_that_wait_do_not_hide_why_a_link_has_ended(listener: Listener) -> None:
+    dialed = dial(listener.address, SECRET)
+    accepted = listener.arrived.get(timeout=60)
+    assert accepted is not None
+    accepted.send(Connected())
+    accepted.send(Goodbye())
+    link = Link(dialed, "the head", lambda link, error: None)
+    assert isinstance(link.reason(60), HeadLeft)
+    link.close()
+    accepted.close()

@@ -72,6 +72,18 @@ class Link:
             raise Damaged(f"{self.who} says {type(message).__name__}, not {kind.__name__}")
         return message
 
+    def reason(self, timeout_s: float) -> MrsError | None:
+        """Why the link has ended, None if it has not; messages before that are dropped."""
+        until_s = time.monotonic() + timeout_s
+        while True:
+            try:
+                message = self._messages.get(timeout=max(0.0, until_s - time.monotonic()))
+            except Empty:
+                return None
+            if isinstance(message, MrsError):
+                self._messages.put(message)
+                return message
+
     def fail(self, error: MrsError) -> None:
         """Let whoever waits for a message get this error."""
         self._messages.put(error)

@@ -248,12 +248,9 @@ class _Session:
 
     def _reason(self, error: Exception) -> MrsError:
         """Why a neighbour's connection has ended: what the head says, or else the error."""
-        try:
-            self._link.take(Connected, timeout_s=SILENCE_S + 1)
-        except MrsError as reason:
+        reason = self._link.reason(SILENCE_S + 1)
+        if reason is not None:
             return reason
-        except TimeoutError:
-            pass
         return PeerFailed("the connection to a neighbour has ended", where=str(error))
 
     def _report(self, error: Exception) -> None:
