@@ -22,6 +22,7 @@ from mrs.architecture.readers.readout_reader import (
 from mrs.architecture.readout import Readout
 from mrs.architecture.schemes.registry import read_quantization
 from mrs.architecture.slots import WeightKind
+from mrs.architecture.stacked_experts import with_stacked_experts
 from mrs.architecture.tensor_names import SAFETENSORS
 from mrs.architecture.weight_scheme import TensorHeader
 from mrs.errors import NotReadable
@@ -139,7 +140,7 @@ def text_parameters(
     transforms = {**_TRANSFORMS, "norm": "plus_one"} if family.norm_plus_one else _TRANSFORMS
     return list_parameters(
         spec,
-        names,
+        with_stacked_experts(names, checkpoint.tensors),
         checkpoint.tensors,
         tensor_prefix=prefix,
         transforms=transforms,
