@@ -10,7 +10,6 @@ _ORDER = "leave it out: the tensors of an adapter name its layers"
 _SLICE = "load a checkpoint of that size"
 _SEARCH = "let the client search, and put what it found into the messages"
 _TOML = "give its settings as flags: mrs -m ID --isq q4k"
-_UQFF = "use --isq, or a GGUF file"
 _DRAFT = "leave it out: the reply is the same"
 _TOPOLOGY = "leave it out, or give each layer its --topology"
 _MEDIA = "use a text or a vision model"
@@ -33,7 +32,6 @@ FLAGS = {
     **dict.fromkeys(("--matformer-config-path", "--matformer-slice-name"), _SLICE),
     "--gqa": _GGML,
     **dict.fromkeys(("--mtp", "--mtp-model", "--mtp-n-predict"), _DRAFT),
-    **dict.fromkeys(("-w", "--write-uqff", "--from-uqff"), _UQFF),
     **dict.fromkeys(("--organization", "--isq-organization"), _TOPOLOGY),
     "-o": f"as --organization: {_TOPOLOGY}; as --order: {_ORDER}",
     **dict.fromkeys(("--imatrix", "--calibration-file"), "use a GGUF file that was made with it"),
@@ -50,7 +48,7 @@ COMMANDS = {
     **dict.fromkeys(("ggml", "lora-ggml", "x-lora-ggml"), _GGML),
     **dict.fromkeys(("toml", "from-config"), _TOML),
     **dict.fromkeys(("diffusion", "speech"), _MEDIA),
-    **dict.fromkeys(("quantize", "uqff"), "use --isq, which quantizes while loading"),
+    "uqff": "mrs plan --dry-run -f FILE.uqff says what a file has",
     "embedding": "serve a text model: mrs serve -m ID answers /v1/embeddings",
     "login": "hf auth login, or the variable HF_TOKEN",
     "update": "pip install --upgrade, as the program was installed",

@@ -21,6 +21,7 @@ from mrs_cli.parsing.flags.model_flags import (
 )
 from mrs_cli.parsing.flags.planning_flags import PlanningFlags
 from mrs_cli.parsing.flags.prompt_flags import StdinFlags
+from mrs_cli.parsing.flags.quantize_flags import QuantizeFlags
 from mrs_cli.parsing.flags.sampling_flags import AskFlags
 from mrs_cli.parsing.flags.server_flags import ServerFlags
 from mrs_cli.parsing.model_requests import (
@@ -78,3 +79,4 @@ class Invocation:
     server: ServerFlags = field(default_factory=ServerFlags)
     embed: EmbedFlags = field(default_factory=EmbedFlags)
     texts: TextFlags = field(default_factory=TextFlags)
+    quantize: QuantizeFlags = field(default_factory=QuantizeFlags)

@@ -22,7 +22,6 @@ from mrs.architecture.readers.readout_reader import (
 from mrs.architecture.readout import Readout
 from mrs.architecture.schemes.registry import read_quantization
 from mrs.architecture.slots import WeightKind
-from mrs.architecture.stacked_experts import with_stacked_experts
 from mrs.architecture.tensor_names import SAFETENSORS
 from mrs.architecture.weight_scheme import TensorHeader
 from mrs.errors import NotReadable
@@ -138,13 +137,18 @@ def text_parameters(
 ) -> list[Parameter]:
     """The parameters of a text model in safetensors files."""
     transforms = {**_TRANSFORMS, "norm": "plus_one"} if family.norm_plus_one else _TRANSFORMS
+    quantization = read_quantization(config)
+    if quantization is not None and quantization.stacks_experts:
+        from mrs.architecture.stacked_experts import with_stacked_experts
+
+        names = with_stacked_experts(names, checkpoint.tensors)
     return list_parameters(
         spec,
-        with_stacked_experts(names, checkpoint.tensors),
+        names,
         checkpoint.tensors,
         tensor_prefix=prefix,
         transforms=transforms,
-        quantization=read_quantization(config),
+        quantization=quantization,
     )
 
 

@@ -33,11 +33,6 @@ def uqff_files(folder: Folder, names: Iterable[str]) -> tuple[str, ...]:
     return (*files, RESIDUAL)
 
 
-def split_names(given: Iterable[str]) -> tuple[str, ...]:
-    """File names, several of which may be one word with semicolons."""
-    return tuple(name.strip() for text in given for name in text.split(";") if name.strip())
-
-
 def _shards(folder: Folder, name: str) -> tuple[str, ...]:
     first = next((each for each in _spellings(name) if folder.has(each)), None)
     if first is None:

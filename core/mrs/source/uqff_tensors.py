@@ -138,9 +138,7 @@ class _Layer:
             raise self.wrong("", what)
 
     def wrong(self, role: str, what: str) -> NotReadable:
-        return NotReadable(
-            f"the tensor {self.weight + role!r} {what}", where=self.parts[""].file
-        )
+        return NotReadable(f"the tensor {self.weight + role!r} {what}", where=self.parts[""].file)
 
     def kept(self, *roles: str) -> Tensors:
         return {self.weight + role: self.part(role) for role in roles}
@@ -203,9 +201,7 @@ _KINDS = (
         lambda layer: layer.kept("", ".dequant_w_scale"),
     ),
     _Kind(4, "AFQ", (".biases", ".scales", ".bits", ".group_size"), _read_afq),
-    _Kind(
-        2, "HQQ", (".zeros", ".scales", ".shape", ".bits", ".group_size", ".axis"), _read_hqq
-    ),
+    _Kind(2, "HQQ", (".zeros", ".scales", ".shape", ".bits", ".group_size", ".axis"), _read_hqq),
     _Kind(0, "GGUF", (".dtype", ".shape"), _read_gguf),
     _Kind(6, "MXFP4", (".scales",), lambda layer: layer.kept("", ".scales")),
     _Kind(1, "plain", (), lambda layer: layer.kept("")),

@@ -8,6 +8,8 @@ from typing import Annotated
 
 from typer import Option
 
+from mrs.request import RunRequest
+
 _ignored = partial(Option, hidden=True)
 
 
@@ -40,15 +42,15 @@ NO_EFFECT = {
         ("--lora-max-adapters", "--lora-max-rank", "--lora-max-bytes"),
         "the plan counts the adapters that --lora names, and there are no others",
     ),
+    "--isq": "weights in UQFF files are quantized already",
     "--no-ui": "the page at / is part of the server, and needs the key as any client does",
 }
 
 
-def without_effect(flags: NoEffectFlags) -> list[str]:
+def without_effect(flags: NoEffectFlags, request: RunRequest) -> list[str]:
     """One line for each flag that was given and has no effect."""
     names = {f"--{each.name.replace('_', '-')}": each for each in fields(NoEffectFlags)}
-    return [
-        f"{flag} has no effect: {NO_EFFECT[flag]}"
-        for flag, each in names.items()
-        if getattr(flags, each.name) != each.default
-    ]
+    found = [flag for flag, each in names.items() if getattr(flags, each.name) != each.default]
+    if request.source.uqff and getattr(flags, "isq", None) is not None:
+        found.append("--isq")
+    return [f"{flag} has no effect: {NO_EFFECT[flag]}" for flag in found]

@@ -13,9 +13,15 @@ from mrs.architecture.schemes.fp8 import read_fbgemm, read_fp8, read_modelopt
 from mrs.architecture.schemes.gptq import read_gptq
 from mrs.architecture.schemes.hqq import read_hqq
 from mrs.architecture.schemes.mlx import read_mlx
-from mrs.architecture.schemes.uqff import read_uqff
 from mrs.architecture.weight_scheme import Quantization
 from mrs.errors import NotReadable, Unsupported
+
+
+def _read_uqff(config: Config) -> Quantization:
+    from mrs.architecture.schemes.uqff import read_uqff
+
+    return read_uqff(config)
+
 
 #: By the config's `quant_method`.
 METHODS: dict[str, Callable[[Config], Quantization]] = {
@@ -28,7 +34,7 @@ METHODS: dict[str, Callable[[Config], Quantization]] = {
     "hqq": read_hqq,
     "modelopt": read_modelopt,
     "mxfp4": read_mxfp4,
-    "uqff": read_uqff,
+    "uqff": _read_uqff,
 }
 
 

@@ -138,4 +138,4 @@ def _rows_of_blocks(parts: Parts, columns: int, block_bytes: int) -> int:
 def read_uqff(config: Config) -> Quantization:
     """All kinds, the one with the fewest tensors last: its marker is a tensor of others, too."""
     kinds = (Afq(), StridedHqq(), TensorFp8(None), F8q8(), Q8Sum(), StackedMxfp4())
-    return Quantization(kinds)
+    return Quantization(kinds, stacks_experts=True)
