@@ -106,6 +106,7 @@ SAID = [
     "--prompt-batchsize 64 plain -m demo",
     "--throughput plain -m demo",
     "run -m demo --no-ui",
+    "run -m demo --no-readme",
     "run -m demo --enable-lora",
     "run -m demo --lora-max-adapters 4",
     "run -m demo --lora-max-rank 4",
@@ -188,7 +189,6 @@ def test_isq_of_uqff_files_is_said(run_mrs) -> None:
 @pytest.mark.parametrize(
     ("line", "way_out"),
     [
-        ("run -f x/q4k", "is not a .gguf file"),
         ("run --from-uqff q4k", "add -m ID"),
         ("plain -m demo -f x/a.uqff", "give -m the folder of the file"),
         ("plain -m demo -f a.uqff -w b.uqff", "exclude each other"),

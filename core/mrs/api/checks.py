@@ -135,6 +135,8 @@ FIELDS: Mapping[str, FieldType] = {
     "tokenizer_json": _PATH,
     "mmproj_filename": _NAME,
     "hf_cache_path": _PATH,
+    "write_uqff": _PATH,
+    "from_uqff": _TEXTS,
     "max_edge": _POSITIVE,
     "adapters": _ADAPTERS,
     "max_adapters": _POSITIVE,

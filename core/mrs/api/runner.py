@@ -38,7 +38,15 @@ from mrs.errors import UsageError
 from mrs.events import OnProgress
 from mrs.model_loader import ModelLoader
 from mrs.plan.plan import Plan
-from mrs.request import CacheType, Message, PagedRequest, RunRequest, Sampling, Speculation
+from mrs.request import (
+    CacheType,
+    Message,
+    ModelSource,
+    PagedRequest,
+    RunRequest,
+    Sampling,
+    Speculation,
+)
 from mrs.sizes.blocks import BLOCK_TOKENS
 
 if TYPE_CHECKING:
@@ -131,12 +139,13 @@ class Runner:
             cache_type=pa_cache_type or "auto",
         )
         arch = None if isinstance(which, Which.GGUF) else which.arch
+        source = model_source(which, token_source)
         self._model = ModelLoader(
             RunRequest(
-                model_source(which, token_source),
+                source,
                 arch=None if arch is None else arch.value,
                 dtype=dtype_of(which),
-                isq=None if in_situ_quant is None else _bits(str(in_situ_quant)),
+                isq=_level(in_situ_quant, source),
                 layer_map=_layer_map(num_device_layers if device_map is None else device_map),
                 cpu=cpu,
                 seed=seed,
@@ -154,6 +163,7 @@ class Runner:
                 vision=vision_request(which),
                 paged=paged,
                 adapters=adapters_of(which),
+                write_uqff=path_text(which.write_uqff),
             )
         ).load(on_progress)
         self._request_ids = itertools.count()
@@ -334,6 +344,8 @@ def _layer_map(given: Sequence[str] | str | int | None) -> str | None:
     return ";".join(given)
 
 
-def _bits(text: str) -> str:
-    """A value of `in_situ_quant` as `--isq` spells it: `4bit` is `4`."""
-    return text.strip().lower().removesuffix("bit").rstrip("-_ ")
+def _level(given: str | int | None, source: ModelSource) -> str | None:
+    """`in_situ_quant` as `--isq` spells it (`4bit` is `4`); weights in UQFF files keep theirs."""
+    if given is None or source.uqff:
+        return None
+    return str(given).strip().lower().removesuffix("bit").rstrip("-_ ")

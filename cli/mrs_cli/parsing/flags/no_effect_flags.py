@@ -28,6 +28,7 @@ class NoEffectFlags:
     lora_max_rank: Annotated[int | None, _ignored("--lora-max-rank")] = None
     lora_max_bytes: Annotated[int | None, _ignored("--lora-max-bytes")] = None
     no_ui: Annotated[bool, _ignored("--no-ui")] = False
+    no_readme: Annotated[bool, _ignored("--no-readme")] = False
 
 
 #: Why each of these flags has no effect.
@@ -43,6 +44,7 @@ NO_EFFECT = {
         "the plan counts the adapters that --lora names, and there are no others",
     ),
     "--isq": "weights in UQFF files are quantized already",
+    "--no-readme": "mrs quantize writes no README",
     "--no-ui": "the page at / is part of the server, and needs the key as any client does",
 }
 

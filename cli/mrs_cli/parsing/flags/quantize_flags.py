@@ -21,4 +21,3 @@ class QuantizeFlags:
             help="Folder for the files, or a .uqff file, whose shards get numbers.",
         ),
     ] = None
-    no_readme: Annotated[bool, model_option("--no-readme", hidden=True)] = False

@@ -1,0 +1,147 @@
+"""UQFF files of mistral.rs read by mrs, and the other way round.
+
+    PYTHONPATH=FOLDER python tests/outside/uqff_mistralrs.py [KIND ...]
+
+FOLDER has the Python package mistralrs 0.9.5. A tiny random model is written by each program with
+every --isq that it makes on a CPU. Both read each file; the log probabilities that mistral.rs
+returns after a prompt must be those of mrs, which multiplies the same weights in float32. Ends with
+exit code 0 if all agree.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+TESTS = Path(__file__).parent.parent
+sys.path[:0] = [str(TESTS), str(TESTS / "families"), str(TESTS / "schemes")]
+
+from running import Conversation, load  # noqa: E402
+from safetensors.torch import save_file  # noqa: E402
+from support.byte_tokenizer import byte_tokenizer  # noqa: E402
+from support.model_files import tensor_shapes  # noqa: E402
+
+from mrs.request import ModelSource, RunRequest  # noqa: E402
+from mrs.write_uqff import quantize  # noqa: E402
+
+CONFIG: dict[str, Any] = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 256,
+    "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 512, "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+    "tie_word_embeddings": False, "torch_dtype": "float32", "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+MIXTRAL = {
+    **CONFIG, "model_type": "mixtral", "architectures": ["MixtralForCausalLM"],
+    "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None,
+}  # fmt: skip
+TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+PROMPT = "what is a cache"
+OURS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2k", "q3k", "q4k", "q5k", "q6k")
+#: Kinds that only mistral.rs makes.
+THEIRS = (
+    "q8_1",
+    "q8k",
+    "hqq4",
+    "hqq8",
+    "fp8",
+    "f8q8",
+    "mxfp4",
+    *(f"afq{n}" for n in (2, 3, 4, 6, 8)),
+)
+#: Largest difference of log probabilities. mistral.rs rounds activations to 8 bits for these kinds.
+LIMITS = {**dict.fromkeys((*OURS, "q8_1", "q8k", "f8q8"), 0.15)}
+EXACT = 2e-3
+
+
+def make_model(folder: Path, config: dict[str, Any]) -> Path:
+    folder.mkdir()
+    torch.manual_seed(0)
+    weights = {name: torch.randn(shape) * 0.05 for name, shape in tensor_shapes(config).items()}
+    weights |= {name: 1 + each for name, each in weights.items() if "norm" in name}
+    save_file(weights, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config))
+    byte_tokenizer(512).save(str(folder / "tokenizer.json"))
+    settings = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def peer(*words: str) -> Any:
+    """What a process of this program with mistral.rs returns."""
+    command = [sys.executable, __file__, "--peer", *words]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = [line for line in ran.stdout.splitlines() if line.startswith("RESULT ")]
+    if not lines:
+        raise SystemExit(f"mistral.rs failed: {' '.join(words)}\n{ran.stdout}\n{ran.stderr}")
+    return json.loads(lines[-1].removeprefix("RESULT "))
+
+
+def be_peer(do: str, folder: str, *rest: str) -> None:
+    import mistralrs
+
+    kind = json.loads((Path(folder) / "config.json").read_text())["model_type"]
+    arch = getattr(mistralrs.Architecture, kind.capitalize())
+    plain = mistralrs.Which.Plain
+    settings: dict[str, Any] = {"max_seqs": 1, "prefix_cache_n": 0, "no_paged_attn": True}
+    if do == "write":
+        which = plain(folder, arch=arch, write_uqff=rest[1])
+        mistralrs.Runner(which=which, in_situ_quant=rest[0], **settings)
+        print("RESULT null")
+        return
+    runner = mistralrs.Runner(which=plain(folder, arch=arch, from_uqff=rest[0]), **settings)
+    asked = mistralrs.ChatCompletionRequest(
+        model="default",
+        messages=[{"role": "user", "content": PROMPT}],
+        max_tokens=1,
+        temperature=0.0,
+        logprobs=True,
+        top_logprobs=20,
+    )
+    (position,) = runner.send_chat_completion_request(asked).choices[0].logprobs.content
+    print("RESULT", json.dumps([[each.token, each.logprob] for each in position.top_logprobs]))
+
+
+def difference(folder: Path, name: str) -> float:
+    """The largest difference of the likeliest tokens' log probabilities."""
+    theirs = peer("read", str(folder), name)
+    loaded = load(ModelSource(str(folder), "safetensors", uqff=(name,)), packs=False)
+    prompt = byte_tokenizer(512).encode(PROMPT).ids
+    ours = Conversation(loaded.decoder).feed(prompt)[-1].log_softmax(-1)
+    return max(abs(float(ours[token]) - logprob) for token, logprob in theirs)
+
+
+def main(kinds: list[str]) -> int:
+    failed = 0
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        for config in (CONFIG, MIXTRAL):
+            model = make_model(root / config["model_type"], config)
+            few = ("q4k", "afq4") if config is MIXTRAL else (*OURS, *THEIRS)
+            for kind in kinds or few:
+                out = root / f"{model.name}-{kind}"
+                peer("write", str(model), kind, str(out / "theirs" / "m.uqff"))
+                found = [("theirs", difference(out / "theirs", "m-0.uqff"))]
+                if kind in OURS:
+                    source = ModelSource(str(model), "safetensors")
+                    quantize(RunRequest(source, isq=kind, write_uqff=str(out / "ours")))
+                    found.append(("ours", difference(out / "ours", f"{kind}-0.uqff")))
+                for whose, value in found:
+                    is_near = value < LIMITS.get(kind, EXACT)
+                    failed += not is_near
+                    says = "" if is_near else "  TOO FAR"
+                    print(f"{model.name} {kind} of {whose}: {value:.2g}{says}", flush=True)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--peer"]:
+        be_peer(*sys.argv[2:])
+    else:
+        sys.exit(main(sys.argv[1:]))
