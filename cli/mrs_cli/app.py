@@ -22,6 +22,7 @@ from mrs_cli.parsing.flags.command_flags import (
     DeleteFlags,
     OutputFlags,
     PlanFlags,
+    QuantizeFlags,
     ShellFlags,
 )
 from mrs_cli.parsing.flags.embed_flags import EmbedFlags, TextFlags
@@ -37,7 +38,6 @@ from mrs_cli.parsing.flags.no_effect_flags import without_effect
 from mrs_cli.parsing.flags.option import general_option
 from mrs_cli.parsing.flags.planning_flags import PlanningFlags
 from mrs_cli.parsing.flags.prompt_flags import StdinFlags
-from mrs_cli.parsing.flags.quantize_flags import QuantizeFlags
 from mrs_cli.parsing.flags.sampling_flags import AskFlags
 from mrs_cli.parsing.flags.server_flags import ModelsFlags, ServerFlags
 from mrs_cli.parsing.help_texts import (

@@ -22,13 +22,13 @@ import torch
 TESTS = Path(__file__).parent.parent
 sys.path[:0] = [str(TESTS), str(TESTS / "families"), str(TESTS / "schemes")]
 
-from running import Conversation, load  # noqa: E402
-from safetensors.torch import save_file  # noqa: E402
-from support.byte_tokenizer import byte_tokenizer  # noqa: E402
-from support.model_files import tensor_shapes  # noqa: E402
+from running import Conversation, load
+from safetensors.torch import save_file
 
-from mrs.request import ModelSource, RunRequest  # noqa: E402
-from mrs.write_uqff import quantize  # noqa: E402
+from mrs.request import ModelSource, RunRequest
+from mrs.write_uqff import quantize
+from support.byte_tokenizer import byte_tokenizer
+from support.model_files import tensor_shapes
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 256,
@@ -74,8 +74,8 @@ def make_model(folder: Path, config: dict[str, Any]) -> Path:
 
 
 def peer(*words: str) -> Any:
-    """What a process of this program with mistral.rs returns."""
-    command = [sys.executable, __file__, "--peer", *words]
+    """What a process with mistral.rs returns."""
+    command = [sys.executable, str(Path(__file__).with_name("mistralrs_process.py")), *words]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = [line for line in ran.stdout.splitlines() if line.startswith("RESULT ")]
     if not lines:
@@ -83,34 +83,9 @@ def peer(*words: str) -> Any:
     return json.loads(lines[-1].removeprefix("RESULT "))
 
 
-def be_peer(do: str, folder: str, *rest: str) -> None:
-    import mistralrs
-
-    kind = json.loads((Path(folder) / "config.json").read_text())["model_type"]
-    arch = getattr(mistralrs.Architecture, kind.capitalize())
-    plain = mistralrs.Which.Plain
-    settings: dict[str, Any] = {"max_seqs": 1, "prefix_cache_n": 0, "no_paged_attn": True}
-    if do == "write":
-        which = plain(folder, arch=arch, write_uqff=rest[1])
-        mistralrs.Runner(which=which, in_situ_quant=rest[0], **settings)
-        print("RESULT null")
-        return
-    runner = mistralrs.Runner(which=plain(folder, arch=arch, from_uqff=rest[0]), **settings)
-    asked = mistralrs.ChatCompletionRequest(
-        model="default",
-        messages=[{"role": "user", "content": PROMPT}],
-        max_tokens=1,
-        temperature=0.0,
-        logprobs=True,
-        top_logprobs=20,
-    )
-    (position,) = runner.send_chat_completion_request(asked).choices[0].logprobs.content
-    print("RESULT", json.dumps([[each.token, each.logprob] for each in position.top_logprobs]))
-
-
 def difference(folder: Path, name: str) -> float:
     """The largest difference of the likeliest tokens' log probabilities."""
-    theirs = peer("read", str(folder), name)
+    theirs = peer("read", str(folder), PROMPT, name)
     loaded = load(ModelSource(str(folder), "safetensors", uqff=(name,)), packs=False)
     prompt = byte_tokenizer(512).encode(PROMPT).ids
     ours = Conversation(loaded.decoder).feed(prompt)[-1].log_softmax(-1)
@@ -141,7 +116,4 @@ def main(kinds: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--peer"]:
-        be_peer(*sys.argv[2:])
-    else:
-        sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

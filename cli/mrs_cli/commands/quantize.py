@@ -13,8 +13,7 @@ from mrs.source.address import model_name
 from mrs.units import human_bytes
 from mrs_cli.commands.loading import with_progress
 from mrs_cli.environment import Environment
-from mrs_cli.parsing.flags.command_flags import OutputFlags
-from mrs_cli.parsing.flags.quantize_flags import QuantizeFlags
+from mrs_cli.parsing.flags.command_flags import OutputFlags, QuantizeFlags
 
 
 def run_quantize(

@@ -35,16 +35,19 @@ from mrs_cli.parsing.flags.planning_flags import ImageFlags, PlanningFlags
 from mrs_cli.parsing.flags.sampling_flags import SamplingFlags
 from mrs_cli.parsing.grammar_flags import read_grammar
 from mrs_cli.parsing.setting_kinds import BiasesSetting
-from mrs_cli.parsing.uqff_requests import SUFFIX, folder_of, uqff_names, with_uqff
 
 
 def any_request(flags: GlobalFlags, model: AnyModelFlags, planning: PlanningFlags) -> RunRequest:
     """The request of a model whose files tell its kind. Raises MrsError."""
     names = tuple(" ".join(model.filename or ()).replace(";", " ").split())
-    uqff = uqff_names(model.from_uqff)
-    if any(name.endswith(SUFFIX) for name in names):
-        names, uqff = (), (*uqff_names(model.filename), *uqff)
-    model_id = model.model_id if model.model_id or not uqff else folder_of(uqff)
+    uqff = model.from_uqff
+    if any(name.endswith(".uqff") for name in names):
+        names, uqff = (), [*(model.filename or ()), *(uqff or ())]
+    model_id = model.model_id
+    if model_id is None and uqff:
+        from mrs_cli.parsing.uqff_requests import folder_of
+
+        model_id = folder_of(uqff)
     if model_id is None:
         if len(names) != 1:
             raise UsageError("no model is given", hint="add -m ID, such as: mrs -i -m demo")
@@ -55,7 +58,7 @@ def any_request(flags: GlobalFlags, model: AnyModelFlags, planning: PlanningFlag
         arch=model.arch,
         tokenizer_json=model.tokenizer_json,
         hf_cache_path=model.hf_cache_path,
-        from_uqff=list(uqff),
+        from_uqff=uqff,
         write_uqff=model.write_uqff,
         **images,
     )
@@ -119,6 +122,10 @@ def plain_request(flags: GlobalFlags, model: PlainFlags, planning: PlanningFlags
         tokenizer_json=model.tokenizer_json,
     )
     request = RunRequest(source, arch=model.arch, **_common(flags, planning))
+    if not model.from_uqff and model.write_uqff is None:
+        return request
+    from mrs_cli.parsing.uqff_requests import with_uqff
+
     return with_uqff(request, model.from_uqff, model.write_uqff)
 
 

@@ -8,7 +8,12 @@ from typing import Any
 
 from mrs.request import RunRequest
 from mrs_cli.environment import Environment
-from mrs_cli.parsing.flags.command_flags import BenchFlags, OutputFlags, PlanFlags
+from mrs_cli.parsing.flags.command_flags import (
+    BenchFlags,
+    OutputFlags,
+    PlanFlags,
+    QuantizeFlags,
+)
 from mrs_cli.parsing.flags.embed_flags import EmbedFlags, TextFlags
 from mrs_cli.parsing.flags.global_flags import GlobalFlags
 from mrs_cli.parsing.flags.model_flags import (
@@ -21,7 +26,6 @@ from mrs_cli.parsing.flags.model_flags import (
 )
 from mrs_cli.parsing.flags.planning_flags import PlanningFlags
 from mrs_cli.parsing.flags.prompt_flags import StdinFlags
-from mrs_cli.parsing.flags.quantize_flags import QuantizeFlags
 from mrs_cli.parsing.flags.sampling_flags import AskFlags
 from mrs_cli.parsing.flags.server_flags import ServerFlags
 from mrs_cli.parsing.model_requests import (

@@ -11,17 +11,16 @@ from mrs.request import RunRequest
 from mrs.source.reader import expanded, kind_of
 from mrs.topology import Topology
 
-SUFFIX = ".uqff"
 
-
-def uqff_names(given: Sequence[str] | None) -> tuple[str, ...]:
+def _names(given: Sequence[str] | None) -> tuple[str, ...]:
     """The names in the values of --from-uqff, several of which may be joined by semicolons."""
     return tuple(name.strip() for text in given or () for name in text.split(";") if name.strip())
 
 
-def folder_of(names: Sequence[str]) -> str:
+def folder_of(given: Sequence[str]) -> str:
     """The folder of files that are named without -m. Raises UsageError."""
-    if not all(name.endswith(SUFFIX) for name in names):
+    names = _names(given)
+    if not names or not all(name.endswith(".uqff") for name in names):
         raise UsageError("no model is given", hint="add -m ID, or give --from-uqff a path")
     return str(Path(names[0]).parent)
 
@@ -33,7 +32,7 @@ def with_uqff(
 
     Weights in UQFF files are quantized already: --isq and the isq of a topology have no effect.
     """
-    names = uqff_names(from_uqff)
+    names = _names(from_uqff)
     if not names:
         return request if write_uqff is None else replace(request, write_uqff=write_uqff)
     if write_uqff is not None:
