@@ -32,7 +32,7 @@ COLUMNS = 256
 #: which mistral.rs rounds towards zero.
 PEER_KINDS = {
     "q4_0": 0.013, "q4k": 0.01, "q6k": 0.004, "q8_0": 5e-4, "q8_1": 5e-4, "q8k": 5e-4,
-    "hqq4": 0.008, "hqq8": 5e-4, "fp8": 0.01, "afq2": 0.034, "afq3": 0.015, "afq4": 0.007,
+    "hqq4": 0.008, "fp8": 0.01, "afq2": 0.034, "afq3": 0.015, "afq4": 0.007,
     "afq6": 0.002, "afq8": 5e-4, "mxfp4": 0.034, "f8q8": 0.013,
 }  # fmt: skip
 
