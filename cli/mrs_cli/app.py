@@ -22,6 +22,7 @@ from mrs_cli.parsing.flags.command_flags import (
     DeleteFlags,
     OutputFlags,
     PlanFlags,
+    QuantizeFlags,
     ShellFlags,
 )
 from mrs_cli.parsing.flags.embed_flags import EmbedFlags, TextFlags
@@ -52,6 +53,7 @@ from mrs_cli.parsing.help_texts import (
     MODELS_HELP,
     PLAN_EXAMPLES,
     PLAN_HELP,
+    QUANTIZE_HELP,
     SERVE_EXAMPLES,
     SERVE_HELP,
     TUNE_HELP,
@@ -115,9 +117,10 @@ class Action:
         return flag_command(selector.name, selector.help, command)
 
     def _started(self, now: Invocation, selector: Selector, model: Any) -> int:
-        for line in () if now.output.quiet else without_effect(now.flags):
+        request = selector.request(now.flags, model, now.planning)
+        for line in () if now.output.quiet else without_effect(now.flags, request):
             say(now.environment, line)
-        return self.start(now, selector.request(now.flags, model, now.planning))
+        return self.start(now, request)
 
     def group(
         self,
@@ -239,6 +242,12 @@ def _embed(now: Invocation, request: RunRequest) -> int:
     return run_embed(now.environment, now.output, now.embed, now.texts, request)
 
 
+def _quantize(now: Invocation, request: RunRequest) -> int:
+    from mrs_cli.commands.quantize import run_quantize
+
+    return run_quantize(now.environment, now.output, now.quantize, request)
+
+
 _PLANNED = {"planning": PlanningFlags, "output": OutputFlags}
 RUN = Action(
     _run,
@@ -253,6 +262,8 @@ EMBED = Action(
     {"embed": EmbedFlags, "flags": LoadGlobalFlags, **_PLANNED},
     {**_PLANNED, "embed": EmbedFlags, "texts": TextFlags},
 )
+_QUANTIZED = {**_PLANNED, "quantize": QuantizeFlags}
+QUANTIZE = Action(_quantize, {"flags": LoadGlobalFlags, **_QUANTIZED}, _QUANTIZED)
 BENCH = Action(_bench, {"bench": BenchFlags, "flags": BenchGlobalFlags, **_PLANNED}, _PLANNED)
 
 
@@ -335,6 +346,7 @@ def command_tree() -> Any:
     embed = partial(EMBED.group, name="embed", help=EMBED_HELP, epilog=EMBED_EXAMPLES)
     tune = partial(TUNE.group, name="tune", help=TUNE_HELP)
     bench = partial(BENCH.group, name="bench", help=BENCH_HELP)
+    quantize = partial(QUANTIZE.group, name="quantize", help=QUANTIZE_HELP)
     commands = Commands(
         {
             **RUN.commands().builders,
@@ -345,6 +357,7 @@ def command_tree() -> Any:
             "worker": (WORKER_HELP, _worker),
             "bench": (BENCH_HELP, bench),
             "tune": (TUNE_HELP, tune),
+            "quantize": (QUANTIZE_HELP, quantize),
             "cache": (CACHE_HELP, _cache),
             "doctor": (DOCTOR_HELP, _doctor),
             "completions": (COMPLETIONS_HELP, _completions),

@@ -117,12 +117,14 @@ class ModelLoader:
         from mrs.interrupts import interrupts_held
         from mrs.loaded_model import LoadedModel
         from mrs.text.template_process import renderer
+        from mrs.write_uqff import write_if_asked
 
         if request.cluster is None:
             self.plan.require_fit()
         for line in pool_warnings(request.paged, self.plan.workload, self.plan.devices[0].kind):
             _logger.warning("%s", line)
         self._fetch(report)
+        write_if_asked(self.planner, request, report)
         require_address_space_for_torch()
         renderer.start()  # a process that starts while the imports below run
         # The heavy imports come last, so that every error above is raised quickly.

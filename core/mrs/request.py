@@ -68,7 +68,8 @@ class ModelSource:
 
     `model_id` is a hub id, a local folder, a `.gguf` file, or `demo`. `filenames` are names of GGUF
     files, `mmproj` is that of the file with the vision tower. `token_source` is the value of
-    `--token-source` (`cache`, `env:NAME`, …).
+    `--token-source` (`cache`, `env:NAME`, …). `uqff` are the names of UQFF files, which have the
+    quantized weights of a model in safetensors format.
     """
 
     model_id: str
@@ -80,6 +81,7 @@ class ModelSource:
     tokenizer_json: str | None = None
     tokenizer_model_id: str | None = None
     mmproj: str | None = None
+    uqff: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -263,6 +265,7 @@ class RunRequest:
     reserved_bytes         bytes of each device, by its label, that its other models need;
                            negative if some will be freed
     max_models             models that may be loaded at once: their prefix caches share what is free
+    write_uqff             path where the weights are written as UQFF before they are loaded
     """
 
     source: ModelSource
@@ -301,6 +304,7 @@ class RunRequest:
     max_models: int = 1
     adapters: tuple[AdapterRequest, ...] = ()
     cluster: ClusterRequest | None = None
+    write_uqff: str | None = None
 
     @property
     def importance_file(self) -> str | None:

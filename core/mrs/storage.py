@@ -105,9 +105,11 @@ def store(
     all of its pieces, else the dense format. On a CPU with native kernels, formats that these
     kernels do not support become dense too, because decoding them for every token would take most
     of the time. `is_permuted` says whether the file quantizes groups of columns that are not
-    adjacent. Raises NotReadable for a quantized vector.
+    adjacent. Raises NotReadable for a quantized vector of one dimension; the matrix of a router may
+    be quantized in a file.
     """
-    if parameter.role == "vector" and any(format.is_quantized for format in stored):
+    is_vector = parameter.role == "vector" and len(parameter.shape) == 1
+    if is_vector and any(format.is_quantized for format in stored):
         raise NotReadable(
             f"the vector {parameter.pieces[0].tensor!r} is quantized, which is not supported"
         )

@@ -56,6 +56,11 @@ SAME: list[tuple[str, dict[str, Any]]] = [
     ("--isq 4 plain -m demo --calibration-file x", {"isq": "4", "calibration_file": "x"}),
     ("--isq 4 plain -m demo -o moqe", {"isq": "4", "moqe": True}),
     ("--isq 4 plain -m demo --organization default", {"isq": "4"}),
+    ("--isq q4k plain -m demo -w out", {"isq": "q4k", "write_uqff": "out"}),
+    (
+        "vision-plain -m demo --write-uqff x.uqff",
+        {"vision": VisionRequest(), "write_uqff": "x.uqff"},
+    ),
     # the newer program
     ("run -m demo --isq-organization moqe", {"moqe": True}),
     ("-m demo", {}),
@@ -87,6 +92,10 @@ SAME: list[tuple[str, dict[str, Any]]] = [
 SOURCES = [
     ("run -m demo --hf-cache /c", {"cache_path": "/c"}),
     ("run -m demo -t /t.json", {"tokenizer_json": "/t.json"}),
+    ("plain -m demo -f a-0.uqff;b.uqff", {"uqff": ("a-0.uqff", "b.uqff")}),
+    ("plain -m demo --from-uqff q4k", {"uqff": ("q4k",)}),
+    ("run -m demo --from-uqff 4", {"uqff": ("4",)}),
+    ("run -m demo -f a.uqff", {"uqff": ("a.uqff",)}),
     ("run -m demo --format gguf", {"container": "gguf"}),
     (f"run -f {GGUF}", {"model_id": GGUF, "container": "gguf"}),
     ("run -m demo -f demo.gguf", {"container": "gguf", "filenames": ("demo.gguf",)}),
@@ -103,6 +112,7 @@ SAID = [
     "--prompt-batchsize 64 plain -m demo",
     "--throughput plain -m demo",
     "run -m demo --no-ui",
+    "run -m demo --no-readme",
     "run -m demo --enable-lora",
     "run -m demo --lora-max-adapters 4",
     "run -m demo --lora-max-rank 4",
@@ -123,6 +133,7 @@ REFUSED = [
     ("ggml -m demo", "convert"),
     ("toml -f x", "mrs -m ID"),
     ("embedding -m demo", "/v1/embeddings"),
+    ("uqff inspect -m demo", "mrs plan --dry-run"),
     ("diffusion -m demo", "text or a vision model"),
     ("speech -m demo", "text or a vision model"),
     ("from-config x", "mrs -m ID"),
@@ -175,6 +186,30 @@ def test_a_row_that_is_refused_by_name(run_mrs, line: str, way_out: str) -> None
     assert ran.err.count("\n") == 1
 
 
+def test_isq_of_uqff_files_is_said(run_mrs) -> None:
+    ran = run_mrs("--isq", "q4k", "plain", "-m", "demo", "-f", "a.uqff", stdin="hello\n")
+    assert (ran.code, ran.request.isq) == (0, None)
+    assert ran.err.count("mrs: --isq has no effect: ") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "way_out"),
+    [
+        ("run --from-uqff q4k", "add -m ID"),
+        ("plain -m demo -f x/a.uqff", "give -m the folder of the file"),
+        ("plain -m demo -f a.uqff -w b.uqff", "exclude each other"),
+        ("quantize -m demo --isq q4k", "add -o FOLDER"),
+        ("quantize -m demo -o x", "add --isq"),
+        ("quantize -m demo --isq q4k,q8_0 -o x.uqff", "give -o a folder"),
+    ],
+)
+def test_contradictions_of_uqff(run_mrs, line: str, way_out: str) -> None:
+    ran = run_mrs(*line.split(), stdin="hello\n")
+    assert (ran.code, ran.models) == (2, [])
+    assert way_out in ran.err
+    assert ran.err.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("line", "way_out"),
     [("lora -m demo", "add -a ID"), ("run -m demo --lora x", "give NAME=ID")],
@@ -189,6 +224,7 @@ def test_what_is_refused_is_not_offered() -> None:
     tree = command_tree()
     options = [option for command in tree.commands.values() for option in command.params]
     offered = {name for option in options for name in option.opts}
+    offered -= {"-o"}  # of mrs quantize; refused where it is --organization or --order
     assert not offered & set(refusals.FLAGS)
     assert not set(tree.commands) & set(refusals.COMMANDS)
 

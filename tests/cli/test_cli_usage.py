@@ -15,7 +15,7 @@ WRONG = [
     ("--isq q4k bench plain -m x --isq q4k", "no flag --isq: it is a global flag, put it before"),
     ("plain -m x --isq q4k", "no flag --isq: it is a global flag, put it before plain"),
     ("plain -m x --model_id y", "no flag --model_id: did you mean --model-id?"),
-    ("plain -m x -f y", "no flag -f: it is a flag of gguf"),
+    ("plain -m x --mmproj y", "no flag --mmproj: it is a flag of gguf"),
     ("plian -m x", "no such command 'plian': did you mean 'plan', 'plain'?"),
     ("plain -m x hello", "unexpected argument 'hello' after plain: ask with --prompt"),
     ("plain -m x -P a -", "both --prompt and - are given"),

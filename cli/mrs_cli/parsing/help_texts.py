@@ -26,6 +26,8 @@ Examples:
 
 PLAN_HELP = "Show how a model will use memory; without --dry-run, load it and measure."
 
+QUANTIZE_HELP = "Write quantized weights to UQFF files: mrs quantize -m ID --isq q4k -o FOLDER."
+
 BENCH_HELP = "Measure how fast a model is, and how much of the memory bandwidth it uses."
 
 EMBED_HELP = "Make embeddings of texts: mrs embed -m ID TEXT."

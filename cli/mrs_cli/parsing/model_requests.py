@@ -40,7 +40,14 @@ from mrs_cli.parsing.setting_kinds import BiasesSetting
 def any_request(flags: GlobalFlags, model: AnyModelFlags, planning: PlanningFlags) -> RunRequest:
     """The request of a model whose files tell its kind. Raises MrsError."""
     names = tuple(" ".join(model.filename or ()).replace(";", " ").split())
+    uqff = model.from_uqff
+    if any(name.endswith(".uqff") for name in names):
+        names, uqff = (), [*(model.filename or ()), *(uqff or ())]
     model_id = model.model_id
+    if model_id is None and uqff:
+        from mrs_cli.parsing.uqff_requests import folder_of
+
+        model_id = folder_of(uqff)
     if model_id is None:
         if len(names) != 1:
             raise UsageError("no model is given", hint="add -m ID, such as: mrs -i -m demo")
@@ -51,6 +58,8 @@ def any_request(flags: GlobalFlags, model: AnyModelFlags, planning: PlanningFlag
         arch=model.arch,
         tokenizer_json=model.tokenizer_json,
         hf_cache_path=model.hf_cache_path,
+        from_uqff=uqff,
+        write_uqff=model.write_uqff,
         **images,
     )
     request = plain_request(flags, plain, planning)
@@ -90,7 +99,7 @@ _IMAGE_FLAGS = [each.name for each in fields(ImageFlags)]
 _FOREIGN = {
     "plain": ["tok_model_id", "mmproj", *_IMAGE_FLAGS],
     "vision-plain": ["tok_model_id", "mmproj"],
-    "gguf": ["arch", "tokenizer_json"],
+    "gguf": ["arch", "tokenizer_json", "write_uqff"],
 }
 
 
@@ -112,7 +121,12 @@ def plain_request(flags: GlobalFlags, model: PlainFlags, planning: PlanningFlags
         cache_path=model.hf_cache_path,
         tokenizer_json=model.tokenizer_json,
     )
-    return RunRequest(source, arch=model.arch, **_common(flags, planning))
+    request = RunRequest(source, arch=model.arch, **_common(flags, planning))
+    if not model.from_uqff and model.write_uqff is None:
+        return request
+    from mrs_cli.parsing.uqff_requests import with_uqff
+
+    return with_uqff(request, model.from_uqff, model.write_uqff)
 
 
 def vision_request(flags: GlobalFlags, model: VisionFlags, planning: PlanningFlags) -> RunRequest:

@@ -10,7 +10,6 @@ _ORDER = "leave it out: the tensors of an adapter name its layers"
 _SLICE = "load a checkpoint of that size"
 _SEARCH = "let the client search, and put what it found into the messages"
 _TOML = "give its settings as flags: mrs -m ID --isq q4k"
-_UQFF = "use --isq, or a GGUF file"
 _DRAFT = "leave it out: the reply is the same"
 _MEDIA = "use a text or a vision model"
 
@@ -32,7 +31,6 @@ FLAGS = {
     **dict.fromkeys(("--matformer-config-path", "--matformer-slice-name"), _SLICE),
     "--gqa": _GGML,
     **dict.fromkeys(("--mtp", "--mtp-model", "--mtp-n-predict"), _DRAFT),
-    **dict.fromkeys(("-w", "--write-uqff", "--from-uqff"), _UQFF),
     "--truncate-sequence": "the Python API has truncate_sequence=True",
     "--profile": "mrs tune finds the best quality that fits; --strategy fastest is for speed",
     "--emit-config": "mrs tune --json > plan.json, and then mrs --plan plan.json",
@@ -46,7 +44,7 @@ COMMANDS = {
     **dict.fromkeys(("ggml", "lora-ggml", "x-lora-ggml"), _GGML),
     **dict.fromkeys(("toml", "from-config"), _TOML),
     **dict.fromkeys(("diffusion", "speech"), _MEDIA),
-    **dict.fromkeys(("quantize", "uqff"), "use --isq, which quantizes while loading"),
+    "uqff": "mrs plan --dry-run -f FILE.uqff says what a file has",
     "embedding": "serve a text model: mrs serve -m ID answers /v1/embeddings",
     "login": "hf auth login, or the variable HF_TOKEN",
     "update": "pip install --upgrade, as the program was installed",

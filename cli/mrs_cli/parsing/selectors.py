@@ -8,7 +8,12 @@ from typing import Any
 
 from mrs.request import RunRequest
 from mrs_cli.environment import Environment
-from mrs_cli.parsing.flags.command_flags import BenchFlags, OutputFlags, PlanFlags
+from mrs_cli.parsing.flags.command_flags import (
+    BenchFlags,
+    OutputFlags,
+    PlanFlags,
+    QuantizeFlags,
+)
 from mrs_cli.parsing.flags.embed_flags import EmbedFlags, TextFlags
 from mrs_cli.parsing.flags.global_flags import GlobalFlags
 from mrs_cli.parsing.flags.model_flags import (
@@ -78,3 +83,4 @@ class Invocation:
     server: ServerFlags = field(default_factory=ServerFlags)
     embed: EmbedFlags = field(default_factory=EmbedFlags)
     texts: TextFlags = field(default_factory=TextFlags)
+    quantize: QuantizeFlags = field(default_factory=QuantizeFlags)

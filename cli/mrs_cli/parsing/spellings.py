@@ -19,7 +19,7 @@ _PAIRS = {
     ("--paged-attn", "auto"): [],
     **{
         (command, kind): [command]
-        for command in ("run", "serve", "bench", "plan", "tune")
+        for command in ("run", "serve", "bench", "plan", "tune", "quantize")
         for kind in ("auto", "text", "multimodal")
     },
 }

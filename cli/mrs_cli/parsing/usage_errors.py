@@ -20,9 +20,9 @@ def usage_error(error: Any, tree: Any) -> MrsError:
     see = f"see {command} --help"
     if hasattr(error, "possibilities"):  # the parser's error for an unknown flag
         flag = error.option_name
-        hint = _place_of(flag, path)
-        if hint is None and (instead := way_out(flag)):
+        if instead := way_out(flag):
             return Unsupported(f"{flag} is not supported", hint=instead)
+        hint = _place_of(flag, path)
         hint = _similar_flag(flag, path) if hint is None else hint
         return UsageError(f"{command} has no flag {flag}", hint=hint or see)
     what = re.sub(r"\b[oO]ption '", "flag '", error.format_message().rstrip("."))

@@ -137,6 +137,8 @@ FIELDS: Mapping[str, FieldType] = {
     "hf_cache_path": _PATH,
     "imatrix": _PATH,
     "calibration_file": _PATH,
+    "write_uqff": _PATH,
+    "from_uqff": _TEXTS,
     "max_edge": _POSITIVE,
     "adapters": _ADAPTERS,
     "max_adapters": _POSITIVE,

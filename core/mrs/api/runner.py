@@ -42,6 +42,7 @@ from mrs.request import (
     CacheType,
     ClusterRequest,
     Message,
+    ModelSource,
     PagedRequest,
     RunRequest,
     Sampling,
@@ -147,12 +148,13 @@ class Runner:
             cache_type=pa_cache_type or "auto",
         )
         arch = None if isinstance(which, Which.GGUF) else which.arch
+        source = model_source(which, token_source)
         self._model = ModelLoader(
             RunRequest(
-                model_source(which, token_source),
+                source,
                 arch=None if arch is None else arch.value,
                 dtype=dtype_of(which),
-                isq=None if in_situ_quant is None else _bits(str(in_situ_quant)),
+                isq=_level(in_situ_quant, source),
                 imatrix=path_text(getattr(which, "imatrix", None)),
                 calibration_file=path_text(getattr(which, "calibration_file", None)),
                 layer_map=_layer_map(num_device_layers if device_map is None else device_map),
@@ -173,6 +175,7 @@ class Runner:
                 paged=paged,
                 adapters=adapters_of(which),
                 cluster=_cluster(workers, tensor_parallel_size, rejoin_limit_s),
+                write_uqff=path_text(which.write_uqff),
             )
         ).load(on_progress)
         self._request_ids = itertools.count()
@@ -367,6 +370,8 @@ def _cluster(workers: int, ranks: int | None, rejoin_limit_s: float) -> ClusterR
     return ClusterRequest(workers, shares_layers=shares_layers, rejoin_limit_s=rejoin_limit_s)
 
 
-def _bits(text: str) -> str:
-    """A value of `in_situ_quant` as `--isq` spells it: `4bit` is `4`."""
-    return text.strip().lower().removesuffix("bit").rstrip("-_ ")
+def _level(given: str | int | None, source: ModelSource) -> str | None:
+    """`in_situ_quant` as `--isq` spells it (`4bit` is `4`); weights in UQFF files keep theirs."""
+    if given is None or source.uqff:
+        return None
+    return str(given).strip().lower().removesuffix("bit").rstrip("-_ ")

@@ -40,8 +40,8 @@ class Which:
         tokenizer_json: str | None = None
         topology: None = None
         organization: None = None
-        write_uqff: None = None
-        from_uqff: None = None
+        write_uqff: str | None = None
+        from_uqff: str | Sequence[str] | None = None
         dtype: AnyDtype = "auto"
         imatrix: str | None = None
         calibration_file: str | None = None
@@ -65,8 +65,8 @@ class Which:
         arch: VisionArchitecture | None = None
         tokenizer_json: str | None = None
         topology: None = None
-        write_uqff: None = None
-        from_uqff: None = None
+        write_uqff: str | None = None
+        from_uqff: str | Sequence[str] | None = None
         dtype: AnyDtype = "auto"
         max_edge: int | None = None
         calibration_file: str | None = None
@@ -97,8 +97,8 @@ class Which:
         arch: Architecture | None = None
         tokenizer_json: str | None = None
         topology: None = None
-        write_uqff: None = None
-        from_uqff: None = None
+        write_uqff: str | None = None
+        from_uqff: str | Sequence[str] | None = None
         dtype: AnyDtype = "auto"
         hf_cache_path: str | None = None
         max_adapters: int = 16
@@ -116,8 +116,8 @@ class Which:
         arch: EmbeddingArchitecture | None = None
         tokenizer_json: str | None = None
         topology: None = None
-        write_uqff: None = None
-        from_uqff: None = None
+        write_uqff: str | None = None
+        from_uqff: str | Sequence[str] | None = None
         dtype: AnyDtype = "auto"
         hf_cache_path: str | None = None
         imatrix: str | None = None
@@ -215,6 +215,7 @@ def model_source(which: AnyWhich, token_source: str) -> ModelSource:
             token_source=token_source,
             cache_path=path_text(which.hf_cache_path),
             tokenizer_json=path_text(which.tokenizer_json),
+            uqff=_uqff_names(which.from_uqff),
         )
     names = which.quantized_filename
     return ModelSource(
@@ -227,6 +228,12 @@ def model_source(which: AnyWhich, token_source: str) -> ModelSource:
         tokenizer_model_id=path_text(which.tok_model_id),
         mmproj=path_text(which.mmproj_filename),
     )
+
+
+def _uqff_names(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    return tuple(given.split(";")) if isinstance(given, str) else tuple(map(str, given))
 
 
 def path_text(given: str | None) -> str | None:

@@ -137,13 +137,18 @@ def text_parameters(
 ) -> list[Parameter]:
     """The parameters of a text model in safetensors files."""
     transforms = {**_TRANSFORMS, "norm": "plus_one"} if family.norm_plus_one else _TRANSFORMS
+    quantization = read_quantization(config)
+    if quantization is not None and quantization.stacks_experts:
+        from mrs.architecture.stacked_experts import with_stacked_experts
+
+        names = with_stacked_experts(names, checkpoint.tensors)
     return list_parameters(
         spec,
         names,
         checkpoint.tensors,
         tensor_prefix=prefix,
         transforms=transforms,
-        quantization=read_quantization(config),
+        quantization=quantization,
     )
 
 

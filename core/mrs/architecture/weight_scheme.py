@@ -170,9 +170,13 @@ def rows_of(parts: Parts, role: str, columns: int) -> int:
 
 @dataclass(frozen=True)
 class Quantization:
-    """The schemes of a checkpoint; a weight is of the first one whose marker the file has."""
+    """The schemes of a checkpoint; a weight is of the first one whose marker the file has.
+
+    `stacks_experts` if one tensor has a matrix of all experts of a layer, as in UQFF files.
+    """
 
     schemes: tuple[WeightScheme, ...] = field(default=())
+    stacks_experts: bool = False
 
     def bind(self, weight: str, tensors: Collection[str]) -> PackedWeight | None:
         found = (scheme.bind(weight, tensors) for scheme in self.schemes)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from mrs.errors import NotReadable, UsageError
 from mrs.request import ModelSource
-from mrs.source.checkpoint import Checkpoint, WeightsFile
+from mrs.source.checkpoint import Checkpoint, TensorInfo, WeightsFile
 from mrs.source.folder import Folder, Progress, read_json
 from mrs.source.headers import gguf_tensors, joined, module_tensors, safetensors_tensors
 from mrs.source.locate import locate, locate_tokenizer
@@ -119,9 +119,7 @@ def read_checkpoint(
             images, more = gguf_tensors(folder, projector)
             tensors, files = joined(tensors, more, folder), files + projector
     else:
-        files, weight_map = safetensors_files(folder)
-        config = _config(folder)
-        tensors = safetensors_tensors(folder, files, weight_map)
+        files, config, tensors = _weights(source, folder)
         images = _image_config(folder)
         sentence, more_files = read_sentence_files(folder), sentence_weights(folder)
         if more_files:
@@ -146,8 +144,31 @@ def wanted_files(source: ModelSource, folder: Folder) -> tuple[str, ...]:
     """All files of a model that a run reads."""
     if source.container == "gguf":
         return gguf_files(folder, source.filenames) + _projector(source, folder)
-    weights = safetensors_files(folder)[0] + sentence_weights(folder)
+    weights = _weights_files(source, folder) + sentence_weights(folder)
     return weights + side_files(folder) + sentence_side_files(folder)
+
+
+def _weights_files(source: ModelSource, folder: Folder) -> tuple[str, ...]:
+    if not source.uqff:
+        return safetensors_files(folder)[0]
+    from mrs.source.uqff_files import REPORT, uqff_files
+
+    return uqff_files(folder, source.uqff) + ((REPORT,) if folder.has(REPORT) else ())
+
+
+def _weights(
+    source: ModelSource, folder: Folder
+) -> tuple[tuple[str, ...], Mapping[str, Any], dict[str, TensorInfo]]:
+    """The files of a model in safetensors or UQFF format, its config, and its tensors."""
+    if not source.uqff:
+        files, weight_map = safetensors_files(folder)
+        return files, _config(folder), safetensors_tensors(folder, files, weight_map)
+    from mrs.source.uqff_files import uqff_files
+    from mrs.source.uqff_tensors import uqff_tensors
+
+    files = uqff_files(folder, source.uqff)
+    config = {**_config(folder), "quantization_config": {"quant_method": "uqff"}}
+    return files, config, uqff_tensors(folder, files)
 
 
 def side_files(folder: Folder) -> tuple[str, ...]:

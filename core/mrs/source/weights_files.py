@@ -15,7 +15,9 @@ MAX_REMOTE_INDEX_BYTES = 4 * 1024**2
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.(?:safetensors|gguf)")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 #: Files of other weights in a model's folder.
-_OTHER_WEIGHTS = re.compile(r"adapter_model|consolidated|optimizer|scheduler|training_args|mmproj")
+_OTHER_WEIGHTS = re.compile(
+    r"adapter_model|consolidated|optimizer|scheduler|training_args|mmproj|residual"
+)
 
 
 def safetensors_files(folder: Folder) -> tuple[tuple[str, ...], Mapping[str, str]]:
@@ -139,6 +141,10 @@ def _no_such_gguf(folder: Folder, name: str) -> NotReadable:
 def _no_weights(folder: Folder, wanted: str) -> NotReadable | Unsupported:
     names = folder.names()
     pickles = [name for name in names if name.endswith(_PICKLES)]
+    if uqff := [name for name in names if name.endswith(".uqff")]:
+        return NotReadable(
+            "which UQFF file?", where=folder.label, hint=f"name one with -f: {_list(uqff)}"
+        )
     other = ".gguf" if wanted == "safetensors" else ".safetensors"
     others = [name for name in names if name.endswith(other)]
     if others:

@@ -10,7 +10,12 @@ from typer import Argument
 from mrs.request import SolveGoal
 from mrs_cli.parsing.flags.flags import Flags
 from mrs_cli.parsing.flags.model_flags import HUB_CACHE_DEFAULT
-from mrs_cli.parsing.flags.option import general_option, planning_option, timing_option
+from mrs_cli.parsing.flags.option import (
+    general_option,
+    model_option,
+    planning_option,
+    timing_option,
+)
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -71,6 +76,21 @@ class PlanFlags(Flags):
             metavar="|".join(get_args(SolveGoal)),
             help="Find the longest sequence, the largest batch or the best quantization that fits. "
             "isq looks for a level without layers on the CPU; if there is none, for the fastest.",
+        ),
+    ] = None
+
+
+@dataclass(init=False, eq=False, repr=False)
+class QuantizeFlags(Flags):
+    """Flags of `mrs quantize`."""
+
+    output: Annotated[
+        str | None,
+        model_option(
+            "-o",
+            "--output",
+            metavar="PATH",
+            help="Folder for the files, or a .uqff file, whose shards get numbers.",
         ),
     ] = None
 

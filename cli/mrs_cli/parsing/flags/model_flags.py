@@ -11,6 +11,14 @@ from mrs_cli.parsing.flags.option import model_option
 from mrs_cli.parsing.flags.planning_flags import ImageFlags
 
 HUB_CACHE_DEFAULT = "from HF_HUB_CACHE or HF_HOME"
+FROM_UQFF_HELP = (
+    "UQFF file with the quantized weights, in the model's folder, or what they were quantized to, "
+    "such as q4k; of several shards the first is enough."
+)
+WRITE_UQFF_HELP = (
+    "Write the weights, quantized by --isq, before the model runs: a folder, or a .uqff file whose "
+    "shards get numbers."
+)
 Format = Literal["plain", "gguf"]
 
 
@@ -58,6 +66,14 @@ class PlainFlags(Flags):
             help="Hub cache.",
             show_default=HUB_CACHE_DEFAULT,
         ),
+    ] = None
+    from_uqff: Annotated[
+        list[str] | None,
+        model_option("-f", "--from-uqff", metavar="FILE", help=FROM_UQFF_HELP),
+    ] = None
+    write_uqff: Annotated[
+        str | None,
+        model_option("-w", "--write-uqff", metavar="PATH", help=WRITE_UQFF_HELP),
     ] = None
 
 
@@ -175,8 +191,8 @@ class AnyModelFlags(ImageFlags):
             "--filename",
             "--quantized-file",
             metavar="FILE",
-            help="GGUF file of the model; if it is split, the first file is enough. Without -m, "
-            "the path of a file.",
+            help="GGUF or UQFF file of the model; if it is split, the first file is enough. "
+            "Without -m, the path of a file.",
             show_default="the only model there",
         ),
     ] = None
@@ -236,4 +252,12 @@ class AnyModelFlags(ImageFlags):
             help="Hub cache.",
             show_default=HUB_CACHE_DEFAULT,
         ),
+    ] = None
+    from_uqff: Annotated[
+        list[str] | None,
+        model_option("--from-uqff", metavar="FILE", help=FROM_UQFF_HELP),
+    ] = None
+    write_uqff: Annotated[
+        str | None,
+        model_option("-w", "--write-uqff", metavar="PATH", help=WRITE_UQFF_HELP),
     ] = None

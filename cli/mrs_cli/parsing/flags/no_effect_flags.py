@@ -8,6 +8,7 @@ from typing import Annotated
 
 from typer import Option
 
+from mrs.request import RunRequest
 from mrs_cli.parsing.flags.flags import Flags
 
 _ignored = partial(Option, hidden=True)
@@ -28,6 +29,7 @@ class NoEffectFlags(Flags):
     lora_max_rank: Annotated[int | None, _ignored("--lora-max-rank")] = None
     lora_max_bytes: Annotated[int | None, _ignored("--lora-max-bytes")] = None
     no_ui: Annotated[bool, _ignored("--no-ui")] = False
+    no_readme: Annotated[bool, _ignored("--no-readme")] = False
 
 
 #: Why each of these flags has no effect.
@@ -42,15 +44,16 @@ NO_EFFECT = {
         ("--lora-max-adapters", "--lora-max-rank", "--lora-max-bytes"),
         "the plan counts the adapters that --lora names, and there are no others",
     ),
+    "--isq": "weights in UQFF files are quantized already",
+    "--no-readme": "mrs quantize writes no README",
     "--no-ui": "the page at / is part of the server, and needs the key as any client does",
 }
 
 
-def without_effect(flags: NoEffectFlags) -> list[str]:
+def without_effect(flags: NoEffectFlags, request: RunRequest) -> list[str]:
     """One line for each flag that was given and has no effect."""
     names = {f"--{each.name.replace('_', '-')}": each for each in fields(NoEffectFlags)}
-    return [
-        f"{flag} has no effect: {NO_EFFECT[flag]}"
-        for flag, each in names.items()
-        if getattr(flags, each.name) != each.default
-    ]
+    found = [flag for flag, each in names.items() if getattr(flags, each.name) != each.default]
+    if request.source.uqff and getattr(flags, "isq", None) is not None:
+        found.append("--isq")
+    return [f"{flag} has no effect: {NO_EFFECT[flag]}" for flag in found]

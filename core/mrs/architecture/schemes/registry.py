@@ -21,6 +21,7 @@ METHODS = {
     "hqq": ("hqq", "read_hqq"),
     "modelopt": ("fp8", "read_modelopt"),
     "mxfp4": ("fp4", "read_mxfp4"),
+    "uqff": ("uqff", "read_uqff"),
 }
 
 

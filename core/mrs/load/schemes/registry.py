@@ -15,8 +15,16 @@ from mrs.architecture.schemes.fp8 import Fp8, ScaledFp8
 from mrs.architecture.schemes.gptq import Gptq
 from mrs.architecture.schemes.hqq import Hqq
 from mrs.architecture.schemes.mlx import Mlx
+from mrs.architecture.schemes.uqff import (
+    Afq,
+    F8q8,
+    Q8Sum,
+    StackedMxfp4,
+    StridedHqq,
+    TensorFp8,
+)
 from mrs.architecture.weight_scheme import Layout, WeightScheme
-from mrs.load.schemes import awq, bitsandbytes, compressed_tensors, fp4, fp8, gptq, hqq, mlx
+from mrs.load.schemes import awq, bitsandbytes, compressed_tensors, fp4, fp8, gptq, hqq, mlx, uqff
 from mrs.load.schemes.part_reader import PartReader
 
 #: Adjacent rows of a weight as blocks of its layout's format: uint8 (R, row_bytes). The arguments
@@ -24,7 +32,9 @@ from mrs.load.schemes.part_reader import PartReader
 Unpack = Callable[[Any, Layout, PartReader, range, int], Tensor]
 
 UNPACK: dict[type[WeightScheme], Unpack] = {
+    Afq: mlx.unpack,
     Awq: awq.unpack,
+    F8q8: uqff.unpack_f8q8,
     Fp8: fp8.unpack,
     Gptq: gptq.unpack,
     Hqq: hqq.unpack,
@@ -35,7 +45,11 @@ UNPACK: dict[type[WeightScheme], Unpack] = {
     PackedInts: compressed_tensors.unpack_packed,
     PackedMxfp4: fp4.unpack_mxfp4,
     PlainInts: compressed_tensors.unpack_plain,
+    Q8Sum: uqff.unpack_q8_1,
     RowInts: bitsandbytes.unpack_rows,
     ScaledFp8: fp8.unpack,
+    StackedMxfp4: fp4.unpack_mxfp4,
+    StridedHqq: uqff.unpack_hqq,
     TableCodes: bitsandbytes.unpack_table,
+    TensorFp8: fp8.unpack,
 }

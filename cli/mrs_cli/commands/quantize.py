@@ -1,0 +1,50 @@
+"""`mrs quantize`: write a model's weights, quantized, to UQFF files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from mrs.errors import ExitCode, UsageError
+from mrs.events import OnProgress
+from mrs.request import RunRequest
+from mrs.source.address import model_name
+from mrs.units import human_bytes
+from mrs_cli.commands.loading import with_progress
+from mrs_cli.environment import Environment
+from mrs_cli.parsing.flags.command_flags import OutputFlags, QuantizeFlags
+
+
+def run_quantize(
+    environment: Environment, output: OutputFlags, flags: QuantizeFlags, request: RunRequest
+) -> ExitCode:
+    """Writes the model once for each of the types that --isq names, separated by commas."""
+    from mrs.write_uqff import quantize
+
+    target = flags.output or request.write_uqff
+    if target is None:
+        raise UsageError("no output is given", hint="add -o FOLDER")
+    levels = [level.strip() for level in request.isq.split(",")] if request.isq else [None]
+    if len(levels) > 1 and Path(target).suffix == ".uqff":
+        raise UsageError("-o is one file for several types", hint="give -o a folder")
+    for level in levels:
+        asked = replace(request, isq=level, write_uqff=target)
+
+        def work(on_progress: OnProgress | None, asked: RunRequest = asked) -> tuple[Path, ...]:
+            return quantize(asked, on_progress)
+
+        title = f"quantizing {model_name(request.source.model_id)}"
+        _print(environment, output, with_progress(environment, title, work, quiet=output.quiet))
+    return ExitCode.DONE
+
+
+def _print(environment: Environment, output: OutputFlags, paths: tuple[Path, ...]) -> None:
+    size_bytes = sum(path.stat().st_size for path in paths)
+    if output.json:
+        line = json.dumps({"files": list(map(str, paths)), "size_bytes": size_bytes})
+    else:
+        size = human_bytes(size_bytes)
+        line = f"{size} in {len(paths)} file{'s' if len(paths) > 1 else ''}; run them: "
+        line += f"mrs -i -m {paths[0].parent} -f {paths[0].name}"
+    environment.stdout.write(line + "\n")

@@ -1,0 +1,71 @@
+"""Finds the UQFF files of a model: numbered shards, and the file of what is not quantized."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from mrs.errors import NotReadable
+from mrs.isq import ISQ_NAMES, isq_name, parse_isq
+from mrs.source.folder import Folder, read_json
+
+RESIDUAL = "residual.safetensors"
+REPORT = "uqff_report.json"
+SUFFIX = ".uqff"
+_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{1,5})\.uqff")
+
+
+def uqff_files(folder: Folder, names: Iterable[str]) -> tuple[str, ...]:
+    """The named files, with all shards of a set if one of them is named, and the residual file.
+
+    A name is that of a file, a file without the number of a shard, or what was quantized to, such
+    as `q4k` or 4. Raises NotReadable if a file is missing.
+    """
+    sets = [_shards(folder, name) for name in names]
+    files = dict.fromkeys(file for each in sets for file in each)
+    missing = [file for file in (*files, RESIDUAL) if not folder.has(file)]
+    if missing:
+        raise NotReadable(
+            f"no file {missing[0]}",
+            where=folder.label,
+            hint="a model in UQFF is a folder with its shards and residual.safetensors",
+        )
+    return (*files, RESIDUAL)
+
+
+def _shards(folder: Folder, name: str) -> tuple[str, ...]:
+    first = next((each for each in _spellings(name) if folder.has(each)), None)
+    if first is None:
+        found = [each for each in folder.names() if each.endswith(SUFFIX)]
+        hint = f"there are {', '.join(found[:8])}" if found else "there is no .uqff file at all"
+        raise NotReadable(f"no file {name}", where=folder.label, hint=hint)
+    for listed in _reported(folder):
+        if first in listed:
+            return listed
+    match = _SHARD.fullmatch(first)
+    if match is None:
+        return (first,)
+    stem = match["stem"]
+    siblings = (_SHARD.fullmatch(each) for each in folder.names())
+    numbers = [int(each["number"]) for each in siblings if each and each["stem"] == stem]
+    return tuple(f"{stem}-{number}{SUFFIX}" for number in range(max(numbers) + 1))
+
+
+def _spellings(name: str) -> Iterator[str]:
+    """The files that a name may mean."""
+    stem = name.removesuffix(SUFFIX)
+    yield name
+    yield f"{stem}-0{SUFFIX}"
+    if stem.lower() in ISQ_NAMES:
+        bits = stem.lower()
+        yield f"{isq_name(parse_isq(bits).name)}-0{SUFFIX}"
+        yield f"afq{bits}-0{SUFFIX}"
+
+
+def _reported(folder: Folder) -> Iterator[tuple[str, ...]]:
+    """The sets of shards that the report of the files lists, whatever it says of them."""
+    outputs = (read_json(folder, REPORT) or {}).get("outputs")
+    for output in outputs if isinstance(outputs, list) else ():
+        shards = output.get("shards") if isinstance(output, dict) else None
+        if isinstance(shards, list) and all(isinstance(each, str) for each in shards):
+            yield tuple(each for each in shards if "/" not in each and "\\" not in each)

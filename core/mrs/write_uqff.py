@@ -1,0 +1,224 @@
+"""Write a model to a folder in UQFF: `mrs quantize`, and `--write-uqff` before a model runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mrs.errors import Unsupported, UsageError
+from mrs.events import DISK, LoadProgress, OnProgress
+from mrs.files import replace_file
+from mrs.formats import FORMATS
+from mrs.isq import isq_name, parse_isq
+from mrs.source.find import SIDE_FILES
+from mrs.source.folder import LocalFolder, read_json
+from mrs.source.reader import expanded
+from mrs.source.uqff_files import REPORT, RESIDUAL, SUFFIX
+from mrs.source.uqff_tensors import VERSION
+from mrs.source.weights_files import INDEX
+from mrs.storage import StorageRules, isq_rules
+
+if TYPE_CHECKING:
+    from mrs.architecture.binding import Parameter
+    from mrs.load.uqff_layers import Layer
+    from mrs.plan.planner import Planner
+    from mrs.request import RunRequest
+    from mrs.source.checkpoint import Checkpoint
+
+_CONFIG = "config.json"
+#: What quantization of the source's files the config says; the new files have none of it.
+_QUANTIZATION = ("quantization_config", "quantization")
+
+
+def quantize(request: RunRequest, on_progress: OnProgress | None = None) -> tuple[Path, ...]:
+    """Write the model of a request to its `write_uqff`; returns the paths of the shards."""
+    from mrs.architecture.describe import describe
+    from mrs.source.find import fetch, open_checkpoint
+
+    def report(progress: LoadProgress) -> None:
+        if on_progress is not None:
+            on_progress(progress)
+
+    checkpoint = open_checkpoint(request.source)
+    _check(request, checkpoint)
+    description = describe(checkpoint, request.arch)
+    checkpoint = fetch(checkpoint, lambda done, total: report(LoadProgress(DISK, done, total)))
+    return write_uqff(checkpoint, description.parameters, request, report)
+
+
+def write_if_asked(planner: Planner, request: RunRequest, report: OnProgress) -> None:
+    """Write the model of a request with `write_uqff`, whose files are on this machine."""
+    if request.write_uqff is not None:
+        write_uqff(planner.checkpoint, planner.description.parameters, request, report)
+
+
+def write_uqff(
+    checkpoint: Checkpoint,
+    parameters: Sequence[Parameter],
+    request: RunRequest,
+    report: OnProgress,
+) -> tuple[Path, ...]:
+    """Write a model on this machine, quantized as the request says; returns the shards' paths.
+
+    `write_uqff` of the request is a folder, or a file `STEM.uqff` whose shards are `STEM-0.uqff`
+    and so on. Memory is needed for some rows at a time. Raises UsageError, Unsupported and
+    NotReadable.
+    """
+    from mrs.load.uqff_layers import uqff_contents
+    from mrs.load.uqff_writer import (
+        copied_tensor,
+        layer_tensors,
+        shards,
+        version_tensors,
+        write_tensors,
+    )
+    from mrs.source.weights import Weights
+
+    _check(request, checkpoint)
+    target = expanded(request.write_uqff or "")
+    level = parse_isq(request.isq) if request.isq else None
+    is_file = target.suffix == SUFFIX
+    folder = target.parent if is_file else target
+    quant = isq_name(level.name) if level else "mixed"
+    stem = target.stem if is_file else quant
+    _check_folder(folder, checkpoint)
+    rules = StorageRules(FORMATS["F32"], level, topology=isq_rules(request.topology))
+    contents = uqff_contents(checkpoint, parameters, rules)
+    with Weights(checkpoint) as files:
+        groups = [version_tensors()]
+        groups += [layer_tensors(layer, files) for layer in contents.layers]
+        groups += [[copied_tensor(info, files)] for info in contents.biases]
+        residual = [copied_tensor(info, files) for info in contents.residual]
+        sets = shards(groups)
+        total_bytes = sum(each.size_bytes for group in (*sets, residual) for each in group)
+        progress = _Progress(report, total_bytes)
+        paths = tuple(folder / f"{stem}-{index}{SUFFIX}" for index in range(len(sets)))
+        for path, tensors in zip(paths, sets, strict=True):
+            write_tensors(path, tensors, progress.add)
+        write_tensors(folder / RESIDUAL, residual, progress.add)
+    _write_texts(folder, checkpoint)
+    _write_report(folder, quant, [path.name for path in paths], contents.layers)
+    return paths
+
+
+class _Progress:
+    def __init__(self, report: OnProgress, total_bytes: int) -> None:
+        self._report, self._total_bytes, self._done_bytes = report, total_bytes, 0
+        report(LoadProgress(DISK, 0, total_bytes))
+
+    def add(self, size_bytes: int) -> None:
+        self._done_bytes += size_bytes
+        self._report(LoadProgress(DISK, self._done_bytes, self._total_bytes))
+
+
+def _check(request: RunRequest, checkpoint: Checkpoint) -> None:
+    """Raises UsageError and Unsupported for what is not written."""
+    if checkpoint.container == "gguf" or checkpoint.source.uqff:
+        raise Unsupported(
+            "UQFF files are written from models in safetensors format",
+            where=checkpoint.model_id,
+            hint="name the model that these files were made from",
+        )
+    if request.vision is not None:
+        raise Unsupported(
+            "UQFF files of vision models are not written",
+            hint="plain -m ID writes the language model",
+        )
+    if request.adapters:
+        raise Unsupported(
+            "UQFF files of models with adapters are not written",
+            hint="merge the adapters with peft, and name the result",
+        )
+    if request.isq is None and isq_rules(request.topology) is None:
+        raise UsageError(
+            "UQFF files are written of a quantized model", hint="add --isq, such as --isq q4k"
+        )
+
+
+def _check_folder(folder: Path, checkpoint: Checkpoint) -> None:
+    """Raises UsageError if a folder has another model, whose unquantized weights would be lost."""
+    if not (folder / RESIDUAL).exists():
+        return
+    theirs = read_json(LocalFolder(folder), _CONFIG)
+    if theirs is not None and theirs != _without_quantization(checkpoint.config):
+        raise UsageError(
+            "the folder has the files of another model",
+            where=str(folder),
+            hint="name an empty folder",
+        )
+
+
+def _write_texts(folder: Path, checkpoint: Checkpoint) -> None:
+    """Config, tokenizer and the like, so that the folder is a whole model."""
+    config = json.dumps(_without_quantization(checkpoint.config), indent=2)
+    _write_text(folder / _CONFIG, config)
+    for name in SIDE_FILES:
+        if name in (_CONFIG, INDEX):
+            continue
+        text = checkpoint.read_text(name)
+        if text is not None:
+            _write_text(folder / name, text)
+
+
+def _write_report(folder: Path, quant: str, files: list[str], layers: Sequence[Layer]) -> None:
+    """Add the shards to the report, from which loaders know what belongs together."""
+    before = (read_json(LocalFolder(folder), REPORT) or {}).get("outputs")
+    others = [
+        each
+        for each in (before if isinstance(before, list) else ())
+        if isinstance(each, dict) and not {*files} & {*map(str, each.get("shards", ()))}
+    ]
+    details = [_details(layer, quant) for layer in layers]
+    stored = [each["stored"] for each in details]
+    fallbacks = [
+        {
+            "module": each["module"],
+            "from": quant,
+            "to": each["stored"],
+            "shape": each["shape"],
+            "reason": layer.reason,
+        }
+        for each, layer in zip(details, layers, strict=True)
+        if layer.reason
+    ]
+    output = {
+        "quant": quant,
+        "shards": files,
+        "layers": len(layers),
+        "actual_counts": {name: stored.count(name) for name in sorted(set(stored))},
+        "fallback_count": len(fallbacks),
+        "fallbacks": fallbacks,
+        "layer_details": details,
+    }
+    report = {
+        "schema": 1,
+        "generated_by": {"tool": "mrs quantize"},
+        "uqff_version": ".".join(map(str, VERSION)),
+        "outputs": [*others, output],
+    }
+    _write_text(folder / REPORT, json.dumps(report, indent=2))
+
+
+def _details(layer: Layer, quant: str) -> dict[str, Any]:
+    format = layer.format
+    return {
+        "module": layer.weight.removesuffix(".weight"),
+        "default_target": quant,
+        "stored": isq_name(format.name) if format.is_quantized else format.name.lower(),
+        "shape": list(layer.shape),
+    }
+
+
+def _without_quantization(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in _QUANTIZATION}
+
+
+def _write_text(path: Path, text: str) -> None:
+    from mrs.load.uqff_writer import unwritable
+
+    try:
+        replace_file(path, [text.encode()])
+    except OSError as error:
+        raise unwritable(path, error) from error

@@ -1,0 +1,132 @@
+"""Files that are written: what they contain, and that they load as --isq does."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoints import tiny_model, write
+from running import check_planned_bytes, load
+from safetensors import safe_open
+from test_uqff_reading import values
+
+from mrs.errors import ExitCode, MrsError
+from mrs.load import uqff_writer
+from mrs.request import ModelSource, RunRequest
+from mrs.write_uqff import quantize
+
+UP = "model.layers.0.mlp.up_proj.weight"
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dense")
+    config, weights = tiny_model("qwen2", folder)
+    write(folder / "model", config, weights)
+    (folder / "model" / "tokenizer.json").write_text("{}")
+    return folder / "model"
+
+
+def request(model: Path, target: Path, **changed: Any) -> RunRequest:
+    source = ModelSource(str(model), "safetensors")
+    made = RunRequest(source, isq="q4k", write_uqff=str(target))
+    return replace(made, **changed)
+
+
+@pytest.mark.parametrize("level", ["q4_0", "q6k", "q8_0"])
+def test_the_same_as_isq(level: str, dense: Path, tmp_path: Path) -> None:
+    paths = quantize(request(dense, tmp_path / "out", isq=level))
+    assert [path.name for path in paths] == [f"{level}-0.uqff"]
+    read = load(ModelSource(str(tmp_path / "out"), "safetensors", uqff=(level,)), packs=False)
+    expected = values(load(ModelSource(str(dense), "safetensors"), isq=level, packs=False))
+    ours = values(read)
+    assert all(torch.equal(ours[name], expected[name]) for name in expected)
+    check_planned_bytes(read)
+    assert (tmp_path / "out" / "tokenizer.json").read_text() == "{}"
+
+
+def test_layers_describe_themselves(dense: Path, tmp_path: Path) -> None:
+    (path,) = quantize(request(dense, tmp_path / "own.uqff"))
+    assert path == tmp_path / "own-0.uqff"
+    with safe_open(path, "pt") as file:
+        assert file.metadata()["uqff.version"] == "1.2.0"
+        version = [file.get_tensor(f"uqff.version.{part}") for part in ("major", "minor", "patch")]
+        assert [each.item() for each in version] == [1, 2, 0]
+        assert file.get_tensor(f"{UP}.format").item() == 0
+        assert file.get_tensor(f"{UP}.dtype").item() == 12  # Q4_K in ggml
+        assert file.get_tensor(f"{UP}.shape").tolist() == [384, 256]
+        assert list(file.get_tensor(UP).shape) == [384 * 144]
+        assert "model.layers.0.self_attn.q_proj.bias" in file.keys()  # noqa: SIM118
+    with safe_open(tmp_path / "residual.safetensors", "pt") as file:
+        assert all("norm" in name for name in file.keys())  # noqa: SIM118
+    (output,) = json.loads((tmp_path / "uqff_report.json").read_text())["outputs"]
+    assert (output["quant"], output["shards"]) == ("q4k", ["own-0.uqff"])
+    # Rows of 384 are no blocks of 256.
+    assert output["fallbacks"][0]["module"].endswith("down_proj")
+    assert "quantization_config" not in json.loads((tmp_path / "config.json").read_text())
+
+
+def test_shards_and_rows_at_a_time(
+    dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uqff_writer, "SHARD_BYTES", 100_000)
+    parts: list[int] = []
+    paths = quantize(
+        request(dense, tmp_path / "out"), lambda progress: parts.append(progress.done_bytes)
+    )
+    assert len(paths) > 2
+    assert parts == sorted(parts)
+    assert parts[-1] > 0
+    loaded = load(ModelSource(str(tmp_path / "out"), "safetensors", uqff=(paths[1].name,)))
+    assert "Q4_K" in loaded.plan.weights_format
+
+
+def test_experts_are_stacked(tmp_path: Path) -> None:
+    from support.model_files import SMALL, tensor_shapes
+
+    config = {
+        **SMALL, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2,
+        "vocab_size": 64, "num_hidden_layers": 1,
+    }  # fmt: skip
+    weights = {name: torch.randn(shape) for name, shape in tensor_shapes(config).items()}
+    write(tmp_path / "model", config, weights)
+    (path,) = quantize(request(tmp_path / "model", tmp_path / "out", isq="q8_0"))
+    experts = "model.layers.0.block_sparse_moe.experts"
+    with safe_open(path, "pt") as file:
+        assert file.get_tensor(f"{experts}.down_proj.weight.shape").tolist() == [4, 32, 64]
+    read = load(ModelSource(str(tmp_path / "out"), "safetensors", uqff=("q8_0",)), packs=False)
+    model = ModelSource(str(tmp_path / "model"), "safetensors")
+    expected = values(load(model, isq="q8_0", packs=False))
+    ours = values(read)
+    assert all(torch.equal(ours[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize(
+    ("changed", "exit_code", "word"),
+    [
+        ({"isq": None}, ExitCode.USAGE, "--isq"),
+        ({"source": ModelSource("demo", "gguf")}, ExitCode.UNSUPPORTED, "safetensors"),
+    ],
+)
+def test_what_is_not_written(
+    changed: Any, exit_code: ExitCode, word: str, dense: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(MrsError, match=word) as caught:
+        quantize(request(dense, tmp_path / "out", **changed))
+    assert caught.value.exit_code == exit_code
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_folder_of_another_model(dense: Path, tmp_path: Path) -> None:
+    quantize(request(dense, tmp_path / "out"))
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    (tmp_path / "out" / "config.json").write_text(json.dumps({**config, "vocab_size": 1}))
+    with pytest.raises(MrsError, match="another model"):
+        quantize(request(dense, tmp_path / "out"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MrsError, match="cannot write"):
+        quantize(request(dense, tmp_path / "file"))
