@@ -90,7 +90,7 @@ def main(kinds: list[str]) -> int:
         root = Path(name)
         for config in (CONFIG, MIXTRAL):
             model = make_model(root / config["model_type"], config)
-            every = ("q4k", "afq4") if config is MIXTRAL else (*OURS, *THEIRS)
+            every = ("q4k", "q8_0") if config is MIXTRAL else (*OURS, *THEIRS)
             for kind in (each for each in every if not kinds or each in kinds):
                 out = root / f"{model.name}-{kind}"
                 peer("write", str(model), kind, str(out / "theirs" / "m.uqff"))
