@@ -93,7 +93,7 @@ def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
 def attends_both_ways(model: Config, default: str | None) -> bool:
     """Whether the tokens of an image attend to each other in both directions."""
     text = model.mapping("text_config")
-    return text.get("use_bidirectional_attention", default) == "vision"
+    return bool(text.get("use_bidirectional_attention", default) == "vision")
 
 
 def read_area(
