@@ -129,11 +129,6 @@ class ModelLoader:
         renderer.start()  # a process that starts while the imports below run
         # The heavy imports come last, so that every error above is raised quickly.
         with interrupts_held():  # all imports at once, so that Ctrl-C cannot break one
-            import mrs.engine.engine_builder
-            import mrs.engine.reply
-            import mrs.load.load
-            import mrs.media.image_loader  # noqa: F401
-
             text = self._text_processor()
         self._check_draft_tokens(text)
         effort = request.reasoning_effort
@@ -155,7 +150,9 @@ class ModelLoader:
         folder = self._prefix_folder()
         decoder = self.load_decoder(report)[0]
         draft = self._load_draft(report)
-        engine = _engine(request, self.plan, decoder, folder, draft)
+        from mrs.engine.model_engine import engine_of
+
+        engine = engine_of(request, self.plan, decoder, folder, draft)
         return LoadedModel(request, self.plan, text, engine, image_loader, suggested)
 
     def measure(self, on_progress: OnProgress | None = None) -> Reconciliation:
@@ -352,8 +349,10 @@ class ModelLoader:
 
     def _cluster_engine(self, cluster: Cluster | SharedCluster) -> EngineLoop:
         """The engine of a model of which other processes compute a part."""
+        from mrs.engine.model_engine import engine_of
+
         try:
-            return _engine(self.request, self.plan, cluster.decoder(), None, None)
+            return engine_of(self.request, self.plan, cluster.decoder(), None, None)
         except BaseException:
             cluster.close()
             raise
@@ -369,39 +368,6 @@ class ModelLoader:
 
         identity = model_identity(self.planner.checkpoint, self.plan, self.request)
         return DiskPrefixCache(folder, identity, limit_bytes, key=prefix_key())
-
-
-def _engine(
-    request: RunRequest,
-    plan: Plan,
-    decoder: Decoder,
-    folder: DiskPrefixCache | None,
-    draft: DraftConfig | None,
-) -> EngineLoop:
-    import torch
-
-    from mrs.engine.engine_builder import EngineConfig, build_engine
-    from mrs.engine.loop import EngineLoop
-    from mrs.kernels.cpu.heap import HeapLimit
-
-    budgets = plan.prefix_budgets().items()
-    config = EngineConfig(
-        context_tokens=plan.model.context_tokens,
-        cache_size=plan.workload.cache,
-        max_seqs=request.max_seqs,
-        kv_cache=request.kv_cache,
-        seed=request.seed,
-        prefix_cache_n=request.prefix_cache_n,
-        prefix_budget_bytes={torch.device(name): size_bytes for name, size_bytes in budgets},
-        prefix_folder=folder,
-        target_gap_s=request.target_gap_s,
-        prompt_tokens_per_s=plan.speed.prompt.middle,
-        speculate=request.speculate == "ngram",
-        draft=draft,
-    )
-    on_cpu = [n for n, device in enumerate(plan.devices) if device.torch_device == "cpu"]
-    heap = HeapLimit(sum(plan.breakdowns[n].total.expected for n in on_cpu))
-    return EngineLoop(build_engine(decoder, config), after_step=heap.check)
 
 
 def _ignore(progress: LoadProgress) -> None:
