@@ -20,15 +20,17 @@ def run_quantize(
     environment: Environment, output: OutputFlags, flags: QuantizeFlags, request: RunRequest
 ) -> ExitCode:
     """Writes the model once for each of the types that --isq names, separated by commas."""
-    from mrs.write_uqff import quantize
+    from mrs.write_uqff import check_level, quantize
 
     target = flags.output or request.write_uqff
     if target is None:
         raise UsageError("no output is given", hint="add -o FOLDER")
-    levels = [level.strip() for level in request.isq.split(",")] if request.isq else [None]
+    levels = [level.strip() for level in request.isq.split(",")] if request.isq else []
+    for level in levels:
+        check_level(level)
     if len(levels) > 1 and Path(target).suffix == ".uqff":
         raise UsageError("-o is one file for several types", hint="give -o a folder")
-    for level in levels:
+    for level in levels or [None]:
         asked = replace(request, isq=level, write_uqff=target)
 
         def work(on_progress: OnProgress | None, asked: RunRequest = asked) -> tuple[Path, ...]:
