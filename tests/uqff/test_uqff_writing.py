@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -147,3 +148,13 @@ def test_the_folder_of_another_model(dense: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(MrsError, match="cannot write"):
         quantize(request(dense, tmp_path / "file"))
+
+
+def test_the_command_that_runs_the_files(dense: Path, tmp_path: Path) -> None:
+    from mrs_cli.app import main
+    from mrs_cli.environment import Environment
+
+    out, folder = io.StringIO(), tmp_path / "of two words"
+    words = ["quantize", "-m", str(dense), "--isq", "q8_0", "-o", str(folder)]
+    assert main(words, Environment(io.StringIO(), out, io.StringIO())) == 0
+    assert f"mrs -i -m '{folder}' -f q8_0-0.uqff" in out.getvalue()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,5 +49,5 @@ def _print(environment: Environment, output: OutputFlags, paths: tuple[Path, ...
     else:
         size = human_bytes(size_bytes)
         line = f"{size} in {len(paths)} file{'s' if len(paths) > 1 else ''}; run them: "
-        line += f"mrs -i -m {paths[0].parent} -f {paths[0].name}"
+        line += shlex.join(["mrs", "-i", "-m", str(paths[0].parent), "-f", paths[0].name])
     environment.stdout.write(line + "\n")
