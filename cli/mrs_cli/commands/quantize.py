@@ -27,11 +27,11 @@ def run_quantize(
     if target is None:
         raise UsageError("no output is given", hint="add -o FOLDER")
     levels = [level.strip() for level in request.isq.split(",")] if request.isq else []
-    for level in levels:
-        check_level(level)
+    for name in levels:
+        check_level(name)
     if len(levels) > 1 and Path(target).suffix == ".uqff":
         raise UsageError("-o is one file for several types", hint="give -o a folder")
-    for level in levels or [None]:
+    for level in levels or (None,):
         asked = replace(request, isq=level, write_uqff=target)
 
         def work(on_progress: OnProgress | None, asked: RunRequest = asked) -> tuple[Path, ...]:
