@@ -56,8 +56,13 @@ def check_importance(request: RunRequest) -> None:
     assert path is not None
     if request.imatrix and request.calibration_file:
         raise UsageError("--imatrix and --calibration-file exclude each other", hint="give one")
+    flag = "--imatrix" if request.imatrix else "--calibration-file"
+    if request.source.uqff:
+        raise UsageError(
+            f"{flag} has no effect: weights in UQFF files are quantized already",
+            hint="leave it out",
+        )
     if request.isq is None and (request.topology is None or request.topology.of_isq is None):
-        flag = "--imatrix" if request.imatrix else "--calibration-file"
         raise UsageError(f"{flag} has an effect only with --isq", hint="add --isq q4k")
     if request.cluster is not None:
         raise Unsupported("several processes cannot quantize by the importance of columns")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
 from mrs.architecture.binding import Parameter, Role
-from mrs.errors import MrsError, NotReadable
+from mrs.errors import MrsError, NotReadable, UsageError
 from mrs.formats import FORMATS, Format
 from mrs.isq import isq_format, parse_isq
-from mrs.request import Dtype
+from mrs.request import Dtype, RunRequest
 from mrs.sizes.packed_layout import PACKED_FORMATS, packed_bytes
-from mrs.topology import Topology
+from mrs.topology import Topology, experts_alone, is_expert
 
 _DTYPE_FORMATS = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
 #: How `--dtype` spells the dense formats.
@@ -78,6 +78,23 @@ class StorageRules:
         names = [parameter.name, *(piece.tensor for piece in parameter.pieces)]
         isq = self.topology.isq(parameter.layer, names)
         return StorageRules(self.dense, parse_isq(isq) if isq else self.level, self.packs)
+
+
+def quantization(
+    request: RunRequest, parameters: Iterable[Parameter]
+) -> tuple[Format | None, Topology | None]:
+    """The format of `--isq` and the topology of a request, in which `-o moqe` is a rule.
+
+    Raises UsageError for `-o moqe` of a model without experts.
+    """
+    if request.isq is None:
+        return None, request.topology
+    if not request.moqe:
+        return parse_isq(request.isq), request.topology
+    if not any(is_expert(parameter.name) for parameter in parameters):
+        hint = "leave it out: --isq alone quantizes all matrices"
+        raise UsageError("-o moqe needs a model with experts", hint=hint)
+    return None, experts_alone(request.isq, request.topology)
 
 
 def isq_rules(topology: Topology | None) -> Topology | None:

@@ -18,7 +18,7 @@ from mrs.source.reader import expanded
 from mrs.source.uqff_files import REPORT, RESIDUAL, SUFFIX
 from mrs.source.uqff_tensors import VERSION
 from mrs.source.weights_files import INDEX
-from mrs.storage import StorageRules, isq_rules
+from mrs.storage import StorageRules, isq_rules, quantization
 
 if TYPE_CHECKING:
     from mrs.architecture.binding import Parameter
@@ -78,13 +78,13 @@ def write_uqff(
 
     _check(request, checkpoint)
     target = expanded(request.write_uqff or "")
-    level = parse_isq(request.isq) if request.isq else None
+    level, topology = quantization(request, parameters)
     is_file = target.suffix == SUFFIX
     folder = target.parent if is_file else target
-    quant = isq_name(level.name) if level else "mixed"
+    quant = isq_name(parse_isq(request.isq).name) if request.isq else "mixed"
     stem = target.stem if is_file else quant
     _check_folder(folder, checkpoint)
-    rules = StorageRules(FORMATS["F32"], level, topology=isq_rules(request.topology))
+    rules = StorageRules(FORMATS["F32"], level, topology=isq_rules(topology))
     contents = uqff_contents(checkpoint, parameters, rules)
     with Weights(checkpoint) as files:
         groups = [version_tensors()]
@@ -101,6 +101,15 @@ def write_uqff(
     _write_texts(folder, checkpoint)
     _write_report(folder, quant, [path.name for path in paths], contents.layers)
     return paths
+
+
+def check_level(level: str) -> None:
+    """Raise UsageError or Unsupported if this value of `--isq` is not written to UQFF files."""
+    if parse_isq(level).ggml_type is None:
+        raise Unsupported(
+            f"--isq {level} is not written to UQFF files yet",
+            hint="use a type that GGUF has, too, such as q4k, q8_0 or mxfp4",
+        )
 
 
 class _Progress:
@@ -131,10 +140,19 @@ def _check(request: RunRequest, checkpoint: Checkpoint) -> None:
             "UQFF files of models with adapters are not written",
             hint="merge the adapters with peft, and name the result",
         )
-    if request.isq is None and isq_rules(request.topology) is None:
+    if request.importance_file is not None:
+        raise Unsupported(
+            "UQFF files cannot be quantized by the importance of columns yet",
+            hint="leave out --imatrix and --calibration-file",
+        )
+    rules = isq_rules(request.topology)
+    if request.isq is None and rules is None:
         raise UsageError(
             "UQFF files are written of a quantized model", hint="add --isq, such as --isq q4k"
         )
+    for level in (request.isq, *(rule.isq for rule in (rules.rules if rules else ()))):
+        if level is not None:
+            check_level(level)
 
 
 def _check_folder(folder: Path, checkpoint: Checkpoint) -> None:

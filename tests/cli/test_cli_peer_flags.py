@@ -201,6 +201,9 @@ def test_isq_of_uqff_files_is_said(run_mrs) -> None:
         ("quantize -m demo --isq q4k", "add -o FOLDER"),
         ("quantize -m demo -o x", "add --isq"),
         ("quantize -m demo --isq q4k,q8_0 -o x.uqff", "give -o a folder"),
+        ("quantize --isq q4k,q9k -o x plain -m no-such-model", "--isq q9k is not a known format"),
+        ("quantize --isq q4k, -o x plain -m no-such-model", "is not a known format"),
+        ("--workers 1 --rejoin-limit nan plain -m demo", "--rejoin-limit nan is not a number"),
     ],
 )
 def test_contradictions_of_uqff(run_mrs, line: str, way_out: str) -> None:

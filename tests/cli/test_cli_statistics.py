@@ -8,6 +8,7 @@ import pytest
 
 from mrs.events import PlannedRates, ReplyUsage
 from mrs_cli.render.reply_events import CompleteReply
+from mrs_cli.render.safe_text import rounded_rate
 from mrs_cli.render.statistics import reply_object, statistics_line
 
 
@@ -64,3 +65,8 @@ def test_a_program_gets_the_planned_rates() -> None:
     assert given["planned_prompt_tokens_per_s"] == (90, 300)
     assert given["planned_completion_tokens_per_s"] == (38, 45)
     assert reply_object(reply(None))["planned_completion_tokens_per_s"] is None
+
+
+@pytest.mark.parametrize(("value", "text"), [(7561, "7,560"), (45.67, "45.7"), (0.512, "0.512")])
+def test_three_digits_of_a_rate(value: float, text: str) -> None:
+    assert rounded_rate(value, 3) == text

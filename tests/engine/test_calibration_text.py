@@ -189,6 +189,12 @@ def test_requests_that_are_refused_early(changes: dict[str, Any], expected: str)
         ModelLoader(asked(Path("demo"), **changes))
 
 
+def test_weights_that_are_quantized_already() -> None:
+    source = ModelSource("demo", "safetensors", uqff=("q4k-0.uqff",))
+    with pytest.raises(MrsError, match="--imatrix has no effect: weights in UQFF files"):
+        ModelLoader(RunRequest(source, imatrix="x"))
+
+
 def test_only_the_experts(model) -> None:
     folder, reference, _ = model
     loader = ModelLoader(asked(folder, isq="q4k", moqe=True))

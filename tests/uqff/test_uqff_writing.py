@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -85,7 +86,8 @@ def test_shards_and_rows_at_a_time(
     assert "Q4_K" in loaded.plan.weights_format
 
 
-def test_experts_are_stacked(tmp_path: Path) -> None:
+@pytest.fixture
+def mixture(tmp_path: Path) -> Path:
     from support.model_files import SMALL, tensor_shapes
 
     config = {
@@ -94,12 +96,25 @@ def test_experts_are_stacked(tmp_path: Path) -> None:
     }  # fmt: skip
     weights = {name: torch.randn(shape) for name, shape in tensor_shapes(config).items()}
     write(tmp_path / "model", config, weights)
-    (path,) = quantize(request(tmp_path / "model", tmp_path / "out", isq="q8_0"))
+    return tmp_path / "model"
+
+
+def test_experts_alone(mixture: Path, tmp_path: Path) -> None:
+    quantize(request(mixture, tmp_path / "out", isq="q8_0", moqe=True))
+    (output,) = json.loads((tmp_path / "out" / "uqff_report.json").read_text())["outputs"]
+    assert output["quant"] == "q8_0"
+    stored = {each["module"]: each["stored"] for each in output["layer_details"]}
+    assert {"experts" in module for module, name in stored.items() if name == "q8_0"} == {True}
+    assert stored["model.layers.0.self_attn.q_proj"] == "f32"
+
+
+def test_experts_are_stacked(mixture: Path, tmp_path: Path) -> None:
+    (path,) = quantize(request(mixture, tmp_path / "out", isq="q8_0"))
     experts = "model.layers.0.block_sparse_moe.experts"
     with safe_open(path, "pt") as file:
         assert file.get_tensor(f"{experts}.down_proj.weight.shape").tolist() == [4, 32, 64]
     read = load(ModelSource(str(tmp_path / "out"), "safetensors", uqff=("q8_0",)), packs=False)
-    model = ModelSource(str(tmp_path / "model"), "safetensors")
+    model = ModelSource(str(mixture), "safetensors")
     expected = values(load(model, isq="q8_0", packs=False))
     ours = values(read)
     assert all(torch.equal(ours[name], expected[name]) for name in expected)
@@ -110,6 +125,9 @@ def test_experts_are_stacked(tmp_path: Path) -> None:
     [
         ({"isq": None}, ExitCode.USAGE, "--isq"),
         ({"source": ModelSource("demo", "gguf")}, ExitCode.UNSUPPORTED, "safetensors"),
+        ({"isq": "afq4"}, ExitCode.UNSUPPORTED, "--isq afq4 is not written"),
+        ({"imatrix": "FILE"}, ExitCode.UNSUPPORTED, "importance"),
+        ({"moqe": True}, ExitCode.USAGE, "experts"),
     ],
 )
 def test_what_is_not_written(
@@ -130,3 +148,13 @@ def test_the_folder_of_another_model(dense: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(MrsError, match="cannot write"):
         quantize(request(dense, tmp_path / "file"))
+
+
+def test_the_command_that_runs_the_files(dense: Path, tmp_path: Path) -> None:
+    from mrs_cli.app import main
+    from mrs_cli.environment import Environment
+
+    out, folder = io.StringIO(), tmp_path / "of two words"
+    words = ["quantize", "-m", str(dense), "--isq", "q8_0", "-o", str(folder)]
+    assert main(words, Environment(io.StringIO(), out, io.StringIO())) == 0
+    assert f"mrs -i -m '{folder}' -f q8_0-0.uqff" in out.getvalue()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,15 +21,17 @@ def run_quantize(
     environment: Environment, output: OutputFlags, flags: QuantizeFlags, request: RunRequest
 ) -> ExitCode:
     """Writes the model once for each of the types that --isq names, separated by commas."""
-    from mrs.write_uqff import quantize
+    from mrs.write_uqff import check_level, quantize
 
     target = flags.output or request.write_uqff
     if target is None:
         raise UsageError("no output is given", hint="add -o FOLDER")
-    levels = [level.strip() for level in request.isq.split(",")] if request.isq else [None]
+    levels = [level.strip() for level in request.isq.split(",")] if request.isq else []
+    for name in levels:
+        check_level(name)
     if len(levels) > 1 and Path(target).suffix == ".uqff":
         raise UsageError("-o is one file for several types", hint="give -o a folder")
-    for level in levels:
+    for level in levels or (None,):
         asked = replace(request, isq=level, write_uqff=target)
 
         def work(on_progress: OnProgress | None, asked: RunRequest = asked) -> tuple[Path, ...]:
@@ -46,5 +49,5 @@ def _print(environment: Environment, output: OutputFlags, paths: tuple[Path, ...
     else:
         size = human_bytes(size_bytes)
         line = f"{size} in {len(paths)} file{'s' if len(paths) > 1 else ''}; run them: "
-        line += f"mrs -i -m {paths[0].parent} -f {paths[0].name}"
+        line += shlex.join(["mrs", "-i", "-m", str(paths[0].parent), "-f", paths[0].name])
     environment.stdout.write(line + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -245,6 +246,9 @@ def cluster_request(
         return None
     shares_layers = ranks is not None and shares_allowed(variables)
     rejoin_limit_s = flags.rejoin_limit or 0.0
+    for flag, value in (("--wait-limit", flags.wait_limit), ("--rejoin-limit", rejoin_limit_s)):
+        if value is not None and math.isnan(value):
+            raise UsageError(f"{flag} nan is not a number of seconds")
     return ClusterRequest(
         workers, wait_for, flags.listen, flags.wait_limit, shares_layers, rejoin_limit_s
     )

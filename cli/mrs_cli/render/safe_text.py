@@ -44,8 +44,10 @@ def json_text(value: object, indent: int | None = None) -> str:
 
 def rate_range(low: float, high: float) -> str:
     """A range of tokens per second, with two digits each: `38\u201345`."""
-    return f"{_rate(low)}\u2013{_rate(high)}"
+    return f"{rounded_rate(low)}\u2013{rounded_rate(high)}"
 
 
-def _rate(value: float) -> str:
-    return f"{value:.2g}" if value < 9.95 else f"{float(f'{value:.2g}'):,.0f}"
+def rounded_rate(value: float, digits: int = 2) -> str:
+    """Tokens per second, rounded to so many digits: `7,560`."""
+    rounded = float(f"{value:.{digits}g}")
+    return f"{rounded:,.0f}" if rounded >= 10 ** (digits - 1) else f"{rounded:g}"

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from mrs.architecture.binding import Parameter
 from mrs.devices.device import Device
-from mrs.errors import DoesNotFit, UsageError
+from mrs.errors import DoesNotFit
 from mrs.formats import FORMATS, Format
-from mrs.isq import parse_isq
 from mrs.plan.memory.breakdown import Correction, MemoryBreakdown, memory_breakdowns
 from mrs.plan.memory.device_sizes import ModelSizes, Workload
 from mrs.plan.memory.draft_memory import devices_without, draft_breakdown
@@ -28,8 +27,8 @@ from mrs.plan.speed.roofline import SpeedEstimate
 from mrs.plan.warnings import plan_warnings
 from mrs.request import DEFAULT_SEQ_TOKENS, PREFILL_CHUNK_TOKENS, RunRequest, Strategy
 from mrs.source.address import model_name
-from mrs.storage import Storage
-from mrs.topology import Topology, experts_alone, is_expert
+from mrs.storage import Storage, quantization
+from mrs.topology import Topology, is_expert
 from mrs.units import human_bytes
 
 if TYPE_CHECKING:
@@ -250,13 +249,7 @@ def make_plan(
     """
     spec = files.spec
     dense = files.dense_format(request.dtype)
-    level = None if request.isq is None else parse_isq(request.isq)
-    topology = request.topology
-    if request.moqe and request.isq is not None:
-        if not any(is_expert(parameter.name) for parameter in files.parameters):
-            hint = "leave it out: --isq alone quantizes all matrices"
-            raise UsageError("-o moqe needs a model with experts", hint=hint)
-        level, topology = None, experts_alone(request.isq, topology)
+    level, topology = quantization(request, files.parameters)
     wanted_tokens = request.max_seq_len or DEFAULT_SEQ_TOKENS
     context_tokens = min(wanted_tokens, spec.context_tokens)
     paged = request.paged

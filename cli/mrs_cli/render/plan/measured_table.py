@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mrs.units import human_bytes
-from mrs_cli.render.safe_text import rate_range, table
+from mrs_cli.render.safe_text import rate_range, rounded_rate, table
 
 if TYPE_CHECKING:
     from mrs.plan.plan import Plan
@@ -27,7 +27,7 @@ def measured_table(plan: Plan, result: Reconciliation) -> list[str]:
     ):
         is_slower, is_faster = rate < predicted.low, rate > predicted.high
         difference = "slower" if is_slower else "faster" if is_faster else ""
-        rows.append(("", name, rate_range(*predicted), f"{rate:.3g}", difference))
+        rows.append(("", name, rate_range(*predicted), rounded_rate(rate, 3), difference))
     return table(rows, right=range(2, 5))
 
 

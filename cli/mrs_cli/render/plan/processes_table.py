@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mrs.units import human_bytes
 from mrs_cli.render.plan.measured_table import byte_difference
-from mrs_cli.render.safe_text import table
+from mrs_cli.render.safe_text import rounded_rate, table
 
 if TYPE_CHECKING:
     from mrs.distributed.measured_run import MeasuredRun
@@ -34,8 +34,8 @@ def processes_table(run: MeasuredRun) -> Iterator[str]:
         )
     fast, slow = (f"{1000 * each:.3g}" for each in run.planned_token_s)
     between = f", {1000 * run.between_s:.3g} ms of it between processes" if run.links else ""
-    yield (f"a token: {fast} to {slow} ms predicted{between}; {1000 * run.token_s:.3g} ms measured")
-    yield f"a prompt: {run.prompt_tokens_per_s:.3g} tokens/s measured"
+    yield f"a token: {fast} to {slow} ms predicted{between}; {1000 * run.token_s:.3g} ms measured"
+    yield f"a prompt: {rounded_rate(run.prompt_tokens_per_s, 3)} tokens/s measured"
 
 
 def processes_document(run: MeasuredRun) -> dict[str, Any]:
