@@ -9,7 +9,7 @@ from math import prod
 from mrs.architecture.binding import Parameter, Piece
 from mrs.errors import Unsupported
 from mrs.formats import Format
-from mrs.isq import isq_format
+from mrs.isq import isq_format, isq_name
 from mrs.source.checkpoint import Checkpoint, TensorInfo
 from mrs.storage import StorageRules
 from mrs.topology import is_expert
@@ -59,7 +59,10 @@ class UqffContents:
 def uqff_contents(
     checkpoint: Checkpoint, parameters: Sequence[Parameter], rules: StorageRules
 ) -> UqffContents:
-    """What a model's files are under these rules. Raises Unsupported if it is quantized already."""
+    """What a model's files are under these rules.
+
+    Raises Unsupported if it is quantized already, or to a format that is not written.
+    """
     layers: dict[str, Layer] = {}
     others: dict[str, TensorInfo] = {}
     for parameter in parameters:
@@ -107,6 +110,7 @@ def _layer(
     format, reason = info.format, None
     if level is not None:
         format, reason = isq_format(parameter.role, parameter.shape, level, info.format)
+        _require_ggml(format, level)
     layer = Layer(weight, info.format, format, parameter.columns, 0, reason)
     if is_expert(parameter.name):
         _add_expert(layer, parameter, piece)
@@ -114,6 +118,15 @@ def _layer(
         layer.pieces.append(Piece(piece.tensor))
         layer.rows = prod(info.shape) // parameter.columns
     return layer
+
+
+def _require_ggml(format: Format, level: Format) -> None:
+    """Raise Unsupported for a quantized format that ggml does not have."""
+    if format.is_quantized and format.ggml_type is None:
+        raise Unsupported(
+            f"UQFF files of {isq_name(level.name)} are not written",
+            hint="choose a type that ggml has, such as --isq q4k",
+        )
 
 
 def _add_expert(layer: Layer, parameter: Parameter, piece: Piece) -> None:
