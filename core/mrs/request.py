@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypedDict, get_args
+from typing import Literal, TypedDict, get_args
 
 from mrs.errors import Unsupported, UsageError
 from mrs.sizes.blocks import BLOCK_SIZES, BLOCK_TOKENS
-
-if TYPE_CHECKING:
-    from mrs.topology import Topology
+from mrs.topology import Topology
 
 Container = Literal["safetensors", "gguf"]
 Dtype = Literal["auto", "bf16", "f16", "f32"]

@@ -1,10 +1,12 @@
 """Time a server with the HTTP interface of OpenAI: one stream alone, many at once, and the gaps.
 
-    python tests/bench/server.py --folder FOLDER [--url URL] [--streams 16]
+    python tests/bench/server.py --folder FOLDER [--url URL | --mistralrs] [--streams 16]
 
 Without --url it serves FOLDER/model.Q4_K_M.gguf of the random Llama (random_llama.py) with `mrs`,
 and compares the lone stream with `mrs bench`. With it, any other server that has loaded this file
-is asked the same: start `llama-server` or `mistralrs-server` and pass its address.
+is asked the same: start `llama-server` or `mistralrs-server` and pass its address. With --mistralrs
+the Python package of mistral.rs answers requests of as many threads, without HTTP, which can only
+make it faster.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -106,6 +109,35 @@ async def measure(url: str, streams: int, rounds: int) -> None:
         )
 
 
+def measure_mistralrs(folder: Path, streams: int, rounds: int) -> None:
+    from mistralrs import CompletionRequest, Runner, Which
+
+    model = Which.GGUF(
+        tok_model_id=None, quantized_model_id=str(folder), quantized_filename=FILE
+    )  # fmt: skip
+    runner = Runner(which=model, max_seqs=streams, prefix_cache_n=0)
+
+    def ask_runner(number: int) -> int:
+        text = prompt(number, PROMPT_TOKENS)
+        request = CompletionRequest(
+            model="default", prompt=text, max_tokens=NEW_TOKENS, temperature=1.0
+        )
+        return int(runner.send_completion_request(request).usage.total_tokens)
+
+    ask_runner(1)
+    totals = []
+    with ThreadPoolExecutor(streams) as threads:
+        for n in range(rounds):
+            start_s = time.perf_counter()
+            numbers = range(100 * (n + 1), 100 * (n + 1) + streams)
+            tokens = sum(threads.map(ask_runner, numbers))
+            totals.append(tokens / (time.perf_counter() - start_s))
+    print(
+        f"mistral.rs, {streams} requests at once: {statistics.median(totals):.0f} tokens a "
+        "second in total"
+    )
+
+
 def bench(folder: Path) -> float:
     """Tokens a second of a reply, as `mrs bench` measures them."""
     flags = ["-q", "--json", "-p", str(PROMPT_TOKENS), "-n", str(NEW_TOKENS), "-r", "3"]
@@ -119,11 +151,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=Path("random-llama"))
     parser.add_argument("--url")
+    parser.add_argument("--mistralrs", action="store_true")
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     if arguments.url:
         asyncio.run(measure(arguments.url, arguments.streams, arguments.rounds))
+        return
+    if arguments.mistralrs:
+        measure_mistralrs(arguments.folder, arguments.streams, arguments.rounds)
         return
     print(f"mrs bench: {bench(arguments.folder):.1f} tokens a second")
     model = ("gguf", "-m", str(arguments.folder), "-f", FILE)

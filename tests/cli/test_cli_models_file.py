@@ -84,8 +84,8 @@ def test_the_default_model_comes_first(tmp_path: Path, default: str) -> None:
         ({"a": {"Plain": {}}}, "has no model_id"),
         ({"a": {"Plain": {"model_id": 3}}}, "model_id of Plain of a .* is not a text"),
         (
-            {"a": {"Plain": {"model_id": "b", "organization": "c"}}},
-            "has the unknown field organization",
+            {"a": {"Plain": {"model_id": "b", "matformer_slice_name": "c"}}},
+            "has the unknown field matformer_slice_name",
         ),
         ({"a": {"Plain": {"model_id": "b", "dtype": "f8"}}}, "dtype of Plain of a .* is unknown"),
         ({"a": {"VisionPlain": {"model_id": "b", "max_edge": 0}}}, "is not a whole number above 0"),

@@ -29,7 +29,7 @@ from support.engines import generate, make_engine
 
 #: What bf16 may change, if it is more than usual: some do not scale their scores, and for others
 #: the rounding of cached keys changes which tokens an indexer chooses.
-BF16_TOLERANCES = {"gemma3n": 0.15, "gemma4": 0.15, "deepseek_v32": 0.3, "glm_moe_dsa": 0.3}
+BF16_TOLERANCES = {"gemma3n": 0.15, "gemma4": 0.15}
 GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=REPLY_TOKENS)
 
 
@@ -79,7 +79,9 @@ def test_bf16(truth: Reference) -> None:
         if truth.case.family.startswith(family)
     )
     tolerance = next(found, 2e-2)
-    assert difference(logits, truth.rounded_logits) < tolerance
+    # An indexer chooses the tokens of later positions by cached keys, which are rounded here.
+    compared = slice(getattr(truth.config, "index_topk", None))
+    assert difference(logits[compared], truth.rounded_logits[compared]) < tolerance
 
 
 @pytest.mark.table("planned bytes")

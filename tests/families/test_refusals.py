@@ -192,7 +192,7 @@ def gguf_checkpoint(references, tmp_path_factory: pytest.TempPathFactory) -> Che
         ({"granite.block_count": None}, 3, "num_hidden_layers"),
         ({"granite.block_count": 3}, 3, "blk.2."),
         ({"granite.block_count": 1}, 5, "blk.1."),
-        ({"granite.attention.head_count_kv": [2, 2]}, 3, "num_key_value_heads"),
+        ({"granite.attention.head_count_kv": [2, 2, 2]}, 3, "num_key_value_heads"),
     ],
 )
 def test_gguf_refused_by_name(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from gemma3_cases import GEMMA3
-from gemma4_cases import GEMMA4
+from gemma4_image_cases import GEMMA4
 from idefics3_cases import IDEFICS3
 from internvl_cases import INTERNVL
 from lfm2_vl_cases import LFM2_VL
-from llama4_cases import LLAMA4
+from llama4_image_cases import LLAMA4
 from llava_cases import LLAVA, LLAVA_NEXT
 from mistral3_cases import MISTRAL3
 from mllama_cases import MLLAMA

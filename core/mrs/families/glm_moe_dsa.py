@@ -19,7 +19,9 @@ def read(config: Config) -> ModelSpec:
 
 def _require_own_indexers(config: Config) -> None:
     """Raise Unsupported if layers use the choice of an earlier layer."""
-    kinds = config.values.get("indexer_types") or config.values.get("index_topk_pattern") or ()
+    pattern = config.values.get("index_topk_pattern")
+    kinds = pattern if isinstance(pattern, str) else config.sequence("index_topk_pattern", ())
+    kinds = config.sequence("indexer_types", ()) or kinds
     shares = any(kind in ("shared", "S") for kind in kinds)
     if shares or (not kinds and config.integer("index_topk_freq", 1) > 1):
         raise Unsupported(

@@ -17,7 +17,8 @@ def latent_attention_bytes(
     phase     allocated
     absorb    q, and the larger of: the product of q and kv_b's key rows; that product, the
               queries (latent and rope part) and twice the rope part
-    then      q, queries, two key rows and one latent vector, and the largest of:
+    then      queries, and the largest of:
+      write   two key rows, one latent vector and the latent part's product
       attend  the latent result and the workspace of attention
       values  the latent result and its product with kv_b's value rows
       order   the latent result and the values twice, to make them contiguous
@@ -27,7 +28,8 @@ def latent_attention_bytes(
     q = shape.size(mla.heads * (mla.qk_nope_head_dim + mla.rope.dim))
     latents = shape.size(mla.heads * mla.kv_lora_rank)
     queries = shape.size(mla.heads * key_dim)
-    throughout = q + queries + shape.size(2 * key_dim + mla.kv_lora_rank)
+    writing = shape.size(2 * key_dim + mla.kv_lora_rank)
+    writing += product_bytes(shape, hidden_size, key_dim, storage_of("mixer.kv_a"))
     absorbing = head_product_bytes(shape, mla.heads, mla.qk_nope_head_dim, mla.kv_lora_rank)
     joining = latents + queries + 2 * shape.size(mla.heads * mla.rope.dim)
     making_queries = q + max(absorbing, joining)
@@ -38,7 +40,7 @@ def latent_attention_bytes(
     )
     making_values = head_product_bytes(shape, mla.heads, mla.kv_lora_rank, mla.v_head_dim)
     ending = latents + max(making_values, 2 * values, values + projection)
-    return max(making_queries, throughout + max(attending, ending))
+    return max(making_queries, queries + max(writing, attending, ending))
 
 
 def _latent_workspace_bytes(mla: LatentAttention, shape: ForwardShape) -> int:
