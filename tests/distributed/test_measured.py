@@ -66,9 +66,7 @@ def test_each_process_is_compared_with_its_plan(workers: Workers, tmp_path: Path
     assert run.between_s < run.planned_token_s[0] < run.planned_token_s[1]
 
 
-def test_a_lost_worker_ends_a_measurement(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_worker_ends_a_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_model(tmp_path / "dense", config_of("dense"), std=0.2)
     request = request_for(folder, 1, 2)
     assert request.cluster is not None
