@@ -206,7 +206,11 @@ class ModelLoader:
 
         self._fetch(on_progress or _ignore)
         require_address_space_for_torch()
-        cluster = gather(self.request, self.planner, self.plan, self.rank_plans)
+        assert self.request.cluster is not None
+        # Nothing is measured again after a failure.
+        once = replace(self.request.cluster, rejoin_limit_s=0.0)
+        request = replace(self.request, cluster=once)
+        cluster = gather(request, self.planner, self.plan, self.rank_plans)
         try:
             return measure_run(cluster, cluster.decoder(), self.plan)
         finally:

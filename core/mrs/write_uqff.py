@@ -22,7 +22,7 @@ from mrs.storage import StorageRules, isq_rules, quantization
 
 if TYPE_CHECKING:
     from mrs.architecture.binding import Parameter
-    from mrs.load.uqff_layers import Layer
+    from mrs.load.uqff_layers import Layer, UqffContents
     from mrs.plan.planner import Planner
     from mrs.request import RunRequest
     from mrs.source.checkpoint import Checkpoint
@@ -44,6 +44,7 @@ def quantize(request: RunRequest, on_progress: OnProgress | None = None) -> tupl
     checkpoint = open_checkpoint(request.source)
     _check(request, checkpoint)
     description = describe(checkpoint, request.arch)
+    _contents(checkpoint, description.parameters, request)  # may refuse: before the download
     checkpoint = fetch(checkpoint, lambda done, total: report(LoadProgress(DISK, done, total)))
     return write_uqff(checkpoint, description.parameters, request, report)
 
@@ -66,7 +67,6 @@ def write_uqff(
     and so on. Memory is needed for some rows at a time. Raises UsageError, Unsupported and
     NotReadable.
     """
-    from mrs.load.uqff_layers import uqff_contents
     from mrs.load.uqff_writer import (
         copied_tensor,
         layer_tensors,
@@ -78,14 +78,12 @@ def write_uqff(
 
     _check(request, checkpoint)
     target = expanded(request.write_uqff or "")
-    level, topology = quantization(request, parameters)
     is_file = target.suffix == SUFFIX
     folder = target.parent if is_file else target
     quant = isq_name(parse_isq(request.isq).name) if request.isq else "mixed"
     stem = target.stem if is_file else quant
     _check_folder(folder, checkpoint)
-    rules = StorageRules(FORMATS["F32"], level, topology=isq_rules(topology))
-    contents = uqff_contents(checkpoint, parameters, rules)
+    contents = _contents(checkpoint, parameters, request)
     with Weights(checkpoint) as files:
         groups = [version_tensors()]
         groups += [layer_tensors(layer, files) for layer in contents.layers]
@@ -110,6 +108,17 @@ def check_level(level: str) -> None:
             f"--isq {level} is not written to UQFF files yet",
             hint="use a type that GGUF has, too, such as q4k, q8_0 or mxfp4",
         )
+
+
+def _contents(
+    checkpoint: Checkpoint, parameters: Sequence[Parameter], request: RunRequest
+) -> UqffContents:
+    """The layers of the files and the rest. Raises UsageError and Unsupported."""
+    from mrs.load.uqff_layers import uqff_contents
+
+    level, topology = quantization(request, parameters)
+    rules = StorageRules(FORMATS["F32"], level, topology=isq_rules(topology))
+    return uqff_contents(checkpoint, parameters, rules)
 
 
 class _Progress:
@@ -156,9 +165,7 @@ def _check(request: RunRequest, checkpoint: Checkpoint) -> None:
 
 
 def _check_folder(folder: Path, checkpoint: Checkpoint) -> None:
-    """Raises UsageError if a folder has another model, whose unquantized weights would be lost."""
-    if not (folder / RESIDUAL).exists():
-        return
+    """Raises UsageError if a folder has another model, whose files would be lost."""
     theirs = read_json(LocalFolder(folder), _CONFIG)
     if theirs is not None and theirs != _without_quantization(checkpoint.config):
         raise UsageError(
@@ -186,7 +193,7 @@ def _write_report(folder: Path, quant: str, files: list[str], layers: Sequence[L
     others = [
         each
         for each in (before if isinstance(before, list) else ())
-        if isinstance(each, dict) and not {*files} & {*map(str, each.get("shards", ()))}
+        if isinstance(each, dict) and not _has_one_of(each.get("shards"), files)
     ]
     details = [_details(layer, quant) for layer in layers]
     stored = [each["stored"] for each in details]
@@ -217,6 +224,10 @@ def _write_report(folder: Path, quant: str, files: list[str], layers: Sequence[L
         "outputs": [*others, output],
     }
     _write_text(folder / REPORT, json.dumps(report, indent=2))
+
+
+def _has_one_of(shards: object, files: Sequence[str]) -> bool:
+    return isinstance(shards, list) and any(file in shards for file in files)
 
 
 def _details(layer: Layer, quant: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,13 @@ from test_exact import config_of
 from test_shared_exact import model_of, shared_request
 
 from mrs.distributed.channel import Channel
+from mrs.distributed.failures import PeerFailed
 from mrs.distributed.link_speed import echo_link, measure_link
 from mrs.distributed.measured_run import measure_run
 from mrs.distributed.meeting import Listener, dial
 from mrs.distributed.messages import LinkSpeed
 from mrs.model_loader import ModelLoader
+from mrs.request import RunRequest
 from mrs_cli.app import main
 from mrs_cli.environment import Environment
 from support.model_files import write_model
@@ -61,6 +64,21 @@ def test_each_process_is_compared_with_its_plan(workers: Workers, tmp_path: Path
     assert all(each.weight_bytes == each.planned.weight_bytes for each in run.ranks)
     assert all(each.resident_bytes for each in run.ranks)
     assert run.between_s < run.planned_token_s[0] < run.planned_token_s[1]
+
+
+def test_a_lost_worker_ends_a_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_model(tmp_path / "dense", config_of("dense"), std=0.2)
+    request = request_for(folder, 1, 2)
+    assert request.cluster is not None
+    request = replace(request, cluster=replace(request.cluster, rejoin_limit_s=60.0))
+
+    def gather(asked: RunRequest, *others: object) -> None:
+        assert asked.cluster is not None
+        raise PeerFailed(f"waits {asked.cluster.rejoin_limit_s:g} s")
+
+    monkeypatch.setattr("mrs.distributed.gather.gather", gather)
+    with pytest.raises(PeerFailed, match="waits 0 s"):
+        ModelLoader(request).measure_processes()
 
 
 def test_shares_of_layers_are_compared_as_well(workers: Workers, tmp_path: Path) -> None:

@@ -115,6 +115,14 @@ def test_tokens_are_those_of_the_tokenizer_file(pair: tuple[str, ...], tmp_path:
     assert ours.encode_whole(text, *pair) == (expected.ids, expected.type_ids)
 
 
+@pytest.mark.parametrize("name", ["$x:y", "a:b"])
+def test_a_special_token_is_no_template(name: str) -> None:
+    changed = metadata()
+    changed[TOKENS_KEY] = ["[PAD]", "[UNK]", name, *changed[TOKENS_KEY][3:]]  # type: ignore[index]
+    with pytest.raises(NotReadable, match="around texts"):
+        read_gguf_tokenizer(changed)
+
+
 def test_a_special_token_must_exist() -> None:
     with pytest.raises(NotReadable, match="no token"):
         read_gguf_tokenizer({**metadata(), "tokenizer.ggml.seperator_token_id": 999})

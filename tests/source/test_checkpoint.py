@@ -88,8 +88,9 @@ def test_one_safetensors_file(tmp_path: Path) -> None:
     check_weights(checkpoint)
 
 
-def test_any_single_safetensors_file_will_do(tmp_path: Path) -> None:
-    check_weights(open_checkpoint(source(plain(tmp_path, "weights.safetensors"))))
+@pytest.mark.parametrize("name", ["weights.safetensors", "a-residual-model.safetensors"])
+def test_any_single_safetensors_file_will_do(name: str, tmp_path: Path) -> None:
+    check_weights(open_checkpoint(source(plain(tmp_path, name))))
 
 
 @pytest.mark.parametrize("index", [True, False])

@@ -69,6 +69,18 @@ def test_every_form_has_the_same_values(form: str, file: Path) -> None:
         np.testing.assert_allclose(found[name], values)
 
 
+def test_empty_tensors(file: Path) -> None:
+    writer = gguf.GGUFWriter(file, "imatrix")
+    for name in ("in_sum2", "counts"):
+        writer.add_tensor(f"a.{name}", np.zeros((0, 4), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(MrsError, match="empty"):
+        read_importance(str(file))
+
+
 @pytest.mark.parametrize(
     ("make", "expected"),
     [

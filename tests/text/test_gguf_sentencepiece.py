@@ -101,6 +101,13 @@ def test_files_of_gemma_4_have_merges() -> None:
         assert newer.encode(text, allow_special=True) == older.encode(text, allow_special=True)
 
 
+@pytest.mark.parametrize("merge", ["no-such-piece a", "alone"])
+def test_merges_must_fit(merge: str) -> None:
+    metadata = metadata_of("gemma") | {PREFIX + "model": "gemma4", PREFIX + "merges": [merge]}
+    with pytest.raises(NotReadable, match="merge"):
+        read_gguf_tokenizer(metadata)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_text_survives_a_round_trip(name: str) -> None:
     ours = read_gguf_tokenizer(metadata_of(name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,7 @@ def u32(*values: int) -> torch.Tensor:
         ("Q4_0", ".shape", u32(384, 255), "Q4_0"),
         ("Q4_0", ".shape", u32(768, 128), "[768, 128]"),
         ("Q4_0", ".format", u8(4), "by its tensors"),
+        ("Q4_0", ".format", torch.zeros(0, dtype=torch.uint8), "expected integers"),
         ("Q8_1", ".shape", u32(384, 288), "bytes"),
         ("HQQ 4-bit", ".zeros", None, "by its kind"),
         ("HQQ 4-bit", ".group_size", u32(32), "groups of 32"),
@@ -128,6 +130,9 @@ def test_files(uqff_models, tmp_path: Path) -> None:
     (folder / "m-0.uqff").write_bytes(data[: len(data) // 2])
     refused(folder, ExitCode.NOT_READABLE, "truncated")
     (folder / "m-0.uqff").write_bytes(data)
+    (folder / "further" / "files").mkdir(parents=True)
+    shutil.copy(folder / "m-0.uqff", folder / "further" / "files")
+    load(source(folder, "further/files/m-0.uqff"))
     (folder / "residual.safetensors").unlink()
     refused(folder, ExitCode.NOT_READABLE, "no file residual.safetensors")
 

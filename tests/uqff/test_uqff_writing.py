@@ -124,6 +124,8 @@ def test_experts_are_stacked(mixture: Path, tmp_path: Path) -> None:
     ("changed", "exit_code", "word"),
     [
         ({"isq": None}, ExitCode.USAGE, "--isq"),
+        ({"isq": "afq4"}, ExitCode.UNSUPPORTED, "afq4"),
+        ({"isq": "fp8"}, ExitCode.UNSUPPORTED, "fp8"),
         ({"source": ModelSource("demo", "gguf")}, ExitCode.UNSUPPORTED, "safetensors"),
         ({"isq": "afq4"}, ExitCode.UNSUPPORTED, "--isq afq4 is not written"),
         ({"imatrix": "FILE"}, ExitCode.UNSUPPORTED, "importance"),
@@ -139,12 +141,26 @@ def test_what_is_not_written(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_damaged_report_is_replaced(dense: Path, tmp_path: Path) -> None:
+    report = tmp_path / "uqff_report.json"
+    report.write_text('{"outputs": [{"shards": 5}, {"shards": ["q4k-0.uqff", 1]}, 2]}')
+    quantize(request(dense, tmp_path))
+    shards = [each["shards"] for each in json.loads(report.read_text())["outputs"]]
+    assert shards == [5, ["q4k-0.uqff"]]
+
+
 def test_the_folder_of_another_model(dense: Path, tmp_path: Path) -> None:
     quantize(request(dense, tmp_path / "out"))
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     (tmp_path / "out" / "config.json").write_text(json.dumps({**config, "vocab_size": 1}))
     with pytest.raises(MrsError, match="another model"):
         quantize(request(dense, tmp_path / "out"))
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(MrsError, match="another model"):
+        quantize(request(dense, own))
+    assert (own / "config.json").read_text() == '{"model_type": "llama"}'
     (tmp_path / "file").write_text("")
     with pytest.raises(MrsError, match="cannot write"):
         quantize(request(dense, tmp_path / "file"))

@@ -12,10 +12,14 @@ from transformers.models.gemma4.image_processing_pil_gemma4 import (
 )
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
 
+from mrs.architecture.config import Config
 from mrs.architecture.vision.best_grid import best_grid
 from mrs.architecture.vision.dynamic_layout import DynamicLayout
 from mrs.architecture.vision.square_tiles import SquareTile
+from mrs.architecture.vision.vision_family import VisionConfigs
 from mrs.architecture.vision_spec import PixelScale
+from mrs.errors import NotReadable
+from mrs.families.vision import llama4
 from mrs.families.vision.gemma4 import AreaLayout
 from mrs.families.vision.internvl import CanvasLayout
 from mrs.families.vision.lfm2_vl import WholeAndTilesLayout
@@ -67,3 +71,10 @@ def test_whole_and_tiles(tiles: int, height: int, width: int) -> None:
     is_cut = height * width > 3 * 256 * 1024 and tiles > 1
     if is_cut:
         assert 2 <= prod(shape.grid) <= tiles
+
+
+def test_patches_of_llama_4_are_folded_to_fewer_rows() -> None:
+    tower = {**llama4.FAMILY.tower_defaults, "pixel_shuffle_ratio": 3}
+    config = Config(tower, "test")
+    with pytest.raises(NotReadable, match="projector"):
+        llama4.read(VisionConfigs(config, config, config), None)  # type: ignore[arg-type]

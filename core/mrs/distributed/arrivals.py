@@ -24,18 +24,22 @@ class Arrivals:
         threading.Thread(target=self._sort, name="mrs-arrivals", daemon=True).start()
 
     def open(self) -> None:
-        """Let workers join; connections of neighbours from before are of no use any more."""
+        """Let workers join."""
         self._workers = None
-        with suppress(Empty):
-            while True:
-                self.attaching.get_nowait()[0].close()
 
     def complete(self, workers: int) -> None:
-        """All `workers` have joined: refuse further ones."""
+        """All `workers` have joined: refuse further ones.
+
+        Neighbours attach later. Connections of them that are there already are from before a
+        failure.
+        """
         self._workers = workers
         with suppress(Empty):
             while True:
                 self._refuse(self.joining.get_nowait()[0])
+        with suppress(Empty):
+            while True:
+                self.attaching.get_nowait()[0].close()
 
     def close(self) -> None:
         self.listener.close()

@@ -173,6 +173,9 @@ class Gathering(Generic[_Connections]):
                     return self._give_up(_vain(failure, self._rejoin_limit_s))
             except MrsError as again:
                 return self._give_up(again)
+            except Exception as again:  # noqa: BLE001 - replies would wait for this thread forever
+                what = f"{type(again).__name__}: {again}"
+                return self._give_up(PeerFailed(f"{error}; gathering again has failed: {what}"))
 
     def _gather_again(self, limit_s: float) -> None:
         """Raises MrsError, TimeoutError and Empty."""

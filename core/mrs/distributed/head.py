@@ -134,6 +134,8 @@ class Head:
         attached = self._attached(2)
         self._neighbours = [channel for channel, _ in attached]
         sides = {attach.side: channel for channel, attach in attached}
+        if sides.keys() != {"left", "right"}:
+            raise PeerFailed("a connection from before a failure has come instead of a neighbour's")
         right, left = sides["right"], sides["left"]
         left.most_data_bytes = most_bytes
         try:  # one link after another, each rank with its right neighbour

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import threading
@@ -65,8 +66,12 @@ def run_worker(settings: WorkerSettings, say: Say, new_planner: NewPlanner) -> N
         session = _Session(settings, _dialed(settings, tell, asked))
         asked = None
         try:
-            part = session.prepare(part, say, new_planner)
-            session.serve(part)
+            assignment = session.join(part.plan_hash if part is not None else "")
+            if part is None or part.plan_hash != assignment.plan_hash:
+                part = None
+                gc.collect()  # frees other weights: the error that ended their session has them
+                part = session.load(assignment, new_planner)
+            session.serve(part, say)
         except HeadLeft:
             if settings.once:
                 return
@@ -134,32 +139,36 @@ class _Session:
         self._link = Link(channel, f"the head at {host}:{port} (rank 0)", self._on_end)
         self._assignment: Assignment | None = None
 
-    def prepare(self, part: LoadedPart | None, say: Say, new_planner: NewPlanner) -> LoadedPart:
-        """Get an assignment, and load its layers unless `part` has just these."""
+    def join(self, loaded: str) -> Assignment:
+        """Get an assignment; `loaded` is the `plan_hash` of the one whose weights there are."""
         self._link.doing = "while waiting for an assignment"
-        loaded = part.plan_hash if part is not None else ""
         self._link.send(_join(self._settings, self._listener.address[1], loaded))
-        self._assignment = message = self._link.take(Assignment)
-        self._link.doing = f"while loading layers {message.first} to {message.end - 1}"
+        self._assignment = self._link.take(Assignment)
+        return self._assignment
+
+    def load(self, assignment: Assignment, new_planner: NewPlanner) -> LoadedPart:
+        """Load the layers of an assignment. Raises MrsError."""
+        self._link.doing = f"while loading layers {assignment.first} to {assignment.end - 1}"
         try:
-            if part is None or part.plan_hash != message.plan_hash:
-                part = None  # frees the weights of another model
-                part = load_assigned(message, self._settings.model_id, new_planner)
+            return load_assigned(assignment, self._settings.model_id, new_planner)
         except Exception as error:
             self._report(error)
             raise
-        self._link.send(Ready(part.weight_bytes, part.stage.cache_infos))
-        share = "a share of " if message.is_share else ""
-        say(f"rank {message.rank} has {share}layers {message.first} to {message.end - 1}")
-        return part
 
-    def serve(self, part: LoadedPart) -> None:
+    def serve(self, part: LoadedPart, say: Say) -> None:
         """Compute steps until the link ends. Raises HeadLeft, PeerFailed or another MrsError."""
-        assert self._assignment is not None
+        own = self._assignment
+        assert own is not None
         try:
-            compute = self._joined_share(part, self._assignment)
+            self._link.send(Ready(part.weight_bytes, part.stage.cache_infos))
+        except PeerFailed as error:  # the head may have said why while the weights were loaded
+            raise self._link.reason(SILENCE_S + 1) or error from error
+        share = "a share of " if own.is_share else ""
+        say(f"rank {own.rank} has {share}layers {own.first} to {own.end - 1}")
+        try:
+            compute = self._joined_share(part, own)
             if compute is None:
-                compute = self._joined_layers(part, self._assignment)
+                compute = self._joined_layers(part, own)
             while True:
                 step = self._link.take(Step)
                 self._link.doing = f"in step {step.number}"

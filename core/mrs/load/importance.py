@@ -58,7 +58,7 @@ def importance_by_parameter(
 
 
 def _squares(found: Importance, name: str, parameter: Parameter, path: str) -> Tensor:
-    values, columns = torch.tensor(found[name]), parameter.columns
+    values, columns = found[name], parameter.columns
     expert = _EXPERT.search(parameter.name)
     matrices, rest = divmod(len(values), columns)
     index = int(expert[1]) if expert and matrices > 1 else 0
@@ -68,7 +68,7 @@ def _squares(found: Importance, name: str, parameter: Parameter, path: str) -> T
             where=path,
             hint="it belongs to another model",
         )
-    own = values[index * columns : (index + 1) * columns]
+    own = torch.tensor(values[index * columns : (index + 1) * columns])
     if not torch.isfinite(own).all() or (own < 0).any():
         raise NotReadable(f"the entry {name} has values below 0 or not finite", where=path)
     return own

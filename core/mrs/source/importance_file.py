@@ -98,6 +98,8 @@ def _read_gguf(file: LocalFile, path: str) -> Importance:
         info = tensors.get(name)
         if info is None or info.format.name != "F32":
             raise NotReadable(f"no tensor {name} of type F32", where=path)
+        if 0 in info.shape:
+            raise NotReadable(f"the tensor {name} is empty", where=path)
         data = np.frombuffer(file.read(info.offset_bytes, info.size_bytes), "<f4")
         return data.reshape(info.shape[0] if len(info.shape) > 1 else 1, -1)
 

@@ -48,7 +48,8 @@ def _shards(folder: Folder, name: str) -> tuple[str, ...]:
     stem = match["stem"]
     siblings = (_SHARD.fullmatch(each) for each in folder.names())
     numbers = [int(each["number"]) for each in siblings if each and each["stem"] == stem]
-    return tuple(f"{stem}-{number}{SUFFIX}" for number in range(max(numbers) + 1))
+    last = max(numbers, default=int(match["number"]))
+    return tuple(f"{stem}-{number}{SUFFIX}" for number in range(last + 1))
 
 
 def _spellings(name: str) -> Iterator[str]:

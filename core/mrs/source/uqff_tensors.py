@@ -92,13 +92,15 @@ class _Layer:
     def kind(self) -> _Kind:
         """The kind, by the tensors that the layer has. Raises Unsupported and NotReadable."""
         found = next(kind for kind in _KINDS if not kind.roles or kind.roles[0] in self.parts)
-        number = self._values.get(f"{self.weight}.format")
-        if number is None or number == bytes([found.number]):
+        if f"{self.weight}.format" not in self._values:
             return found
-        said = next((kind for kind in _KINDS if number == bytes([kind.number])), None)
+        number = self.number(".format")
+        if number == found.number:
+            return found
+        said = next((kind for kind in _KINDS if kind.number == number), None)
         if said is None:
             raise Unsupported(
-                f"the weight {self.weight!r} is of kind {number[0]}, which is not known",
+                f"the weight {self.weight!r} is of kind {number}, which is not known",
                 where=self.parts[""].file,
             )
         raise self.wrong("", f"is {said.name} by its kind, and {found.name} by its tensors")

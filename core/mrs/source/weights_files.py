@@ -16,7 +16,7 @@ _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.(?:saf
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 #: Files of other weights in a model's folder.
 _OTHER_WEIGHTS = re.compile(
-    r"adapter_model|consolidated|optimizer|scheduler|training_args|mmproj|residual"
+    r"adapter_model|consolidated|optimizer|scheduler|training_args|mmproj|^residual\."
 )
 
 

@@ -113,25 +113,29 @@ def _byte_level_backend(
     vocabulary: _Vocabulary, metadata: Mapping[str, Any], pre_tokenization: PreTokenization
 ) -> tokenizers.Tokenizer:
     import tokenizers
-    from tokenizers import decoders, models, normalizers
+    from tokenizers import decoders, normalizers
 
     merges = [_pair(merge) for merge in _array(metadata, "merges", str)]
-    try:
-        model = models.BPE(
-            vocab=vocabulary.ids_by_text(),
-            merges=merges,
-            ignore_merges=pre_tokenization.ignore_merges,
-        )
-    except Exception as error:  # the library raises bare exceptions
-        raise NotReadable(
-            f"merges and tokens disagree: {error}", where=_PREFIX + "merges"
-        ) from error
+    model = _bpe(vocabulary, merges, ignore_merges=pre_tokenization.ignore_merges)
     backend = tokenizers.Tokenizer(model)
     if pre_tokenization.nfc:
         backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = pre_tokenization.build()
     backend.decoder = decoders.ByteLevel()
     return backend
+
+
+def _bpe(
+    vocabulary: _Vocabulary, merges: list[tuple[str, str]], **settings: Any
+) -> tokenizers.models.BPE:
+    from tokenizers import models
+
+    try:
+        return models.BPE(vocab=vocabulary.ids_by_text(), merges=merges, **settings)
+    except Exception as error:  # the library raises bare exceptions
+        raise NotReadable(
+            f"merges and tokens disagree: {error}", where=_PREFIX + "merges"
+        ) from error
 
 
 def _pair(merge: str) -> tuple[str, str]:
@@ -145,13 +149,13 @@ def _sentencepiece_backend(
     vocabulary: _Vocabulary, metadata: Mapping[str, Any], merges: list[tuple[str, str]]
 ) -> tokenizers.Tokenizer:
     import tokenizers
-    from tokenizers import decoders, models, normalizers
+    from tokenizers import decoders, normalizers
 
     unknown = vocabulary.of_types(TokenType.UNKNOWN)
     backend = tokenizers.Tokenizer(
-        models.BPE(
-            vocab=vocabulary.ids_by_text(),
-            merges=merges,
+        _bpe(
+            vocabulary,
+            merges,
             unk_token=unknown[0] if unknown else None,
             fuse_unk=True,
             byte_fallback=bool(vocabulary.of_types(TokenType.BYTE)),

@@ -34,11 +34,16 @@ def word_piece_backend(
     # The key of the last token is misspelled in all files.
     first = _special(metadata, pieces, "cls_token_id", metadata.get(_PREFIX + "bos_token_id", 101))
     last = _special(metadata, pieces, "seperator_token_id", 102)
-    backend.post_processor = processors.TemplateProcessing(
-        single=f"{first} $A {last}",
-        pair=f"{first} $A {last} $B:1 {last}:1",
-        special_tokens=[(token, vocabulary[token]) for token in (first, last)],
-    )
+    try:
+        backend.post_processor = processors.TemplateProcessing(
+            single=[first, "$A", last],
+            pair=[first, "$A", last, "$B:1", f"{last}:1"],
+            special_tokens=[(token, vocabulary[token]) for token in (first, last)],
+        )
+    except ValueError as error:  # a name that means something in templates
+        raise NotReadable(
+            f"{first!r} and {last!r} cannot be put around texts", where=_PREFIX + "cls_token_id"
+        ) from error
     return backend
 
 

@@ -105,7 +105,12 @@ def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
     inner, size = config.positive("projector_input_dim"), config.positive("projector_output_dim")
     widths = {inner, size, config.positive("vision_output_dim")}
     folded = tower.hidden_size * fold**2
-    if tower.side % fold or len(widths) > 1 or config.positive("intermediate_size") != folded:
+    if (
+        fold < 1
+        or tower.side % fold
+        or len(widths) > 1
+        or config.positive("intermediate_size") != folded
+    ):
         raise NotReadable("the sizes of the projector do not fit the tower", where=config.where)
     mlp = FoldedMlpProjector(tower.hidden_size, fold, "gelu", None, inner, bias=False)
     return Vision(

@@ -1,0 +1,66 @@
+"""Gathering again: connections from before a failure, and failures that nobody expects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from clusters import wait_until
+
+from mrs.distributed.arrivals import Arrivals
+from mrs.distributed.failures import PeerFailed
+from mrs.distributed.gathering import Gathering
+from mrs.distributed.meeting import Listener, dial
+from mrs.distributed.messages import Attach, DeviceReport, Join
+from mrs.model.caches_lost import CachesLost
+
+SECRET = b"secret"
+JOIN = Join("worker", "portable", DeviceReport("cpu", "CPU", 1 << 30, 1e9), port=1)
+
+
+@pytest.fixture
+def arrivals() -> Iterator[Arrivals]:
+    made = Arrivals(Listener(("127.0.0.1", 0), SECRET))
+    yield made
+    made.close()
+
+
+def test_neighbours_from_before_a_failure_are_dropped(arrivals: Arrivals) -> None:
+    """They may come after workers gather again, and before these have joined."""
+    arrivals.open()
+    late = dial(arrivals.listener.address, SECRET)
+    late.send(Attach(1, "right"))
+    wait_until(lambda: not arrivals.attaching.empty())
+    arrivals.complete(1)
+    assert arrivals.attaching.empty()
+    late.close()
+
+
+def is_waiting(gathering: Gathering[int]) -> bool:
+    try:
+        gathering.renewed()
+    except CachesLost:
+        return True
+    return False
+
+
+def test_an_unexpected_failure_of_gathering_again_ends_replies(
+    arrivals: Arrivals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mrs.distributed.gathering._STEP_WAIT_S", 0.01)
+    failures: list[Exception] = []
+    gathering: Gathering[int] = Gathering(arrivals, None, 1, rejoin_limit_s=60.0)
+    gathering.on_failure = failures.append
+    first = dial(arrivals.listener.address, SECRET)
+    first.send(JOIN)
+    gathering.gather()
+    gathering.connect(lambda head: 1)
+    first.close()
+    wait_until(lambda: is_waiting(gathering))
+    second = dial(arrivals.listener.address, SECRET)
+    second.send(JOIN)
+    wait_until(lambda: bool(failures))  # there is no assignment for the worker
+    with pytest.raises(PeerFailed, match="gathering again has failed: ValueError"):
+        gathering.renewed()
+    gathering.close()
+    second.close()
