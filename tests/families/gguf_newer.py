@@ -148,12 +148,11 @@ def write_newer(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -> N
         _write_mamba(writer, config)
     if arch == "granitehybrid":
         _write_granite(writer, config)
-    if arch in ("afmoe", "gemma3n", "gemma4", "olmo2") and config["sliding_window"]:
+    if arch in ("afmoe", "gemma3n", "gemma4", "olmo2") and config.get("sliding_window"):
         writer.add_sliding_window(config["sliding_window"])
-    if arch in ("gemma3n", "gemma4", "olmo2"):
+    if arch in ("gemma3n", "gemma4", "olmo2") and config.get("layer_types"):  # not OLMo 2 itself
         kinds = config["layer_types"]
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in kinds])
-    if arch in ("gemma3n", "gemma4", "olmo2"):
         rope = config["rope_parameters"]
         local = rope.get("sliding_attention", rope)
         writer.add_rope_freq_base_swa(local["rope_theta"])
