@@ -17,6 +17,7 @@ from clusters import (
     request_for,
     shared_decoder,
     single_decoder,
+    wait_until,
 )
 from test_exact import PROMPTS, config_of
 from test_shared_exact import model_of, shared_request
@@ -133,6 +134,7 @@ def test_a_worker_that_does_not_come_back_is_waited_for_so_long(tmp_path: Path) 
             victim = rank_1_of(workers)
             with pytest.raises(PeerFailed, match=r"^rank 1 .* no worker has taken .* within 1 s"):
                 replies_of(engine_of(decoder), workers.processes[victim].kill)
+        wait_until(lambda: bool(failures))  # it is called after the replies have ended
         assert len(failures) == 1
         other = workers.processes[1 - victim]
         other.join(60)
