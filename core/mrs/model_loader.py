@@ -129,6 +129,11 @@ class ModelLoader:
         renderer.start()  # a process that starts while the imports below run
         # The heavy imports come last, so that every error above is raised quickly.
         with interrupts_held():  # all imports at once, so that Ctrl-C cannot break one
+            import mrs.engine.model_engine
+            import mrs.engine.reply
+            import mrs.load.load
+            import mrs.media.image_loader  # noqa: F401
+
             text = self._text_processor()
         self._check_draft_tokens(text)
         effort = request.reasoning_effort

@@ -1,0 +1,29 @@
+"""The heavy imports of loading are done where Ctrl-C waits for them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import contextlib, sys
+import mrs.interrupts
+
+@contextlib.contextmanager
+def held():
+    yield
+    for name in ("engine.model_engine", "engine.reply", "load.load", "media.image_loader"):
+        print(name, f"mrs.{name}" in sys.modules)
+
+mrs.interrupts.interrupts_held = held
+from mrs.model_loader import ModelLoader
+from mrs.request import ModelSource, RunRequest
+ModelLoader(RunRequest(ModelSource("demo", "safetensors"), cpu=True)).load().close()
+"""
+
+
+def test_loading_imports_all_while_interrupts_wait() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
+    )
+    assert [line.split()[1] for line in ran.stdout.splitlines()[:4]] == ["True"] * 4
