@@ -119,10 +119,7 @@ class StackedMxfp4(WeightScheme):
     marker = "scales"
 
     def layout(self, parts: Parts, columns: int) -> Layout:
-        if columns % BLOCK:
-            raise Misfit("codes", f"has rows of {columns}, no multiple of {BLOCK}")
-        rows = rows_of(parts, "codes", columns // 2)
-        require(parts, "codes", ("U8",))
+        rows = _rows_of_blocks(parts, columns, BLOCK // 2)
         outer = parts["codes"].shape[:-1]
         require(parts, "scales", ("U8", "F8_E8M0"), (*outer, columns // BLOCK))
         return Layout(rows, 4, BLOCK, FORMATS["MXFP4"])
